@@ -1,0 +1,98 @@
+# Needs git, make and Python 3.11 or newer; nothing has to be activated. `make` lists the targets.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:  # the steps share one .venv; the tests run in parallel by themselves
+.PHONY: help run test bench proof format lock clean FORCE
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip
+ARGS ?=
+UV ?= uv
+
+# What a shell may carry that would change which packages are found or where they go.
+unexport PYTHONHOME PYTHONPATH PYTHONWARNINGS VIRTUAL_ENV
+unexport PIP_CONSTRAINT PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER
+unexport UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo '  ARGS="…" is passed on (run, test, bench, proof, lock); PYTHON=… chooses the interpreter.'
+
+run: .venv/.run .venv/.package  ## install what is needed and show the demo
+	@$(BIN)/semel demo $(ARGS)
+
+test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
+	@echo '→ format'
+	@$(BIN)/ruff format --check .
+	@echo '→ lint'
+	@$(BIN)/ruff check .
+	@echo '→ types'
+	@$(BIN)/mypy
+	@echo '→ tests'
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+bench: .venv/.dev .venv/.package  ## measure
+	@$(BIN)/semel bench $(ARGS)
+
+proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
+	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)
+
+format: .venv/.dev  ## format the code and fix what ruff can fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# Pins stay as they are unless pyproject.toml or an .in file asks for something else; ARGS=--upgrade moves them.
+COMPILE = $(UV) pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --default-index https://pypi.org/simple --custom-compile-command 'make lock' $(ARGS)
+
+lock:  ## write requirements/*.txt anew, with hashes (needs uv)
+	@command -v $(UV) >/dev/null || { echo 'make lock needs uv: install it, or say UV=path/to/uv' >&2; exit 1; }
+	@echo '→ requirements/run.txt'
+	@$(COMPILE) pyproject.toml requirements/run.in -o requirements/run.txt
+	@echo '→ requirements/dev.txt'
+	@$(COMPILE) pyproject.toml --extra testing requirements/run.in requirements/dev.in -c requirements/run.txt \
+		-o requirements/dev.txt
+
+clean:  ## remove the environment and everything generated
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps below live in .venv, so that nothing is installed twice and `make clean` forgets all of them.
+
+# Prints what it runs on, and fails where a pyenv shim points nowhere, Python is old or Debian left out venv.
+PROBE := import ensurepip, os, sys, venv; assert sys.version_info >= (3, 11); \
+	print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
+
+# Checked every time, rewritten (and the environment made anew) only when the interpreter or the folder changed.
+.venv/.python: FORCE
+	@python=; \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3); do \
+		python=$$("$$candidate" -c '$(PROBE)' 2>/dev/null) && break; python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo 'Semel needs Python 3.11 or newer with its venv module (Debian: apt install python3-venv).' >&2; \
+		echo 'Tried: $(or $(PYTHON),python3.13 python3.12 python3.11 python3). Say PYTHON=path/to/python to choose one.' >&2; \
+		exit 1; \
+	fi; \
+	made_with="$$("$$python" -V) $$python $$(pwd)"; \
+	if [ "$$(cat $@ 2>/dev/null)" != "$$made_with" ]; then \
+		echo "→ making .venv with $$("$$python" -V) ($$python)"; \
+		rm -rf .venv && "$$python" -m venv .venv && printf '%s\n' "$$made_with" >$@; \
+	fi
+
+.venv/.run: requirements/run.txt .venv/.python
+	@echo '→ installing what Semel needs to run'
+	@$(PIP) install --require-hashes -r requirements/run.txt
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.python
+	@echo '→ installing the development tools'
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@ .venv/.run  # dev.txt holds all of run.txt
+
+.venv/.package: pyproject.toml .venv/.run
+	@echo '→ installing semel itself, editable'
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@

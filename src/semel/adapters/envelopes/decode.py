@@ -1,0 +1,87 @@
+"""Bytes in, one event out: tells the known shapes apart, and says clearly when a body is none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from semel.adapters.envelopes import cloudevents, configured, eventbridge, genesys, webhook
+from semel.adapters.envelopes.members import kind, with_document
+from semel.values.errors import ConfigError, MalformedEvent
+from semel.values.event import Event
+from semel.values.strict_json import DOCUMENT_MAX_BYTES, check_size, explain, parse
+
+_read = genesys.read
+
+NAMES_SHOWN = 8  # enough to recognise a body by, short enough for a log line
+
+
+def decode(
+    raw: bytes,
+    *,
+    tenant: str = "",
+    origin: str = "",
+    id_path: str | None = None,
+    type_path: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Event:
+    """The event in a body. Genesys events are recognised by one typed decode; the others are parsed whole."""
+    if len(raw) > DOCUMENT_MAX_BYTES:
+        check_size(raw)
+    if id_path is not None or type_path is not None:
+        return _configured(raw, tenant, origin, id_path, type_path)
+    if headers and (attributes := cloudevents.attributes(headers)):
+        raw = cloudevents.structured(raw, attributes)
+    try:
+        envelope = _read(raw)
+    except msgspec.ValidationError:
+        return _from_document(raw, tenant, origin)  # not of Genesys's usual types: the whole document will tell
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        explain(raw, error)
+    detail = envelope.detail
+    if detail is not None and (topic := detail.topicName) and (body := detail.eventBody) is not None:
+        return genesys.from_eventbridge(raw, envelope, detail, topic, body, tenant, origin)
+    if (topic := envelope.topicName) and (body := envelope.eventBody) is not None:
+        return genesys.from_frame(raw, envelope, topic, body, tenant, origin)
+    return _from_document(raw, tenant, origin)
+
+
+def _from_document(raw: bytes, tenant: str, origin: str) -> Event:
+    document = _object(raw)
+    if cloudevents.recognises(document):
+        return cloudevents.from_document(raw, document, tenant, origin)
+    if eventbridge.recognises(document):
+        return eventbridge.from_document(raw, document, tenant, origin)
+    if "topicName" in document and ("eventBody" in document or not webhook.recognises(document)):
+        return with_document(genesys.from_document(raw, document, tenant, origin), {"detail": document})
+    if webhook.recognises_open_messaging(document):
+        return webhook.from_open_messaging(raw, document, tenant, origin)
+    if webhook.recognises(document):
+        return webhook.from_document(raw, document, tenant, origin)
+    raise _unknown(document)
+
+
+def _configured(raw: bytes, tenant: str, origin: str, id_path: str | None, type_path: str | None) -> Event:
+    if not id_path:
+        raise ConfigError("type_path says where the type of any JSON is; it needs an id_path beside it")
+    return configured.from_document(raw, _object(raw), tenant, origin, id_path, type_path)
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    document = parse(raw)
+    if type(document) is not dict:
+        hint = "; hand over the events of an array one by one" if type(document) is list else ""
+        raise MalformedEvent(f"an event is a JSON object; this body is {kind(document)}{hint}")
+    return document
+
+
+def _unknown(document: dict[str, Any]) -> MalformedEvent:
+    shown = ", ".join(ascii(name[:40]) for name in list(document)[:NAMES_SHOWN]) or "none"
+    more = ", …" if len(document) > NAMES_SHOWN else ""
+    return MalformedEvent(
+        f"no event we know: its top-level names are {shown}{more}. Accepted are EventBridge (detail-type and detail), "
+        "Genesys notifications (topicName and eventBody), webhooks (id and type), Open Messaging (id and channel) and "
+        "CloudEvents 1.0 (specversion); any other JSON object with a configured id_path"
+    )

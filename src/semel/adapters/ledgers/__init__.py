@@ -1,0 +1,1 @@
+"""Ledgers: one package for each store."""

@@ -1,0 +1,155 @@
+"""A ledger in this process's memory: for tests, and for handlers whose duplicates come within one process's life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from threading import Lock
+
+import msgspec
+
+from semel.ports import Entry, Traits
+from semel.values.claim import Claim, DeadLetter, Lease, Settlement, Verdict
+from semel.values.decision import Known, State, Subject, judge
+from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
+
+
+def _steady_ms() -> int:
+    return _EPOCH_MS + time.monotonic_ns() // 1_000_000
+
+
+_EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000  # monotonic time, told as UTC
+
+
+class MemoryLedger:
+    """Dictionaries under a lock. Nothing survives the process."""
+
+    traits = Traits(name="memory", durable=False, transactional=False, caveat="forgets everything with its process")
+
+    def __init__(self, clock: Callable[[], int] = _steady_ms) -> None:
+        self._clock = clock
+        self._lock = Lock()  # callers may be on several event loops
+        self._tokens = count(1)
+        self._known: dict[bytes, Known] = {}
+        self._subjects: dict[bytes, Subject] = {}
+        self._about: dict[bytes, tuple[Claim, DeadLetter | None, int]] = {}
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        with self._lock:
+            now = self._clock()
+            verdicts, grants = judge(claims, self._known, self._subjects, now, self._tokens.__next__)
+            for grant in grants:
+                for digest in _digests(grant.lease.claim):
+                    self._about[digest] = (grant.lease.claim, None, now)
+            return verdicts
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        with self._lock:
+            return [self._settle(settlement, self._clock()) for settlement in settlements]
+
+    async def renew(self, leases: Sequence[Lease]) -> list[bool]:
+        with self._lock:
+            return [self._renew(lease, self._clock()) for lease in leases]
+
+    async def purge(self, limit: int) -> int:
+        with self._lock:
+            now = self._clock()
+            gone = list(islice((digest for digest in self._known if self._is_over(digest, now)), limit))
+            for digest in gone:
+                del self._known[digest], self._about[digest]
+            for digest in [d for d, s in self._subjects.items() if s.holder is None and s.until_ms <= now]:
+                del self._subjects[digest]
+            return len(gone)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def entries(self, state: str | None = None, limit: int = 100) -> list[Entry]:
+        with self._lock:
+            lines = (self._entry(digest) for digest in reversed(self._about))
+            return list(islice((line for line in lines if state in (None, line.state)), limit))
+
+    def _is_over(self, digest: bytes, now: int) -> bool:
+        known = self._known[digest]
+        match known.state:
+            case State.SETTLED:
+                return known.until_ms <= now and isinstance(known.outcome, Done)  # letters wait for a person
+            case State.WAITING:
+                return known.until_ms + self._about[digest][0].retention_ms <= now  # nobody brought it again
+            case State.LEASED:
+                return False  # live, or in doubt
+
+    def _holds(self, lease: Lease) -> Known | None:
+        known = self._known.get(lease.claim.digest)
+        return known if known is not None and known.token == lease.token else None
+
+    def _renew(self, lease: Lease, now: int) -> bool:
+        known = self._holds(lease)
+        if known is None or known.state is not State.LEASED:
+            return False
+        known.until_ms = now + lease.claim.lease_ms
+        return True
+
+    def _settle(self, settlement: Settlement, now: int) -> bool:
+        lease, outcome = settlement.lease, settlement.outcome
+        known = self._holds(lease)
+        if known is None:
+            return False
+        if known.state is not State.LEASED:
+            return known.outcome == outcome if known.state is State.SETTLED else isinstance(outcome, Retry)
+        match outcome:
+            case Done() | Reject() | Uncertain():
+                known.state, known.outcome = State.SETTLED, outcome
+                known.until_ms = now + lease.claim.retention_ms
+                self._about[lease.claim.digest] = (lease.claim, settlement.letter, now)
+                self._settle_aliases(lease, known, now)
+            case Retry():
+                known.state = State.WAITING
+                known.until_ms = now + round((outcome.after or 0) * 1000)
+            case Release():
+                self._release(lease, known)
+        self._free_subject(lease, now, applied=isinstance(outcome, Done))
+        return True
+
+    def _settle_aliases(self, lease: Lease, known: Known, now: int) -> None:
+        for alias in lease.claim.aliases:
+            twin = msgspec.structs.replace(known, until_ms=now + alias.retention_ms)
+            self._known[alias.digest] = twin
+
+    def _release(self, lease: Lease, known: Known) -> None:
+        if known.attempts > 1:
+            known.state = State.LEASED if known.suspect else State.WAITING
+            known.until_ms, known.attempts = 0, known.attempts - 1
+            return
+        for digest in _digests(lease.claim):
+            del self._known[digest], self._about[digest]
+
+    def _free_subject(self, lease: Lease, now: int, applied: bool) -> None:
+        if (order := lease.claim.order) is None:
+            return
+        subject = self._subjects[order.subject]
+        if applied:
+            subject.newest = order.position if subject.newest is None else max(subject.newest, order.position)
+        if subject.token == lease.token:
+            subject.holder, subject.until_ms = None, now + lease.claim.retention_ms
+
+    def _entry(self, digest: bytes) -> Entry:
+        claim, letter, at_ms = self._about[digest]
+        known = self._known[digest]
+        names = {Done: "done", Reject: "dead", Uncertain: "uncertain"}
+        return Entry(
+            key=digest.hex(),
+            handler=claim.handler,
+            text=claim.text,
+            tenant=claim.tenant,
+            state=names[type(known.outcome)] if known.outcome is not None else known.state.name.lower(),
+            reason=getattr(known.outcome, "reason", ""),
+            attempts=known.attempts,
+            at_ms=at_ms,
+            event=letter.event if letter else None,
+        )
+
+
+def _digests(claim: Claim) -> tuple[bytes, ...]:
+    return (claim.digest, *[alias.digest for alias in claim.aliases])

@@ -1,0 +1,135 @@
+"""Opening the database file: settings, schema, clock."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from importlib.resources import files
+
+import apsw
+
+from semel.values.errors import LedgerUnavailable
+
+APPLICATION_ID = 0x53454D4C  # "SEML"
+SCHEMA_VERSION = 1
+BUSY_S = 5.0  # how long to wait for another process's transaction before giving up
+CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory
+MMAP_BYTES = 4 * 1024**3  # reads of old pages without a system call; address space, not memory
+CHECKPOINT_PAGES = 8_000  # 32 MiB of WAL: one write of a hot page back to the file for many commits
+STATEMENTS = 256  # more than the different statements that we ever prepare
+
+Clock = Callable[[], int]
+
+
+def open_database(path: str, synchronous: str) -> apsw.Connection:
+    """A connection with our settings and schema. Several processes may do this at the same moment."""
+    connection = apsw.Connection(path, statementcachesize=STATEMENTS)
+    try:
+        connection.set_busy_handler(_BusyHandler(BUSY_S))
+        _set_wal(connection)
+        for pragma in (
+            f"synchronous={synchronous}",
+            f"cache_size=-{CACHE_KIB}",
+            f"mmap_size={MMAP_BYTES}",
+            f"wal_autocheckpoint={CHECKPOINT_PAGES}",
+            f"journal_size_limit={CHECKPOINT_PAGES * 4096}",
+        ):
+            connection.execute(f"pragma {pragma}")
+        _ensure_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class _BusyHandler:
+    """Waits in short random steps: SQLite's own handler sleeps up to 100 ms, which starves a process under load."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._since = now
+        if now - self._since > self._limit_s:
+            return False
+        time.sleep(random.uniform(0.0001, 0.002))
+        return True
+
+
+def _set_wal(connection: apsw.Connection) -> None:
+    deadline = time.monotonic() + BUSY_S
+    while True:  # the switch to WAL does not use the busy handler
+        try:
+            connection.execute("pragma journal_mode=wal")
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))
+
+
+def _ensure_schema(connection: apsw.Connection, path: str) -> None:
+    if connection.pragma("user_version") == SCHEMA_VERSION and connection.pragma("application_id") == APPLICATION_ID:
+        return
+    connection.execute("begin immediate")
+    try:
+        version = connection.pragma("user_version")
+        owner = connection.pragma("application_id")
+        if owner == APPLICATION_ID and version == SCHEMA_VERSION:
+            pass  # another process was faster
+        elif owner == APPLICATION_ID or version:
+            raise LedgerUnavailable(
+                f"{path} has schema version {version}, this Semel knows {SCHEMA_VERSION}: "
+                "use the Semel that wrote it, or another file"
+            )
+        else:
+            connection.execute(files(__package__).joinpath("schema.sql").read_text())
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", SCHEMA_VERSION)
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+
+
+def open_clock(connection: apsw.Connection) -> Clock:
+    """The machine's time since boot, told as UTC: the same in all processes, and it never jumps.
+
+    Leases compare times written by different processes, so wall-clock corrections must not reach them. Every boot
+    has its own offset; a lease of an earlier boot has no living holder, so it is over.
+    """
+    boot_id = _boot_id()
+    if not boot_id:  # not Linux: the wall clock is the only one that processes share
+        return lambda: time.time_ns() // 1_000_000
+    connection.execute("begin immediate")
+    try:
+        known = dict(connection.execute("select name, value from semel_meta where name in ('boot', 'boot_offset')"))
+        if known.get("boot") != boot_id:
+            offset = time.time_ns() // 1_000_000 - _since_boot_ms()
+            connection.execute("insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)", (boot_id, offset))
+            connection.execute("update semel_lease set until = 0 where state = 1")
+        else:
+            offset = known["boot_offset"]
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    return lambda: offset + _since_boot_ms()
+
+
+def _since_boot_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

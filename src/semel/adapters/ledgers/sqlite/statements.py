@@ -1,0 +1,61 @@
+"""Batched statements.
+
+A statement is prepared once for each batch size, and there are few sizes: a batch is cut into pieces of them, so
+that every size is answered from the statement cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import apsw
+
+SIZES = (500, 250, 100, 50, 25, 10, 5, 2, 1)
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+def select_in(
+    connection: apsw.Connection, sql: str, keys: Sequence[Any], others: Sequence[Any] = ()
+) -> Iterator[Row]:
+    """Rows of `sql`, whose `{keys}` (and `{others}`, as many) become lists of placeholders."""
+    start = 0
+    for piece in pieces(keys):
+        beside = others[start : start + len(piece)]
+        start += len(piece)
+        yield from connection.execute(_with_keys(sql, len(piece)), (*piece, *beside))
+
+
+def insert_many(connection: apsw.Connection, sql: str, rows: Sequence[Row]) -> None:
+    """Insert rows by few multi-VALUES statements; `{rows}` becomes the value lists."""
+    if not rows:
+        return
+    width = len(rows[0])
+    for piece in pieces(rows):
+        connection.execute(_with_rows(sql, width, len(piece)), [value for row in piece for value in row])
+
+
+def pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut a batch into pieces of the prepared sizes."""
+    if len(items) in SIZES:
+        yield items
+        return
+    start = 0
+    for size in SIZES:
+        while len(items) - start >= size:
+            yield items[start : start + size]
+            start += size
+
+
+@lru_cache(maxsize=None)  # as many as there are statements and sizes
+def _with_keys(sql: str, count: int) -> str:
+    marks = ",".join("?" * count)
+    return sql.format(keys=marks, others=marks)
+
+
+@lru_cache(maxsize=None)
+def _with_rows(sql: str, width: int, count: int) -> str:
+    row = f"({','.join('?' * width)})"
+    return sql.format(rows=",".join([row] * count))

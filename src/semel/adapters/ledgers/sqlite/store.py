@@ -1,0 +1,303 @@
+"""The ledger's reads and writes, as functions of a connection that is inside an immediate transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import apsw
+
+from semel.adapters.ledgers.sqlite.statements import Row, insert_many, select_in
+from semel.values.claim import Claim, Lease, Settlement, Verdict
+from semel.values.decision import Grant, Known, State, Subject, judge
+from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
+
+EXPIRES_STEP_MS = 60_000  # rounding expiry keeps the index in order of insertion: appends, not random writes
+
+_DONE, _DEAD, _UNCERTAIN = 1, 2, 3
+_CODES: dict[type, int] = {Done: _DONE, Reject: _DEAD, Uncertain: _UNCERTAIN}
+_NULL = Done()
+
+# ------------------------------------------------------------------------------------------------------------ claim
+
+
+def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> list[Verdict]:
+    """Read what is known of all keys, judge, write the grants."""
+    digests = [digest for claim in claims for digest in digests_of(claim)]
+    known = _settled(connection, digests)
+    _add_leases(connection, digests, known)
+    subjects = _subjects(connection, claims, known)
+    token = connection.execute("select value from semel_meta where name = 'token'").fetchone()[0]
+    verdicts, grants = judge(claims, known, subjects, now, count(token + 1).__next__)
+    if grants:
+        connection.execute("update semel_meta set value = ? where name = 'token'", (token + len(grants),))
+        _write_grants(connection, grants)
+    return verdicts
+
+
+def _settled(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
+    rows = select_in(
+        connection,
+        "select d.k, d.expires, r.id, r.outcome, r.result, r.fp, r.attempts, r.at"
+        " from semel_done d join semel_record r on r.id = d.rec where d.k in ({keys})",
+        digests,
+    )
+    return {
+        k: Known(token, State.SETTLED, expires, attempts, at, fp, outcome=_load(outcome, result))
+        for k, expires, token, outcome, result, fp, attempts, at in rows
+    }
+
+
+def _add_leases(connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]) -> None:
+    rows = select_in(
+        connection,
+        "select k, token, state, until, attempts, first, fp, suspect from semel_lease where k in ({keys})",
+        digests,
+    )
+    for k, token, state, until, attempts, first, fp, suspect in rows:
+        known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect))
+
+
+def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[bytes, Known]) -> dict[bytes, Subject]:
+    wanted = list({claim.order.subject for claim in claims if claim.order is not None})
+    if not wanted:
+        return {}
+    rows = select_in(connection, "select k, newest, holder, token from semel_subject where k in ({keys})", wanted)
+    subjects = {k: Subject(newest, holder, token) for k, newest, holder, token in rows}
+    holders = [s.holder for s in subjects.values() if s.holder is not None and s.holder not in known]
+    _add_leases(connection, holders, known)
+    return subjects
+
+
+def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
+    fresh: list[Row] = []
+    for grant in grants:
+        known, claim = grant.known, grant.lease.claim
+        for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
+            if replaced is None:
+                head = (digest, known.token, 1, known.until_ms, known.attempts, known.first_ms, int(known.suspect))
+                fresh.append(
+                    (*head, known.fingerprint, claim.retention_ms, claim.tenant, claim.handler, claim.text)
+                )
+            else:
+                _replace_lease(connection, digest, replaced, known)
+    insert_many(connection, "insert into semel_lease values {rows}", fresh)
+    subjects = [
+        (grant.lease.claim.order.subject, None, grant.lease.claim.digest, grant.lease.token, 0)
+        for grant in grants
+        if grant.lease.claim.order is not None
+    ]
+    insert_many(
+        connection,
+        "insert into semel_subject values {rows} on conflict (k) do update set holder = excluded.holder,"
+        " token = excluded.token where excluded.token > token",
+        subjects,
+    )
+
+
+def _replace_lease(connection: apsw.Connection, digest: bytes, replaced: int, known: Known) -> None:
+    connection.execute(
+        "update semel_lease set token = ?, state = 1, until = ?, attempts = ?, first = ?, fp = ?, suspect = ?"
+        " where k = ? and token = ?",
+        (
+            *(known.token, known.until_ms, known.attempts, known.first_ms, known.fingerprint, int(known.suspect)),
+            *(digest, replaced),
+        ),
+    )
+    if connection.changes() != 1:  # unreachable inside an immediate transaction; a broken store must not grant twice
+        raise apsw.ConstraintError("a lease changed hands while it was being granted")
+
+
+# ----------------------------------------------------------------------------------------------------------- settle
+
+
+def settle(connection: apsw.Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
+    """End leases whose token is the current one; what is final moves from the hot table to the record."""
+    final = [s for s in settlements if type(s.outcome) in _CODES]
+    ended = _end_leases(connection, final)
+    _write_records(connection, final, ended, now)
+    return [_settle_one(connection, settlement, ended, now) for settlement in settlements]
+
+
+def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> dict[tuple[bytes, int], int]:
+    """Take the leases away. Returns the attempts of each (key, token) that was the current one."""
+    ended = {
+        (k, token): attempts
+        for k, token, attempts in _delete(connection, [(s.lease.claim.digest, s.lease.token) for s in final])
+    }
+    twins = [
+        (alias.digest, s.lease.token)
+        for s in final
+        for alias in s.lease.claim.aliases
+        if (s.lease.claim.digest, s.lease.token) in ended
+    ]
+    for _ in _delete(connection, twins):
+        pass
+    return ended
+
+
+def _delete(connection: apsw.Connection, pairs: Sequence[tuple[bytes, int]]) -> Iterable[Row]:
+    """Delete leases by key and token. Tokens are unique in the store: one that matches belongs to its own key."""
+    return select_in(
+        connection,
+        "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1 returning k, token, attempts",
+        [k for k, _ in pairs],
+        [token for _, token in pairs],
+    )
+
+
+def _write_records(
+    connection: apsw.Connection, final: Sequence[Settlement], ended: dict[tuple[bytes, int], int], now: int
+) -> None:
+    records: list[Row] = []
+    done: list[Row] = []
+    written: set[int] = set()
+    for settlement in final:
+        lease, claim = settlement.lease, settlement.lease.claim
+        attempts = ended.get((claim.digest, lease.token))
+        if attempts is None or lease.token in written:
+            continue
+        written.add(lease.token)
+        expires = now + claim.retention_ms
+        swept = -(-expires // EXPIRES_STEP_MS) * EXPIRES_STEP_MS
+        aliases = b"".join([alias.digest for alias in claim.aliases]) or None
+        code, result = _dump(settlement.outcome)
+        head = (lease.token, claim.digest, aliases, code, result, claim.fingerprint, attempts, now, swept)
+        records.append((*head, claim.tenant, claim.handler, claim.text))
+        done.append((claim.digest, lease.token, expires))
+        done.extend([(alias.digest, lease.token, now + alias.retention_ms) for alias in claim.aliases])
+        if settlement.letter is not None:
+            connection.execute("insert into semel_letter values (?, ?)", (lease.token, settlement.letter.event))
+        _free_subject(connection, lease, now, applied=code == _DONE)
+    insert_many(connection, "insert into semel_record values {rows}", records)
+    insert_many(connection, "insert or replace into semel_done values {rows}", done)
+
+
+def _settle_one(
+    connection: apsw.Connection, settlement: Settlement, ended: dict[tuple[bytes, int], int], now: int
+) -> bool:
+    lease, outcome = settlement.lease, settlement.outcome
+    match outcome:
+        case Retry():
+            return _wait(connection, lease, now + round((outcome.after or 0) * 1000), now)
+        case Release():
+            return _release(connection, lease, now)
+        case _:
+            return (lease.claim.digest, lease.token) in ended or _already(connection, lease, outcome)
+
+
+def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool:
+    """A lost reply was followed by a retry: the token has settled before, with this outcome."""
+    row = connection.execute("select k, outcome, result from semel_record where id = ?", (lease.token,)).fetchone()
+    return row is not None and row[0] == lease.claim.digest and (row[1], row[2]) == _dump(outcome)
+
+
+def _wait(connection: apsw.Connection, lease: Lease, until: int, now: int) -> bool:
+    sql = "update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1"
+    if _on_each_key(connection, lease, sql, until):
+        _free_subject(connection, lease, now, applied=False)
+        return True
+    mine = (lease.claim.digest, lease.token)
+    return bool(
+        connection.execute("select 1 from semel_lease where k = ? and token = ? and state = 2", mine).fetchall()
+    )
+
+
+def _release(connection: apsw.Connection, lease: Lease, now: int) -> bool:
+    """As if the claim had not been made: a first attempt leaves nothing, a later one its earlier attempts."""
+    first = "delete from semel_lease where k = ? and token = ? and state = 1 and attempts = 1"
+    later = (
+        "update semel_lease set state = iif(suspect, 1, 2), until = 0, attempts = attempts - 1"
+        " where k = ? and token = ? and state = 1 and attempts > 1 and until > 0"
+    )
+    held = _on_each_key(connection, lease, first) or _on_each_key(connection, lease, later)
+    if held:
+        _free_subject(connection, lease, now, applied=False)
+    return held
+
+
+def _on_each_key(connection: apsw.Connection, lease: Lease, sql: str, *values: Any) -> bool:
+    """Run a write that ends in `k = ? and token = ? …` for all keys of a lease; its own key decides."""
+    for digest in digests_of(lease.claim):
+        connection.execute(sql, (*values, digest, lease.token))
+        if digest == lease.claim.digest and connection.changes() != 1:
+            return False
+    return True
+
+
+def _free_subject(connection: apsw.Connection, lease: Lease, now: int, applied: bool) -> None:
+    order = lease.claim.order
+    if order is None:
+        return
+    if applied:
+        connection.execute(
+            "update semel_subject set newest = max(ifnull(newest, ?2), ?2) where k = ?1",
+            (order.subject, order.position),
+        )
+    connection.execute(
+        "update semel_subject set holder = null, until = ? where k = ? and token = ?",
+        (now + lease.claim.retention_ms, order.subject, lease.token),
+    )
+
+
+# ------------------------------------------------------------------------------------------------- renew and purge
+
+
+def renew(connection: apsw.Connection, leases: Sequence[Lease], now: int) -> list[bool]:
+    sql = "update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0"
+    return [_on_each_key(connection, lease, sql, now + lease.claim.lease_ms) for lease in leases]
+
+
+def purge(connection: apsw.Connection, limit: int, now: int) -> int:
+    """Forget what is over. Live leases, leases in doubt and letters stay."""
+    over = connection.execute(
+        "select id, k, aliases from semel_record where outcome = 1 and expires <= ? order by expires limit ?",
+        (now, limit),
+    ).fetchall()
+    for record, k, aliases in over:
+        for digest in (k, *_split(aliases)):
+            connection.execute("delete from semel_done where k = ? and rec = ?", (digest, record))
+        connection.execute("delete from semel_record where id = ?", (record,))
+    left = limit - len(over)
+    abandoned = connection.execute(
+        "delete from semel_lease where k in (select k from semel_lease where state = 2 and until + keep <= ? limit ?)"
+        " returning 1",
+        (now, left),
+    ).fetchall()
+    connection.execute(
+        "delete from semel_subject where k in"
+        " (select k from semel_subject where holder is null and until <= ? limit ?)",
+        (now, left),
+    )
+    return len(over) + len(abandoned)
+
+
+def digests_of(claim: Claim) -> tuple[bytes, ...]:
+    """All keys of a claim, its own first."""
+    return (claim.digest, *[alias.digest for alias in claim.aliases]) if claim.aliases else (claim.digest,)
+
+
+def _split(aliases: bytes | None) -> Iterable[bytes]:
+    return [aliases[at : at + 16] for at in range(0, len(aliases), 16)] if aliases else []
+
+
+def _dump(outcome: Any) -> tuple[int, bytes | None]:
+    match outcome:
+        case Done(result):
+            return _DONE, None if result == b"null" else result
+        case Reject():
+            return _DEAD, outcome.reason.encode()
+        case Uncertain(reason):
+            return _UNCERTAIN, reason.encode()
+    raise TypeError(f"{outcome!r} does not end a key's life")
+
+
+def _load(code: int, result: bytes | None) -> Final:
+    match code:
+        case 1:
+            return _NULL if result is None else Done(result)
+        case 2:
+            return Reject((result or b"").decode())
+        case _:
+            return Uncertain((result or b"").decode())

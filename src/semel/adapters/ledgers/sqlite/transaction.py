@@ -1,0 +1,70 @@
+"""The transaction of one handler, and the handle that the handler gets as `ctx.tx`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import apsw
+
+from semel.adapters.ledgers.sqlite import store
+from semel.values.claim import Lease, Settlement
+from semel.values.errors import TransactionOver
+
+
+class Handle:
+    """What a handler may do: run SQL on its own tables. Safe to use from the thread of a sync handler.
+
+    When the handler's time is over the handle refuses, so that a handler that goes on cannot write into a
+    transaction that is no longer its own.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._lock = Lock()
+        self._open = True
+
+    def execute(self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one or more statements; returns all rows."""
+        with self._lock:
+            self._check()
+            return self._connection.execute(sql, bindings).fetchall()
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run one statement for each row of bindings."""
+        with self._lock:
+            self._check()
+            self._connection.executemany(sql, rows).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
+
+    def _check(self) -> None:
+        if not self._open:
+            raise TransactionOver("ctx.tx was used after its transaction ended")
+
+
+class SqliteTransaction:
+    """One savepoint in the writer's transaction."""
+
+    def __init__(self, connection: apsw.Connection, lease: Lease, now: Callable[[], int]) -> None:
+        self.handle = Handle(connection)
+        self.settled = False
+        self._connection = connection
+        self._lease = lease
+        self._now = now
+
+    async def settle(self, settlement: Settlement) -> bool:
+        """Write the settlement beside the handler's writes. From here on the handler cannot write any more."""
+        self.handle.close()
+        if settlement.lease.token != self._lease.token:
+            raise TransactionOver("a transaction settles the lease that it was opened for")
+        if not self._connection.in_transaction:
+            raise TransactionOver("the handler ended its transaction itself; it commits when the handler returns")
+        (self.settled,) = store.settle(self._connection, [settlement], self._now())
+        return self.settled
+
+    def close(self) -> None:
+        self.handle.close()

@@ -1,0 +1,228 @@
+"""One thread owns the connection and commits in groups: what waits while a commit runs forms the next group.
+
+A piece of work is a function of the connection. All work of a group runs in one transaction and is answered after
+its commit, so an answer is always durable. If anything in a group fails, the group is rolled back and each piece is
+run again in a transaction of its own, so that one caller's fault is nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import apsw
+
+from semel.values.errors import LedgerUnavailable, TransactionOver
+
+T = TypeVar("T")
+
+SESSIONS_S = 0.02  # how long a group goes on starting handlers' transactions before it commits
+
+
+class Job:
+    """A piece of work and the future that waits for it, on whatever loop it was asked."""
+
+    __slots__ = ("error", "future", "loop", "value", "work")
+
+    def __init__(self, work: Callable[[apsw.Connection], Any]) -> None:
+        self.work = work
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def run(self, connection: apsw.Connection) -> None:
+        self.value = self.work(connection)
+
+    def answer(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.value)
+
+
+class Session(Job):
+    """A handler's own transaction: the writer thread holds it open, as a savepoint of the group, until it has ended."""
+
+    __slots__ = ("ended", "keep", "opened", "started")
+
+    def __init__(self) -> None:
+        super().__init__(lambda connection: None)
+        self.opened: asyncio.Future[apsw.Connection] = self.loop.create_future()
+        self.ended = threading.Event()
+        self.keep = False
+        self.started = False
+
+    def run(self, connection: apsw.Connection) -> None:
+        if self.ended.is_set():
+            return
+        if self.started:
+            raise LedgerUnavailable("the transaction was rolled back with others of its group")
+        self.started = True
+        connection.execute("savepoint handler")
+        self.loop.call_soon_threadsafe(self._open, connection)
+        while not self.ended.wait(1.0):
+            if self.loop.is_closed():
+                break
+        if not connection.in_transaction:
+            raise TransactionOver("the handler ended its transaction itself; it commits when the handler returns")
+        if not self.keep:
+            connection.execute("rollback to handler")
+        connection.execute("release handler")
+
+    def end(self, keep: bool) -> None:
+        self.keep = keep
+        self.ended.set()
+
+    def answer(self) -> None:
+        if not self.opened.done() and self.error is not None:
+            self.opened.set_exception(self.error)
+        super().answer()
+
+    def _open(self, connection: apsw.Connection) -> None:
+        if not self.opened.done():
+            self.opened.set_result(connection)
+
+
+class Writer:
+    """The thread. It opens the database when the first work comes, and again after an error on opening."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection], observe: Callable[[str], None] | None = None) -> None:
+        self._connect = connect
+        self._observe = observe
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._connection: apsw.Connection | None = None
+        self._in_session = False  # while a handler has the connection, a COMMIT is refused
+
+    def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        job = Job(work)
+        self._put(job)
+        return job.future
+
+    def open_session(self) -> Session:
+        session = Session()
+        self._put(session)
+        return session
+
+    def close(self) -> None:
+        """Finish what is queued, then let go of the file."""
+        with self._starting:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
+
+    def _put(self, job: Job) -> None:
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._serve, name="semel-sqlite", daemon=True)
+                    self._thread.start()
+        self._queue.put(job)
+
+    def _serve(self) -> None:
+        stopping = False
+        while not stopping:
+            jobs = [self._queue.get()]
+            while True:
+                try:
+                    jobs.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            stopping = None in jobs
+            group = [job for job in jobs if job is not None]
+            if group:
+                self._serve_group(group)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _serve_group(self, group: list[Job]) -> None:
+        group.sort(key=lambda job: isinstance(job, Session))  # handlers last: nothing else waits for them
+        while group:
+            now, later = self._commit(group)
+            self._answer(now)
+            group = later
+
+    def _commit(self, group: list[Job]) -> tuple[list[Job], list[Job]]:
+        """Run and commit a group. Returns what is decided, and what was left for the next transaction."""
+        try:
+            connection = self._begin()
+        except Exception as error:
+            for job in group:
+                job.error = _as_ours(error)
+            return group, []
+        try:
+            return self._run_and_commit(connection, group)
+        except BaseException as error:
+            if len(group) == 1:
+                group[0].error = _as_ours(error)
+                return group, []
+        for job in group:
+            self._commit([job])
+        return group, []
+
+    def _begin(self) -> apsw.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._connection.set_commit_hook(lambda: self._in_session)
+        # IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written.
+        self._connection.execute("begin immediate")
+        return self._connection
+
+    def _run_and_commit(self, connection: apsw.Connection, group: list[Job]) -> tuple[list[Job], list[Job]]:
+        try:
+            begun = time.monotonic()
+            taken = 0
+            for job in group:
+                if taken and isinstance(job, Session) and time.monotonic() - begun > SESSIONS_S:
+                    break
+                self._in_session = isinstance(job, Session)
+                try:
+                    job.run(connection)
+                finally:
+                    self._in_session = False
+                taken += 1
+            if self._observe is not None:
+                self._observe("before_commit")
+            connection.execute("commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        if self._observe is not None:
+            self._observe("after_commit")
+        return group[:taken], group[taken:]
+
+    def _answer(self, jobs: list[Job]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        for job in jobs:
+            by_loop.setdefault(job.loop, []).append(job)
+        for loop, answered in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_answer_all, answered)
+            except RuntimeError:
+                continue  # that loop was closed: nobody waits any more
+
+
+def _answer_all(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.answer()
+
+
+def _as_ours(error: BaseException) -> BaseException:
+    if isinstance(error, apsw.BusyError):
+        return LedgerUnavailable(f"SQLite: another process holds the write lock ({error})")
+    if isinstance(error, apsw.FullError):
+        return LedgerUnavailable(f"SQLite: the disk is full ({error})")
+    if isinstance(error, apsw.Error):
+        return LedgerUnavailable(f"SQLite: {error}")
+    return error if isinstance(error, Exception) else LedgerUnavailable(f"SQLite: {error!r}")

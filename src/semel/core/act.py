@@ -1,0 +1,78 @@
+"""One event for one handler, on its way through the flow, and what its handler gets to see of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from semel.core.handlers import Handler
+from semel.values.claim import Claim, Granted
+from semel.values.errors import ConfigError
+from semel.values.event import Event
+from semel.values.outcome import Outcome
+
+
+class Context:
+    """What a handler may know of its run."""
+
+    __slots__ = ("_act", "_granted", "_tx", "attempt", "key", "token")
+
+    def __init__(self, act: Act, granted: Granted) -> None:
+        self._act = act
+        self._tx: Any = None
+        self.key: str = granted.lease.claim.digest.hex()  # the same in every attempt: pass it downstream
+        self.token: int = granted.lease.token  # higher in every grant: let the resource refuse lower ones
+        self.attempt: int = granted.attempt
+
+    @property
+    def tx(self) -> Any:
+        """The transaction of effect="transaction"; its writes commit with the settle."""
+        if self._tx is None:
+            raise ConfigError(
+                f"ctx.tx: handler {self._act.handler.name!r} has effect={self._act.handler.effect!r}; "
+                'only effect="transaction" has a transaction'
+            )
+        return self._tx
+
+    @property
+    def lost(self) -> bool:
+        """True when the lease is lost or time is up: whatever this run still does, its outcome is refused.
+
+        An async handler is cancelled then; a sync one, which cannot be, should look here before each step."""
+        return self._act.stopped != ""
+
+
+class Act:
+    """The state of one run. `stopped` says why it was told to stop; `lost` that it may not settle any more."""
+
+    __slots__ = (
+        *("answer", "claim", "claimed_at", "delivery", "event", "granted", "handler", "lease_ends"),
+        *("lost", "renew_at", "renewing", "stopped", "task", "times_out"),
+    )
+
+    def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim) -> None:
+        self.delivery = delivery
+        self.event = event
+        self.handler = handler
+        self.claim = claim
+        self.granted: Granted | None = None
+        self.answer: Outcome | None = None
+        self.task: asyncio.Task[Any] | None = None  # set while the handler runs
+        self.stopped = ""
+        self.lost = False
+        self.renewing = False
+        self.claimed_at = self.lease_ends = self.renew_at = 0.0  # monotonic seconds
+        self.times_out: float | None = None
+
+    def holds_since(self, asked_at: float) -> None:
+        """The lease runs, at the worst, from the moment when it was asked for."""
+        self.lease_ends = asked_at + self.handler.lease_s
+        self.renew_at = asked_at + self.handler.lease_s / 3
+        self.renewing = False
+
+    def stop(self, reason: str, lost: bool) -> None:
+        """Tell the handler to stop, once for each reason."""
+        self.lost = self.lost or lost
+        self.stopped = self.stopped or reason
+        if self.task is not None:
+            self.task.cancel(reason)

@@ -1,0 +1,117 @@
+"""Handlers: what the user registered, and which of them an event is for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from semel.values.claim import Alias, Claim, Order
+from semel.values.effect import Effect
+from semel.values.errors import ConfigError
+from semel.values.event import Event
+from semel.values.key import Namespace, content_digest
+from semel.values.keys import Strategy, checked, identifies, latest, tiers
+from semel.values.topic import Pattern
+
+REMEMBERED_MAX = 4096  # a sender that makes up event types or tenants must not fill our memory
+
+
+class Handler(Struct, frozen=True):
+    """One registered function with everything that decides how it runs."""
+
+    name: str
+    fn: Callable[..., Any]
+    patterns: tuple[Pattern, ...]
+    key: Strategy
+    effect: Effect
+    order: latest | None
+    lease_s: float
+    timeout_s: float | None
+    max_attempts: int
+    retention_s: float
+    window_s: float
+    probe: Callable[..., Any] | None
+    is_async: bool
+    namespaces: dict[str, Namespace] = field(default_factory=dict)  # one for each tenant
+
+    def claim_for(self, event: Event) -> Claim:
+        """The claim of this event: the key is fixed here, before the handler sees the event."""
+        namespace = self._namespace(event.tenant)
+        parts = checked(self.key(event))
+        return Claim(
+            digest=namespace.digest(parts),
+            handler=self.name,
+            text="|".join(parts),
+            lease_ms=int(self.lease_s * 1000),
+            retention_ms=int(self.retention_s * 1000),
+            tenant=event.tenant,
+            fingerprint=content_digest(event.payload()) if identifies(self.key) else None,
+            aliases=self._aliases(event, namespace) if isinstance(self.key, tiers) else (),
+            order=self._order(event, namespace) if self.order is not None else None,
+        )
+
+    def _aliases(self, event: Event, namespace: Namespace) -> tuple[Alias, ...]:
+        assert isinstance(self.key, tiers)
+        return tuple(
+            Alias(namespace.digest(("tier", str(at), *checked(strategy(event)))), self.key.short_ms)
+            for at, strategy in enumerate(self.key.short)
+        )
+
+    def _order(self, event: Event, namespace: Namespace) -> Order:
+        assert self.order is not None
+        subject = checked(self.order.subject(event))
+        return Order(namespace.digest(("subject", *subject)), self.order.position(event))
+
+    def _namespace(self, tenant: str) -> Namespace:
+        found = self.namespaces.get(tenant)
+        if found is None:
+            if len(self.namespaces) >= REMEMBERED_MAX:
+                self.namespaces.clear()
+            found = self.namespaces[tenant] = Namespace(tenant, self.name)
+        return found
+
+
+class Router:
+    """Which handlers an event is for. What was decided is remembered."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+        self._decided: dict[tuple[str, str], list[Handler]] = {}
+
+    def add(self, handler: Handler) -> None:
+        if any(other.name == handler.name for other in self.handlers):
+            raise ConfigError(
+                f"two handlers are named {handler.name!r}: a handler's name is part of its keys, so give one of them "
+                "another by name="
+            )
+        self.handlers.append(handler)
+        self._decided.clear()
+
+    def match(self, event: Event) -> Sequence[Handler]:
+        """In order of registration. Concrete topic, topic template and type are all matchable."""
+        asked = (event.type, event.topic)
+        if "{" in event.type and (known := self._decided.get((event.type, ""))) is not None:
+            return known  # no pattern tells concrete topics of this template apart
+        found = self._decided.get(asked)
+        return self._decide(event.type, event.topic) if found is None else found
+
+    def _decide(self, template: str, topic: str) -> list[Handler]:
+        if len(self._decided) >= REMEMBERED_MAX:
+            self._decided.clear()
+        found = [h for h in self.handlers if any(p.matches(template) or p.matches(topic) for p in h.patterns)]
+        undecided = [h for h in self.handlers if h not in found or not _by_template(h, template)]
+        if "{" in template and not any(p.could_match_some(template) for h in undecided for p in h.patterns):
+            topic = ""
+        self._decided[template, topic] = found
+        return found
+
+
+def _by_template(handler: Handler, template: str) -> bool:
+    return any(pattern.matches(template) for pattern in handler.patterns)
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004

@@ -1,0 +1,93 @@
+"""The questions put to a ledger and its answers."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from semel.values.outcome import Ending, Final
+
+
+class Order(Struct, frozen=True):
+    """The place of an event among the events of its subject."""
+
+    subject: bytes  # digest of (tenant, handler, subject)
+    position: int  # only compared with positions of the same subject; larger is newer
+
+
+class Alias(Struct, frozen=True):
+    """A second key under which the same effect is known, with its own retention."""
+
+    digest: bytes
+    retention_ms: int
+
+
+class Claim(Struct, frozen=True):
+    """May I act on this key?"""
+
+    digest: bytes  # 16 bytes over (tenant, handler, key parts)
+    handler: str
+    text: str  # the key, for people
+    lease_ms: int
+    retention_ms: int
+    tenant: str = ""
+    fingerprint: bytes | None = None  # 16 bytes over the payload; None: payloads are not compared
+    aliases: tuple[Alias, ...] = ()
+    order: Order | None = None
+
+
+class Lease(Struct, frozen=True):
+    """A time-limited right to act. Every grant of a store has a higher token than all grants before it."""
+
+    claim: Claim
+    token: int
+
+
+class Granted(Struct, frozen=True):
+    """Act, under this lease."""
+
+    lease: Lease
+    attempt: int  # 1 for the first grant; counted here, so a crash counts
+    takeover: bool  # the holder before vanished without settling: its effect may have happened
+    age_ms: int  # since the first grant of this key
+
+
+class Settled(Struct, frozen=True):
+    """A duplicate: this is what the first run came to."""
+
+    outcome: Final
+
+
+class Busy(Struct, frozen=True):
+    """Someone holds the lease, or a retry is not due yet. Ask again after this time."""
+
+    after_ms: int
+
+
+class Stale(Struct, frozen=True):
+    """A newer event of the subject was applied."""
+
+    newest: int
+
+
+class Conflict(Struct, frozen=True):
+    """The key is known with another payload. The first record is untouched."""
+
+
+Verdict: TypeAlias = Granted | Settled | Busy | Stale | Conflict
+
+
+class DeadLetter(Struct, frozen=True):
+    """What is kept of an event that was given up on, or that is in doubt, so that it can be looked at and replayed."""
+
+    event: bytes  # the document as it arrived
+    attempts: int
+
+
+class Settlement(Struct, frozen=True):
+    """The end of a lease."""
+
+    lease: Lease
+    outcome: Ending
+    letter: DeadLetter | None = None  # with Reject and Uncertain

@@ -1,0 +1,35 @@
+"""Everything Semel raises.
+
+SemelError
+├── ConfigError        the app is put together wrongly; says what to change
+├── MalformedEvent     a body that is no event we can act on; says what is wrong and where
+│   └── NoKey          an event without the identity its handler asks for
+├── LedgerUnavailable  the store could not be read or written: nothing was decided, nothing was run
+└── TransactionOver    a handler used ctx.tx after its transaction ended
+"""
+
+from __future__ import annotations
+
+
+class SemelError(Exception):
+    """The root of all errors that Semel raises on purpose."""
+
+
+class ConfigError(SemelError):
+    """The app is put together wrongly."""
+
+
+class MalformedEvent(SemelError, ValueError):
+    """A body that is no event we can act on. Nothing was claimed for it."""
+
+
+class NoKey(MalformedEvent):
+    """An event that lacks the identity its handler asks for. A missing key is never an empty key."""
+
+
+class LedgerUnavailable(SemelError):
+    """The store could not be read or written, so nothing may be done: deliver again later."""
+
+
+class TransactionOver(SemelError):
+    """`ctx.tx` was used after its transaction ended (timeout, lost lease, or the handler returned)."""

@@ -1,0 +1,95 @@
+"""What a delivery says, normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
+
+from semel.values.errors import NoKey
+from semel.values.strict_json import canonical, parse
+
+_MS_PER_S = 1000
+
+
+class Event(Struct, frozen=True, dict=True):
+    """One event, whatever road it came by. The document stays raw until someone asks for `document` or `body`."""
+
+    raw: bytes  # the event's document, unwrapped from its transport
+    type: str  # event type, or the topic template with a literal {id}
+    topic: str = ""  # the concrete topic, where there is one
+    identity: tuple[str, ...] = ()  # what makes this event itself; empty: it has no natural identity
+    subject: str = ""  # what the event is about: conversation, user, interaction
+    occurred: int | str | None = None  # as it stands in the event: epoch milliseconds or ISO 8601
+    source: str = ""  # the bus or producer that the envelope names: the road, never part of an identity
+    origin: str = ""  # the platform that made the event: Genesys organisation, CloudEvents source, or configured
+    tenant: str = ""
+    delivery_id: str = ""  # the transport's id: EventBridge `id`, webhook message id
+    shape: str = ""  # which of the known shapes this is
+    root: str = ""  # the name under which `raw` stands in `document` (a bare `detail` stands under "detail")
+    body_at: tuple[str, ...] = ()  # where in the document the payload is
+    looked_at: str = "id"  # where an id was looked for, for the error that says there is none
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The whole decoded document. Paths of `field` start here."""
+        value = parse(self.raw)
+        return {self.root: value} if self.root else value
+
+    @cached_property
+    def body(self) -> Any:
+        """The payload: what the event says, without its envelope."""
+        value: Any = self.document
+        for name in self.body_at:
+            value = value[name]
+        return value
+
+    @property
+    def id(self) -> str:
+        """The natural identity as one text, for people. Empty where the event has none."""
+        return "|".join(self.identity)
+
+    @property
+    def time(self) -> datetime | None:
+        """When it happened, in UTC."""
+        micros = instant_us(self.occurred)
+        return None if micros is None else datetime.fromtimestamp(micros / 1e6, timezone.utc)
+
+    def field(self, path: str) -> Any:
+        """The value at a dotted path such as "detail.eventBody.conversationId". Raises NoKey when it is not there."""
+        value: Any = self.document
+        for name in path.split("."):
+            if isinstance(value, Mapping) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                raise NoKey(f"no field {path}: {name!r} is not there")
+        return value
+
+    def payload(self) -> bytes:
+        """The payload in its one canonical spelling: equal for copies that were serialised differently."""
+        return canonical(self.body)
+
+
+def instant_us(value: object) -> int | None:
+    """Epoch microseconds of epoch milliseconds or an ISO 8601 text; None for anything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return value * _MS_PER_S
+    if isinstance(value, float):
+        return int(value * _MS_PER_S)
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)  # all times are UTC
+        whole_s = int(moment.replace(microsecond=0).timestamp())
+        return whole_s * 1_000_000 + moment.microsecond
+    return None

@@ -1,0 +1,130 @@
+"""What a handler run came to, and what the deliverer is told.
+
+A handler returns a result, or returns or raises `Retry` or `Reject`: both are exceptions so that they can be
+raised from deep inside, and values so that they can be returned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+RESULT_MAX_BYTES = 64 * 1024  # a stored result is for answering duplicates, not for keeping documents
+
+Status: TypeAlias = Literal[
+    "done",  # the handler ran and its effect is recorded
+    "duplicate",  # known already; `result` is what the first run came to
+    "stale",  # a newer event of the same subject was applied already
+    "busy",  # someone holds the lease, or a retry is not due: deliver again after `after` seconds
+    "conflict",  # same key, other payload; the first record is untouched
+    "retry",  # the handler did not succeed: deliver again after `after` seconds
+    "dead",  # given up on; kept as a dead letter with its reason
+    "uncertain",  # the effect may or may not have happened; parked for a probe or a person
+    "ignored",  # no handler matches
+    "malformed",  # no event; only `process_many` says so, `process` raises MalformedEvent
+]
+
+
+class Done(Struct, frozen=True):
+    """The effect happened. `result` is JSON, stored and replayed to duplicates."""
+
+    result: bytes = b"null"
+
+
+class Retry(Exception):
+    """The effect did not happen; try again after `after` seconds (by default exponential with full jitter)."""
+
+    def __init__(self, after: float | None = None, reason: str = "") -> None:
+        if after is not None and not 0 <= after < float("inf"):
+            raise ValueError(f"Retry(after={after!r}): a delay is a number of seconds, 0 or more")
+        super().__init__(reason)
+        self.after = after
+        self.reason = reason
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Retry) and (self.after, self.reason) == (other.after, other.reason)
+
+    def __hash__(self) -> int:
+        return hash((self.after, self.reason))
+
+    def __repr__(self) -> str:
+        return f"Retry(after={self.after!r}, reason={self.reason!r})"
+
+
+class Reject(Exception):
+    """The event will never succeed: it becomes a dead letter with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reject) and self.reason == other.reason
+
+    def __hash__(self) -> int:
+        return hash(self.reason)
+
+    def __repr__(self) -> str:
+        return f"Reject({self.reason!r})"
+
+
+class Uncertain(Struct, frozen=True):
+    """Nobody knows whether the effect happened. Never called failed, never run again on its own."""
+
+    reason: str
+
+
+class Release(Struct, frozen=True):
+    """The lease is given back unused: as if this claim had never been made. The attempt does not count."""
+
+
+Final: TypeAlias = Done | Reject | Uncertain
+"""What ends a key's life in the ledger: it answers every later claim until its retention ends."""
+
+Ending: TypeAlias = Done | Retry | Reject | Uncertain | Release
+"""Everything a lease can be settled with."""
+
+
+class Outcome(Struct, frozen=True):
+    """What the deliverer is told about one delivery."""
+
+    status: Status
+    result: Any = None
+    reason: str = ""
+    after: float | None = None  # seconds; set for busy and retry
+    handler: str = ""
+    key: str = ""
+    parts: tuple[Outcome, ...] = ()  # one for each handler, where an event has several
+
+    @property
+    def final(self) -> bool:
+        """True when the delivery can be acknowledged: delivering it again would change nothing."""
+        return self.status not in ("busy", "retry")
+
+
+# The status of a delivery with several handlers is the first of these that any of its parts has:
+# what needs another delivery comes first, then what needs a person, then what went well.
+_WEIGHT: dict[Status, int] = {
+    status: weight
+    for weight, status in enumerate(
+        ("retry", "busy", "conflict", "uncertain", "dead", "malformed", "done", "stale", "duplicate", "ignored")
+    )
+}
+
+
+def combine(parts: list[Outcome]) -> Outcome:
+    """One answer for a delivery whose event has any number of handlers."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Outcome("ignored", reason="no handler matches")
+    first = min(parts, key=lambda part: _WEIGHT[part.status])
+    delays = [part.after for part in parts if part.after is not None]
+    return Outcome(
+        first.status,
+        result={part.handler: part.result for part in parts},
+        reason=first.reason,
+        after=min(delays) if delays else None,
+        parts=tuple(parts),
+    )
