@@ -15,7 +15,7 @@ from semel.values.outcome import Outcome
 class Context:
     """What a handler may know of its run."""
 
-    __slots__ = ("_act", "_granted", "_tx", "attempt", "key", "token")
+    __slots__ = ("_act", "_tx", "attempt", "key", "token")
 
     def __init__(self, act: Act, granted: Granted) -> None:
         self._act = act
@@ -46,8 +46,8 @@ class Act:
     """The state of one run. `stopped` says why it was told to stop; `lost` that it may not settle any more."""
 
     __slots__ = (
-        *("answer", "claim", "claimed_at", "delivery", "event", "granted", "handler", "lease_ends"),
-        *("lost", "renew_at", "renewing", "stopped", "task", "times_out"),
+        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends"),
+        *("cancels", "lost", "renew_at", "renewing", "started", "stopped", "task", "times_out"),
     )
 
     def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim) -> None:
@@ -58,10 +58,12 @@ class Act:
         self.granted: Granted | None = None
         self.answer: Outcome | None = None
         self.task: asyncio.Task[Any] | None = None  # set while the handler runs
+        self.cancels = 0  # how often we cancelled that task
+        self.started = False
         self.stopped = ""
         self.lost = False
         self.renewing = False
-        self.claimed_at = self.lease_ends = self.renew_at = 0.0  # monotonic seconds
+        self.lease_ends = self.renew_at = 0.0  # monotonic seconds
         self.times_out: float | None = None
 
     def holds_since(self, asked_at: float) -> None:
@@ -75,4 +77,5 @@ class Act:
         self.lost = self.lost or lost
         self.stopped = self.stopped or reason
         if self.task is not None:
+            self.cancels += 1
             self.task.cancel(reason)

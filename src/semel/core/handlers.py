@@ -35,6 +35,7 @@ class Handler(Struct, frozen=True):
     window_s: float
     probe: Callable[..., Any] | None
     is_async: bool
+    probe_is_async: bool = False
     namespaces: dict[str, Namespace] = field(default_factory=dict)  # one for each tenant
 
     def claim_for(self, event: Event) -> Claim:
@@ -44,7 +45,7 @@ class Handler(Struct, frozen=True):
         return Claim(
             digest=namespace.digest(parts),
             handler=self.name,
-            text="|".join(parts),
+            text="|".join([part for part in parts if part]),
             lease_ms=int(self.lease_s * 1000),
             retention_ms=int(self.retention_s * 1000),
             tenant=event.tenant,

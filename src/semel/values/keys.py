@@ -129,4 +129,4 @@ def _refuse(parts: tuple[str, ...]) -> None:
             raise NoKey(f"an id of {len(part)} characters; the limit is {PART_MAX_CHARS}: {part[:20]!r}…")
         for char in part:
             if char < " " or "\x7f" <= char <= "\x9f" or "\ud800" <= char <= "\udfff":
-                raise NoKey(f"an id with the control character {ascii(char)}: {ascii(part[:40])}")
+                raise NoKey(f"an id with the control character {char!a}: {part[:40]!a}")

@@ -1,0 +1,260 @@
+"""The app object: what users hold in their hands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random as _random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+
+from semel import wiring
+from semel.core.boundaries import Observer
+from semel.core.engine import Arrived, Engine
+from semel.core.handlers import Handler, Router, is_async
+from semel.core.worker import Worker
+from semel.ports import Entry, Source
+from semel.sync import SyncFace
+from semel.values import keys
+from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Effect, Guarantee, guarantee
+from semel.values.errors import ConfigError, MalformedEvent
+from semel.values.event import Event
+from semel.values.outcome import Outcome
+from semel.values.topic import Pattern
+
+LEASE_S = 25.0  # under the SQS default visibility of 30 s
+TIMEOUT_S = 20.0  # under the lease
+TRANSACTION_TIMEOUT_S = 5.0  # SQLite's write lock is held meanwhile: other leases must outlive the wait
+MAX_ATTEMPTS = 8  # with full jitter from 1 s, about a minute of retries
+RETENTION_S = 38 * 86_400.0  # twice the longest redelivery: Genesys 4 d, EventBridge 1 d, SQS 14 d
+CONCURRENCY = 32  # handlers of one batch that run at a time
+
+Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Message(Struct, frozen=True):
+    """A body given to `process`, with what came beside it."""
+
+    body: bytes
+    tenant: str = ""
+    origin: str = ""
+    headers: Mapping[str, str] | None = None
+
+
+class Semel:
+    """Runs your handlers so that each event has its effect once.
+
+    >>> app = Semel("memory://")
+    >>> @app.on("interaction.created")
+    ... async def greet(event, ctx): ...
+    """
+
+    def __init__(
+        self,
+        ledger: str = "sqlite:///semel.db",
+        *,
+        tenant: str = "",
+        origin: str = "",
+        id_path: str | None = None,
+        type_path: str | None = None,
+        lease: float = LEASE_S,
+        concurrency: int = CONCURRENCY,
+        random: Callable[[], float] = _random.random,
+        observe: Observer | None = None,
+    ) -> None:
+        if lease <= 0 or concurrency < 1:
+            raise ConfigError(f"lease={lease!r}, concurrency={concurrency!r}: both must be above 0")
+        self.ledger = wiring.open_ledger(ledger, observe)
+        self._tenant = tenant
+        self._origin = origin
+        self._id_path = id_path
+        self._type_path = type_path
+        self._lease_s = lease
+        self._concurrency = concurrency
+        self._random = random
+        self._observe = observe
+        self._router = Router()
+        self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = WeakKeyDictionary()
+        self._sync = SyncFace()
+
+    # ---------------------------------------------------------------------------------------------- registering
+
+    def on(
+        self,
+        *patterns: str,
+        key: keys.Strategy = keys.event,
+        effect: Effect = "retry",
+        order: keys.latest | None = None,
+        name: str | None = None,
+        timeout: float | None = -1.0,
+        lease: float | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        retention: float = RETENTION_S,
+        window: float = KEYED_WINDOW_S,
+        probe: Callable[..., Any] | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register a handler for topics: `*` is one segment, `**` the rest. All times are seconds.
+
+        timeout: how long a run may take (None: as long as its lease can be renewed).
+        max_attempts: counted when a run begins, so a crash counts; then the event is dead.
+        retention: how long a settled key answers duplicates.
+        window: for effect="keyed", how long the downstream honours a key.
+        probe: for effect="park", asked what a vanished run did: return a result (done), Retry() (it did not
+            happen) or None (unknown).
+        """
+        if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
+        if effect not in EFFECTS:
+            raise ConfigError(f"effect={effect!r}: expected one of {', '.join(EFFECTS)}")
+        if effect == "transaction" and not self.ledger.traits.transactional:
+            raise ConfigError(f'effect="transaction" needs a ledger with transactions, {self.ledger.traits.name} has none')
+        if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
+            raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
+        if timeout == -1.0:
+            timeout = TRANSACTION_TIMEOUT_S if effect == "transaction" else TIMEOUT_S
+        if max_attempts < 1 or retention <= 0 or window <= 0 or (timeout is not None and timeout <= 0):
+            raise ConfigError("max_attempts, retention, window and timeout must be above 0")
+
+        def register(fn: Function) -> Function:
+            self._router.add(
+                Handler(
+                    name=name or getattr(fn, "__name__", type(fn).__name__),
+                    fn=fn,
+                    patterns=tuple(Pattern(pattern) for pattern in patterns),
+                    key=key,
+                    effect=effect,
+                    order=order,
+                    lease_s=lease or self._lease_s,
+                    timeout_s=timeout,
+                    max_attempts=max_attempts,
+                    retention_s=retention,
+                    window_s=window,
+                    probe=probe,
+                    probe_is_async=probe is not None and is_async(probe),
+                    is_async=is_async(fn),
+                )
+            )
+            return fn
+
+        return register
+
+    def guarantees(self) -> list[Guarantee]:
+        """What each handler may rely on, computed from its effect and the ledger."""
+        traits = self.ledger.traits
+        return [
+            guarantee(
+                handler.name,
+                tuple(pattern.text for pattern in handler.patterns),
+                handler.effect,
+                handler.window_s,
+                traits.name,
+                traits.caveat,
+            )
+            for handler in self._router.handlers
+        ]
+
+    # ----------------------------------------------------------------------------------------------- processing
+
+    async def process(
+        self, body: Body, *, tenant: str | None = None, origin: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """One delivery through the whole flow. Raises MalformedEvent for what is no event."""
+        (outcome,) = await self._engine().process([self._message(body, tenant, origin, headers)])
+        if outcome.status == "malformed":
+            raise MalformedEvent(outcome.reason)
+        return outcome
+
+    async def process_many(
+        self, bodies: Iterable[Body], *, tenant: str | None = None, origin: str | None = None
+    ) -> list[Outcome]:
+        """A batch of deliveries: one round trip for all claims. A malformed one is an outcome, not an error."""
+        return await self._engine().process(
+            [body if isinstance(body, Message) else self._lenient(body, tenant, origin) for body in bodies]
+        )
+
+    def process_sync(self, body: Body, *, tenant: str | None = None, origin: str | None = None) -> Outcome:
+        """`process` for code without an event loop. One loop is kept alive underneath."""
+        return self._sync.call(lambda: self.process(body, tenant=tenant, origin=origin))
+
+    def worker(self, source: Source) -> Worker:
+        """A loop that takes from a source: `await app.worker(source).run()`."""
+        return Worker(source, self._engine(), self.ledger, self._observe)
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]:
+        """What the ledger holds, newest first: leased, waiting, done, dead, uncertain."""
+        return await self.ledger.entries(state, limit)
+
+    async def purge(self, limit: int = 1_000) -> int:
+        """Forget settled keys whose retention is over, at most `limit` of them. A worker does this by itself."""
+        return await self.ledger.purge(limit)
+
+    # ---------------------------------------------------------------------------------------------- life cycle
+
+    async def close(self) -> None:
+        """Let go of the store. The app can be used again: it opens it anew."""
+        self._sync.close()
+        await self.ledger.close()
+
+    async def __aenter__(self) -> Semel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _engine(self) -> Engine:
+        loop = asyncio.get_running_loop()
+        engine = self._engines.get(loop)
+        if engine is None:
+            engine = self._engines[loop] = Engine(
+                self.ledger,
+                self._router,
+                self._decode,
+                concurrency=self._concurrency,
+                random=self._random,
+                observe=self._observe,
+            )
+        return engine
+
+    def _decode(self, delivery: Arrived) -> Event:
+        return wiring.decode(
+            delivery.body,
+            tenant=delivery.tenant or self._tenant,
+            origin=getattr(delivery, "origin", "") or self._origin,
+            id_path=self._id_path,
+            type_path=self._type_path,
+            headers=getattr(delivery, "headers", None),
+        )
+
+    def _message(
+        self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None
+    ) -> Message:
+        return Message(to_bytes(body), tenant or "", origin or "", headers)
+
+    def _lenient(self, body: Body, tenant: str | None, origin: str | None) -> Message:
+        try:
+            return self._message(body, tenant, origin)
+        except MalformedEvent:
+            return Message(b"")  # decoded, and refused, with the others
+
+
+def to_bytes(body: Body) -> bytes:
+    """The bytes of whatever a caller has in hand."""
+    if isinstance(body, bytes):
+        return body
+    try:
+        if isinstance(body, str):
+            return body.encode()
+        if isinstance(body, Mapping):
+            return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        if isinstance(body, (bytearray, memoryview)):
+            return bytes(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedEvent(f"the body cannot be written as JSON: {error}") from None
+    raise MalformedEvent(f"a body is bytes, str or a dict, not {type(body).__name__}")

@@ -1,0 +1,278 @@
+"""The flow: one event, one effect.
+
+    delivery → event → key → Ledger.claim → handler → Ledger.settle → (the caller acknowledges)
+
+`Engine.process` is the whole of it. Everything is done for a batch; only handlers run one by one. Outcomes are values,
+and nothing is acknowledged before it is settled. What a crash between two steps does is the business of the ledger's
+lease: whoever claims next sees a takeover, and `core/judgement.py` says what may be done with it for each effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from semel.core.act import Act
+from semel.core.batcher import Batcher
+from semel.core.boundaries import Boundary, Observer
+from semel.core.handlers import Router
+from semel.core.heartbeat import Heartbeat
+from semel.core.judgement import after_run, before_run
+from semel.core.runner import Runner
+from semel.ports import Ledger
+from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
+from semel.values.errors import LedgerUnavailable, MalformedEvent
+from semel.values.event import Event
+from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain, combine
+
+CONTROL = "control"  # the shape of a channel's own frames: heartbeats and the like, no events
+SETTLE_AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giving up repeats the effect
+
+
+class Arrived(Protocol):
+    """What the engine needs of a delivery; answering it is the business of whoever received it."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def tenant(self) -> str: ...
+
+
+class Engine:
+    """Runs handlers so that their effect happens once. Lives on one event loop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        router: Router,
+        decode: Callable[[Arrived], Event],
+        *,
+        concurrency: int,
+        random: Callable[[], float],
+        observe: Observer | None = None,
+    ) -> None:
+        self._router = router
+        self._decode = decode
+        self._random = random
+        self._observe = observe
+        self._loop = asyncio.get_running_loop()
+        self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim)
+        self._settlements: Batcher[Settlement, bool] = Batcher(ledger.settle)
+        self._heartbeat = Heartbeat(ledger.renew)
+        self._runner = Runner(ledger, self._heartbeat, concurrency, self._at)
+        self._one_suspect = asyncio.Lock()
+
+    # ------------------------------------------------------------------------------------------------- the flow
+
+    async def process(self, deliveries: Sequence[Arrived]) -> list[Outcome]:
+        """One answer for each delivery, in order. Raises LedgerUnavailable when nothing could be decided."""
+        answers: list[list[Outcome]] = [[] for _ in deliveries]
+        acts = self._plan(deliveries, answers)
+        while acts:
+            acts, later = _first_of_each_key(acts)  # a copy in the same batch is decided after the first has settled
+            await self._claim(acts)
+            await self._act_on(acts)
+            for act in acts:
+                answers[act.delivery].append(act.answer or _lost(act))
+            acts = later
+        return [combine(parts) for parts in answers]
+
+    def _plan(self, deliveries: Sequence[Arrived], answers: list[list[Outcome]]) -> list[Act]:
+        """Decode, route and key. All keys of an event are fixed before any handler sees it."""
+        acts: list[Act] = []
+        for index, delivery in enumerate(deliveries):
+            try:
+                event = self._decode(delivery)
+                handlers = self._router.match(event)
+                if not handlers or event.shape == CONTROL:
+                    continue
+                event.document  # noqa: B018 - strictly parsed here, so that nothing malformed is ever claimed
+                claims = [handler.claim_for(event) for handler in handlers]
+            except MalformedEvent as error:
+                answers[index].append(Outcome("malformed", reason=str(error)))
+                continue
+            acts.append(Act(index, event, handlers[0], claims[0]))
+            for handler, claim in zip(handlers[1:], claims[1:], strict=True):
+                own = msgspec.structs.replace(event)  # a handler that changes its event changes only its own
+                acts.append(Act(index, own, handler, claim))
+        return acts
+
+    async def _claim(self, acts: Sequence[Act]) -> None:
+        """Ask for all leases in one round trip; what is not granted is answered here."""
+        self._at(Boundary.BEFORE_CLAIM)
+        asked_at = self._loop.time()
+        verdicts = await self._ask_for_leases([act.claim for act in acts])
+        self._at(Boundary.AFTER_CLAIM)
+        for act, verdict in zip(acts, verdicts, strict=True):
+            match verdict:
+                case Granted():
+                    act.granted = verdict
+                    act.holds_since(asked_at)
+                    self._heartbeat.watch(act)
+                case Settled(outcome):
+                    act.answer = _duplicate(act, outcome)
+                case Busy(after_ms):
+                    act.answer = _answer(act, "busy", reason="held elsewhere, or not due yet", after=after_ms / 1000)
+                case Stale():
+                    act.answer = _answer(act, "stale", reason="a newer event of the subject was applied")
+                case Conflict():
+                    act.answer = _answer(act, "conflict", reason="the key is known with another payload")
+
+    async def _act_on(self, acts: Sequence[Act]) -> None:
+        """Run what was granted. What a vanished holder left behind may have killed it: such an event is given back,
+        then claimed and run by itself after the rest, so that it takes no others along."""
+        granted = [act for act in acts if act.granted is not None]
+        suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
+        try:
+            if suspects:
+                await self._give_back(suspects)
+            await self._runner.run_all([act for act in granted if act.granted is not None], self._run)
+            for act in suspects:
+                async with self._one_suspect:
+                    await self._claim([act])
+                    if act.granted is not None:
+                        await self._run(act)
+        except BaseException:
+            self._abandon(granted)
+            raise
+
+    async def _run(self, act: Act) -> None:
+        """Handler and settle of one granted act. Sets its answer."""
+        granted = act.granted
+        assert granted is not None
+        try:
+            ending = before_run(act.handler, granted)
+            if ending is None and act.handler.probe is not None and granted.takeover and act.handler.effect == "park":
+                ending = await self._runner.probe(act)
+            if ending is None and not act.lost:
+                ran = await self._runner.run(act, self._settlement)
+                if ran.settled:
+                    act.answer = self._answered(act, ran.ending, ran.result)
+                    return
+                ending = after_run(act.handler, granted, ran.ending, self._random)
+                await self._settle(act, ending, ran.result)
+            elif ending is not None:
+                await self._settle(act, ending, None)
+        except asyncio.CancelledError:
+            self._settle_in_passing(act)
+            raise
+        finally:
+            act.granted = None
+            self._heartbeat.forget(act)
+
+    async def _settle(self, act: Act, ending: Ending, result: object) -> None:
+        """Record what came of it, under the token. A refused settle means that someone else has it now."""
+        if act.lost:
+            return
+        self._at(Boundary.BEFORE_SETTLE)
+        settlement = self._settlement(act, ending)
+        while True:
+            try:
+                (kept,) = await self._settlements.ask([settlement])
+                break
+            except LedgerUnavailable:
+                if act.lost or self._loop.time() + SETTLE_AGAIN_S > act.lease_ends:
+                    raise
+                await asyncio.sleep(SETTLE_AGAIN_S)
+        self._at(Boundary.AFTER_SETTLE)
+        if kept:
+            act.answer = self._answered(act, ending, result)
+
+    # ------------------------------------------------------------------------------------------------- its parts
+
+    async def _ask_for_leases(self, claims: list[Claim]) -> list[Verdict]:
+        asked = self._claims.ask(claims)
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(self._release_unwanted)  # the answer still comes: leases go back unused
+            raise
+
+    def _release_unwanted(self, asked: asyncio.Future[list[Verdict]]) -> None:
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        unwanted = [Settlement(verdict.lease, Release()) for verdict in asked.result() if isinstance(verdict, Granted)]
+        if unwanted:
+            _ignore_failure(self._settlements.ask(unwanted))
+
+    async def _give_back(self, acts: Sequence[Act]) -> None:
+        """Return leases unused, as if they had not been asked for."""
+        if not acts:
+            return
+        unused = [Settlement(act.granted.lease, Release()) for act in acts if act.granted is not None]
+        for act in acts:
+            self._heartbeat.forget(act)
+            act.granted = None
+        await self._settlements.ask(unused)
+
+    def _settle_in_passing(self, act: Act) -> None:
+        """The caller was cancelled while the handler ran: say so to the ledger without waiting for it."""
+        if act.granted is None or act.lost or act.answer is not None:
+            return
+        ending: Ending
+        if not act.started:
+            ending = Release()
+        elif act.handler.effect == "park":
+            ending = Uncertain("cancelled while the handler ran")
+        else:
+            ending = Retry(0, "cancelled while the handler ran")
+        _ignore_failure(self._settlements.ask([self._settlement(act, ending)]))
+
+    def _abandon(self, acts: Sequence[Act]) -> None:
+        """The batch ends early: what has not run goes back unused."""
+        for act in acts:
+            self._settle_in_passing(act)
+            self._heartbeat.forget(act)
+
+    def _settlement(self, act: Act, ending: Ending) -> Settlement:
+        assert act.granted is not None
+        letter = DeadLetter(act.event.raw, act.granted.attempt) if isinstance(ending, (Reject, Uncertain)) else None
+        return Settlement(act.granted.lease, ending, letter)
+
+    def _answered(self, act: Act, ending: Ending, result: object) -> Outcome:
+        match ending:
+            case Done():
+                return _answer(act, "done", result=result)
+            case Retry():
+                return _answer(act, "retry", reason=ending.reason, after=ending.after or 0.0)
+            case Reject():
+                return _answer(act, "dead", reason=ending.reason)
+            case Uncertain(reason):
+                return _answer(act, "uncertain", reason=reason)
+            case Release():
+                return _answer(act, "busy", reason="given back", after=0.0)
+
+    def _at(self, boundary: Boundary) -> None:
+        if self._observe is not None:
+            self._observe(boundary.value)
+
+
+def _first_of_each_key(acts: list[Act]) -> tuple[list[Act], list[Act]]:
+    first: dict[bytes, Act] = {}
+    later = [act for act in acts if first.setdefault(act.claim.digest, act) is not act]
+    return list(first.values()), later
+
+
+def _answer(act: Act, status: Status, result: object = None, reason: str = "", after: float | None = None) -> Outcome:
+    return Outcome(status, result, reason, after, act.handler.name, act.claim.digest.hex())
+
+
+def _duplicate(act: Act, outcome: Done | Reject | Uncertain) -> Outcome:
+    if isinstance(outcome, Done):
+        result = None if outcome.result == b"null" else msgspec.json.decode(outcome.result)
+        return _answer(act, "duplicate", result=result)
+    kind = "dead" if isinstance(outcome, Reject) else "uncertain"
+    return _answer(act, "duplicate", reason=f"{kind}: {outcome.reason}")
+
+
+def _lost(act: Act) -> Outcome:
+    """Someone else has the lease, or will have it: the delivery comes again and is answered from what they settle."""
+    return _answer(act, "busy", reason=act.stopped or "the lease was taken over", after=act.handler.lease_s)
+
+
+def _ignore_failure(asked: asyncio.Future[list[bool]]) -> None:
+    """A lease that could not be given back lapses by itself."""
+    asked.add_done_callback(lambda done: None if done.cancelled() else done.exception())

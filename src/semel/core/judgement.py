@@ -1,0 +1,49 @@
+"""What may be done, for each effect: with a lease before its handler runs, and with what came of the run.
+
+This is the table of effects (design: "what may be promised") as code. Both functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from semel.core.handlers import Handler
+from semel.values.claim import Granted
+from semel.values.effect import KEYED_SHARE
+from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
+from semel.values.retry import backoff_s
+
+
+class Failed(Exception):
+    """The handler raised something, or its time was up: nobody knows how far it came."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def before_run(handler: Handler, granted: Granted) -> Ending | None:
+    """Why the handler must not run under this lease; None when it may."""
+    if handler.effect == "park" and granted.takeover:
+        return None if handler.probe else Uncertain("the holder before vanished while it may have been acting")
+    if handler.effect == "keyed" and granted.attempt > 1 and granted.age_ms > KEYED_SHARE * handler.window_s * 1000:
+        return Uncertain(f"the downstream may have forgotten the key: {granted.age_ms / 1000:.0f} s after the first try")
+    if granted.attempt > handler.max_attempts:
+        return Reject(f"gave up after {handler.max_attempts} attempts: the last one died or lost its lease")
+    return None
+
+
+def after_run(
+    handler: Handler, granted: Granted, came_to: Done | Retry | Reject | Release | Failed, random: Callable[[], float]
+) -> Ending:
+    """How the lease is settled."""
+    match came_to:
+        case Done() | Reject() | Release():
+            return came_to
+        case Failed(reason=reason) if handler.effect == "park":
+            return Uncertain(reason)
+    reason = came_to.reason or "the handler asked for a retry"
+    if granted.attempt >= handler.max_attempts:
+        return Reject(f"gave up after {granted.attempt} attempts: {reason}")
+    after_s = came_to.after if isinstance(came_to, Retry) else None
+    return Retry(backoff_s(granted.attempt, random) if after_s is None else after_s, reason)

@@ -1,0 +1,172 @@
+"""Runs handlers: async ones in the calling task, sync ones in a thread, each within its time and its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import msgspec
+
+from semel.core.act import Act, Context
+from semel.core.boundaries import Boundary
+from semel.core.heartbeat import Heartbeat
+from semel.core.judgement import Failed
+from semel.ports import Ledger, TransactionalLedger
+from semel.values.claim import Settlement
+from semel.values.errors import TransactionOver
+from semel.values.outcome import RESULT_MAX_BYTES, Done, Ending, Reject, Release, Retry, Uncertain
+
+REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
+
+_NULL = Done()
+_encode = msgspec.json.Encoder().encode
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """What a run came to. `settled`: it is recorded already, together with the handler's own writes."""
+
+    ending: Done | Retry | Reject | Release | Failed
+    result: Any = None
+    settled: bool = False
+
+
+class Runner:
+    """Runs at most `concurrency` handlers of one batch at a time."""
+
+    def __init__(
+        self, ledger: Ledger, heartbeat: Heartbeat, concurrency: int, at: Callable[[Boundary], None]
+    ) -> None:
+        self._ledger = ledger
+        self._heartbeat = heartbeat
+        self._concurrency = concurrency
+        self._at = at
+        self._loop = asyncio.get_running_loop()
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run_all(self, acts: Sequence[Act], run: Callable[[Act], Awaitable[None]]) -> None:
+        """Each act by `run`; a lone one in the calling task."""
+        if len(acts) == 1:
+            await run(acts[0])
+        elif acts:
+            queue = iter(acts)
+
+            async def lane() -> None:
+                for act in queue:  # lanes share the iterator: each takes what is next
+                    await run(act)
+
+            await _all_or_first_error([lane() for _ in range(min(self._concurrency, len(acts)))])
+
+    async def run(self, act: Act, settlement: Callable[[Act, Ending], Settlement]) -> Ran:
+        """The handler, in a transaction if that is its effect."""
+        assert act.granted is not None
+        context = Context(act, act.granted)
+        if act.handler.effect != "transaction":
+            return await self._invoke(act, context)
+        try:
+            return await self._run_in_transaction(act, context, settlement)
+        except TransactionOver as error:
+            return Ran(Failed(_sentence(error)))
+
+    async def _run_in_transaction(
+        self, act: Act, context: Context, settlement: Callable[[Act, Ending], Settlement]
+    ) -> Ran:
+        assert act.granted is not None
+        ledger = cast(TransactionalLedger, self._ledger)
+        async with ledger.transaction(act.granted.lease) as transaction:
+            context._tx = transaction.handle
+            ran = await self._invoke(act, context)
+            if act.lost or not isinstance(ran.ending, Done):
+                return ran  # nothing was settled inside, so the handler's writes are rolled back
+            self._at(Boundary.BEFORE_SETTLE)
+            act.lost = not await transaction.settle(settlement(act, ran.ending))
+        self._at(Boundary.AFTER_SETTLE)
+        return Ran(ran.ending, ran.result, settled=not act.lost)
+
+    async def probe(self, act: Act) -> Ending | None:
+        """Ask the user's probe what became of a vanished run. None: it did not happen, so the handler may run."""
+        assert act.granted is not None and act.handler.probe is not None
+        probe = msgspec.structs.replace(act.handler, fn=act.handler.probe, is_async=act.handler.probe_is_async)
+        asking = Act(act.delivery, act.event, probe, act.claim)
+        ran = await self._invoke(asking, Context(asking, act.granted))
+        match ran.ending:
+            case Done() if ran.result is None:
+                return Uncertain("the holder before vanished, and the probe does not know what it did")
+            case Retry():
+                return None
+            case Failed(reason=reason):
+                return Uncertain(f"the holder before vanished, and the probe failed: {reason}")
+            case _:
+                return ran.ending
+
+    async def _invoke(self, act: Act, context: Context) -> Ran:
+        handler, task = act.handler, asyncio.current_task()
+        assert task is not None
+        act.task, act.started = task, True
+        if handler.timeout_s is not None:
+            act.times_out = self._loop.time() + handler.timeout_s
+        self._at(Boundary.HANDLER_START)
+        value: Any
+        try:
+            if handler.is_async:
+                value = await handler.fn(act.event, context)
+            else:
+                value = await self._in_thread(handler.fn, act.event, context)
+        except (Retry, Reject) as said:
+            value = said
+        except asyncio.CancelledError:
+            if task.cancelling() > act.cancels or not act.stopped:
+                raise  # the caller is being cancelled, not only this run
+            value = Failed(act.stopped)
+        except Exception as error:
+            value = Failed(_sentence(error))
+        finally:
+            act.task = act.times_out = None
+            for _ in range(act.cancels):
+                task.uncancel()
+        self._at(Boundary.HANDLER_END)
+        return _came_to(value)
+
+    def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="semel-handler")
+        context = contextvars.copy_context()
+        return self._loop.run_in_executor(self._threads, context.run, fn, *args)
+
+
+def _came_to(value: Any) -> Ran:
+    """A handler's return value as an ending. A result that cannot be kept is no reason to repeat the effect."""
+    if value is None:
+        return Ran(_NULL)
+    if isinstance(value, (Retry, Reject, Failed)):
+        return Ran(value)
+    try:
+        stored = _encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return Ran(Reject(f"the handler ran, but its result is not JSON: {_sentence(error)}"))
+    if len(stored) > RESULT_MAX_BYTES:
+        return Ran(
+            Reject(f"the handler ran, but its result has {len(stored):,} bytes; the limit is {RESULT_MAX_BYTES:,}")
+        )
+    return Ran(Done(stored), value)
+
+
+def _sentence(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if len(text) <= REASON_MAX_CHARS else text[: REASON_MAX_CHARS - 1] + "…"
+
+
+async def _all_or_first_error(lanes: list[Any]) -> None:
+    """All lanes to their end, also when one fails; then its error. A cancelled caller cancels them all."""
+    tasks = [asyncio.ensure_future(lane) for lane in lanes]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    for task in tasks:
+        task.result()

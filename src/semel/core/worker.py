@@ -1,0 +1,73 @@
+"""The loop around the flow: receive, process, answer the source. Bounded by `run_once`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from semel.core.boundaries import Boundary, Observer
+from semel.core.engine import Engine
+from semel.ports import Delivery, Ledger, Source
+from semel.values.errors import LedgerUnavailable
+from semel.values.outcome import Outcome
+
+RECEIVE_MAX = 100  # deliveries in one batch: one commit for all of them
+LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything back with this delay
+PURGE_EVERY_S = 60.0
+PURGE_MAX = 1_000  # keys forgotten in one transaction: a few milliseconds
+
+
+class Worker:
+    """Takes from one source until it has ended or `stop` is called; what was received is always answered."""
+
+    def __init__(self, source: Source, engine: Engine, ledger: Ledger, observe: Observer | None = None) -> None:
+        self._source = source
+        self._engine = engine
+        self._ledger = ledger
+        self._observe = observe
+        self._stopping = False
+        self._purged_at = asyncio.get_running_loop().time()
+
+    async def run(self) -> int:
+        """All deliveries until the source has ended. Returns how many."""
+        total = 0
+        while not self._stopping and (count := await self.run_once()):
+            total += count
+            await self._forget_now_and_then()
+        return total
+
+    def stop(self) -> None:
+        """Finish the batch at hand, then end."""
+        self._stopping = True
+
+    async def run_once(self) -> int:
+        """One batch: receive, process, answer. The answer to the source is always the last line."""
+        deliveries = await self._source.receive(RECEIVE_MAX)
+        if not deliveries:
+            return 0
+        try:
+            outcomes = await self._engine.process(deliveries)
+        except LedgerUnavailable as error:
+            outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
+        await self._answer(deliveries, outcomes)
+        return len(deliveries)
+
+    async def _answer(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+        if self._observe is not None:
+            self._observe(Boundary.BEFORE_ACK.value)
+        for delivery, outcome in zip(deliveries, outcomes, strict=True):
+            match outcome.status:
+                case "busy" | "retry":
+                    await delivery.retry(outcome.after or 0.0)
+                case "malformed" | "conflict":
+                    await delivery.reject(outcome.reason)
+                case "done" | "duplicate" | "stale" | "dead" | "uncertain" | "ignored":
+                    await delivery.ack()
+        if self._observe is not None:
+            self._observe(Boundary.AFTER_ACK.value)
+
+    async def _forget_now_and_then(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._purged_at >= PURGE_EVERY_S:
+            self._purged_at = now
+            await self._ledger.purge(PURGE_MAX)

@@ -1,0 +1,56 @@
+"""Puts adapters together: the only module that names them. Drivers are imported when their URL is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from semel.ports import Catalog, Ledger
+from semel.values.errors import ConfigError
+from semel.values.event import Event
+
+SCHEMES = ("sqlite:///file.db", "memory://")
+
+
+class StoredLedger(Ledger, Catalog):
+    """A ledger that can also be read by people."""
+
+
+def open_ledger(url: str, observe: Callable[[str], None] | None = None) -> StoredLedger:
+    """The ledger that a URL names."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    ledger: StoredLedger
+    if parts.scheme == "memory" and url.partition("?")[0] == "memory://":
+        from semel.adapters.ledgers.memory import MemoryLedger
+
+        _check_options(url, options, ())
+        ledger = MemoryLedger()  # type: ignore[assignment]
+    elif parts.scheme == "sqlite":
+        from semel.adapters.ledgers.sqlite import SqliteLedger
+
+        _check_options(url, options, ("synchronous",))
+        ledger = SqliteLedger(_sqlite_path(url, parts.netloc, parts.path), observe=observe, **options)  # type: ignore[assignment]
+    else:
+        raise ConfigError(f"ledger {url!r}: expected one of {', '.join(SCHEMES)}")
+    return ledger
+
+
+def decode(body: bytes, *, tenant: str, origin: str, id_path: str | None, type_path: str | None,
+           headers: Mapping[str, str] | None) -> Event:
+    """One event of a body of any known shape."""
+    from semel.adapters.envelopes import decode
+
+    return decode(body, tenant=tenant, origin=origin, id_path=id_path, type_path=type_path, headers=headers)
+
+
+def _sqlite_path(url: str, host: str, path: str) -> str:
+    if host or len(path) < 2 or path.endswith("/"):
+        raise ConfigError(f"ledger {url!r}: expected sqlite:///relative.db or sqlite:////absolute/path.db")
+    return unquote(path[1:])
+
+
+def _check_options(url: str, options: dict[str, str], known: tuple[str, ...]) -> None:
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"ledger {url!r}: unknown option {name!r}; known are: {', '.join(known) or 'none'}")
