@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from semel.adapters.envelopes import decode
 from semel.ports import Catalog, Ledger
 from semel.values.errors import ConfigError
-from semel.values.event import Event
+
+__all__ = ["decode", "open_ledger"]
 
 SCHEMES = ("sqlite:///file.db", "memory://")
 
@@ -34,14 +36,6 @@ def open_ledger(url: str, observe: Callable[[str], None] | None = None) -> Store
     else:
         raise ConfigError(f"ledger {url!r}: expected one of {', '.join(SCHEMES)}")
     return ledger
-
-
-def decode(body: bytes, *, tenant: str, origin: str, id_path: str | None, type_path: str | None,
-           headers: Mapping[str, str] | None) -> Event:
-    """One event of a body of any known shape."""
-    from semel.adapters.envelopes import decode
-
-    return decode(body, tenant=tenant, origin=origin, id_path=id_path, type_path=type_path, headers=headers)
 
 
 def _sqlite_path(url: str, host: str, path: str) -> str:

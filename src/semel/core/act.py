@@ -47,7 +47,7 @@ class Act:
 
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends"),
-        *("cancels", "lost", "renew_at", "renewing", "started", "stopped", "task", "times_out"),
+        *("cancels", "lost", "renew_at", "renewing", "result", "settling", "started", "stopped", "task", "times_out"),
     )
 
     def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim) -> None:
@@ -56,7 +56,9 @@ class Act:
         self.handler = handler
         self.claim = claim
         self.granted: Granted | None = None
+        self.result: Any = None  # what the handler returned
         self.answer: Outcome | None = None
+        self.settling = False  # its ending is on the way to the ledger
         self.task: asyncio.Task[Any] | None = None  # set while the handler runs
         self.cancels = 0  # how often we cancelled that task
         self.started = False

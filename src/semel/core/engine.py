@@ -11,25 +11,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from semel.core.act import Act
+from semel.core.answers import answer_to, lost, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
 from semel.core.handlers import Router
 from semel.core.heartbeat import Heartbeat
 from semel.core.judgement import after_run, before_run
 from semel.core.runner import Runner
+from semel.core.settling import Settling
 from semel.ports import Ledger
 from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
-from semel.values.errors import LedgerUnavailable, MalformedEvent
+from semel.values.errors import MalformedEvent
 from semel.values.event import Event
-from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain, combine
+from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 
 CONTROL = "control"  # the shape of a channel's own frames: heartbeats and the like, no events
-SETTLE_AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giving up repeats the effect
 
 
 class Arrived(Protocol):
@@ -76,7 +78,7 @@ class Engine:
             await self._claim(acts)
             await self._act_on(acts)
             for act in acts:
-                answers[act.delivery].append(act.answer or _lost(act))
+                answers[act.delivery].append(act.answer or lost(act))
             acts = later
         return [combine(parts) for parts in answers]
 
@@ -112,74 +114,51 @@ class Engine:
                     act.granted = verdict
                     act.holds_since(asked_at)
                     self._heartbeat.watch(act)
-                case Settled(outcome):
-                    act.answer = _duplicate(act, outcome)
-                case Busy(after_ms):
-                    act.answer = _answer(act, "busy", reason="held elsewhere, or not due yet", after=after_ms / 1000)
-                case Stale():
-                    act.answer = _answer(act, "stale", reason="a newer event of the subject was applied")
-                case Conflict():
-                    act.answer = _answer(act, "conflict", reason="the key is known with another payload")
+                case Settled() | Busy() | Stale() | Conflict():
+                    act.answer = refusal(act, verdict)
 
     async def _act_on(self, acts: Sequence[Act]) -> None:
-        """Run what was granted. What a vanished holder left behind may have killed it: such an event is given back,
-        then claimed and run by itself after the rest, so that it takes no others along."""
+        """Run what was granted and settle it. What a vanished holder left behind may have killed it: such an event is
+        given back, then claimed and run by itself after the rest, so that it takes no others along."""
         granted = [act for act in acts if act.granted is not None]
         suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
+        settling = Settling(self._settlements, self._at)
+        run = partial(self._run, settling)
         try:
             if suspects:
                 await self._give_back(suspects)
-            await self._runner.run_all([act for act in granted if act.granted is not None], self._run)
+                granted = [act for act in granted if act not in suspects]
+            await self._runner.run_all(granted, run)
+            await settling.done()
             for act in suspects:
                 async with self._one_suspect:
                     await self._claim([act])
                     if act.granted is not None:
-                        await self._run(act)
+                        await run(act)
+                        await settling.done()
         except BaseException:
-            self._abandon(granted)
-            raise
-
-    async def _run(self, act: Act) -> None:
-        """Handler and settle of one granted act. Sets its answer."""
-        granted = act.granted
-        assert granted is not None
-        try:
-            ending = before_run(act.handler, granted)
-            if ending is None and act.handler.probe is not None and granted.takeover and act.handler.effect == "park":
-                ending = await self._runner.probe(act)
-            if ending is None and not act.lost:
-                ran = await self._runner.run(act, self._settlement)
-                if ran.settled:
-                    act.answer = self._answered(act, ran.ending, ran.result)
-                    return
-                ending = after_run(act.handler, granted, ran.ending, self._random)
-                await self._settle(act, ending, ran.result)
-            elif ending is not None:
-                await self._settle(act, ending, None)
-        except asyncio.CancelledError:
-            self._settle_in_passing(act)
+            self._abandon([*granted, *suspects])
             raise
         finally:
-            act.granted = None
-            self._heartbeat.forget(act)
+            for act in acts:
+                self._heartbeat.forget(act)
 
-    async def _settle(self, act: Act, ending: Ending, result: object) -> None:
-        """Record what came of it, under the token. A refused settle means that someone else has it now."""
-        if act.lost:
-            return
-        self._at(Boundary.BEFORE_SETTLE)
-        settlement = self._settlement(act, ending)
-        while True:
-            try:
-                (kept,) = await self._settlements.ask([settlement])
-                break
-            except LedgerUnavailable:
-                if act.lost or self._loop.time() + SETTLE_AGAIN_S > act.lease_ends:
-                    raise
-                await asyncio.sleep(SETTLE_AGAIN_S)
-        self._at(Boundary.AFTER_SETTLE)
-        if kept:
-            act.answer = self._answered(act, ending, result)
+    async def _run(self, settling: Settling, act: Act) -> None:
+        """The handler of one granted act, and its settle under way. In a transaction both happen together."""
+        granted = act.granted
+        assert granted is not None
+        ending = before_run(act.handler, granted)
+        if ending is None and granted.takeover and act.handler.probe is not None:
+            ending = await self._runner.probe(act)
+        if ending is None and not act.lost:
+            ran = await self._runner.run(act, _settlement)
+            act.result = ran.result
+            if ran.settled and isinstance(ran.ending, Done):
+                act.answer = answer_to(act, ran.ending)
+                return
+            ending = after_run(act.handler, granted, ran.ending, self._random)
+        if ending is not None and not act.lost:
+            settling.add(act, _settlement(act, ending))
 
     # ------------------------------------------------------------------------------------------------- its parts
 
@@ -208,42 +187,21 @@ class Engine:
             act.granted = None
         await self._settlements.ask(unused)
 
-    def _settle_in_passing(self, act: Act) -> None:
-        """The caller was cancelled while the handler ran: say so to the ledger without waiting for it."""
-        if act.granted is None or act.lost or act.answer is not None:
-            return
-        ending: Ending
-        if not act.started:
-            ending = Release()
-        elif act.handler.effect == "park":
-            ending = Uncertain("cancelled while the handler ran")
-        else:
-            ending = Retry(0, "cancelled while the handler ran")
-        _ignore_failure(self._settlements.ask([self._settlement(act, ending)]))
-
     def _abandon(self, acts: Sequence[Act]) -> None:
-        """The batch ends early: what has not run goes back unused."""
+        """The batch ends early. The ledger is told without waiting for it: what has not run goes back unused, what was
+        interrupted may be tried again, and where that is not allowed it is in doubt."""
+        endings: list[Settlement] = []
         for act in acts:
-            self._settle_in_passing(act)
-            self._heartbeat.forget(act)
-
-    def _settlement(self, act: Act, ending: Ending) -> Settlement:
-        assert act.granted is not None
-        letter = DeadLetter(act.event.raw, act.granted.attempt) if isinstance(ending, (Reject, Uncertain)) else None
-        return Settlement(act.granted.lease, ending, letter)
-
-    def _answered(self, act: Act, ending: Ending, result: object) -> Outcome:
-        match ending:
-            case Done():
-                return _answer(act, "done", result=result)
-            case Retry():
-                return _answer(act, "retry", reason=ending.reason, after=ending.after or 0.0)
-            case Reject():
-                return _answer(act, "dead", reason=ending.reason)
-            case Uncertain(reason):
-                return _answer(act, "uncertain", reason=reason)
-            case Release():
-                return _answer(act, "busy", reason="given back", after=0.0)
+            if act.granted is None or act.lost or act.settling or act.answer is not None:
+                continue
+            if not act.started:
+                endings.append(_settlement(act, Release()))
+            elif act.handler.effect == "park":
+                endings.append(_settlement(act, Uncertain("cancelled while the handler ran")))
+            else:
+                endings.append(_settlement(act, Retry(0, "cancelled while the handler ran")))
+        if endings:
+            _ignore_failure(self._settlements.ask(endings))
 
     def _at(self, boundary: Boundary) -> None:
         if self._observe is not None:
@@ -256,21 +214,10 @@ def _first_of_each_key(acts: list[Act]) -> tuple[list[Act], list[Act]]:
     return list(first.values()), later
 
 
-def _answer(act: Act, status: Status, result: object = None, reason: str = "", after: float | None = None) -> Outcome:
-    return Outcome(status, result, reason, after, act.handler.name, act.claim.digest.hex())
-
-
-def _duplicate(act: Act, outcome: Done | Reject | Uncertain) -> Outcome:
-    if isinstance(outcome, Done):
-        result = None if outcome.result == b"null" else msgspec.json.decode(outcome.result)
-        return _answer(act, "duplicate", result=result)
-    kind = "dead" if isinstance(outcome, Reject) else "uncertain"
-    return _answer(act, "duplicate", reason=f"{kind}: {outcome.reason}")
-
-
-def _lost(act: Act) -> Outcome:
-    """Someone else has the lease, or will have it: the delivery comes again and is answered from what they settle."""
-    return _answer(act, "busy", reason=act.stopped or "the lease was taken over", after=act.handler.lease_s)
+def _settlement(act: Act, ending: Ending) -> Settlement:
+    assert act.granted is not None
+    letter = DeadLetter(act.event.raw, act.granted.attempt) if isinstance(ending, (Reject, Uncertain)) else None
+    return Settlement(act.granted.lease, ending, letter)
 
 
 def _ignore_failure(asked: asyncio.Future[list[bool]]) -> None:

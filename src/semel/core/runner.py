@@ -51,13 +51,7 @@ class Runner:
         if len(acts) == 1:
             await run(acts[0])
         elif acts:
-            queue = iter(acts)
-
-            async def lane() -> None:
-                for act in queue:  # lanes share the iterator: each takes what is next
-                    await run(act)
-
-            await _all_or_first_error([lane() for _ in range(min(self._concurrency, len(acts)))])
+            await _Lanes(acts, run, self._concurrency).all()
 
     async def run(self, act: Act, settlement: Callable[[Act, Ending], Settlement]) -> Ran:
         """The handler, in a transaction if that is its effect."""
@@ -158,15 +152,36 @@ def _sentence(error: BaseException) -> str:
     return text if len(text) <= REASON_MAX_CHARS else text[: REASON_MAX_CHARS - 1] + "…"
 
 
-async def _all_or_first_error(lanes: list[Any]) -> None:
-    """All lanes to their end, also when one fails; then its error. A cancelled caller cancels them all."""
-    tasks = [asyncio.ensure_future(lane) for lane in lanes]
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    for task in tasks:
-        task.result()
+class _Lanes:
+    """Tasks that share a queue of acts. A lane opens the next one before it starts: handlers that never wait are all
+    run by the first, and only those that do wait cost a task."""
+
+    def __init__(self, acts: Sequence[Act], run: Callable[[Act], Awaitable[None]], most: int) -> None:
+        self._queue = list(reversed(acts))
+        self._run = run
+        self._most = most
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def all(self) -> None:
+        """All lanes to their end, also when one fails; then its error. A cancelled caller cancels them all."""
+        self._open()
+        try:
+            while pending := [task for task in self._tasks if not task.done()]:
+                await asyncio.wait(pending)
+        except asyncio.CancelledError:
+            self._queue.clear()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            raise
+        for task in self._tasks:
+            task.result()
+
+    def _open(self) -> None:
+        if self._queue and len(self._tasks) < self._most:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._lane()))
+
+    async def _lane(self) -> None:
+        self._open()
+        while self._queue:
+            await self._run(self._queue.pop())

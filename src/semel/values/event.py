@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -33,13 +32,17 @@ class Event(Struct, frozen=True, dict=True):
     body_at: tuple[str, ...] = ()  # where in the document the payload is
     looked_at: str = "id"  # where an id was looked for, for the error that says there is none
 
-    @cached_property
+    @property
     def document(self) -> dict[str, Any]:
         """The whole decoded document. Paths of `field` start here."""
-        value = parse(self.raw)
-        return {self.root: value} if self.root else value
+        # functools.cached_property takes a lock on Python 3.11, which costs as much as the parsing
+        decoded: dict[str, Any] | None = self.__dict__.get("document")
+        if decoded is None:
+            value = parse(self.raw)
+            decoded = self.__dict__["document"] = {self.root: value} if self.root else value
+        return decoded
 
-    @cached_property
+    @property
     def body(self) -> Any:
         """The payload: what the event says, without its envelope."""
         value: Any = self.document

@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
-_DIGITS = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))  # digits to "0", all else to a space
+_SKETCH = bytes(48 if byte in b"0123456789" else 91 if byte in b"{[" else 32 for byte in range(256))  # only 0, [ and space
 _LONG_NUMBER = b"0" * 19  # 2**63 has 19 digits: shorter runs fit into 64 bits
 _NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'{}[],"')
 _STEP = {**dict.fromkeys(b"{[", 1), **dict.fromkeys(b"}]", -1)}
@@ -36,12 +36,14 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 def parse(raw: bytes) -> Any:
     """The value of a document, or MalformedEvent with what is wrong and where."""
     check_size(raw)
-    check_bounds(raw)
+    sketch = raw.translate(_SKETCH)
+    if len(raw) > 2 * VALUES_MAX or sketch.count(b"[") > DEPTH_MAX:  # fewer brackets cannot nest deeper
+        check_bounds(raw)
     try:
         value = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         explain(raw, error)
-    if _LONG_NUMBER in raw.translate(_DIGITS) or _encode(value) != raw or (b"\\" in raw and b"\\u0000" in raw):
+    if _LONG_NUMBER in sketch or _encode(value) != raw or (b"\\" in raw and b"\\u0000" in raw):
         del value  # two copies of the largest document would be too much
         return _walk(raw)
     return value

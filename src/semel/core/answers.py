@@ -1,0 +1,51 @@
+"""What the deliverer is told, for each verdict and each ending."""
+
+from __future__ import annotations
+
+import msgspec
+
+from semel.core.act import Act
+from semel.values.claim import Busy, Conflict, Settled, Stale
+from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain
+
+
+def refusal(act: Act, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
+    """The ledger did not grant the lease."""
+    match verdict:
+        case Settled(Done(result)):
+            return _say(act, "duplicate", result=None if result == b"null" else msgspec.json.decode(result))
+        case Settled(Reject() as rejected):
+            return _say(act, "duplicate", reason=f"dead: {rejected.reason}")
+        case Settled(Uncertain(reason)):
+            return _say(act, "duplicate", reason=f"uncertain: {reason}")
+        case Busy(after_ms):
+            return _say(act, "busy", reason="held elsewhere, or not due yet", after=after_ms / 1000)
+        case Stale():
+            return _say(act, "stale", reason="a newer event of the subject was applied")
+        case Conflict():
+            return _say(act, "conflict", reason="the key is known with another payload")
+    raise TypeError(f"{verdict!r} is no refusal")
+
+
+def answer_to(act: Act, ending: Ending) -> Outcome:
+    """The lease was settled with this ending."""
+    match ending:
+        case Done():
+            return _say(act, "done", result=act.result)
+        case Retry():
+            return _say(act, "retry", reason=ending.reason, after=ending.after or 0.0)
+        case Reject():
+            return _say(act, "dead", reason=ending.reason)
+        case Uncertain(reason):
+            return _say(act, "uncertain", reason=reason)
+        case Release():
+            return _say(act, "busy", reason="given back", after=0.0)
+
+
+def lost(act: Act) -> Outcome:
+    """Someone else has the lease, or will have it: the delivery comes again and is answered from what they settle."""
+    return _say(act, "busy", reason=act.stopped or "the lease was taken over", after=act.handler.lease_s)
+
+
+def _say(act: Act, status: Status, result: object = None, reason: str = "", after: float | None = None) -> Outcome:
+    return Outcome(status, result, reason, after, act.handler.name, act.claim.digest.hex())

@@ -1,0 +1,62 @@
+"""Settles the acts of one batch: what ends in the same tick travels together, and nothing waits for a slow neighbour."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from semel.core.act import Act
+from semel.core.answers import answer_to
+from semel.core.batcher import Batcher
+from semel.core.boundaries import Boundary
+from semel.values.claim import Settlement
+from semel.values.errors import LedgerUnavailable
+
+AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giving up would repeat the effect
+
+
+class Settling:
+    """The settles under way. An act whose settle is refused gets no answer: someone else has it now."""
+
+    def __init__(self, lane: Batcher[Settlement, bool], at: Callable[[Boundary], None]) -> None:
+        self._lane = lane
+        self._at = at
+        self._loop = asyncio.get_running_loop()
+        self._next: list[tuple[Act, Settlement]] = []
+        self._under_way: list[tuple[list[tuple[Act, Settlement]], asyncio.Future[list[bool]]]] = []
+
+    def add(self, act: Act, settlement: Settlement) -> None:
+        """Settle soon: with everything else that ends in this tick."""
+        self._at(Boundary.BEFORE_SETTLE)
+        act.settling = True
+        if not self._next:
+            self._loop.call_soon(self._send)
+        self._next.append((act, settlement))
+
+    async def done(self) -> None:
+        """All that was added is settled and answered, or refused. Raises LedgerUnavailable when that is impossible."""
+        self._send()
+        while self._under_way:
+            group, asked = self._under_way.pop()
+            try:
+                kept = await asked
+            except LedgerUnavailable:
+                await self._again(group)
+                continue
+            self._at(Boundary.AFTER_SETTLE)
+            for (act, settlement), held in zip(group, kept, strict=True):
+                if held:
+                    act.answer = answer_to(act, settlement.outcome)
+
+    def _send(self) -> None:
+        if self._next:
+            group, self._next = self._next, []
+            self._under_way.append((group, self._lane.ask([settlement for _, settlement in group])))
+
+    async def _again(self, group: list[tuple[Act, Settlement]]) -> None:
+        """Settling is idempotent on its token, so a failed round trip may be repeated."""
+        await asyncio.sleep(AGAIN_S)
+        if self._loop.time() > min(act.lease_ends for act, _ in group):
+            raise LedgerUnavailable("what was done could not be recorded in time; it will be delivered again")
+        self._next = [*group, *self._next]
+        self._send()
