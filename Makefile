@@ -45,7 +45,7 @@ format: .venv/.dev  ## format the code and fix what ruff can fix
 
 # Pins stay as they are unless pyproject.toml or an .in file asks for something else; ARGS=--upgrade moves them.
 COMPILE = $(UV) pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --default-index https://pypi.org/simple --custom-compile-command 'make lock' $(ARGS)
+	--no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
 
 lock:  ## write requirements/*.txt anew, with hashes (needs uv)
 	@command -v $(UV) >/dev/null || { echo 'make lock needs uv: install it, or say UV=path/to/uv' >&2; exit 1; }

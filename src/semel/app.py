@@ -111,9 +111,13 @@ class Semel:
         if effect not in EFFECTS:
             raise ConfigError(f"effect={effect!r}: expected one of {', '.join(EFFECTS)}")
         if effect == "transaction" and not self.ledger.traits.transactional:
-            raise ConfigError(f'effect="transaction" needs a ledger with transactions, {self.ledger.traits.name} has none')
+            raise ConfigError(
+                f'effect="transaction" needs a ledger with transactions, {self.ledger.traits.name} has none'
+            )
         if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
             raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
+        if probe is not None and effect != "park":
+            raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
         if timeout == -1.0:
             timeout = TRANSACTION_TIMEOUT_S if effect == "transaction" else TIMEOUT_S
         if max_attempts < 1 or retention <= 0 or window <= 0 or (timeout is not None and timeout <= 0):
@@ -122,16 +126,17 @@ class Semel:
         def register(fn: Function) -> Function:
             self._router.add(
                 Handler(
-                    name=name or getattr(fn, "__name__", type(fn).__name__),
+                    name=name or str(getattr(fn, "__name__", type(fn).__name__)),
                     fn=fn,
                     patterns=tuple(Pattern(pattern) for pattern in patterns),
                     key=key,
                     effect=effect,
                     order=order,
-                    lease_s=lease or self._lease_s,
+                    identifies=keys.identifies(key),
+                    lease_ms=int((lease or self._lease_s) * 1000),
                     timeout_s=timeout,
                     max_attempts=max_attempts,
-                    retention_s=retention,
+                    retention_ms=int(retention * 1000),
                     window_s=window,
                     probe=probe,
                     probe_is_async=probe is not None and is_async(probe),
@@ -160,7 +165,11 @@ class Semel:
     # ----------------------------------------------------------------------------------------------- processing
 
     async def process(
-        self, body: Body, *, tenant: str | None = None, origin: str | None = None,
+        self,
+        body: Body,
+        *,
+        tenant: str | None = None,
+        origin: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Outcome:
         """One delivery through the whole flow. Raises MalformedEvent for what is no event."""

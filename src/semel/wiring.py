@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.adapters.envelopes import decode
@@ -14,7 +15,7 @@ __all__ = ["decode", "open_ledger"]
 SCHEMES = ("sqlite:///file.db", "memory://")
 
 
-class StoredLedger(Ledger, Catalog):
+class StoredLedger(Ledger, Catalog, Protocol):
     """A ledger that can also be read by people."""
 
 
@@ -22,20 +23,18 @@ def open_ledger(url: str, observe: Callable[[str], None] | None = None) -> Store
     """The ledger that a URL names."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    ledger: StoredLedger
     if parts.scheme == "memory" and url.partition("?")[0] == "memory://":
         from semel.adapters.ledgers.memory import MemoryLedger
 
         _check_options(url, options, ())
-        ledger = MemoryLedger()  # type: ignore[assignment]
-    elif parts.scheme == "sqlite":
+        return MemoryLedger()
+    if parts.scheme == "sqlite":
         from semel.adapters.ledgers.sqlite import SqliteLedger
 
         _check_options(url, options, ("synchronous",))
-        ledger = SqliteLedger(_sqlite_path(url, parts.netloc, parts.path), observe=observe, **options)  # type: ignore[assignment]
-    else:
-        raise ConfigError(f"ledger {url!r}: expected one of {', '.join(SCHEMES)}")
-    return ledger
+        path = _sqlite_path(url, parts.netloc, parts.path)
+        return SqliteLedger(path, synchronous=options.get("synchronous", "full"), observe=observe)
+    raise ConfigError(f"ledger {url!r}: expected one of {', '.join(SCHEMES)}")
 
 
 def _sqlite_path(url: str, host: str, path: str) -> str:

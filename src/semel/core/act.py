@@ -70,8 +70,9 @@ class Act:
 
     def holds_since(self, asked_at: float) -> None:
         """The lease runs, at the worst, from the moment when it was asked for."""
-        self.lease_ends = asked_at + self.handler.lease_s
-        self.renew_at = asked_at + self.handler.lease_s / 3
+        lease_s = self.claim.lease_ms / 1000
+        self.lease_ends = asked_at + lease_s
+        self.renew_at = asked_at + lease_s / 3
         self.renewing = False
 
     def stop(self, reason: str, lost: bool) -> None:

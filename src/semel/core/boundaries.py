@@ -7,11 +7,11 @@ this list, for every effect, and fail when a member is never reached.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from typing import TypeAlias
 
 
-class Boundary(str, Enum):
+class Boundary(StrEnum):
     """In the order of the flow. `*_commit` are announced by ledgers that commit in this process."""
 
     BEFORE_CLAIM = "before_claim"

@@ -13,7 +13,7 @@ from semel.values.effect import Effect
 from semel.values.errors import ConfigError
 from semel.values.event import Event
 from semel.values.key import Namespace, content_digest
-from semel.values.keys import Strategy, checked, identifies, latest, tiers
+from semel.values.keys import Strategy, checked, latest, tiers
 from semel.values.topic import Pattern
 
 REMEMBERED_MAX = 4096  # a sender that makes up event types or tenants must not fill our memory
@@ -28,30 +28,35 @@ class Handler(Struct, frozen=True):
     key: Strategy
     effect: Effect
     order: latest | None
-    lease_s: float
+    identifies: bool  # payloads under one key are compared
+    lease_ms: int
     timeout_s: float | None
     max_attempts: int
-    retention_s: float
+    retention_ms: int
     window_s: float
     probe: Callable[..., Any] | None
     is_async: bool
     probe_is_async: bool = False
     namespaces: dict[str, Namespace] = field(default_factory=dict)  # one for each tenant
 
+    @property
+    def lease_s(self) -> float:
+        return self.lease_ms / 1000
+
     def claim_for(self, event: Event) -> Claim:
         """The claim of this event: the key is fixed here, before the handler sees the event."""
-        namespace = self._namespace(event.tenant)
+        namespace = self.namespaces.get(event.tenant) or self._namespace(event.tenant)
         parts = checked(self.key(event))
         return Claim(
-            digest=namespace.digest(parts),
-            handler=self.name,
-            text="|".join([part for part in parts if part]),
-            lease_ms=int(self.lease_s * 1000),
-            retention_ms=int(self.retention_s * 1000),
-            tenant=event.tenant,
-            fingerprint=content_digest(event.payload()) if identifies(self.key) else None,
-            aliases=self._aliases(event, namespace) if isinstance(self.key, tiers) else (),
-            order=self._order(event, namespace) if self.order is not None else None,
+            namespace.digest(parts),
+            self.name,
+            "|".join(filter(None, parts)),
+            self.lease_ms,
+            self.retention_ms,
+            event.tenant,
+            content_digest(event.payload()) if self.identifies else None,
+            self._aliases(event, namespace) if isinstance(self.key, tiers) else (),
+            self._order(event, namespace) if self.order is not None else None,
         )
 
     def _aliases(self, event: Event, namespace: Namespace) -> tuple[Alias, ...]:
@@ -67,12 +72,10 @@ class Handler(Struct, frozen=True):
         return Order(namespace.digest(("subject", *subject)), self.order.position(event))
 
     def _namespace(self, tenant: str) -> Namespace:
-        found = self.namespaces.get(tenant)
-        if found is None:
-            if len(self.namespaces) >= REMEMBERED_MAX:
-                self.namespaces.clear()
-            found = self.namespaces[tenant] = Namespace(tenant, self.name)
-        return found
+        if len(self.namespaces) >= REMEMBERED_MAX:
+            self.namespaces.clear()
+        namespace = self.namespaces[tenant] = Namespace(tenant, self.name)
+        return namespace
 
 
 class Router:

@@ -27,7 +27,9 @@ def before_run(handler: Handler, granted: Granted) -> Ending | None:
     if handler.effect == "park" and granted.takeover:
         return None if handler.probe else Uncertain("the holder before vanished while it may have been acting")
     if handler.effect == "keyed" and granted.attempt > 1 and granted.age_ms > KEYED_SHARE * handler.window_s * 1000:
-        return Uncertain(f"the downstream may have forgotten the key: {granted.age_ms / 1000:.0f} s after the first try")
+        return Uncertain(
+            f"the downstream may have forgotten the key: {granted.age_ms / 1000:.0f} s after the first try"
+        )
     if granted.attempt > handler.max_attempts:
         return Reject(f"gave up after {handler.max_attempts} attempts: the last one died or lost its lease")
     return None

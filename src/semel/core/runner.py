@@ -17,11 +17,10 @@ from semel.core.judgement import Failed
 from semel.ports import Ledger, TransactionalLedger
 from semel.values.claim import Settlement
 from semel.values.errors import TransactionOver
-from semel.values.outcome import RESULT_MAX_BYTES, Done, Ending, Reject, Release, Retry, Uncertain
+from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, Reject, Release, Retry, Uncertain
 
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
 
-_NULL = Done()
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,12 +32,13 @@ class Ran(msgspec.Struct, frozen=True):
     settled: bool = False
 
 
+_RAN = Ran(NOTHING)
+
+
 class Runner:
     """Runs at most `concurrency` handlers of one batch at a time."""
 
-    def __init__(
-        self, ledger: Ledger, heartbeat: Heartbeat, concurrency: int, at: Callable[[Boundary], None]
-    ) -> None:
+    def __init__(self, ledger: Ledger, heartbeat: Heartbeat, concurrency: int, at: Callable[[Boundary], None]) -> None:
         self._ledger = ledger
         self._heartbeat = heartbeat
         self._concurrency = concurrency
@@ -58,7 +58,7 @@ class Runner:
         assert act.granted is not None
         context = Context(act, act.granted)
         if act.handler.effect != "transaction":
-            return await self._invoke(act, context)
+            return await self._invoke(act, context, act.handler.fn, act.handler.is_async)
         try:
             return await self._run_in_transaction(act, context, settlement)
         except TransactionOver as error:
@@ -71,7 +71,7 @@ class Runner:
         ledger = cast(TransactionalLedger, self._ledger)
         async with ledger.transaction(act.granted.lease) as transaction:
             context._tx = transaction.handle
-            ran = await self._invoke(act, context)
+            ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
             if act.lost or not isinstance(ran.ending, Done):
                 return ran  # nothing was settled inside, so the handler's writes are rolled back
             self._at(Boundary.BEFORE_SETTLE)
@@ -81,10 +81,10 @@ class Runner:
 
     async def probe(self, act: Act) -> Ending | None:
         """Ask the user's probe what became of a vanished run. None: it did not happen, so the handler may run."""
-        assert act.granted is not None and act.handler.probe is not None
-        probe = msgspec.structs.replace(act.handler, fn=act.handler.probe, is_async=act.handler.probe_is_async)
-        asking = Act(act.delivery, act.event, probe, act.claim)
-        ran = await self._invoke(asking, Context(asking, act.granted))
+        assert act.granted is not None
+        assert act.handler.probe is not None
+        ran = await self._invoke(act, Context(act, act.granted), act.handler.probe, act.handler.probe_is_async)
+        act.started = False  # the handler itself has not run
         match ran.ending:
             case Done() if ran.result is None:
                 return Uncertain("the holder before vanished, and the probe does not know what it did")
@@ -95,19 +95,19 @@ class Runner:
             case _:
                 return ran.ending
 
-    async def _invoke(self, act: Act, context: Context) -> Ran:
-        handler, task = act.handler, asyncio.current_task()
+    async def _invoke(self, act: Act, context: Context, fn: Callable[..., Any], is_async: bool) -> Ran:
+        task = asyncio.current_task()
         assert task is not None
         act.task, act.started = task, True
-        if handler.timeout_s is not None:
-            act.times_out = self._loop.time() + handler.timeout_s
+        if act.handler.timeout_s is not None:
+            act.times_out = self._loop.time() + act.handler.timeout_s
         self._at(Boundary.HANDLER_START)
         value: Any
         try:
-            if handler.is_async:
-                value = await handler.fn(act.event, context)
+            if is_async:
+                value = await fn(act.event, context)
             else:
-                value = await self._in_thread(handler.fn, act.event, context)
+                value = await self._in_thread(fn, act.event, context)
         except (Retry, Reject) as said:
             value = said
         except asyncio.CancelledError:
@@ -133,7 +133,7 @@ class Runner:
 def _came_to(value: Any) -> Ran:
     """A handler's return value as an ending. A result that cannot be kept is no reason to repeat the effect."""
     if value is None:
-        return Ran(_NULL)
+        return _RAN
     if isinstance(value, (Retry, Reject, Failed)):
         return Ran(value)
     try:

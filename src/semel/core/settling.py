@@ -1,4 +1,4 @@
-"""Settles the acts of one batch: what ends in the same tick travels together, and nothing waits for a slow neighbour."""
+"""Settles the acts of one batch: what ends in one tick travels together, and nothing waits for a slow neighbour."""
 
 from __future__ import annotations
 

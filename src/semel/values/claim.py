@@ -1,4 +1,4 @@
-"""The questions put to a ledger and its answers."""
+"""The questions put to a ledger and its answers. None of them can be part of a cycle: the collector need not look."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from msgspec import Struct
 from semel.values.outcome import Ending, Final
 
 
-class Order(Struct, frozen=True):
+class Order(Struct, frozen=True, gc=False):
     """The place of an event among the events of its subject."""
 
     subject: bytes  # digest of (tenant, handler, subject)
     position: int  # only compared with positions of the same subject; larger is newer
 
 
-class Alias(Struct, frozen=True):
+class Alias(Struct, frozen=True, gc=False):
     """A second key under which the same effect is known, with its own retention."""
 
     digest: bytes
     retention_ms: int
 
 
-class Claim(Struct, frozen=True):
+class Claim(Struct, frozen=True, gc=False):
     """May I act on this key?"""
 
     digest: bytes  # 16 bytes over (tenant, handler, key parts)
@@ -37,14 +37,14 @@ class Claim(Struct, frozen=True):
     order: Order | None = None
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """A time-limited right to act. Every grant of a store has a higher token than all grants before it."""
 
     claim: Claim
     token: int
 
 
-class Granted(Struct, frozen=True):
+class Granted(Struct, frozen=True, gc=False):
     """Act, under this lease."""
 
     lease: Lease
@@ -53,39 +53,39 @@ class Granted(Struct, frozen=True):
     age_ms: int  # since the first grant of this key
 
 
-class Settled(Struct, frozen=True):
+class Settled(Struct, frozen=True, gc=False):
     """A duplicate: this is what the first run came to."""
 
     outcome: Final
 
 
-class Busy(Struct, frozen=True):
+class Busy(Struct, frozen=True, gc=False):
     """Someone holds the lease, or a retry is not due yet. Ask again after this time."""
 
     after_ms: int
 
 
-class Stale(Struct, frozen=True):
+class Stale(Struct, frozen=True, gc=False):
     """A newer event of the subject was applied."""
 
     newest: int
 
 
-class Conflict(Struct, frozen=True):
+class Conflict(Struct, frozen=True, gc=False):
     """The key is known with another payload. The first record is untouched."""
 
 
 Verdict: TypeAlias = Granted | Settled | Busy | Stale | Conflict
 
 
-class DeadLetter(Struct, frozen=True):
+class DeadLetter(Struct, frozen=True, gc=False):
     """What is kept of an event that was given up on, or that is in doubt, so that it can be looked at and replayed."""
 
     event: bytes  # the document as it arrived
     attempts: int
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, gc=False):
     """The end of a lease."""
 
     lease: Lease

@@ -3,9 +3,9 @@
 A store that can hold a batch's keys still while it decides (a lock, a write transaction) reads what it knows of them,
 calls `judge`, and writes the grants. The life of a key on one line of time:
 
-    claim                lease ends                retry is due                       settled            retention ends
-      │─── leased: Busy ──────│── takeover ──►         │                                  │── Settled ──────────│── as new ►
-      │─── leased ── Retry ── waiting: Busy ───────────│── next attempt ►                 │
+    claim             lease ends       retry is due                 settled             retention ends
+      │── leased: Busy ────│── takeover ►    │                            │── Settled ─────────│── as new ►
+      │── leased ─ Retry ─ waiting: Busy ────│── next attempt ►
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class State(IntEnum):
     SETTLED = 3
 
 
-class Known(Struct):
+class Known(Struct, gc=False):
     """What a ledger remembers of one key."""
 
     token: int
@@ -49,7 +49,7 @@ class Subject(Struct):
     until_ms: int = 0  # when nobody need remember it any more
 
 
-class Grant(Struct, frozen=True):
+class Grant(Struct, frozen=True, gc=False):
     """A lease to be written. `replaced` has, for each of the claim's keys, the token that it must still have now."""
 
     lease: Lease

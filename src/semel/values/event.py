@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
@@ -59,7 +59,7 @@ class Event(Struct, frozen=True, dict=True):
     def time(self) -> datetime | None:
         """When it happened, in UTC."""
         micros = instant_us(self.occurred)
-        return None if micros is None else datetime.fromtimestamp(micros / 1e6, timezone.utc)
+        return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
 
     def field(self, path: str) -> Any:
         """The value at a dotted path such as "detail.eventBody.conversationId". Raises NoKey when it is not there."""
@@ -92,7 +92,7 @@ def instant_us(value: object) -> int | None:
         except ValueError:
             return None
         if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)  # all times are UTC
+            moment = moment.replace(tzinfo=UTC)  # all times are UTC
         whole_s = int(moment.replace(microsecond=0).timestamp())
         return whole_s * 1_000_000 + moment.microsecond
     return None

@@ -26,10 +26,13 @@ Status: TypeAlias = Literal[
 ]
 
 
-class Done(Struct, frozen=True):
+class Done(Struct, frozen=True, gc=False):
     """The effect happened. `result` is JSON, stored and replayed to duplicates."""
 
     result: bytes = b"null"
+
+
+NOTHING = Done()  # what most handlers return
 
 
 class Retry(Exception):
@@ -69,13 +72,13 @@ class Reject(Exception):
         return f"Reject({self.reason!r})"
 
 
-class Uncertain(Struct, frozen=True):
+class Uncertain(Struct, frozen=True, gc=False):
     """Nobody knows whether the effect happened. Never called failed, never run again on its own."""
 
     reason: str
 
 
-class Release(Struct, frozen=True):
+class Release(Struct, frozen=True, gc=False):
     """The lease is given back unused: as if this claim had never been made. The attempt does not count."""
 
 
@@ -105,12 +108,10 @@ class Outcome(Struct, frozen=True):
 
 # The status of a delivery with several handlers is the first of these that any of its parts has:
 # what needs another delivery comes first, then what needs a person, then what went well.
-_WEIGHT: dict[Status, int] = {
-    status: weight
-    for weight, status in enumerate(
-        ("retry", "busy", "conflict", "uncertain", "dead", "malformed", "done", "stale", "duplicate", "ignored")
-    )
-}
+_ORDER: tuple[Status, ...] = (
+    *("retry", "busy", "conflict", "uncertain", "dead", "malformed"),
+    *("done", "stale", "duplicate", "ignored"),
+)
 
 
 def combine(parts: list[Outcome]) -> Outcome:
@@ -119,7 +120,7 @@ def combine(parts: list[Outcome]) -> Outcome:
         return parts[0]
     if not parts:
         return Outcome("ignored", reason="no handler matches")
-    first = min(parts, key=lambda part: _WEIGHT[part.status])
+    first = min(parts, key=lambda part: _ORDER.index(part.status))
     delays = [part.after for part in parts if part.after is not None]
     return Outcome(
         first.status,

@@ -22,10 +22,9 @@ VALUES_MAX = 50_000  # a decoded value costs about 100 bytes, an object 200: 10 
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_pack = msgspec.msgpack.Encoder().encode
+_pack_sorted = msgspec.msgpack.Encoder(order="sorted").encode
 
-_SKETCH = bytes(48 if byte in b"0123456789" else 91 if byte in b"{[" else 32 for byte in range(256))  # only 0, [ and space
-_LONG_NUMBER = b"0" * 19  # 2**63 has 19 digits: shorter runs fit into 64 bits
 _NO_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'{}[],"')
 _STEP = {**dict.fromkeys(b"{[", 1), **dict.fromkeys(b"}]", -1)}
 _QUOTES_MAX = 4 * VALUES_MAX  # two around each value, two around its name
@@ -36,22 +35,21 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 def parse(raw: bytes) -> Any:
     """The value of a document, or MalformedEvent with what is wrong and where."""
     check_size(raw)
-    sketch = raw.translate(_SKETCH)
-    if len(raw) > 2 * VALUES_MAX or sketch.count(b"[") > DEPTH_MAX:  # fewer brackets cannot nest deeper
-        check_bounds(raw)
+    check_bounds(raw)
     try:
         value = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         explain(raw, error)
-    if _LONG_NUMBER in sketch or _encode(value) != raw or (b"\\" in raw and b"\\u0000" in raw):
+    if _encode(value) != raw or (b"\\" in raw and b"\\u0000" in raw) or not _fits_msgpack(value):
         del value  # two copies of the largest document would be too much
         return _walk(raw)
     return value
 
 
 def canonical(value: Any) -> bytes:
-    """One spelling for each value: sorted names, no white space."""
-    return _encode_sorted(value)
+    """One spelling for each value, whatever its order of names, white space and escapes were. It is for digests, so it
+    is MessagePack, which is quicker to write than JSON."""
+    return _pack_sorted(value)
 
 
 def check_size(raw: bytes) -> None:
@@ -77,7 +75,7 @@ def explain(raw: bytes, error: Exception) -> NoReturn:
 def check_bounds(raw: bytes) -> None:
     """Depth and number of values. Nearly all documents have so few brackets and commas that counting is enough."""
     openings = raw.count(b"{") + raw.count(b"[")
-    if openings <= DEPTH_MAX and openings + raw.count(b",") <= VALUES_MAX:
+    if openings <= DEPTH_MAX and (len(raw) <= VALUES_MAX or openings + raw.count(b",") <= VALUES_MAX):
         return
     brackets, commas = _structure(raw)
     # Within the limit there is at most one closing bracket for each value: what comes after need not be looked at.
@@ -97,6 +95,15 @@ def _structure(raw: bytes) -> tuple[bytes, int]:
         raise MalformedEvent(_TOO_MANY)
     outside = b"".join(quoted.split(b'"')[::2])
     return outside.translate(None, b","), outside.count(b",")
+
+
+def _fits_msgpack(value: Any) -> bool:
+    """MessagePack has no integers past 64 bits, so that its encoder finds them for us."""
+    try:
+        _pack(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _walk(raw: bytes) -> Any:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import apsw
 
+from semel.adapters.ledgers.sqlite.statements import Row, rows
 from semel.ports import Entry
 
 _LEASES = """
-    select hex(k), handler, text, tenant, iif(state = 1, 'leased', 'waiting') as state, '', attempts, first, null
+    select lower(hex(k)), handler, text, tenant, iif(state = 1, 'leased', 'waiting') as state, '', attempts, first, null
     from semel_lease where ?1 in ('', iif(state = 1, 'leased', 'waiting')) order by first desc limit ?2
 """
 
 _RECORDS = """
-    select hex(r.k), r.handler, r.text, r.tenant,
+    select lower(hex(r.k)), r.handler, r.text, r.tenant,
            case r.outcome when 1 then 'done' when 2 then 'dead' else 'uncertain' end,
            iif(r.outcome = 1, '', cast(r.result as text)), r.attempts, r.at, l.event
     from semel_record r left join semel_letter l on l.id = r.id
@@ -28,9 +29,9 @@ _WHERE = {
 
 
 def entries(connection: apsw.Connection, state: str | None, limit: int) -> list[Entry]:
-    rows = []
+    found: list[Row] = []
     if state in (None, "leased", "waiting"):
-        rows += connection.execute(_LEASES, (state or "", limit)).fetchall()
+        found += rows(connection, _LEASES, state or "", limit)
     if (where := _WHERE.get(state or "")) is not None:
-        rows += connection.execute(_RECORDS.format(where=where), (limit,)).fetchall()
-    return [Entry(key.lower(), *rest) for key, *rest in rows][:limit]
+        found += rows(connection, _RECORDS.format(where=where), limit)
+    return [Entry(*row) for row in found[:limit]]

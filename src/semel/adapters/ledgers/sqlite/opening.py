@@ -111,7 +111,9 @@ def open_clock(connection: apsw.Connection) -> Clock:
         known = dict(connection.execute("select name, value from semel_meta where name in ('boot', 'boot_offset')"))
         if known.get("boot") != boot_id:
             offset = time.time_ns() // 1_000_000 - _since_boot_ms()
-            connection.execute("insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)", (boot_id, offset))
+            connection.execute(
+                "insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)", (boot_id, offset)
+            )
             connection.execute("update semel_lease set until = 0 where state = 1")
         else:
             offset = known["boot_offset"]

@@ -31,17 +31,16 @@ create table semel_record (
     fp       blob,
     attempts integer not null,
     at       integer not null,      -- when it was settled (ms)
-    expires  integer not null,      -- end of the retention, rounded up to a minute (ms)
+    expires  integer not null,      -- end of the retention (ms)
     tenant   text not null,
     handler  text not null,
     text     text not null
 ) strict;
-create index semel_record_expires on semel_record (expires) where outcome = 1;   -- letters wait for a person, not for a sweeper
-create index semel_record_letters on semel_record (outcome) where outcome <> 1;
+create index semel_record_letters on semel_record (outcome) where outcome <> 1;   -- letters are few
 
 create table semel_done (
     k        blob primary key,
-    rec      integer not null,
+    rec      integer not null,      -- semel_record.id
     expires  integer not null       -- end of the retention (ms); an alias has its own
 ) without rowid, strict;
 
@@ -58,4 +57,4 @@ create table semel_letter (
     event    blob not null          -- the document as it arrived
 ) strict;
 
-insert into semel_meta values ('token', 0);
+insert into semel_meta values ('token', 0), ('swept', 0);   -- swept: the record where the last purge stopped

@@ -7,7 +7,7 @@ that every size is answered from the statement cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 
 import apsw
@@ -17,9 +17,13 @@ SIZES = (500, 250, 100, 50, 25, 10, 5, 2, 1)
 Row: TypeAlias = tuple[Any, ...]
 
 
-def select_in(
-    connection: apsw.Connection, sql: str, keys: Sequence[Any], others: Sequence[Any] = ()
-) -> Iterator[Row]:
+def rows(connection: apsw.Connection, sql: str, *bindings: Any) -> list[Row]:
+    """All rows of one statement."""
+    found: list[Row] = connection.execute(sql, bindings).fetchall()
+    return found
+
+
+def select_in(connection: apsw.Connection, sql: str, keys: Sequence[Any], others: Sequence[Any] = ()) -> Iterator[Row]:
     """Rows of `sql`, whose `{keys}` (and `{others}`, as many) become lists of placeholders."""
     start = 0
     for piece in pieces(keys):
@@ -49,13 +53,13 @@ def pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
             start += size
 
 
-@lru_cache(maxsize=None)  # as many as there are statements and sizes
+@cache  # as many as there are statements and sizes
 def _with_keys(sql: str, count: int) -> str:
     marks = ",".join("?" * count)
     return sql.format(keys=marks, others=marks)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _with_rows(sql: str, width: int, count: int) -> str:
     row = f"({','.join('?' * width)})"
     return sql.format(rows=",".join([row] * count))

@@ -8,16 +8,16 @@ from typing import Any
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.statements import Row, insert_many, select_in
+from semel.adapters.ledgers.sqlite.statements import Row, insert_many, rows, select_in
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.decision import Grant, Known, State, Subject, judge
-from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
 
-EXPIRES_STEP_MS = 60_000  # rounding expiry keeps the index in order of insertion: appends, not random writes
+SWEEP = 10  # records looked at for each key that a purge may forget: what is not due yet is passed over
 
 _DONE, _DEAD, _UNCERTAIN = 1, 2, 3
 _CODES: dict[type, int] = {Done: _DONE, Reject: _DEAD, Uncertain: _UNCERTAIN}
-_NULL = Done()
+_NULL = NOTHING
 
 # ------------------------------------------------------------------------------------------------------------ claim
 
@@ -28,7 +28,7 @@ def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> lis
     known = _settled(connection, digests)
     _add_leases(connection, digests, known)
     subjects = _subjects(connection, claims, known)
-    token = connection.execute("select value from semel_meta where name = 'token'").fetchone()[0]
+    ((token,),) = rows(connection, "select value from semel_meta where name = 'token'")
     verdicts, grants = judge(claims, known, subjects, now, count(token + 1).__next__)
     if grants:
         connection.execute("update semel_meta set value = ? where name = 'token'", (token + len(grants),))
@@ -37,7 +37,7 @@ def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> lis
 
 
 def _settled(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
-    rows = select_in(
+    found = select_in(
         connection,
         "select d.k, d.expires, r.id, r.outcome, r.result, r.fp, r.attempts, r.at"
         " from semel_done d join semel_record r on r.id = d.rec where d.k in ({keys})",
@@ -45,17 +45,17 @@ def _settled(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[byte
     )
     return {
         k: Known(token, State.SETTLED, expires, attempts, at, fp, outcome=_load(outcome, result))
-        for k, expires, token, outcome, result, fp, attempts, at in rows
+        for k, expires, token, outcome, result, fp, attempts, at in found
     }
 
 
 def _add_leases(connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]) -> None:
-    rows = select_in(
+    found = select_in(
         connection,
         "select k, token, state, until, attempts, first, fp, suspect from semel_lease where k in ({keys})",
         digests,
     )
-    for k, token, state, until, attempts, first, fp, suspect in rows:
+    for k, token, state, until, attempts, first, fp, suspect in found:
         known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect))
 
 
@@ -63,8 +63,8 @@ def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[
     wanted = list({claim.order.subject for claim in claims if claim.order is not None})
     if not wanted:
         return {}
-    rows = select_in(connection, "select k, newest, holder, token from semel_subject where k in ({keys})", wanted)
-    subjects = {k: Subject(newest, holder, token) for k, newest, holder, token in rows}
+    found = select_in(connection, "select k, newest, holder, token from semel_subject where k in ({keys})", wanted)
+    subjects = {k: Subject(newest, holder, token) for k, newest, holder, token in found}
     holders = [s.holder for s in subjects.values() if s.holder is not None and s.holder not in known]
     _add_leases(connection, holders, known)
     return subjects
@@ -76,9 +76,11 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
         known, claim = grant.known, grant.lease.claim
         for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
             if replaced is None:
-                head = (digest, known.token, 1, known.until_ms, known.attempts, known.first_ms, int(known.suspect))
                 fresh.append(
-                    (*head, known.fingerprint, claim.retention_ms, claim.tenant, claim.handler, claim.text)
+                    (
+                        *(digest, known.token, 1, known.until_ms, known.attempts, known.first_ms, int(known.suspect)),
+                        *(known.fingerprint, claim.retention_ms, claim.tenant, claim.handler, claim.text),
+                    )
                 )
             else:
                 _replace_lease(connection, digest, replaced, known)
@@ -141,7 +143,8 @@ def _delete(connection: apsw.Connection, pairs: Sequence[tuple[bytes, int]]) -> 
     """Delete leases by key and token. Tokens are unique in the store: one that matches belongs to its own key."""
     return select_in(
         connection,
-        "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1 returning k, token, attempts",
+        "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1"
+        " returning k, token, attempts",
         [k for k, _ in pairs],
         [token for _, token in pairs],
     )
@@ -154,22 +157,28 @@ def _write_records(
     done: list[Row] = []
     written: set[int] = set()
     for settlement in final:
-        lease, claim = settlement.lease, settlement.lease.claim
-        attempts = ended.get((claim.digest, lease.token))
-        if attempts is None or lease.token in written:
+        lease = settlement.lease
+        claim, token = lease.claim, lease.token
+        attempts = ended.get((claim.digest, token))
+        if attempts is None or token in written:
             continue
-        written.add(lease.token)
-        expires = now + claim.retention_ms
-        swept = -(-expires // EXPIRES_STEP_MS) * EXPIRES_STEP_MS
-        aliases = b"".join([alias.digest for alias in claim.aliases]) or None
+        written.add(token)
         code, result = _dump(settlement.outcome)
-        head = (lease.token, claim.digest, aliases, code, result, claim.fingerprint, attempts, now, swept)
-        records.append((*head, claim.tenant, claim.handler, claim.text))
-        done.append((claim.digest, lease.token, expires))
-        done.extend([(alias.digest, lease.token, now + alias.retention_ms) for alias in claim.aliases])
+        expires = now + claim.retention_ms
+        aliases = b"".join([alias.digest for alias in claim.aliases]) if claim.aliases else None
+        records.append(
+            (
+                *(token, claim.digest, aliases, code, result, claim.fingerprint, attempts, now, expires),
+                *(claim.tenant, claim.handler, claim.text),
+            )
+        )
+        done.append((claim.digest, token, expires))
+        if claim.aliases:
+            done.extend([(alias.digest, token, now + alias.retention_ms) for alias in claim.aliases])
         if settlement.letter is not None:
-            connection.execute("insert into semel_letter values (?, ?)", (lease.token, settlement.letter.event))
-        _free_subject(connection, lease, now, applied=code == _DONE)
+            connection.execute("insert into semel_letter values (?, ?)", (token, settlement.letter.event))
+        if claim.order is not None:
+            _free_subject(connection, lease, now, applied=code == _DONE)
     insert_many(connection, "insert into semel_record values {rows}", records)
     insert_many(connection, "insert or replace into semel_done values {rows}", done)
 
@@ -189,8 +198,8 @@ def _settle_one(
 
 def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool:
     """A lost reply was followed by a retry: the token has settled before, with this outcome."""
-    row = connection.execute("select k, outcome, result from semel_record where id = ?", (lease.token,)).fetchone()
-    return row is not None and row[0] == lease.claim.digest and (row[1], row[2]) == _dump(outcome)
+    found = rows(connection, "select k, outcome, result from semel_record where id = ?", lease.token)
+    return found == [(lease.claim.digest, *_dump(outcome))]
 
 
 def _wait(connection: apsw.Connection, lease: Lease, until: int, now: int) -> bool:
@@ -198,10 +207,8 @@ def _wait(connection: apsw.Connection, lease: Lease, until: int, now: int) -> bo
     if _on_each_key(connection, lease, sql, until):
         _free_subject(connection, lease, now, applied=False)
         return True
-    mine = (lease.claim.digest, lease.token)
-    return bool(
-        connection.execute("select 1 from semel_lease where k = ? and token = ? and state = 2", mine).fetchall()
-    )
+    waits = "select 1 from semel_lease where k = ? and token = ? and state = 2"
+    return rows(connection, waits, lease.claim.digest, lease.token) != []
 
 
 def _release(connection: apsw.Connection, lease: Lease, now: int) -> bool:
@@ -250,21 +257,34 @@ def renew(connection: apsw.Connection, leases: Sequence[Lease], now: int) -> lis
 
 
 def purge(connection: apsw.Connection, limit: int, now: int) -> int:
-    """Forget what is over. Live leases, leases in doubt and letters stay."""
-    over = connection.execute(
-        "select id, k, aliases from semel_record where outcome = 1 and expires <= ? order by expires limit ?",
-        (now, limit),
-    ).fetchall()
-    for record, k, aliases in over:
+    """Forget what is over. Live leases, leases in doubt and letters stay.
+
+    Records are in order of time, so the oldest are due first. Handlers may have different retentions: the sweep goes
+    on where it stopped, a bounded number of records at a time, and begins again at the end.
+    """
+    ((swept,),) = rows(connection, "select value from semel_meta where name = 'swept'")
+    looked = rows(
+        connection,
+        "select id, k, aliases, expires, outcome from semel_record where id > ? order by id limit ?",
+        swept,
+        limit * SWEEP,
+    )
+    over = [row for row in looked if row[3] <= now and row[4] == _DONE][:limit]
+    for record, k, aliases, _, _ in over:
         for digest in (k, *_split(aliases)):
             connection.execute("delete from semel_done where k = ? and rec = ?", (digest, record))
         connection.execute("delete from semel_record where id = ?", (record,))
+    last = over if len(over) == limit else looked if len(looked) == limit * SWEEP else []
+    swept = last[-1][0] if last else 0
+    connection.execute("update semel_meta set value = ? where name = 'swept' and value <> ?", (swept, swept))
     left = limit - len(over)
-    abandoned = connection.execute(
+    abandoned = rows(
+        connection,
         "delete from semel_lease where k in (select k from semel_lease where state = 2 and until + keep <= ? limit ?)"
         " returning 1",
-        (now, left),
-    ).fetchall()
+        now,
+        left,
+    )
     connection.execute(
         "delete from semel_subject where k in"
         " (select k from semel_subject where holder is null and until <= ? limit ?)",
@@ -283,6 +303,8 @@ def _split(aliases: bytes | None) -> Iterable[bytes]:
 
 
 def _dump(outcome: Any) -> tuple[int, bytes | None]:
+    if outcome is _NULL:  # most handlers return nothing
+        return _DONE, None
     match outcome:
         case Done(result):
             return _DONE, None if result == b"null" else result

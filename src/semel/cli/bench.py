@@ -1,0 +1,202 @@
+"""`semel bench`: everything is measured in one run, each scenario once in every round, and compared within its round."""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from semel.cli import many_keys
+from semel.cli.measures import BATCH, CALLERS, GROWTH_EVENTS, Bench, load_peers
+
+PER_SECOND = "events/s"
+NOT_MEASURED = "not measured: add --peers bench/peers.py"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One thing to measure; `peer` ones need --peers, `keys` ones the ledger of many keys."""
+
+    name: str
+    label: str
+    unit: str
+    peer: bool = False
+    keys: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a scenario, alone or against a floor of the same round, and what is aimed at."""
+
+    scenario: str
+    against: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line with its numbers."""
+
+    scenario: str
+    label: str
+    unit: str
+    median: float
+    values: list[float]
+    against: str
+    ratio: float | None
+    target: str
+    verdict: str  # ok, below, or empty where nothing is aimed at
+
+
+@dataclass
+class Report:
+    rounds: int
+    keys: int
+    python: str
+    machine: str
+    findings: list[Finding] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)  # scenario: why it was not measured
+    fill_s: float = 0.0
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("envelope_and_key", "envelope and key, 1.4 KB, CPU", "µs/event"),
+        Scenario("importing", "import semel, above bare Python", "ms"),
+        Scenario("one_at_a_time", "process, one at a time", PER_SECOND),
+        Scenario("callers", f"process, {CALLERS} callers", PER_SECOND),
+        Scenario("batches", f"process_many, batches of {BATCH}", PER_SECOND),
+        Scenario("bare_sql", f"bare two-phase SQL, batches of {BATCH}", PER_SECOND, peer=True),
+        Scenario("clustered_sql", "the same SQL, WITHOUT ROWID", PER_SECOND, peer=True),
+        Scenario("slim_sql", "the same SQL, five columns only", PER_SECOND, peer=True),
+        Scenario("validated_loop", "pydantic and SQL, one at a time", PER_SECOND, peer=True),
+        Scenario(
+            "batches_on_many_keys", f"process_many, batches of {BATCH}, on {{keys:,}} keys", PER_SECOND, keys=True
+        ),
+        Scenario("memory_growth", f"memory after {GROWTH_EVENTS:,} more events on {{keys:,}} keys", "MiB", keys=True),
+    )
+}
+LINES = (
+    Line("envelope_and_key", at_most=3.0),
+    Line("importing", at_most=60.0),
+    Line("one_at_a_time", "validated_loop"),
+    Line("callers", "one_at_a_time", at_least=15.0),
+    Line("callers", "validated_loop"),
+    Line("batches", "validated_loop"),
+    Line("batches", "bare_sql", at_least=0.7),
+    Line("batches", "clustered_sql"),
+    Line("batches", "slim_sql"),
+    Line("batches_on_many_keys", "batches", at_least=0.6),
+    Line("memory_growth"),
+    Line("bare_sql"),
+    Line("clustered_sql"),
+    Line("slim_sql"),
+    Line("validated_loop"),
+)
+ONCE = "memory_growth"  # growth is not a rate: one long look tells more than several short ones
+
+
+def run(rounds: int, keys: int, quick: bool, peers: Path | None, folder: Path | None, console: Console) -> Report:
+    """Measure. The folder holds databases of several GB when there are many keys, and is emptied afterwards."""
+    report = Report(rounds, keys, platform.python_version(), f"{platform.system()} {platform.machine()}")
+    with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=folder) as work:
+        many_keys.check_disk(Path(work), keys)
+        bench = Bench(Path(work), load_peers(peers) if peers else None, quick)
+        wanted = _wanted(report, peers is not None, keys)
+        values: dict[str, list[float]] = {name: [] for name in wanted}
+        with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+            if keys:
+                task = progress.add_task(f"settling {keys:,} keys", total=keys)
+                bench.many_keys = f"sqlite:///{Path(work, 'many.db')}"
+                report.fill_s = many_keys.fill(bench.many_keys, keys, lambda size: progress.advance(task, size))
+            task = progress.add_task("measuring", total=rounds * len(wanted))
+            for turn in range(rounds):
+                for name in wanted:
+                    progress.update(task, description=f"round {turn + 1}: {SCENARIOS[name].label.format(keys=keys)}")
+                    if name != ONCE or turn == rounds - 1:
+                        _measure(name, getattr(bench, name), values, report)
+                    progress.advance(task)
+                if not console.is_terminal:
+                    console.print(f"round {turn + 1} of {rounds} is done")
+        report.findings = [_finding(line, values, keys) for line in LINES if values.get(line.scenario)]
+    return report
+
+
+def _wanted(report: Report, peers: bool, keys: int) -> list[str]:
+    for scenario in SCENARIOS.values():
+        if scenario.peer and not peers:
+            report.missing[scenario.name] = NOT_MEASURED
+        elif scenario.keys and not keys:
+            report.missing[scenario.name] = "not measured: --keys is 0"
+    return [name for name in SCENARIOS if name not in report.missing]
+
+
+def _measure(name: str, measure: Callable[[], float], values: dict[str, list[float]], report: Report) -> None:
+    if name in report.missing:
+        return
+    try:
+        values[name].append(measure())
+    except ImportError as error:  # a peer's own needs: pydantic is not one of ours
+        report.missing[name] = f"not measured: {error}"
+
+
+def _finding(line: Line, values: dict[str, list[float]], keys: int) -> Finding:
+    scenario, own, floor = SCENARIOS[line.scenario], values[line.scenario], values.get(line.against)
+    middle = median(own)
+    ratio = median([mine / theirs for mine, theirs in zip(own, floor, strict=True)]) if floor else None
+    compared = ratio if line.against else middle
+    target = verdict = ""
+    if line.at_least is not None:
+        target = f"≥ {line.at_least:g} ×"
+        verdict = "" if compared is None else "ok" if compared >= line.at_least else "below"
+    elif line.at_most is not None:
+        target = f"≤ {line.at_most:g} {scenario.unit}"
+        verdict = "" if compared is None else "ok" if compared <= line.at_most else "below"
+    return Finding(
+        *(line.scenario, scenario.label.format(keys=keys), scenario.unit, middle, own),
+        *(line.against, ratio, target, verdict),
+    )
+
+
+def as_json(report: Report) -> str:
+    return json.dumps(asdict(report), ensure_ascii=False, indent=2)
+
+
+def as_table(report: Report) -> Table:
+    table = Table(
+        title=f"Semel on SQLite, synchronous=full: medians of {report.rounds} rounds",
+        caption=f"Python {report.python}, {report.machine}. A ratio is the median of the rounds' own ratios.",
+    )
+    table.add_column("scenario")
+    table.add_column("median", justify="right", no_wrap=True)
+    table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_column("compared with")
+    table.add_column("target", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for finding in report.findings:
+        against = SCENARIOS[finding.against].label if finding.against else ""
+        if finding.against in report.missing:
+            against = f"{against} ({report.missing[finding.against]})"
+        table.add_row(
+            finding.label,
+            f"{_number(finding.median)} {finding.unit}",
+            "" if finding.ratio is None else f"{_number(finding.ratio)} ×",
+            against,
+            finding.target,
+            {"ok": "[green]ok[/]", "below": "[yellow]below[/]"}.get(finding.verdict, ""),
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"

@@ -1,0 +1,1 @@
+"""The laws of a ledger, by topic. `semel.testing.ledger_laws` binds them together."""

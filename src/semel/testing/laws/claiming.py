@@ -1,0 +1,288 @@
+"""Laws of `claim`: who may act."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.testing.harness import Caller, Harness
+from semel.testing.laws.binding import Binding
+from semel.values.claim import Busy, Conflict, Granted, Settled
+from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
+
+BATCHES = (1, 7, 100, 501, 1203)  # around and beyond what a store takes in one statement
+
+
+class ClaimLaws(Binding):
+    def test_the_first_claim_of_a_key_is_granted(self, harness: Harness, ledger: Caller) -> None:
+        granted = ledger.grant(harness.claim("a"))
+        assert (granted.attempt, granted.takeover) == (1, False)
+        assert harness.is_near(granted.age_ms, 0)
+
+    def test_a_held_key_is_busy_until_its_lease_ends(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+        claim = harness.claim("a")
+        ledger.grant(claim)
+        harness.advance(harness.unit_ms)
+        busy = other.claim(claim)
+        assert isinstance(busy, Busy)
+        assert harness.is_near(busy.after_ms, harness.lease_ms - harness.unit_ms)
+        assert busy.after_ms > 0
+
+    def test_a_lease_holds_to_its_last_millisecond(self, harness: Harness, ledger: Caller) -> None:
+        claim = harness.claim("a")
+        ledger.grant(claim)
+        harness.advance(harness.lease_ms - (1 if harness.clock else 4 * harness.unit_ms))
+        assert isinstance(ledger.claim(claim), Busy)
+        harness.advance(1 if harness.clock else 4 * harness.unit_ms)
+        assert isinstance(ledger.claim(claim), Granted)
+
+    def test_the_time_that_busy_names_is_enough(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+        claim = harness.claim("a")
+        ledger.grant(claim)
+        busy = other.claim(claim)
+        assert isinstance(busy, Busy)
+        harness.advance(busy.after_ms)
+        other.grant(claim)
+
+    def test_keys_do_not_disturb_each_other(self, harness: Harness, ledger: Caller) -> None:
+        first, second = ledger.grant(harness.claim("a")), ledger.grant(harness.claim("b"))
+        assert ledger.settle(first, Done(b"1")) is True
+        assert isinstance(ledger.claim(harness.claim("b")), Busy)
+        assert ledger.settle(second, Done(b"2")) is True
+        assert ledger.is_done(harness.claim("a"), b"1")
+        assert ledger.is_done(harness.claim("b"), b"2")
+
+    def test_an_empty_batch_is_answered(self, ledger: Caller) -> None:
+        assert ledger.claim_all([]) == []
+        assert ledger.settle_all([]) == []
+        assert ledger.renew() == []
+
+    # ------------------------------------------------------------------------------------------------ duplicates
+
+    @pytest.mark.parametrize(
+        "outcome",
+        [
+            Done(),
+            Done(b""),
+            Done(b'{"\xc3\xa4":[1,2.50,"\\u0000"]}'),
+            Done(bytes(range(256)) * 256),
+            Reject("no such customer – ümlaut"),
+            Reject(""),
+            Uncertain("read timeout\nafter the first byte"),
+        ],
+        ids=["null", "empty", "json", "64 KiB", "reject", "reject without reason", "uncertain"],
+    )
+    def test_a_settled_key_answers_with_what_it_was_settled_with(
+        self, harness: Harness, ledger: Caller, other: Caller, outcome: Done | Reject | Uncertain
+    ) -> None:
+        claim = harness.claim("a")
+        assert ledger.settle(ledger.grant(claim), outcome) is True
+        assert [ledger.claim(claim), other.claim(claim), other.claim(claim)] == [Settled(outcome)] * 3
+
+    @pytest.mark.parametrize("outcome", [Done(b"1"), Reject("no"), Uncertain("?")], ids=["done", "reject", "uncertain"])
+    def test_retention_is_checked_on_read(
+        self, harness: Harness, ledger: Caller, outcome: Done | Reject | Uncertain
+    ) -> None:
+        claim = harness.claim("a", fingerprint="1")
+        first = ledger.grant(claim)
+        ledger.settle(first, outcome)
+        harness.advance(harness.retention_ms - (1 if harness.clock else 8 * harness.unit_ms))
+        assert ledger.claim(claim) == Settled(outcome)
+        harness.advance(1 if harness.clock else 8 * harness.unit_ms)
+        again = ledger.grant(harness.claim("a", fingerprint="2"))
+        assert (again.attempt, again.takeover) == (1, False)
+        assert harness.is_near(again.age_ms, 0)
+        assert again.lease.token > first.lease.token
+        assert isinstance(ledger.claim(harness.claim("a", fingerprint="2")), Busy)
+
+    def test_a_key_lives_again_after_its_retention(self, harness: Harness, ledger: Caller) -> None:
+        claim = harness.claim("a")
+        ledger.do(claim, b"1")
+        harness.advance(harness.retention_ms)
+        ledger.do(claim, b"2")
+        assert ledger.is_done(claim, b"2")
+        ledger.purge()
+        assert ledger.is_done(claim, b"2")
+
+    def test_retention_counts_from_the_settle(self, harness: Harness, ledger: Caller) -> None:
+        claim = harness.claim("a", lease_ms=2 * harness.retention_ms)
+        granted = ledger.grant(claim)
+        harness.advance(harness.retention_ms)
+        assert ledger.settle(granted, Done()) is True
+        harness.advance(harness.retention_ms // 2)
+        assert ledger.is_done(claim)
+
+    # ------------------------------------------------------------------------------------------------- conflicts
+
+    def test_another_payload_is_a_conflict_while_the_lease_lasts_and_after(
+        self, harness: Harness, ledger: Caller
+    ) -> None:
+        claim, forged = harness.claim("a", fingerprint="1"), harness.claim("a", fingerprint="2")
+        granted = ledger.grant(claim)
+        assert ledger.claim(forged) == Conflict()
+        harness.advance(harness.lease_ms)
+        assert ledger.claim(forged) == Conflict()
+        ledger.settle(granted, Retry(0))
+        assert ledger.claim(forged) == Conflict()
+
+    def test_a_conflict_leaves_the_first_record_untouched(self, harness: Harness, ledger: Caller) -> None:
+        claim, forged = harness.claim("a", fingerprint="1"), harness.claim("a", fingerprint="2")
+        granted = ledger.grant(claim)
+        assert ledger.claim(forged) == Conflict()
+        assert ledger.settle(granted, Done(b"1")) is True
+        assert ledger.claim(forged) == Conflict()
+        assert ledger.is_done(claim, b"1")
+        assert isinstance(ledger.claim(forged), Conflict)
+
+    def test_payloads_are_compared_only_where_both_are_known(self, harness: Harness, ledger: Caller) -> None:
+        ledger.do(harness.claim("a", fingerprint="1"))
+        assert ledger.is_done(harness.claim("a"))
+        ledger.do(harness.claim("b"))
+        assert ledger.is_done(harness.claim("b", fingerprint="1"))
+
+    def test_the_first_payload_is_remembered_over_a_takeover(self, harness: Harness, ledger: Caller) -> None:
+        ledger.grant(harness.claim("a", fingerprint="1"))
+        harness.advance(harness.lease_ms)
+        ledger.do(harness.claim("a"))
+        assert ledger.claim(harness.claim("a", fingerprint="2")) == Conflict()
+        assert ledger.is_done(harness.claim("a", fingerprint="1"))
+
+    # ------------------------------------------------------------------------------------ takeovers and attempts
+
+    def test_an_expired_lease_is_granted_again_with_a_higher_token(
+        self, harness: Harness, ledger: Caller, other: Caller
+    ) -> None:
+        claim = harness.claim("a")
+        first = ledger.grant(claim)
+        harness.advance(harness.lease_ms)
+        second = other.grant(claim)
+        assert second.lease.token > first.lease.token
+        assert (second.attempt, second.takeover) == (2, True)
+        assert harness.is_near(second.age_ms, harness.lease_ms)
+
+    def test_a_crash_counts_as_an_attempt(self, harness: Harness, ledger: Caller) -> None:
+        claim = harness.claim("a", lease_ms=4 * harness.unit_ms)
+        for attempt in range(1, 6):
+            granted = ledger.grant(claim)
+            assert (granted.attempt, granted.takeover) == (attempt, attempt > 1)
+            harness.advance(4 * harness.unit_ms)
+
+    def test_age_counts_from_the_first_grant(self, harness: Harness, ledger: Caller) -> None:
+        claim = harness.claim("a")
+        ledger.settle(ledger.grant(claim), Retry(harness.unit_ms / 1000))
+        harness.advance(2 * harness.unit_ms)
+        second = ledger.grant(claim)
+        assert harness.is_near(second.age_ms, 2 * harness.unit_ms)
+        harness.advance(harness.lease_ms)
+        third = ledger.grant(claim)
+        assert harness.is_near(third.age_ms, 2 * harness.unit_ms + harness.lease_ms)
+
+    def test_tokens_grow_over_all_keys(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+        tokens = []
+        for at in range(20):
+            caller = (ledger, other)[at % 2]
+            granted = caller.grant(harness.claim(f"key {at}"))
+            tokens.append(granted.lease.token)
+            caller.settle(granted, (Done(), Retry(0), Reject(""), Release())[at % 4])
+        batch = ledger.claim_all(harness.claims(20, "more"))
+        tokens += [verdict.lease.token for verdict in batch if isinstance(verdict, Granted)]
+        assert len(tokens) == 40
+        assert tokens == sorted(set(tokens))
+
+    # --------------------------------------------------------------------------------------------------- batches
+
+    @pytest.mark.parametrize("count", BATCHES)
+    def test_batches_of_every_size_are_answered_in_order(self, harness: Harness, ledger: Caller, count: int) -> None:
+        claims = harness.claims(count)
+        verdicts = ledger.claim_all(claims)
+        granted = [verdict for verdict in verdicts if isinstance(verdict, Granted)]
+        assert [verdict.lease.claim for verdict in granted] == claims
+        assert all(isinstance(verdict, Busy) for verdict in ledger.claim_all(claims))
+        assert all(ledger.renew(*[verdict.lease for verdict in granted]))
+
+    def test_duplicates_inside_one_batch_are_decided_in_order(self, harness: Harness, ledger: Caller) -> None:
+        a, b = harness.claim("a", fingerprint="1"), harness.claim("b")
+        forged = harness.claim("a", fingerprint="2")
+        verdicts = ledger.claim_all([a, b, a, forged, b, a])
+        assert [type(verdict) for verdict in verdicts] == [Granted, Granted, Busy, Conflict, Busy, Busy]
+        assert [verdict.lease.claim for verdict in verdicts if isinstance(verdict, Granted)] == [a, b]
+
+    def test_copies_of_a_lapsed_key_inside_one_batch_are_one_takeover(self, harness: Harness, ledger: Caller) -> None:
+        claim = harness.claim("a")
+        ledger.grant(claim)
+        harness.advance(harness.lease_ms)
+        verdicts = ledger.claim_all([claim] * 3)
+        assert [type(verdict) for verdict in verdicts] == [Granted, Busy, Busy]
+
+    def test_one_batch_may_get_every_verdict(self, harness: Harness, ledger: Caller) -> None:
+        done, held = harness.claim("done", fingerprint="1"), harness.claim("held")
+        lapsed, waiting, dead = harness.claim("lapsed"), harness.claim("waiting"), harness.claim("dead")
+        ledger.grant(lapsed)
+        harness.advance(harness.lease_ms)
+        ledger.do(done, b"1")
+        ledger.do(harness.claim("newest", subject="s", position=5))
+        ledger.grant(held)
+        ledger.settle(ledger.grant(waiting), Retry(harness.lease_ms / 1000))
+        ledger.settle(ledger.grant(dead), Reject("no"))
+        older = harness.claim("older", subject="s", position=4)
+        forged = harness.claim("done", fingerprint="2")
+        new = harness.claim("new")
+        verdicts = ledger.claim_all([done, held, lapsed, waiting, dead, older, forged, new])
+        kinds = [type(verdict).__name__ for verdict in verdicts]
+        assert kinds == ["Settled", "Busy", "Granted", "Busy", "Settled", "Stale", "Conflict", "Granted"]
+        assert (verdicts[0], verdicts[4]) == (Settled(Done(b"1")), Settled(Reject("no")))
+
+    # --------------------------------------------------------------------------------------------------- aliases
+
+    def test_a_key_known_under_an_alias_is_a_duplicate(self, harness: Harness, ledger: Caller) -> None:
+        first = harness.claim("a", aliases=["x", "y"])
+        granted = ledger.grant(first)
+        assert isinstance(ledger.claim(harness.claim("b", aliases=["z", "y"])), Busy)
+        ledger.settle(granted, Done(b"1"))
+        assert ledger.is_done(harness.claim("b", aliases=["z", "y"]), b"1")
+        assert ledger.is_done(harness.claim("c", aliases=["x"]), b"1")
+        assert ledger.is_done(harness.claim("a"), b"1")
+        assert ledger.is_done(harness.claim("a", aliases=["new"]), b"1")
+        ledger.grant(harness.claim("b", aliases=["z"]))
+
+    def test_a_key_and_its_alias_in_one_batch_are_one_effect(self, harness: Harness, ledger: Caller) -> None:
+        claims = [harness.claim("a", aliases=["x"]), harness.claim("b", aliases=["x"]), harness.claim("b")]
+        assert [type(verdict) for verdict in ledger.claim_all(claims)] == [Granted, Busy, Granted]
+
+    def test_an_alias_has_its_own_retention(self, harness: Harness, ledger: Caller) -> None:
+        unit_ms = harness.unit_ms
+        ledger.do(harness.claim("a", aliases=["short"], alias_retention_ms=15 * unit_ms))
+        ledger.do(harness.claim("b", aliases=["long"], alias_retention_ms=60 * unit_ms))
+        harness.advance(15 * unit_ms)
+        ledger.grant(harness.claim("c", aliases=["short"]))
+        assert ledger.is_done(harness.claim("a"))
+        harness.advance(15 * unit_ms)
+        harness.advance(unit_ms)
+        assert ledger.is_done(harness.claim("d", aliases=["long"]))
+        ledger.grant(harness.claim("b"))
+
+    def test_a_waiting_or_released_key_waits_or_is_free_under_its_alias_too(
+        self, harness: Harness, ledger: Caller
+    ) -> None:
+        granted = ledger.grant(harness.claim("a", aliases=["x"]))
+        ledger.settle(granted, Retry(harness.lease_ms / 1000))
+        assert isinstance(ledger.claim(harness.claim("b", aliases=["x"])), Busy)
+        released = ledger.grant(harness.claim("c", aliases=["y"]))
+        ledger.settle(released, Release())
+        ledger.grant(harness.claim("d", aliases=["y"]))
+
+    def test_another_payload_under_an_alias_is_a_conflict(self, harness: Harness, ledger: Caller) -> None:
+        ledger.do(harness.claim("a", fingerprint="1", aliases=["x"]))
+        assert ledger.claim(harness.claim("b", fingerprint="2", aliases=["x"])) == Conflict()
+
+    def test_whoever_lost_an_alias_can_change_nothing(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+        """Under the alias it is the same effect, and someone else has it now."""
+        lost = ledger.grant(harness.claim("a", aliases=["x"]))
+        harness.advance(harness.lease_ms)
+        taken = other.grant(harness.claim("b", aliases=["x"]))
+        assert ledger.renew(lost.lease) == [False]
+        for outcome in (Done(b"late"), Reject("late"), Uncertain("late"), Retry(60), Release()):
+            assert ledger.settle(lost, outcome) is False
+        assert isinstance(other.claim(harness.claim("c", aliases=["x"])), Busy)
+        assert other.settle(taken, Done(b"1")) is True
+        assert ledger.settle(lost, Done(b"late")) is False
+        assert ledger.is_done(harness.claim("a", aliases=["x"]), b"1")

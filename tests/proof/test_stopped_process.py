@@ -1,0 +1,85 @@
+"""A process that stands still past its lease (a paused machine, a long garbage collection) and then goes on.
+
+Worker A is stopped by SIGSTOP, worker B takes over and settles, A goes on. Whatever A still does, its settle is refused.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from semel.values.effect import Effect
+from tests.proof.scene import Row, Scene, wait_until
+
+OUTSIDE_EFFECTS = ("keyed", "fenced", "retry", "park")  # a transaction keeps the others out, see below
+BEFORE_THE_EFFECT = "handler_start"
+AFTER_THE_EFFECT = ("handler_end", "before_settle")
+
+
+def overtaken(home: Path, effect: str, boundary: str) -> tuple[Scene, list[Row]]:
+    """A stops at the boundary, B ends the event, A goes on. Returns the effects of both, in order."""
+    scene = Scene(home, cast(Effect, effect))
+    scene.deliver("a")
+    with scene.stopped(boundary, 1, answers="A") as stopped:
+        scene.run_to_the_end(answers="B")
+        assert scene.answers("B")[-1] == "ack"
+        assert scene.answers("A") == []
+        stopped.send_signal(signal.SIGCONT)
+        assert stopped.wait(30) == 0, scene.said()
+    assert scene.answers("A") == ["retry"], "its settle was refused: it must not claim that it has done it"
+    scene.check(("a",))
+    return scene, scene.rows()
+
+
+@pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
+def test_who_comes_back_before_its_effect_acts_in_vain(tmp_path: Path, effect: str) -> None:
+    scene, rows = overtaken(tmp_path, effect, BEFORE_THE_EFFECT)
+    state = scene.entries()["a"].state
+    if effect == "park":
+        (late,) = rows
+        assert (late.attempt, state) == (1, "uncertain"), "B must not run the handler: it lists the event"
+        return
+    in_time, late = rows
+    assert (in_time.attempt, late.attempt, state) == (2, 1, "done"), "A's effect came last, or this proves nothing"
+    assert late.token < in_time.token
+    assert late.key == in_time.key
+    assert late.applied == (effect != "fenced"), "a fenced resource refuses the lower token"
+
+
+@pytest.mark.parametrize("boundary", AFTER_THE_EFFECT)
+@pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
+def test_who_comes_back_after_its_effect_cannot_settle(tmp_path: Path, effect: str, boundary: str) -> None:
+    scene, rows = overtaken(tmp_path, effect, boundary)
+    state = scene.entries()["a"].state
+    if effect == "park":
+        assert ([row.attempt for row in rows], state) == ([1], "uncertain")
+    else:
+        assert ([row.attempt for row in rows], state) == ([1, 2], "done")
+        assert rows[0].token < rows[1].token
+
+
+@pytest.mark.parametrize("effect", [*OUTSIDE_EFFECTS, "transaction"])
+def test_who_comes_back_before_its_handler_has_started_cannot_settle(tmp_path: Path, effect: str) -> None:
+    scene, rows = overtaken(tmp_path, effect, "after_claim")
+    if effect == "transaction":
+        assert [row.attempt for row in rows] == [2], "B's effect; A's was rolled back"
+
+
+@pytest.mark.parametrize(("boundary", "hit"), [("handler_start", 1), ("before_settle", 1), ("before_commit", 2)])
+def test_a_stopped_transaction_keeps_everybody_out_and_then_happens_once(
+    tmp_path: Path, boundary: str, hit: int
+) -> None:
+    scene = Scene(tmp_path, "transaction")
+    scene.deliver("a")
+    with scene.stopped(boundary, hit, answers="A") as stopped:
+        with scene.process(answers="B") as other:
+            wait_until(lambda: bool(scene.answers("B")), "B to give up waiting for the write lock")
+            assert scene.answers("B") == ["retry"]
+            stopped.send_signal(signal.SIGCONT)
+            assert stopped.wait(30) == 0, scene.said()
+            assert other.wait(30) == 0, scene.said()
+    scene.check(("a",))
+    assert scene.answers("A")[-1:] == ["ack"]

@@ -1,0 +1,136 @@
+"""The command line, as a user starts it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel import __version__
+from semel.cli.bench import LINES, SCENARIOS
+from semel.testing import traffic
+
+PEERS = Path(__file__).parent.parent / "bench" / "peers.py"
+QUICK = ("bench", "--quick", "--rounds", "1")
+
+
+def semel(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "semel.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def document(*arguments: str) -> Any:
+    ended = semel(*arguments, "--json")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert semel("--version").stdout == f"semel {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ((), ("--version", "bench", "demo")),
+        (("bench",), ("--rounds", "--keys", "--quick", "--peers", "--folder", "--json")),
+        (("demo",), ("--events", "--duplicates", "--kills", "--workers", "--seed", "--db", "--json")),
+    ],
+)
+def test_help_names_every_option(command: tuple[str, ...], options: tuple[str, ...]) -> None:
+    ended = semel(*command, "--help")
+    assert ended.returncode == 0
+    assert [option for option in options if option not in ended.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("demo", "--events", "3"), "--events"),
+        (("demo", "--duplicates", "-1"), "--duplicates"),
+        (("demo", "--kills", "many"), "--kills"),
+        (("demo", "--evnets", "100"), "--evnets"),
+        (("demo", "--db", __file__), "exists already"),
+        (("bench", "--rounds", "0"), "--rounds"),
+        (("bench", "--peers", "nowhere.py"), "nowhere.py"),
+        ((*QUICK, "--keys", "100000001"), "--keys"),
+        (("bnech",), "bnech"),
+    ],
+)
+def test_a_bad_value_is_named_and_nothing_runs(arguments: tuple[str, ...], said: str) -> None:
+    ended = semel(*arguments)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_demo_adds_up() -> None:
+    report = document("demo", "--events", "300", "--duplicates", "0.5", "--kills", "2")
+    assert report["holds"] is True
+    assert report["kills"] == 2, "inconclusive: a kill did not land"
+    assert report["sent"] == report["distinct"] + report["redeliveries"] + report["producer_retries"] == 450
+    assert report["tickets"] == report["distinct"] == 300
+    assert report["doubled_tickets"] == report["lost_tickets"] == report["lost_calls"] == 0
+    assert report["calls"] == report["distinct"] + report["repeated_calls"]
+    assert report["duplicates_answered"] >= 150
+    assert report["unexpected"] == {}
+
+
+def test_without_kills_nothing_is_repeated() -> None:
+    report = document("demo", "--events", "100", "--kills", "0", "--workers", "1")
+    assert (report["calls"], report["repeated_calls"], report["kills"]) == (100, 0, 0)
+
+
+def test_the_demo_is_readable_without_a_terminal(tmp_path: Path) -> None:
+    ended = semel("demo", "--events", "50", "--kills", "0", "--db", str(tmp_path / "kept.db"))
+    assert ended.returncode == 0, ended.stderr
+    assert "50 events, 50 tickets: each once." in ended.stdout
+    assert not [char for char in ended.stdout + ended.stderr if char < " " and char != "\n"]
+    assert (tmp_path / "kept.db").exists()
+
+
+def test_the_bench_measures_every_scenario() -> None:
+    report = document(*QUICK, "--keys", "2000", "--peers", str(PEERS))
+    assert report["missing"] == {}
+    assert [finding["scenario"] for finding in report["findings"]] == [line.scenario for line in LINES]
+    assert {finding["scenario"] for finding in report["findings"]} == set(SCENARIOS)
+    for finding in report["findings"]:
+        assert len(finding["values"]) == 1
+        assert (finding["ratio"] is not None) == bool(finding["against"])
+        assert (finding["verdict"] in ("ok", "below")) == bool(finding["target"])
+
+
+def test_the_bench_says_what_it_left_out() -> None:
+    ended = semel(*QUICK, "--keys", "0")
+    assert ended.returncode == 0, ended.stderr
+    assert "add --peers bench/peers.py" in ended.stdout
+    assert "--keys is 0" in ended.stdout
+
+
+def test_a_storm_is_made_again_by_its_seed() -> None:
+    assert traffic.storm(200, 0.5, seed=7) == traffic.storm(200, 0.5, seed=7)
+    assert traffic.storm(200, 0.5, seed=7) != traffic.storm(200, 0.5, seed=8)
+
+
+def test_a_storm_has_both_kinds_of_copies_and_is_out_of_order() -> None:
+    storm = traffic.storm(500, 0.4, seed=1)
+    envelopes = [json.loads(body) for body in storm.deliveries]
+    details = {json.dumps(envelope["detail"]) for envelope in envelopes}
+    times = [envelope["detail"]["eventBody"]["eventTime"] for envelope in envelopes]
+    assert len(storm.deliveries) == 700
+    assert len(details) == storm.distinct == 500
+    assert len({envelope["id"] for envelope in envelopes}) == 500 + storm.producer_retries
+    assert len(set(storm.deliveries)) == 500 + storm.producer_retries
+    assert storm.producer_retries > 0
+    assert storm.redeliveries > 0
+    assert times != sorted(times)
+
+
+@pytest.mark.parametrize(("events", "duplicates"), [(0, 0.3), (10, -0.1), (10, 11.0)])
+def test_an_impossible_storm_is_refused(events: int, duplicates: float) -> None:
+    with pytest.raises(ValueError, match="events="):
+        traffic.storm(events, duplicates)
