@@ -33,8 +33,8 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 	@echo '→ tests'
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-bench: .venv/.dev .venv/.package  ## measure
-	@$(BIN)/semel bench $(ARGS)
+bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
+	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)
 
 proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
 	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)

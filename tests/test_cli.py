@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from semel import __version__
+from semel.cli import demo, main
 from semel.cli.bench import LINES, SCENARIOS
 from semel.testing import traffic
 
@@ -78,6 +81,16 @@ def test_the_demo_adds_up() -> None:
     assert report["calls"] == report["distinct"] + report["repeated_calls"]
     assert report["duplicates_answered"] >= 150
     assert report["unexpected"] == {}
+
+
+@pytest.mark.parametrize("fault", ["doubled_tickets", "lost_tickets", "lost_calls"])
+def test_the_demo_fails_when_something_was_lost_or_doubled(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = dict.fromkeys([field.name for field in fields(demo.Report)], 0) | {"seconds": 1, fault: 1}
+    report = demo.Report(**{**numbers, "unexpected": {}})  # type: ignore[arg-type]
+    monkeypatch.setattr(demo, "run", lambda *_: report)
+    ended = CliRunner().invoke(main.app, ["demo"])
+    assert ended.exit_code == 1
+    assert "NOT once" in ended.output
 
 
 def test_without_kills_nothing_is_repeated() -> None:

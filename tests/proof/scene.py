@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import apsw
 import msgspec
+from tests.proof import worker_process
+from tests.proof.worker_process import Plan, app_of, connect_outside
 
 import semel
 from semel.ports import Entry
@@ -25,8 +27,6 @@ from semel.testing.crash import landing
 from semel.testing.folder_source import FolderSource
 from semel.values.effect import Effect
 from semel.values.outcome import Outcome
-from tests.proof import worker_process
-from tests.proof.worker_process import Plan, app_of, connect_outside
 
 PROCESS_S = 60.0  # no process of a proof needs longer; a hung one fails here, with its name
 POLL_S = 0.005
@@ -96,9 +96,8 @@ class Scene:
         marker = self.home / "landed"
         with self.process(stop=(boundary, hit), **changes) as process:
             stands = partial(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            wait_until(lambda: stands() is not None, f"{landing(boundary, hit)}")
-            found = stands()
-            assert found is not None and found.si_code == os.CLD_STOPPED, f"inconclusive: it ended{self.said()}"
+            wait_until(lambda: stands() is not None, landing(boundary, hit))
+            assert process.poll() is None, f"inconclusive: it ended{self.said()}"
             assert marker.read_text() == landing(boundary, hit)
             yield process
 
@@ -206,7 +205,7 @@ PROMISE_KEPT: dict[str, Kept] = {
     "retry": at_least_once,
     "park": at_most_once,
 }
-ENDINGS = dict.fromkeys(PROMISE_KEPT, {"done"}) | {"park": {"done", "uncertain"}}
+ENDINGS = {effect: {"done"} for effect in PROMISE_KEPT} | {"park": {"done", "uncertain"}}
 
 
 def wait_until(true: Callable[[], bool], what: str, seconds: float = PROCESS_S) -> None:

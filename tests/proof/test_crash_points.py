@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.proof.scene import Scene, exactly_once, times
+from tests.proof.worker_process import LEASE_S
 
 from semel.core.boundaries import Boundary
 from semel.values.effect import EFFECTS, Effect
-from tests.proof.scene import Scene, exactly_once, times
-from tests.proof.worker_process import LEASE_S
 
 DELIVERIES = ("a", "b", "a", "c", "b")
 EVENTS = ("a", "b", "c")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.proof.scene import Scene
 
 from semel.values.effect import Effect
-from tests.proof.scene import Scene
 
 DUPLICATES = 0.3
 KILL_EVERY_S = 0.3

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.proof.scene import Scene, times
 
 from semel.testing.folder_source import FolderSource
 from semel.values.effect import Effect
-from tests.proof.scene import Scene, times
 
 MAX_ATTEMPTS = 3
 INNOCENT = ("a", "b", "c", "d")

@@ -1,6 +1,6 @@
 """A process that stands still past its lease (a paused machine, a long garbage collection) and then goes on.
 
-Worker A is stopped by SIGSTOP, worker B takes over and settles, A goes on. Whatever A still does, its settle is refused.
+Worker A is stopped by SIGSTOP, worker B takes over and settles, A goes on. Whatever A does then, its settle is refused.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.proof.scene import Row, Scene, wait_until
 
 from semel.values.effect import Effect
-from tests.proof.scene import Row, Scene, wait_until
 
 OUTSIDE_EFFECTS = ("keyed", "fenced", "retry", "park")  # a transaction keeps the others out, see below
 BEFORE_THE_EFFECT = "handler_start"
@@ -63,7 +63,7 @@ def test_who_comes_back_after_its_effect_cannot_settle(tmp_path: Path, effect: s
 
 @pytest.mark.parametrize("effect", [*OUTSIDE_EFFECTS, "transaction"])
 def test_who_comes_back_before_its_handler_has_started_cannot_settle(tmp_path: Path, effect: str) -> None:
-    scene, rows = overtaken(tmp_path, effect, "after_claim")
+    _, rows = overtaken(tmp_path, effect, "after_claim")
     if effect == "transaction":
         assert [row.attempt for row in rows] == [2], "B's effect; A's was rolled back"
 

@@ -1,6 +1,6 @@
 """The process that the proofs kill: one worker, one handler, effects that are kept outside the ledger.
 
-    python worker_process.py '{"home": "/tmp/x", "effect": "retry", …}'
+Its only argument is a `Plan` as JSON.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def _at_fenced_resource(outside: Path, event: str, ctx: Context) -> None:
     """It keeps the highest token of each key and refuses lower ones; what it refused is kept too, to be seen."""
     with closing(connect_outside(outside)) as connection:
         connection.execute("begin immediate")
-        (highest,) = connection.execute("select max(token) from effect where key = ? and applied", (ctx.key,)).fetchone()
+        (highest,) = connection.execute(
+            "select max(token) from effect where key = ? and applied", (ctx.key,)
+        ).fetchone()
         applied = highest is None or ctx.token > highest
         connection.execute(INSERT, (event, ctx.key, ctx.token, ctx.attempt, applied))
         connection.execute("commit")

@@ -58,12 +58,33 @@ def run(
     storm = traffic.storm(events, duplicates, seed)
     with tempfile.TemporaryDirectory(prefix="semel-demo-") as work:
         ledger, calls = (db or Path(work, "semel.db")).absolute(), Path(work, "calls.txt")
-        return asyncio.run(_run(storm, kills, workers, seed, ledger, calls, console))
+        crew, tickets, seconds = asyncio.run(_run(storm, kills, workers, seed, ledger, calls, console))
+        made = Counter(calls.read_text().splitlines())
+    return Report(
+        sent=len(storm.deliveries),
+        distinct=storm.distinct,
+        redeliveries=storm.redeliveries,
+        producer_retries=storm.producer_retries,
+        kills_asked=kills,
+        kills=crew.landed,
+        unanswered=crew.unanswered,
+        tickets=tickets["all"],
+        doubled_tickets=tickets["all"] - tickets["different"],
+        lost_tickets=storm.distinct - tickets["different"],
+        calls=made.total(),
+        repeated_calls=made.total() - len(made),
+        lost_calls=storm.distinct - len(made),
+        duplicates_answered=crew.answers["duplicate"],
+        given_back=crew.answers["busy"] + crew.answers["retry"],
+        unexpected={s: n for s, n in crew.answers.items() if s not in (*FINAL, "busy", "retry")},
+        seconds=seconds,
+    )
 
 
 async def _run(
     storm: traffic.Storm, kills: int, workers: int, seed: int, ledger: Path, calls: Path, console: Console
-) -> Report:
+) -> tuple[Crew, dict[str, int], float]:
+    """Send it all. Returns the crew that did, the tickets that are there now, and the seconds it took."""
     await _create_tickets(ledger)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -86,27 +107,7 @@ async def _run(
         finally:
             showing.cancel()
         seconds = time.perf_counter() - begun
-    tickets = await _count_tickets(ledger)
-    made = Counter(calls.read_text().splitlines())
-    return Report(
-        sent=len(storm.deliveries),
-        distinct=storm.distinct,
-        redeliveries=storm.redeliveries,
-        producer_retries=storm.producer_retries,
-        kills_asked=kills,
-        kills=crew.landed,
-        unanswered=crew.unanswered,
-        tickets=tickets["all"],
-        doubled_tickets=tickets["all"] - tickets["different"],
-        lost_tickets=storm.distinct - tickets["different"],
-        calls=made.total(),
-        repeated_calls=made.total() - len(made),
-        lost_calls=storm.distinct - len(made),
-        duplicates_answered=crew.answers["duplicate"],
-        given_back=crew.answers["busy"] + crew.answers["retry"],
-        unexpected={s: n for s, n in crew.answers.items() if s not in (*FINAL, "busy", "retry")},
-        seconds=seconds,
-    )
+    return crew, await _count_tickets(ledger), seconds
 
 
 async def _show(progress: Progress, task: Any, crew: Crew) -> None:

@@ -108,6 +108,7 @@ class Worker:
         self._process: asyncio.subprocess.Process | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._dismissed = False
+        self._at_work = False  # this process has answered something
         self._killed: asyncio.Future[int] | None = None
 
     async def live(self, command: Sequence[str]) -> None:
@@ -116,6 +117,7 @@ class Worker:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
             )
+            self._at_work = False
             in_hand: set[int] = set()
             window = asyncio.Semaphore(WINDOW)
             self._feeding = asyncio.create_task(self._feed(self._process, in_hand, window))
@@ -134,8 +136,8 @@ class Worker:
                 raise SemelError(f"worker {self.number} ended by itself, with exit code {code}")
 
     async def kill(self) -> int:
-        """Kill the process without warning. Returns how many deliveries it had in hand."""
-        if self._process is None or self._dismissed or self._killed is not None:
+        """Kill the process without warning. Returns how many deliveries it had in hand; 0: not yet at work."""
+        if self._process is None or not self._at_work or self._dismissed or self._killed is not None:
             return 0
         self._killed = asyncio.get_running_loop().create_future()
         self._process.kill()
@@ -167,6 +169,7 @@ class Worker:
             if not line.endswith(b"\n"):
                 return  # cut off in the middle: not an answer
             number, status, after_s = line.decode().split()
+            self._at_work = True
             in_hand.discard(int(number))
             window.release()
             self._answered(int(number), status, float(after_s))

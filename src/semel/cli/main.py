@@ -114,8 +114,7 @@ def bench(
         typer.echo(measuring.as_json(report))
         return
     Console().print(measuring.as_table(report))
-    for name, why in report.missing.items():
-        typer.echo(f"{measuring.SCENARIOS[name].label.format(keys=keys)}: {why}")
+    typer.echo(measuring.legend(report))
 
 
 if __name__ == "__main__":

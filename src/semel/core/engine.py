@@ -74,7 +74,7 @@ class Engine:
         answers: list[list[Outcome]] = [[] for _ in deliveries]
         acts = self._plan(deliveries, answers)
         while acts:
-            acts, later = _first_of_each_key(acts)  # a copy in the same batch is decided after the first has settled
+            acts, later = _one_of_each(acts)  # a copy in the same batch is decided after the first has settled
             await self._claim(acts)
             await self._act_on(acts)
             for act in acts:
@@ -95,6 +95,9 @@ class Engine:
                 claims = [handler.claim_for(event) for handler in handlers]
             except MalformedEvent as error:
                 answers[index].append(Outcome("malformed", reason=str(error)))
+                continue
+            except Exception as error:  # of a key strategy that the user wrote: one bad event must not stop a batch
+                answers[index].append(Outcome("malformed", reason=f"no key: {type(error).__name__}: {error}"))
                 continue
             acts.append(Act(index, event, handlers[0], claims[0]))
             for handler, claim in zip(handlers[1:], claims[1:], strict=True):
@@ -208,10 +211,20 @@ class Engine:
             self._observe(boundary.value)
 
 
-def _first_of_each_key(acts: list[Act]) -> tuple[list[Act], list[Act]]:
-    first: dict[bytes, Act] = {}
-    later = [act for act in acts if first.setdefault(act.claim.digest, act) is not act]
-    return list(first.values()), later
+def _one_of_each(acts: list[Act]) -> tuple[list[Act], list[Act]]:
+    """The first act of each key and each subject, and the others: in order, as if they had come one after the other."""
+    taken: set[bytes] = set()
+    first: list[Act] = []
+    later: list[Act] = []
+    for act in acts:
+        claim = act.claim
+        mine = [claim.digest]
+        if claim.aliases or claim.order is not None:
+            mine += [alias.digest for alias in claim.aliases]
+            mine += [claim.order.subject] if claim.order is not None else []
+        (first if taken.isdisjoint(mine) else later).append(act)
+        taken.update(mine)
+    return first, later
 
 
 def _settlement(act: Act, ending: Ending) -> Settlement:

@@ -107,7 +107,7 @@ class Runner:
             if is_async:
                 value = await fn(act.event, context)
             else:
-                value = await self._in_thread(fn, act.event, context)
+                value = await self._in_thread(act, task, fn, context)
         except (Retry, Reject) as said:
             value = said
         except asyncio.CancelledError:
@@ -123,11 +123,26 @@ class Runner:
         self._at(Boundary.HANDLER_END)
         return _came_to(value)
 
-    def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+    async def _in_thread(self, act: Act, task: asyncio.Task[Any], fn: Callable[..., Any], context: Context) -> Any:
+        """A thread cannot be stopped: past its timeout it is still waited for, since what it comes to is the truth as
+        long as the lease lasts. It can look at `ctx.lost`."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="semel-handler")
-        context = contextvars.copy_context()
-        return self._loop.run_in_executor(self._threads, context.run, fn, *args)
+        variables = contextvars.copy_context()
+        running = self._loop.run_in_executor(self._threads, variables.run, fn, act.event, context)
+        while True:
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                if act.lost or not act.stopped or task.cancelling() > act.cancels:
+                    running.add_done_callback(_look_away)
+                    raise
+
+
+def _look_away(abandoned: asyncio.Future[Any]) -> None:
+    """Nobody waits for this outcome any more; it is refused."""
+    if not abandoned.cancelled():
+        abandoned.exception()
 
 
 def _came_to(value: Any) -> Ran:

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -117,10 +118,8 @@ class FolderSource:
         aside = self.path / REJECTED
         aside.mkdir(exist_ok=True)
         _write_whole((aside / name).with_suffix(".reason"), reason.encode())
-        try:
+        with suppress(FileNotFoundError):  # another reader was faster
             os.replace(self.path / name, aside / name)
-        except FileNotFoundError:
-            pass  # another reader was faster
         self._hidden.pop(name, None)
 
 

@@ -1,8 +1,8 @@
 """Made-up traffic of a Genesys Cloud organisation, as EventBridge delivers it: duplicated, late and out of order.
 
 The same seed gives the same bytes. Two kinds of copies are made. A *redelivery* has the same bytes: the transport sent
-it again. A *producer's retry* has the same `detail` in a new envelope, with another EventBridge `id` and `time`: Genesys
-sent it again because a reply was lost. Both are the same event.
+it again. A *producer's retry* has the same `detail` in a new envelope, with another EventBridge `id` and `time`: it was
+sent again because a reply was lost. Both are the same event.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
 
-BEGIN = datetime(2026, 3, 19, 22, 0, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 3, 19, 22, 0, tzinfo=UTC)
 STEP_MS = 7  # between two events: a contact centre with about 140 events a second
 REORDER_EVENTS = 8.0  # neighbours this far apart swap places
 SOON_EVENTS = 40.0  # how far behind its original a copy usually is

@@ -22,6 +22,10 @@ def _steady_ms() -> int:
 _EPOCH_MS = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000  # monotonic time, told as UTC
 
 
+NOBODY = 0  # the token of a key whose lease was released: no lease has it
+LETTERS = ("dead", "uncertain")
+
+
 class MemoryLedger:
     """Dictionaries under a lock. Nothing survives the process."""
 
@@ -34,6 +38,7 @@ class MemoryLedger:
         self._known: dict[bytes, Known] = {}
         self._subjects: dict[bytes, Subject] = {}
         self._about: dict[bytes, tuple[Claim, DeadLetter | None, int]] = {}
+        self._letters: list[Entry] = []  # they wait for a person, whatever becomes of their keys
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         with self._lock:
@@ -67,8 +72,10 @@ class MemoryLedger:
 
     async def entries(self, state: str | None = None, limit: int = 100) -> list[Entry]:
         with self._lock:
-            lines = (self._entry(digest) for digest in reversed(self._about))
-            return list(islice((line for line in lines if state in (None, line.state)), limit))
+            own = [self._entry(digest) for digest, (claim, *_) in self._about.items() if claim.digest == digest]
+            lines = [*(line for line in own if line.state not in LETTERS), *self._letters]
+            lines.sort(key=lambda line: line.at_ms)
+            return list(islice((line for line in reversed(lines) if state in (None, line.state)), limit))
 
     def _is_over(self, digest: bytes, now: int) -> bool:
         known = self._known[digest]
@@ -80,30 +87,46 @@ class MemoryLedger:
             case State.LEASED:
                 return False  # live, or in doubt
 
-    def _holds(self, lease: Lease) -> Known | None:
-        known = self._known.get(lease.claim.digest)
+    def _has(self, digest: bytes, lease: Lease) -> Known | None:
+        known = self._known.get(digest)
         return known if known is not None and known.token == lease.token else None
 
+    def _has_all_keys(self, lease: Lease) -> bool:
+        """Under an alias it is the same effect: whoever lost one of a lease's keys has lost the lease."""
+        return all(self._has(digest, lease) for digest in _digests(lease.claim))
+
+    def _has_subject(self, lease: Lease) -> bool:
+        if (order := lease.claim.order) is None:
+            return True
+        subject = self._subjects.get(order.subject)
+        return subject is not None and subject.token == lease.token and subject.holder is not None
+
     def _renew(self, lease: Lease, now: int) -> bool:
-        known = self._holds(lease)
+        known = self._has(lease.claim.digest, lease)
         if known is None or known.state is not State.LEASED:
+            return False
+        if not (self._has_all_keys(lease) and self._has_subject(lease)):
             return False
         known.until_ms = now + lease.claim.lease_ms
         return True
 
     def _settle(self, settlement: Settlement, now: int) -> bool:
         lease, outcome = settlement.lease, settlement.outcome
-        known = self._holds(lease)
+        known = self._has(lease.claim.digest, lease)
         if known is None:
             return False
         if known.state is not State.LEASED:
             return known.outcome == outcome if known.state is State.SETTLED else isinstance(outcome, Retry)
+        if not self._has_all_keys(lease):
+            return False
         match outcome:
             case Done() | Reject() | Uncertain():
                 known.state, known.outcome = State.SETTLED, outcome
                 known.until_ms = now + lease.claim.retention_ms
                 self._about[lease.claim.digest] = (lease.claim, settlement.letter, now)
                 self._settle_aliases(lease, known, now)
+                if not isinstance(outcome, Done):
+                    self._letters.append(self._entry(lease.claim.digest))
             case Retry():
                 known.state = State.WAITING
                 known.until_ms = now + round((outcome.after or 0) * 1000)
@@ -120,7 +143,7 @@ class MemoryLedger:
     def _release(self, lease: Lease, known: Known) -> None:
         if known.attempts > 1:
             known.state = State.LEASED if known.suspect else State.WAITING
-            known.until_ms, known.attempts = 0, known.attempts - 1
+            known.token, known.until_ms, known.attempts = NOBODY, 0, known.attempts - 1
             return
         for digest in _digests(lease.claim):
             del self._known[digest], self._about[digest]
@@ -128,11 +151,13 @@ class MemoryLedger:
     def _free_subject(self, lease: Lease, now: int, applied: bool) -> None:
         if (order := lease.claim.order) is None:
             return
-        subject = self._subjects[order.subject]
+        subject = self._subjects.setdefault(order.subject, Subject())
         if applied:
             subject.newest = order.position if subject.newest is None else max(subject.newest, order.position)
         if subject.token == lease.token:
-            subject.holder, subject.until_ms = None, now + lease.claim.retention_ms
+            subject.holder = None
+        if applied or subject.token == lease.token:
+            subject.until_ms = max(subject.until_ms, now + lease.claim.retention_ms)
 
     def _entry(self, digest: bytes) -> Entry:
         claim, letter, at_ms = self._about[digest]

@@ -57,6 +57,7 @@ class SqliteLedger:
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
         """The writer's own connection, for one handler: its writes and its settle are one savepoint of the group."""
         session = self._writer.open_session()
+        session.future.add_done_callback(lambda future: future.cancelled() or future.exception())  # also if nobody waits
         try:
             connection = await session.opened
         except asyncio.CancelledError:
@@ -67,6 +68,7 @@ class SqliteLedger:
             yield transaction
         except BaseException:
             transaction.close()
+            session.future.add_done_callback(_looked_at)  # what matters is what the handler raised
             session.end(keep=False)
             raise
         transaction.close()
@@ -90,3 +92,8 @@ class SqliteLedger:
         if self._clock is None:
             raise LedgerUnavailable("SQLite: the database is not open")
         return self._clock()
+
+
+def _looked_at(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 
@@ -17,6 +17,7 @@ SWEEP = 10  # records looked at for each key that a purge may forget: what is no
 
 _DONE, _DEAD, _UNCERTAIN = 1, 2, 3
 _CODES: dict[type, int] = {Done: _DONE, Reject: _DEAD, Uncertain: _UNCERTAIN}
+_Ended: TypeAlias = dict[tuple[bytes, int], tuple[int, bytes | None]]
 _NULL = NOTHING
 
 # ------------------------------------------------------------------------------------------------------------ claim
@@ -116,17 +117,17 @@ def _replace_lease(connection: apsw.Connection, digest: bytes, replaced: int, kn
 
 def settle(connection: apsw.Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
     """End leases whose token is the current one; what is final moves from the hot table to the record."""
-    final = [s for s in settlements if type(s.outcome) in _CODES]
+    final = [s for s in settlements if type(s.outcome) in _CODES and _has_all_keys(connection, s.lease)]
     ended = _end_leases(connection, final)
     _write_records(connection, final, ended, now)
     return [_settle_one(connection, settlement, ended, now) for settlement in settlements]
 
 
-def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> dict[tuple[bytes, int], int]:
-    """Take the leases away. Returns the attempts of each (key, token) that was the current one."""
+def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _Ended:
+    """Take the leases away. Returns attempts and fingerprint of each (key, token) that was the current one."""
     ended = {
-        (k, token): attempts
-        for k, token, attempts in _delete(connection, [(s.lease.claim.digest, s.lease.token) for s in final])
+        (k, token): (attempts, fp)
+        for k, token, attempts, fp in _delete(connection, [(s.lease.claim.digest, s.lease.token) for s in final])
     }
     twins = [
         (alias.digest, s.lease.token)
@@ -144,14 +145,14 @@ def _delete(connection: apsw.Connection, pairs: Sequence[tuple[bytes, int]]) -> 
     return select_in(
         connection,
         "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1"
-        " returning k, token, attempts",
+        " returning k, token, attempts, fp",
         [k for k, _ in pairs],
         [token for _, token in pairs],
     )
 
 
 def _write_records(
-    connection: apsw.Connection, final: Sequence[Settlement], ended: dict[tuple[bytes, int], int], now: int
+    connection: apsw.Connection, final: Sequence[Settlement], ended: _Ended, now: int
 ) -> None:
     records: list[Row] = []
     done: list[Row] = []
@@ -159,16 +160,20 @@ def _write_records(
     for settlement in final:
         lease = settlement.lease
         claim, token = lease.claim, lease.token
-        attempts = ended.get((claim.digest, token))
-        if attempts is None or token in written:
+        lived = ended.get((claim.digest, token))
+        if lived is None or token in written:
             continue
         written.add(token)
+        attempts, fp = lived
         code, result = _dump(settlement.outcome)
-        expires = now + claim.retention_ms
-        aliases = b"".join([alias.digest for alias in claim.aliases]) if claim.aliases else None
+        expires = swept = now + claim.retention_ms
+        aliases = None
+        if claim.aliases:
+            aliases = b"".join([alias.digest for alias in claim.aliases])
+            swept = max(swept, *[now + alias.retention_ms for alias in claim.aliases])  # an alias may outlive its key
         records.append(
             (
-                *(token, claim.digest, aliases, code, result, claim.fingerprint, attempts, now, expires),
+                *(token, claim.digest, aliases, code, result, fp, attempts, now, swept),
                 *(claim.tenant, claim.handler, claim.text),
             )
         )
@@ -183,9 +188,7 @@ def _write_records(
     insert_many(connection, "insert or replace into semel_done values {rows}", done)
 
 
-def _settle_one(
-    connection: apsw.Connection, settlement: Settlement, ended: dict[tuple[bytes, int], int], now: int
-) -> bool:
+def _settle_one(connection: apsw.Connection, settlement: Settlement, ended: _Ended, now: int) -> bool:
     lease, outcome = settlement.lease, settlement.outcome
     match outcome:
         case Retry():
@@ -193,7 +196,8 @@ def _settle_one(
         case Release():
             return _release(connection, lease, now)
         case _:
-            return (lease.claim.digest, lease.token) in ended or _already(connection, lease, outcome)
+            first = ended.pop((lease.claim.digest, lease.token), None)  # a second one in the batch compares outcomes
+            return first is not None or _already(connection, lease, outcome)
 
 
 def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool:
@@ -212,10 +216,13 @@ def _wait(connection: apsw.Connection, lease: Lease, until: int, now: int) -> bo
 
 
 def _release(connection: apsw.Connection, lease: Lease, now: int) -> bool:
-    """As if the claim had not been made: a first attempt leaves nothing, a later one its earlier attempts."""
+    """As if the claim had not been made: a first attempt leaves nothing, a later one its earlier attempts.
+
+    Token 0 is nobody's: whoever released cannot settle, renew or release once more.
+    """
     first = "delete from semel_lease where k = ? and token = ? and state = 1 and attempts = 1"
     later = (
-        "update semel_lease set state = iif(suspect, 1, 2), until = 0, attempts = attempts - 1"
+        "update semel_lease set token = 0, state = iif(suspect, 1, 2), until = 0, attempts = attempts - 1"
         " where k = ? and token = ? and state = 1 and attempts > 1 and until > 0"
     )
     held = _on_each_key(connection, lease, first) or _on_each_key(connection, lease, later)
@@ -226,6 +233,8 @@ def _release(connection: apsw.Connection, lease: Lease, now: int) -> bool:
 
 def _on_each_key(connection: apsw.Connection, lease: Lease, sql: str, *values: Any) -> bool:
     """Run a write that ends in `k = ? and token = ? …` for all keys of a lease; its own key decides."""
+    if not _has_all_keys(connection, lease):
+        return False
     for digest in digests_of(lease.claim):
         connection.execute(sql, (*values, digest, lease.token))
         if digest == lease.claim.digest and connection.changes() != 1:
@@ -233,18 +242,32 @@ def _on_each_key(connection: apsw.Connection, lease: Lease, sql: str, *values: A
     return True
 
 
+def _has_all_keys(connection: apsw.Connection, lease: Lease) -> bool:
+    """Under an alias it is the same effect: whoever lost one of a lease's keys has lost the lease."""
+    held = "select 1 from semel_lease where k = ? and token = ?"
+    return all(rows(connection, held, alias.digest, lease.token) for alias in lease.claim.aliases)
+
+
+def _has_subject(connection: apsw.Connection, lease: Lease) -> bool:
+    order = lease.claim.order
+    held = "select 1 from semel_subject where k = ? and token = ? and holder is not null"
+    return order is None or rows(connection, held, order.subject, lease.token) != []
+
+
 def _free_subject(connection: apsw.Connection, lease: Lease, now: int, applied: bool) -> None:
     order = lease.claim.order
     if order is None:
         return
+    until = now + lease.claim.retention_ms
     if applied:
         connection.execute(
-            "update semel_subject set newest = max(ifnull(newest, ?2), ?2) where k = ?1",
-            (order.subject, order.position),
+            "insert into semel_subject values (?1, ?2, null, 0, ?3) on conflict (k) do update"
+            " set newest = max(ifnull(newest, ?2), ?2), until = max(until, ?3)",
+            (order.subject, order.position, until),
         )
     connection.execute(
-        "update semel_subject set holder = null, until = ? where k = ? and token = ?",
-        (now + lease.claim.retention_ms, order.subject, lease.token),
+        "update semel_subject set holder = null, until = max(until, ?) where k = ? and token = ?",
+        (until, order.subject, lease.token),
     )
 
 
@@ -253,7 +276,10 @@ def _free_subject(connection: apsw.Connection, lease: Lease, now: int, applied: 
 
 def renew(connection: apsw.Connection, leases: Sequence[Lease], now: int) -> list[bool]:
     sql = "update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0"
-    return [_on_each_key(connection, lease, sql, now + lease.claim.lease_ms) for lease in leases]
+    return [
+        _has_subject(connection, lease) and _on_each_key(connection, lease, sql, now + lease.claim.lease_ms)
+        for lease in leases
+    ]
 
 
 def purge(connection: apsw.Connection, limit: int, now: int) -> int:

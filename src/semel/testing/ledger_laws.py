@@ -1,0 +1,37 @@
+"""The contract of a ledger: every sentence in the docstrings of `semel.ports`, as tests.
+
+A ledger binds it in a few lines, and nothing of it can be switched off:
+
+    class TestMyLedger(LedgerLaws):
+        @pytest.fixture
+        def harness(self) -> Harness:
+            clock = FakeClock()
+            return Harness(open=lambda: MyLedger("…", clock=clock), clock=clock, remote=partial(MyLedger, "…"))
+
+A store with its own clock leaves `clock` out and says `unit_ms=50`: the laws then wait. A TransactionalLedger binds
+`TransactionLaws` too, with a TransactionHarness.
+"""
+
+from __future__ import annotations
+
+from semel.ports import TransactionalLedger
+from semel.testing.harness import Caller
+from semel.testing.laws.claiming import ClaimLaws
+from semel.testing.laws.keeping import KeepLaws
+from semel.testing.laws.ordering import OrderLaws
+from semel.testing.laws.racing import RaceLaws
+from semel.testing.laws.settling import SettleLaws
+from semel.testing.laws.transactions import TransactionLaws
+
+__all__ = ["LedgerLaws", "TransactionLaws"]
+
+
+class LedgerLaws(ClaimLaws, SettleLaws, OrderLaws, KeepLaws, RaceLaws):
+    """All laws that every ledger keeps."""
+
+    def test_it_says_what_it_is_and_keeps_the_laws_of_that(self, ledger: Caller) -> None:
+        traits = ledger.ledger.traits
+        assert traits.name
+        assert traits.transactional == isinstance(ledger.ledger, TransactionalLedger)
+        assert traits.transactional == isinstance(self, TransactionLaws), "more abilities, more laws"
+        assert traits.durable or traits.caveat

@@ -1,0 +1,221 @@
+"""What each effect promises when a holder vanishes. Here a holder vanishes by leaving its lease to lapse."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.apps import app_on, both_ledgers, message, run
+
+from semel import Context, Event, Retry, Semel, keys
+from semel.values.claim import Granted
+
+LEASE_S = 0.1
+
+
+async def vanish(app: Semel, body: dict[str, Any], times: int = 1) -> None:
+    """Claim as a worker does, and never come back."""
+    handler = app._router.handlers[0]
+    from semel.app import to_bytes
+    from semel.wiring import decode
+
+    for _ in range(times):
+        (verdict,) = await app.ledger.claim([handler.claim_for(decode(to_bytes(body)))])
+        assert isinstance(verdict, Granted)
+        await asyncio.sleep(LEASE_S + 0.02)
+
+
+@both_ledgers
+def test_park_never_runs_again_and_lists_what_is_in_doubt(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+            runs: list[int] = []
+
+            @app.on("**", effect="park")
+            async def charge(event: Event, ctx: Context) -> None:
+                runs.append(ctx.attempt)
+
+            body = message("a")
+            await vanish(app, body)
+            outcome = await app.process(body)
+            assert outcome.status == "uncertain"
+            assert (await app.process(body)).status == "duplicate"
+            (entry,) = await app.entries("uncertain")
+            assert (entry.text, entry.key) == ("a", outcome.key)
+            assert entry.event is not None
+            assert runs == []
+
+    run(story())
+
+
+@both_ledgers
+@pytest.mark.parametrize(
+    ("probe", "status", "ran"),
+    [("happened", "done", 0), (Retry(), "done", 1), (None, "uncertain", 0), (ValueError("down"), "uncertain", 0)],
+    ids=["it happened", "it did not", "unknown", "the probe fails"],
+)
+def test_a_probe_decides_what_became_of_a_vanished_run(
+    ledger: str, tmp_path: Path, probe: Any, status: str, ran: int
+) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+            runs: list[int] = []
+
+            async def look(event: Event, ctx: Context) -> Any:
+                if isinstance(probe, Exception):
+                    raise probe
+                return probe
+
+            @app.on("**", effect="park", probe=look)
+            async def charge(event: Event, ctx: Context) -> None:
+                runs.append(ctx.attempt)
+
+            body = message()
+            await vanish(app, body)
+            assert (await app.process(body)).status == status
+            assert len(runs) == ran
+
+    run(story())
+
+
+@both_ledgers
+def test_park_treats_an_exception_as_in_doubt_and_an_explicit_retry_as_not_done(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+
+            @app.on("**", effect="park")
+            async def charge(event: Event, ctx: Context) -> str:
+                if event.body["how"] == "raise":
+                    raise OSError("reset")
+                if ctx.attempt == 1:
+                    raise Retry(after=0)
+                return "ok"
+
+            raised = message(how="raise")
+            assert (await app.process(raised)).status == "uncertain"
+            later = message(how="retry")
+            assert (await app.process(later)).status == "retry"
+            assert (await app.process(later)).result == "ok"
+
+    run(story())
+
+
+@both_ledgers
+def test_keyed_tries_again_with_the_same_key_until_four_fifths_of_the_window(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+            seen: list[str] = []
+
+            @app.on("**", effect="keyed", window=1.0)
+            async def send(event: Event, ctx: Context) -> None:
+                seen.append(ctx.key)
+                raise Retry(after=0)
+
+            body = message()
+            await vanish(app, body)
+            assert (await app.process(body)).status == "retry"
+            assert (await app.process(body)).status == "retry"
+            assert len(set(seen)) == 1
+            await asyncio.sleep(0.75)
+            outcome = await app.process(body)
+            assert outcome.status == "uncertain"
+            assert "forgotten the key" in outcome.reason
+            assert len(seen) == 2
+
+    run(story())
+
+
+@both_ledgers
+def test_fenced_gets_a_higher_token_with_every_grant(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+            tokens: list[int] = []
+
+            @app.on("**", effect="fenced")
+            async def write(event: Event, ctx: Context) -> None:
+                tokens.append(ctx.token)
+                if len(tokens) < 3:
+                    raise Retry(after=0)
+
+            body = message()
+            for _ in range(3):
+                await app.process(body)
+            await app.process(message())
+            assert tokens == sorted(set(tokens))
+            assert len(tokens) == 4
+
+    run(story())
+
+
+@both_ledgers
+def test_a_crash_counts_as_an_attempt_and_a_poison_event_dies(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+            runs: list[int] = []
+
+            @app.on("**", max_attempts=2)
+            async def handle(event: Event, ctx: Context) -> None:
+                runs.append(ctx.attempt)
+
+            body = message()
+            await vanish(app, body, times=2)
+            outcome = await app.process(body)
+            assert outcome.status == "dead"
+            assert outcome.reason.startswith("gave up after 2 attempts")
+            assert runs == []
+            assert len(await app.entries("dead")) == 1
+
+    run(story())
+
+
+@both_ledgers
+def test_what_vanished_together_is_run_one_by_one(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=0.3) as app:
+            running = 0
+            attempts: list[int] = []
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None:
+                nonlocal running
+                running += 1
+                assert running == 1
+                # nobody else's attempt is counted while this one, which may be the killer, runs
+                states = {entry.text: entry.attempts for entry in await app.entries("leased")}
+                attempts.append(sum(states.values()))
+                await asyncio.sleep(0.01)
+                running -= 1
+
+            handler = app._router.handlers[0]
+            from semel.app import to_bytes
+            from semel.wiring import decode
+
+            bodies = [message() for _ in range(5)]
+            await app.ledger.claim([handler.claim_for(decode(to_bytes(body))) for body in bodies])
+            await asyncio.sleep(0.35)
+            outcomes = await app.process_many(bodies)
+            assert {outcome.status for outcome in outcomes} == {"done"}
+            # the one that runs is in its second attempt; those that wait have only their first, counted by the crash
+            assert attempts == [2 + 4, 2 + 3, 2 + 2, 2 + 1, 2]
+
+    run(story())
+
+
+@both_ledgers
+def test_the_key_is_fixed_before_the_handler_sees_the_event(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+
+            @app.on("**", key=keys.fields("data.conversation"))
+            async def handle(event: Event, ctx: Context) -> None:
+                event.body["conversation"] = "another"
+                event.document["id"] = "another"
+
+            body = message(conversation="c")
+            assert (await app.process(body)).status == "done"
+            assert (await app.process(body)).status == "duplicate"
+            assert (await app.process(message(conversation="another"))).status == "done"
+
+    run(story())
