@@ -182,9 +182,17 @@ class Semel:
         self, bodies: Iterable[Body], *, tenant: str | None = None, origin: str | None = None
     ) -> list[Outcome]:
         """A batch of deliveries: one round trip for all claims. A malformed one is an outcome, not an error."""
-        return await self._engine().process(
-            [body if isinstance(body, Message) else self._lenient(body, tenant, origin) for body in bodies]
-        )
+        messages: list[Message] = []
+        unfit: dict[int, Outcome] = {}
+        for index, body in enumerate(bodies):
+            try:
+                messages.append(self._message(body, tenant, origin))
+            except MalformedEvent as error:
+                unfit[index] = Outcome("malformed", reason=str(error))
+        outcomes = await self._engine().process(messages)
+        for index, outcome in unfit.items():  # in order, so that each comes to stand where its body stood
+            outcomes.insert(index, outcome)
+        return outcomes
 
     def process_sync(self, body: Body, *, tenant: str | None = None, origin: str | None = None) -> Outcome:
         """`process` for code without an event loop. One loop is kept alive underneath."""
@@ -245,12 +253,6 @@ class Semel:
         self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None
     ) -> Message:
         return Message(to_bytes(body), tenant or "", origin or "", headers)
-
-    def _lenient(self, body: Body, tenant: str | None, origin: str | None) -> Message:
-        try:
-            return self._message(body, tenant, origin)
-        except MalformedEvent:
-            return Message(b"")  # decoded, and refused, with the others
 
 
 def to_bytes(body: Body) -> bytes:

@@ -17,7 +17,7 @@ class FaultyLine:
         self.lost_replies = 0  # the next settles reach the store, but their answers do not come back
         self.cut = set[str]()  # calls of these names do not reach the store
         self.landed = 0
-        app.ledger = self  # type: ignore[assignment]
+        app.ledger = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)

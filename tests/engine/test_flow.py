@@ -266,7 +266,10 @@ def test_a_malformed_body_is_an_error_alone_and_an_outcome_in_a_batch_and_leaves
             bad = b'{"id":"x","type":"t","data":{"a":1,"a":2}}'
             with pytest.raises(MalformedEvent, match="'a' stands twice"):
                 await app.process(bad)
-            outcomes = await app.process_many([bad, message("ok"), float("nan"), {"id": "y", "type": "t", "n": {1}}])
+            unfit: list[Any] = [1.5, {"id": "y", "type": "t", "n": {1}}]
+            outcomes = await app.process_many([bad, message("ok"), *unfit])
+            assert "not float" in outcomes[2].reason
+            assert "cannot be written as JSON" in outcomes[3].reason
             assert [outcome.status for outcome in outcomes] == ["malformed", "done", "malformed", "malformed"]
             assert [entry.text for entry in await app.entries()] == ["ok"]
 

@@ -11,7 +11,12 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 from tests.engine.faults import FaultyLine
 
-from semel import Context, Event, LedgerUnavailable, Retry
+from semel import Context, Event, LedgerUnavailable, Retry, Semel
+
+
+async def no_lease_left(app: Semel) -> None:
+    while await app.entries("leased"):  # noqa: ASYNC110 - the ledger is asked, there is no event to wait for
+        await asyncio.sleep(0.01)
 
 
 @both_ledgers
@@ -226,8 +231,7 @@ def test_a_cancelled_caller_leaves_the_event_as_its_effect_allows(
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
-            while await app.entries("leased"):
-                await asyncio.sleep(0.01)
+            await no_lease_left(app)
             assert (await app.process(body)).status == then
             assert len(await app.entries("uncertain")) == (1 if effect == "park" else 0)
 
@@ -250,8 +254,7 @@ def test_a_caller_cancelled_before_its_claim_was_answered_leaves_no_lease(ledger
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
-            while await app.entries("leased"):  # the claim was on its way; its lease comes back by itself
-                await asyncio.sleep(0.01)
+            await no_lease_left(app)  # the claim was on its way; its lease comes back by itself
             outcome = await app.process(body)
             assert (outcome.status, outcome.result) == ("done", 1)
 

@@ -44,7 +44,7 @@ def test_writes_commit_with_the_settle(tmp_path: Path) -> None:
     assert sorted(tickets(tmp_path)) == sorted(f"t{n}" for n in range(50))
 
 
-@pytest.mark.parametrize("how", ["raise", "retry", "reject", "timeout", "commit", "rollback", "begin-later"])
+@pytest.mark.parametrize("how", ["raise", "retry", "reject", "timeout", "commit", "rollback", "begin", "savepoint"])
 def test_a_run_that_does_not_succeed_leaves_no_writes(tmp_path: Path, how: str) -> None:
     async def story() -> None:
         async with app_on("sqlite", tmp_path, random=lambda: 0.0) as app:
@@ -68,8 +68,10 @@ def test_a_run_that_does_not_succeed_leaves_no_writes(tmp_path: Path, how: str) 
                         ctx.tx.execute("commit")
                     case "rollback":
                         ctx.tx.execute("rollback")
-                    case "begin-later":
+                    case "begin":
                         ctx.tx.execute("rollback; begin; insert into ticket values ('smuggled')")
+                    case "savepoint":
+                        ctx.tx.execute("rollback; begin; savepoint handler; insert into ticket values ('smuggled')")
 
             body = message("t", type="ticket")
             neighbour = message("n", type="ticket")

@@ -48,6 +48,9 @@ class Harness:
     unit_ms: int = 1000
     """The laws' times are multiples of this, and at least 10. With a clock that cannot be moved take about 50."""
 
+    dispose: Callable[[], None] = lambda: None
+    """Called when the store is needed no more."""
+
     namespace: str = field(default_factory=lambda: uuid4().hex)
 
     @property

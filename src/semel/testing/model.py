@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Stale, Verdict
-from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.outcome import Done, Ending, Final, Release, Retry
 
 OPEN = "either answer is right"
 
@@ -48,6 +48,7 @@ class Model:
         self.lives: dict[bytes, Life] = {}
         self.topics: dict[bytes, Topic] = {}
         self.letters: list[tuple[bytes, Final]] = []
+        self.ended: dict[int, Ending] = {}
 
     # ------------------------------------------------------------------------------------------------------- claim
 
@@ -97,8 +98,9 @@ class Model:
     def settle(self, lease: Lease, ending: Ending, now: int) -> bool | str:
         """What settle answers. `OPEN` where the port leaves it open; nothing changes then."""
         if not self._holds(lease):
-            return self._settled_before(lease, ending, now)
+            return self._ended_before(lease, ending, now)
         life, claim = self.lives[lease.claim.digest], lease.claim
+        self.ended[lease.token] = ending
         match ending:
             case Retry():
                 life.state, life.until, life.ending = "waiting", now + round((ending.after or 0) * 1000), ending
@@ -154,12 +156,11 @@ class Model:
     def _mine(self, lease: Lease) -> tuple[int, Life]:
         return lease.token, self.lives[lease.claim.digest]
 
-    def _settled_before(self, lease: Lease, ending: Ending, now: int) -> bool | str:
-        life = self.lives.get(lease.claim.digest)
+    def _ended_before(self, lease: Lease, ending: Ending, now: int) -> bool | str:
+        """A lost reply may be followed by a second settle. Who remembers it longer than must be is free to say so."""
+        life = self._alive(lease.claim.digest, now)
         if life is None or life.token != lease.token:
-            return OPEN if isinstance(ending, Release | Done | Reject | Uncertain) else False
-        if life.state == "settled" and life.kept_until[lease.claim.digest] <= now:
-            return OPEN if life.ending == ending else False
+            return OPEN if self.ended.get(lease.token) == ending and not isinstance(ending, Retry) else False
         if isinstance(ending, Retry) and isinstance(life.ending, Retry):
             return True if life.ending == ending else OPEN
         return life.state == "settled" and life.ending == ending

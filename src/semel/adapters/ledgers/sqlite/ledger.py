@@ -57,7 +57,6 @@ class SqliteLedger:
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
         """The writer's own connection, for one handler: its writes and its settle are one savepoint of the group."""
         session = self._writer.open_session()
-        session.future.add_done_callback(lambda future: future.cancelled() or future.exception())  # also if nobody waits
         try:
             connection = await session.opened
         except asyncio.CancelledError:

@@ -151,9 +151,7 @@ def _delete(connection: apsw.Connection, pairs: Sequence[tuple[bytes, int]]) -> 
     )
 
 
-def _write_records(
-    connection: apsw.Connection, final: Sequence[Settlement], ended: _Ended, now: int
-) -> None:
+def _write_records(connection: apsw.Connection, final: Sequence[Settlement], ended: _Ended, now: int) -> None:
     records: list[Row] = []
     done: list[Row] = []
     written: set[int] = set()

@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 
 from semel.adapters.ledgers.sqlite import store
+from semel.adapters.ledgers.sqlite.writer import ENDED_ITSELF
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import TransactionOver
 
@@ -62,7 +63,7 @@ class SqliteTransaction:
         if settlement.lease.token != self._lease.token:
             raise TransactionOver("a transaction settles the lease that it was opened for")
         if not self._connection.in_transaction:
-            raise TransactionOver("the handler ended its transaction itself; it commits when the handler returns")
+            raise TransactionOver(ENDED_ITSELF)
         (self.settled,) = store.settle(self._connection, [settlement], self._now())
         return self.settled
 

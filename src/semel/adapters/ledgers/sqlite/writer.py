@@ -20,6 +20,7 @@ from semel.values.errors import LedgerUnavailable, TransactionOver
 
 T = TypeVar("T")
 
+ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
 SESSIONS_S = 0.02  # how long a group goes on starting handlers' transactions before it commits
 
 
@@ -70,11 +71,12 @@ class Session(Job):
         while not self.ended.wait(1.0):
             if self.loop.is_closed():
                 break
-        if not connection.in_transaction:
-            raise TransactionOver("the handler ended its transaction itself; it commits when the handler returns")
-        if not self.keep:
-            connection.execute("rollback to handler")
-        connection.execute("release handler")
+        try:
+            if not self.keep:
+                connection.execute("rollback to handler")
+            connection.execute("release handler")
+        except apsw.SQLError:
+            raise TransactionOver(ENDED_ITSELF) from None
 
     def end(self, keep: bool) -> None:
         self.keep = keep
@@ -101,6 +103,7 @@ class Writer:
         self._starting = threading.Lock()
         self._connection: apsw.Connection | None = None
         self._in_session = False  # while a handler has the connection, a COMMIT is refused
+        self._rolled_back = False
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         job = Job(work)
@@ -174,9 +177,13 @@ class Writer:
         if self._connection is None:
             self._connection = self._connect()
             self._connection.set_commit_hook(lambda: self._in_session)
+            self._connection.set_rollback_hook(self._note_rollback)
         # IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written.
         self._connection.execute("begin immediate")
         return self._connection
+
+    def _note_rollback(self) -> None:
+        self._rolled_back = True
 
     def _run_and_commit(self, connection: apsw.Connection, group: list[Job]) -> tuple[list[Job], list[Job]]:
         try:
@@ -185,11 +192,13 @@ class Writer:
             for job in group:
                 if taken and isinstance(job, Session) and time.monotonic() - begun > SESSIONS_S:
                     break
-                self._in_session = isinstance(job, Session)
+                self._in_session, self._rolled_back = isinstance(job, Session), False
                 try:
                     job.run(connection)
                 finally:
                     self._in_session = False
+                if self._rolled_back:  # also the work of the others in this group is gone
+                    raise TransactionOver(ENDED_ITSELF)
                 taken += 1
             if self._observe is not None:
                 self._observe("before_commit")

@@ -1,0 +1,133 @@
+"""The loop around the flow: what the source is told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.engine.apps import app_on, both_ledgers, message, run
+from tests.engine.faults import FaultyLine
+
+from semel import Context, Event, Reject, Retry
+from semel.ports import Delivery
+
+
+class Parcel:
+    """A delivery that writes down what it is told."""
+
+    def __init__(self, body: bytes, told: list[tuple[str, object]]) -> None:
+        self.body = body
+        self.tenant = ""
+        self._told = told
+
+    async def ack(self) -> None:
+        self._told.append(("ack", None))
+
+    async def retry(self, after_s: float) -> None:
+        self._told.append(("retry", after_s))
+
+    async def reject(self, reason: str) -> None:
+        self._told.append(("reject", reason))
+
+
+class Parcels:
+    """A source that ends."""
+
+    def __init__(self, *bodies: Any) -> None:
+        self.told: list[tuple[str, object]] = []
+        self._waiting = [
+            Parcel(body if isinstance(body, bytes) else json.dumps(body).encode(), self.told) for body in bodies
+        ]
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        return taken
+
+
+@both_ledgers
+def test_the_source_is_told_what_to_do_with_each_delivery(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+
+            @app.on("t")
+            async def handle(event: Event, ctx: Context) -> None:
+                match event.body["how"]:
+                    case "retry":
+                        raise Retry(after=3)
+                    case "reject":
+                        raise Reject("never")
+
+            def of(how: str, **more: Any) -> dict[str, Any]:
+                return message(more.get("id"), type="t", how=how)
+
+            source = Parcels(
+                of("done", id="a"), of("done", id="a"), of("conflict", id="a"), of("retry"), of("reject"),
+                message(type="unknown"), b"{",
+            )  # fmt: skip
+            assert await app.worker(source).run() == 7
+            assert [told for told, _ in source.told] == ["ack", "ack", "reject", "retry", "ack", "ack", "reject"]
+            assert source.told[3] == ("retry", 3)
+            assert len(await app.entries("dead")) == 1
+
+    run(story())
+
+
+@both_ledgers
+def test_everything_goes_back_when_the_ledger_cannot_be_asked(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+            line = FaultyLine(app)
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None: ...
+
+            line.cut = {"claim"}
+            source = Parcels(message(), message())
+            await app.worker(source).run()
+            assert line.landed == 1
+            assert [told for told, _ in source.told] == ["retry", "retry"]
+
+    run(story())
+
+
+@both_ledgers
+def test_nothing_is_acknowledged_before_it_is_settled(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        order: list[str] = []
+        async with app_on(ledger, tmp_path, observe=order.append) as app:
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None:
+                order.append("handler")
+
+            source = Parcels(message())
+            await app.worker(source).run()
+            flow = [at for at in order if not at.endswith("_commit")]
+            assert flow == [
+                *("before_claim", "after_claim", "handler_start", "handler", "handler_end"),
+                *("before_settle", "after_settle", "before_ack", "after_ack"),
+            ]
+            assert len(await app.entries("done")) == 1
+
+    run(story())
+
+
+@both_ledgers
+def test_a_stopped_worker_answers_what_it_has_received(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None:
+                worker.stop()
+                await asyncio.sleep(0.05)
+
+            source = Parcels(*[message() for _ in range(150)])
+            worker = app.worker(source)
+            assert await worker.run() == 100
+            assert [told for told, _ in source.told] == ["ack"] * 100
+
+    run(story())
