@@ -1,22 +1,44 @@
 """Semel: contact-centre events act once, customer messages go out once."""
 
-from semel.app import Semel
-from semel.core.act import Context
-from semel.values import keys
-from semel.values.effect import Guarantee
-from semel.values.errors import (
-    ConfigError,
-    LedgerUnavailable,
-    MalformedEvent,
-    NoKey,
-    SemelError,
-    TransactionOver,
-)
-from semel.values.event import Event
-from semel.values.keys import latest
-from semel.values.outcome import Outcome, Reject, Retry
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semel.app import Semel
+    from semel.core.act import Context
+    from semel.values import keys
+    from semel.values.effect import Guarantee
+    from semel.values.errors import (
+        ConfigError,
+        LedgerUnavailable,
+        MalformedEvent,
+        NoKey,
+        SemelError,
+        TransactionOver,
+    )
+    from semel.values.event import Event
+    from semel.values.keys import latest
+    from semel.values.outcome import Outcome, Reject, Retry
 
 __version__ = "0.1.0"
+
+# Loaded when first used: whoever imports only values or errors does not pay for asyncio, and a Lambda starts cold.
+_HOME = {
+    "ConfigError": "semel.values.errors",
+    "Context": "semel.core.act",
+    "Event": "semel.values.event",
+    "Guarantee": "semel.values.effect",
+    "LedgerUnavailable": "semel.values.errors",
+    "MalformedEvent": "semel.values.errors",
+    "NoKey": "semel.values.errors",
+    "Outcome": "semel.values.outcome",
+    "Reject": "semel.values.outcome",
+    "Retry": "semel.values.outcome",
+    "Semel": "semel.app",
+    "SemelError": "semel.values.errors",
+    "TransactionOver": "semel.values.errors",
+    "latest": "semel.values.keys",
+}
 
 __all__ = [
     "ConfigError",
@@ -35,3 +57,18 @@ __all__ = [
     "keys",
     "latest",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "keys":
+        found: Any = import_module("semel.values.keys")
+    elif name in _HOME:
+        found = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'semel' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -19,8 +19,14 @@ BATCH_MAX = 500  # one statement's worth; larger batches only make the first cal
 class Batcher(Generic[Asked, Answer]):
     """One lane to the ledger, on one event loop."""
 
-    def __init__(self, call: Callable[[Sequence[Asked]], Awaitable[list[Answer]]]) -> None:
+    def __init__(
+        self,
+        call: Callable[[Sequence[Asked]], Awaitable[list[Answer]]],
+        unwanted: Callable[[list[Answer]], None] | None = None,
+    ) -> None:
+        """`unwanted` is told the answers whose caller has gone away."""
         self._call = call
+        self._unwanted = unwanted
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Sequence[Asked], asyncio.Future[list[Answer]]]] = []
         self._in_flight: asyncio.Task[None] | None = None
@@ -57,9 +63,12 @@ class Batcher(Generic[Asked, Answer]):
         else:
             start = 0
             for group, future in sending:
-                if not future.done():
-                    future.set_result(answers[start : start + len(group)])
+                mine = answers[start : start + len(group)]
                 start += len(group)
+                if not future.done():
+                    future.set_result(mine)
+                elif self._unwanted is not None:
+                    self._unwanted(mine)
         finally:
             self._in_flight = None
             if self._waiting:

@@ -61,7 +61,7 @@ class Engine:
         self._random = random
         self._observe = observe
         self._loop = asyncio.get_running_loop()
-        self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim)
+        self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim, self._release_unwanted)
         self._settlements: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
         self._runner = Runner(ledger, self._heartbeat, concurrency, self._at)
@@ -109,7 +109,7 @@ class Engine:
         """Ask for all leases in one round trip; what is not granted is answered here."""
         self._at(Boundary.BEFORE_CLAIM)
         asked_at = self._loop.time()
-        verdicts = await self._ask_for_leases([act.claim for act in acts])
+        verdicts = await self._claims.ask([act.claim for act in acts])
         self._at(Boundary.AFTER_CLAIM)
         for act, verdict in zip(acts, verdicts, strict=True):
             match verdict:
@@ -125,7 +125,7 @@ class Engine:
         given back, then claimed and run by itself after the rest, so that it takes no others along."""
         granted = [act for act in acts if act.granted is not None]
         suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
-        settling = Settling(self._settlements, self._at)
+        settling = Settling(self._settlements, self._at, early=len(granted) > 1)
         run = partial(self._run, settling)
         try:
             if suspects:
@@ -165,18 +165,9 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------- its parts
 
-    async def _ask_for_leases(self, claims: list[Claim]) -> list[Verdict]:
-        asked = self._claims.ask(claims)
-        try:
-            return await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            asked.add_done_callback(self._release_unwanted)  # the answer still comes: leases go back unused
-            raise
-
-    def _release_unwanted(self, asked: asyncio.Future[list[Verdict]]) -> None:
-        if asked.cancelled() or asked.exception() is not None:
-            return
-        unwanted = [Settlement(verdict.lease, Release()) for verdict in asked.result() if isinstance(verdict, Granted)]
+    def _release_unwanted(self, verdicts: list[Verdict]) -> None:
+        """Whoever asked was cancelled before the answer came: leases go back unused."""
+        unwanted = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
         if unwanted:
             _ignore_failure(self._settlements.ask(unwanted))
 

@@ -18,9 +18,11 @@ AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giv
 class Settling:
     """The settles under way. An act whose settle is refused gets no answer: someone else has it now."""
 
-    def __init__(self, lane: Batcher[Settlement, bool], at: Callable[[Boundary], None]) -> None:
+    def __init__(self, lane: Batcher[Settlement, bool], at: Callable[[Boundary], None], early: bool) -> None:
+        """`early`: what has ended is settled while others still run; a lone act need not."""
         self._lane = lane
         self._at = at
+        self._early = early
         self._loop = asyncio.get_running_loop()
         self._next: list[tuple[Act, Settlement]] = []
         self._under_way: list[tuple[list[tuple[Act, Settlement]], asyncio.Future[list[bool]]]] = []
@@ -29,7 +31,7 @@ class Settling:
         """Settle soon: with everything else that ends in this tick."""
         self._at(Boundary.BEFORE_SETTLE)
         act.settling = True
-        if not self._next:
+        if self._early and not self._next:
             self._loop.call_soon(self._send)
         self._next.append((act, settlement))
 

@@ -53,7 +53,9 @@ class OrderLaws(Binding):
         ledger.do(_at(harness, 2), b"2")
         assert ledger.claim(_at(harness, 1)) == Settled(Done(b"1"))
 
-    @pytest.mark.parametrize("ending", [Retry(0), Reject("no"), Uncertain("?"), Release()], ids=lambda e: type(e).__name__)
+    @pytest.mark.parametrize(
+        "ending", [Retry(0), Reject("no"), Uncertain("?"), Release()], ids=lambda e: type(e).__name__
+    )
     def test_a_position_is_applied_only_when_done(self, harness: Harness, ledger: Caller, ending: Ending) -> None:
         assert ledger.settle(ledger.grant(_at(harness, 5)), ending) is True
         ledger.do(_at(harness, 4))

@@ -42,9 +42,7 @@ class RaceLaws(Binding):
     def run(self, how: str, opener: Callable[[], Ledger]) -> Run:
         return lambda race: (race_threads if how == "threads" else race_processes)(opener, race)
 
-    def test_the_first_claim_wins_and_every_racer_gets_a_verdict(
-        self, harness: Harness, racers: int, run: Run
-    ) -> None:
+    def test_the_first_claim_wins_and_every_racer_gets_a_verdict(self, harness: Harness, racers: int, run: Run) -> None:
         rounds = [_long(harness.claims(KEYS, f"round {at}")) for at in range(ROUNDS)]
         race = [[Round(claims=_rotated(claims, racer)) for claims in rounds] for racer in range(racers)]
         answers = run(race)

@@ -172,7 +172,7 @@ class TransactionLaws(Binding):
         for name in harness.meddle:
             claim = harness.claim(name)
             granted = ledger.grant(claim)
-            neighbours = [ledger.grant(harness.claim(f"{name} beside {at}")) for at in range(4)] if beside else []
+            neighbours = [ledger.grant(harness.claim(f"{name} beside {at}")) for at in range(6)] if beside else []
             kept, answers = ledger.run(self._meddle(harness, ledger, name, granted, neighbours, careless))
             written = set(harness.written())
             settled = ledger.claim(claim) == Settled(Done(name.encode()))
@@ -182,6 +182,8 @@ class TransactionLaws(Binding):
             for one, answer in zip(neighbours, answers, strict=True):
                 done = ledger.claim(one.lease.claim) == Settled(Done())
                 assert done == (answer is True), f"{name}: what a neighbour was answered is what is known"
+            for at, one in enumerate(neighbours[:4]):
+                assert (one.lease.claim.text in written) == (answers[at] is True), f"{name}: a neighbour's writes"
 
     async def _meddle(
         self,
@@ -192,10 +194,20 @@ class TransactionLaws(Binding):
         neighbours: list[Granted],
         careless: bool,
     ) -> tuple[bool, list[object]]:
-        settles = [asyncio.ensure_future(ledger.ledger.settle([Settlement(one.lease, Done())])) for one in neighbours]
+        def runs(some: list[Granted]) -> list[asyncio.Task[bool]]:
+            handlers = [_handle(harness, ledger, one, Done(), [one.lease.claim.text]) for one in some]
+            return [asyncio.create_task(handler) for handler in handlers]
+
+        before = runs(neighbours[:2])
+        settles = [
+            asyncio.ensure_future(ledger.ledger.settle([Settlement(one.lease, Done())])) for one in neighbours[4:]
+        ]
         kept = False
+        after: list[asyncio.Task[bool]] = []
+        await asyncio.sleep(0)
         with suppress(Exception):
             async with _of(ledger).transaction(granted.lease) as transaction:
+                after = runs(neighbours[2:4])
                 await harness.write(transaction.handle, f"{name} before")
                 try:
                     await harness.meddle[name](transaction.handle)
@@ -209,7 +221,7 @@ class TransactionLaws(Binding):
                 settlement = Settlement(granted.lease, Done(name.encode()))
                 settled = await transaction.settle(settlement)
             kept = settled
-        answers = await asyncio.gather(*settles, return_exceptions=True)
+        answers = await asyncio.gather(*before, *after, *settles, return_exceptions=True)
         return kept, [answer[0] if isinstance(answer, list) else answer for answer in answers]
 
     # ----------------------------------------------------------------------------------------------- concurrency

@@ -27,6 +27,7 @@ def open_database(path: str, synchronous: str) -> apsw.Connection:
     connection = apsw.Connection(path, statementcachesize=STATEMENTS)
     try:
         connection.set_busy_handler(_BusyHandler(BUSY_S))
+        _check_owner(connection, path)
         _set_wal(connection)
         for pragma in (
             f"synchronous={synchronous}",
@@ -72,21 +73,28 @@ def _set_wal(connection: apsw.Connection) -> None:
             time.sleep(random.uniform(0.001, 0.01))
 
 
+def _check_owner(connection: apsw.Connection, path: str) -> tuple[int, int]:
+    """The file's mark, which is ours or nobody's: a file that belongs to others is left as it is."""
+    with connection:  # a savepoint: both from the same moment, though another process may be making the schema
+        mark = owner, version = connection.pragma("application_id"), connection.pragma("user_version")
+    if owner not in (0, APPLICATION_ID) or (owner == 0 and version != 0):
+        raise LedgerUnavailable(
+            f"{path} belongs to another application (application_id {owner:#x}, user_version {version}): use another file"
+        )
+    if owner == APPLICATION_ID and version != SCHEMA_VERSION:
+        raise LedgerUnavailable(
+            f"{path} has schema version {version}, this Semel knows {SCHEMA_VERSION}: "
+            "use the Semel that wrote it, or another file"
+        )
+    return mark
+
+
 def _ensure_schema(connection: apsw.Connection, path: str) -> None:
-    if connection.pragma("user_version") == SCHEMA_VERSION and connection.pragma("application_id") == APPLICATION_ID:
+    if _check_owner(connection, path) == (APPLICATION_ID, SCHEMA_VERSION):
         return
     connection.execute("begin immediate")
     try:
-        version = connection.pragma("user_version")
-        owner = connection.pragma("application_id")
-        if owner == APPLICATION_ID and version == SCHEMA_VERSION:
-            pass  # another process was faster
-        elif owner == APPLICATION_ID or version:
-            raise LedgerUnavailable(
-                f"{path} has schema version {version}, this Semel knows {SCHEMA_VERSION}: "
-                "use the Semel that wrote it, or another file"
-            )
-        else:
+        if _check_owner(connection, path) == (0, 0):  # else another process was faster
             connection.execute(files(__package__).joinpath("schema.sql").read_text())
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", SCHEMA_VERSION)

@@ -61,10 +61,10 @@ class Session(Job):
         self.started = False
 
     def run(self, connection: apsw.Connection) -> None:
+        if self.started and self.keep:  # it has ended, its group failed, and a handler is not run twice
+            raise LedgerUnavailable("SQLite: the transaction was rolled back with others of its group")
         if self.ended.is_set():
             return
-        if self.started:
-            raise LedgerUnavailable("the transaction was rolled back with others of its group")
         self.started = True
         connection.execute("savepoint handler")
         self.loop.call_soon_threadsafe(self._open, connection)

@@ -1,0 +1,1 @@
+"""Planted bugs: each is a small change of the source, and names the test that must notice it."""

@@ -1,0 +1,316 @@
+"""The planted bugs. `old` stands exactly once in its file, or the mutant is out of date and its test fails."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str  # below src/semel
+    old: str
+    new: str
+    killer: str  # the test that fails when the bug is planted
+
+
+STORE = "adapters/ledgers/sqlite/store.py"
+WRITER = "adapters/ledgers/sqlite/writer.py"
+OPENING = "adapters/ledgers/sqlite/opening.py"
+MEMORY = "adapters/ledgers/memory.py"
+DECISION = "values/decision.py"
+ENGINE = "core/engine.py"
+RUNNER = "core/runner.py"
+JUDGEMENT = "core/judgement.py"
+HEARTBEAT = "core/heartbeat.py"
+SETTLING = "core/settling.py"
+WORKER = "core/worker.py"
+HANDLERS = "core/handlers.py"
+
+LAWS = "tests/ledgers/test_sqlite_laws.py::TestSqlite"
+MEMORY_LAWS = "tests/ledgers/test_memory.py::TestMemory"
+FLOW = "tests/engine/test_flow.py"
+LEASES = "tests/engine/test_leases.py"
+EFFECTS = "tests/engine/test_effects.py"
+TRANSACTIONS = "tests/engine/test_transactions.py"
+WORKING = "tests/engine/test_worker.py"
+
+MUTANTS = [
+    Mutant(
+        "settle without token",
+        STORE,
+        '"delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1"',
+        '"delete from semel_lease where k in ({keys}) and 0 not in ({others}) and state = 1"',
+        f"{LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "retry without token",
+        STORE,
+        '"update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1"',
+        '"update semel_lease set state = 2, until = ? where k = ? and token >= 0 * ? and state = 1"',
+        f"{LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "renew without token",
+        STORE,
+        '"update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0"',
+        '"update semel_lease set until = ? where k = ? and token >= 0 * ? and state = 1 and until > 0"',
+        f"{LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "renew without token, in memory",
+        MEMORY,
+        "if known is None or known.state is not State.LEASED:",
+        "if known is None:",
+        f"{MEMORY_LAWS}::test_what_is_final_stays",
+    ),
+    Mutant(
+        "deferred SQLite transactions, so that a takeover decides from a stale read",
+        WRITER,
+        'self._connection.execute("begin immediate")',
+        'self._connection.execute("begin deferred")',
+        "tests/ledgers/test_sqlite_lock.py::test_a_claim_has_the_write_lock_before_it_reads",
+    ),
+    Mutant(
+        "an answer before its commit",
+        WRITER,
+        "            now, later = self._commit(group)\n            self._answer(now)\n",
+        "            self._answer(group)\n            now, later = self._commit(group)\n",
+        f"{LAWS}::test_the_first_claim_of_a_key_is_granted",
+    ),
+    Mutant(
+        "a lease lasts one millisecond too short",
+        DECISION,
+        "live = known.until_ms > now_ms",
+        "live = known.until_ms > now_ms + 1",
+        f"{LAWS}::test_a_lease_holds_to_its_last_millisecond",
+    ),
+    Mutant(
+        "a lapsed lease is never granted again",
+        DECISION,
+        "return Busy(known.until_ms - now_ms) if live else None",
+        "return Busy(max(known.until_ms - now_ms, 1))",
+        f"{LAWS}::test_an_expired_lease_is_granted_again_with_a_higher_token",
+    ),
+    Mutant(
+        "attempts counted on failure only",
+        DECISION,
+        "attempts=again.attempts + 1 if again else 1,",
+        "attempts=again.attempts + (again.state is State.WAITING) if again else 1,",
+        f"{LAWS}::test_a_crash_counts_as_an_attempt",
+    ),
+    Mutant(
+        "the same token again at a takeover",
+        DECISION,
+        "        token=token,\n",
+        "        token=again.token if again else token,\n",
+        f"{LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "a takeover is not told",
+        DECISION,
+        "verdict = Granted(lease, fresh.attempts, takeover, now_ms - fresh.first_ms)",
+        "verdict = Granted(lease, fresh.attempts, False, now_ms - fresh.first_ms)",
+        f"{EFFECTS}::test_park_never_runs_again_and_lists_what_is_in_doubt",
+    ),
+    Mutant(
+        "another payload overwrites the first record",
+        DECISION,
+        "return Conflict()",
+        "return None",
+        f"{LAWS}::test_another_payload_is_a_conflict_while_the_lease_lasts_and_after",
+    ),
+    Mutant(
+        "stale guard on equal times",
+        DECISION,
+        "position < subject.newest",
+        "position <= subject.newest",
+        f"{LAWS}::test_an_equal_position_is_not_stale",
+    ),
+    Mutant(
+        "two events of one subject at once",
+        DECISION,
+        "return Busy(holder.until_ms - now_ms) if holder and acting and holder.until_ms > now_ms else None",
+        "return None",
+        f"{LAWS}::test_two_events_of_one_subject_are_not_granted_at_the_same_time",
+    ),
+    Mutant(
+        "result lost on duplicate",
+        STORE,
+        "return _NULL if result is None else Done(result)",
+        "return _NULL",
+        f"{LAWS}::test_a_settled_key_answers_with_what_it_was_settled_with",
+    ),
+    Mutant(
+        "a key is known under its own name only",
+        DECISION,
+        "    for alias in claim.aliases:\n        other",
+        "    for alias in ():\n        other",
+        f"{LAWS}::test_a_key_known_under_an_alias_is_a_duplicate",
+    ),
+    Mutant(
+        "purge of a live lease",
+        STORE,
+        "select k from semel_lease where state = 2 and until + keep <= ? limit ?",
+        "select k from semel_lease where until - 1000000000 <= ? limit ?",
+        f"{LAWS}::test_purge_never_removes_a_live_lease",
+    ),
+    Mutant(
+        "purge of letters",
+        STORE,
+        "over = [row for row in looked if row[3] <= now and row[4] == _DONE][:limit]",
+        "over = [row for row in looked if row[3] <= now][:limit]",
+        f"{LAWS}::test_letters_are_kept_by_purge_and_visible",
+    ),
+    Mutant(
+        "retention left to the sweeper",
+        DECISION,
+        "if known.state is State.SETTLED and not live:",
+        "if False:",
+        f"{LAWS}::test_retention_is_checked_on_read",
+    ),
+    Mutant(
+        "leases of an earlier boot live on",
+        OPENING,
+        'connection.execute("update semel_lease set until = 0 where state = 1")',
+        "pass",
+        "tests/ledgers/test_sqlite_file.py::test_a_lease_of_an_earlier_boot_is_over",
+    ),
+    Mutant(
+        "the writes of a handler commit without its settle",
+        RUNNER,
+        "                return ran  # nothing was settled inside, so the handler's writes are rolled back",
+        "                transaction.settled = True  # type: ignore[attr-defined]\n                return ran",
+        f"{TRANSACTIONS}::test_a_run_that_does_not_succeed_leaves_no_writes",
+    ),
+    Mutant(
+        "the handle outlives its transaction",
+        "adapters/ledgers/sqlite/transaction.py",
+        "            self._open = False",
+        "            self._open = True",
+        f"{TRANSACTIONS}::test_the_handle_refuses_a_handler_that_goes_on",
+    ),
+    Mutant(
+        "ack before settle",
+        WORKER,
+        "            outcomes = await self._engine.process(deliveries)\n",
+        "            for delivery in deliveries:\n                await delivery.ack()\n"
+        "            outcomes = await self._engine.process(deliveries)\n",
+        "tests/proof/test_crash_points.py",
+    ),
+    Mutant(
+        "Busy counted as failure",
+        WORKER,
+        'case "busy" | "retry":',
+        'case "retry":',
+        f"{WORKING}::test_everything_goes_back_when_the_ledger_cannot_be_asked",
+    ),
+    Mutant(
+        "key recomputed after the handler",
+        RUNNER,
+        "        self._at(Boundary.HANDLER_END)\n        return _came_to(value)",
+        "        self._at(Boundary.HANDLER_END)\n"
+        "        claim = act.handler.claim_for(act.event)\n"
+        "        lease = msgspec.structs.replace(act.granted.lease, claim=claim)\n"
+        "        act.granted = msgspec.structs.replace(act.granted, lease=lease)\n"
+        "        return _came_to(value)",
+        f"{EFFECTS}::test_the_key_is_fixed_before_the_handler_sees_the_event",
+    ),
+    Mutant(
+        "duplicate in one batch run twice",
+        DECISION,
+        "        known[claim.digest] = grant.known\n",
+        "",
+        f"{LAWS}::test_duplicates_inside_one_batch_are_decided_in_order",
+    ),
+    Mutant(
+        "duplicate in one batch sent back",
+        ENGINE,
+        "(first if taken.isdisjoint(mine) else later).append(act)",
+        "first.append(act)",
+        f"{FLOW}::test_copies_in_one_batch_are_decided_one_after_the_other",
+    ),
+    Mutant(
+        "a lost reply repeats the effect",
+        SETTLING,
+        "        self._next = [*group, *self._next]\n        self._send()\n",
+        "        raise LedgerUnavailable('given up')\n",
+        f"{LEASES}::test_a_lost_reply_to_a_settle_is_asked_again_and_the_effect_is_not_repeated",
+    ),
+    Mutant(
+        "a settled token is not remembered",
+        STORE,
+        "return found == [(lease.claim.digest, *_dump(outcome))]",
+        "return False",
+        f"{LAWS}::test_settling_twice_with_the_same_token_finds_it_settled",
+    ),
+    Mutant(
+        "a handler that lost its lease settles all the same",
+        ENGINE,
+        "        if ending is not None and not act.lost:\n            settling.add",
+        "        if ending is not None:\n            settling.add",
+        f"{LEASES}::test_a_handler_is_cancelled_before_its_lease_ends_when_it_cannot_be_renewed",
+    ),
+    Mutant(
+        "nobody renews",
+        HEARTBEAT,
+        "elif now >= act.renew_at and not act.renewing:",
+        "elif False:",
+        f"{LEASES}::test_the_lease_is_renewed_while_a_handler_runs",
+    ),
+    Mutant(
+        "park runs again after a crash",
+        JUDGEMENT,
+        'if handler.effect == "park" and granted.takeover:',
+        "if False:",
+        f"{EFFECTS}::test_park_never_runs_again_and_lists_what_is_in_doubt",
+    ),
+    Mutant(
+        "park tries again after an exception",
+        JUDGEMENT,
+        'case Failed(reason=reason) if handler.effect == "park":',
+        "case Failed(reason=reason) if False:",
+        f"{EFFECTS}::test_park_treats_an_exception_as_in_doubt_and_an_explicit_retry_as_not_done",
+    ),
+    Mutant(
+        "keyed tries again past its window",
+        JUDGEMENT,
+        "granted.age_ms > KEYED_SHARE * handler.window_s * 1000",
+        "granted.age_ms > 100 * handler.window_s * 1000",
+        f"{EFFECTS}::test_keyed_tries_again_with_the_same_key_until_four_fifths_of_the_window",
+    ),
+    Mutant(
+        "a poison event never dies",
+        JUDGEMENT,
+        "if granted.attempt > handler.max_attempts:",
+        "if granted.attempt > 1_000_000:",
+        f"{EFFECTS}::test_a_crash_counts_as_an_attempt_and_a_poison_event_dies",
+    ),
+    Mutant(
+        "suspects run together",
+        ENGINE,
+        "suspects = [act for act in granted if act.granted is not None and act.granted.takeover]",
+        "suspects: list[Act] = []",
+        f"{EFFECTS}::test_what_vanished_together_is_run_one_by_one",
+    ),
+    Mutant(
+        "the namespace forgets the tenant",
+        HANDLERS,
+        "Namespace(tenant, self.name)",
+        'Namespace("", self.name)',
+        f"{FLOW}::test_tenants_do_not_share_keys",
+    ),
+    Mutant(
+        "duplicate names pass",
+        "values/strict_json.py",
+        "if len(members) != len(pairs):",
+        "if False:",
+        f"{FLOW}::test_a_malformed_body_is_an_error_alone_and_an_outcome_in_a_batch_and_leaves_nothing",
+    ),
+    Mutant(
+        "the EventBridge id is part of the identity",
+        "values/keys.py",
+        "return (event.origin, *event.identity)",
+        "return (event.origin, event.delivery_id, *event.identity)",
+        "tests/envelopes/test_envelope_identity.py",
+    ),
+]

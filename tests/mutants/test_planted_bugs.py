@@ -1,0 +1,53 @@
+"""Every planted bug is noticed by the test it names; without it that test passes (the suite itself shows that)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalogue import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+TESTS_FAILED = 1  # pytest's exit code; 2 to 5 mean that it did not get to test anything
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_a_planted_bug_is_noticed(mutant: Mutant, tmp_path: Path) -> None:
+    plant(mutant, tmp_path / "semel")
+    killer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.killer],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert killer.returncode == TESTS_FAILED, f"{mutant.killer} does not notice it:\n{killer.stdout[-3000:]}"
+
+
+def plant(mutant: Mutant, package: Path) -> None:
+    """A copy of the package with the bug in it. A bug that does not land proves nothing."""
+    shutil.copytree(ROOT / "src" / "semel", package, ignore=shutil.ignore_patterns("__pycache__"))
+    file = package / mutant.file
+    source = file.read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} has changed, plant it anew"
+    changed = source.replace(mutant.old, mutant.new)
+    compile(changed, str(file), "exec")
+    file.write_text(changed)
+
+
+def test_there_are_enough_of_them_and_each_names_its_killer() -> None:
+    assert len(MUTANTS) >= 15
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        file, _, name = mutant.killer.partition("::")
+        assert (ROOT / file).is_file()
+        test = name.rpartition("::")[2]
+        law = [*(ROOT / "src/semel/testing/laws").glob("*.py"), ROOT / file]
+        assert not test or any(f"def {test}(" in path.read_text() for path in law), mutant.killer
