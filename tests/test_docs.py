@@ -254,3 +254,21 @@ def test_blocks_keep_their_lines_and_one_that_must_not_run_is_left_out() -> None
 def test_a_fence_that_is_never_closed_is_an_error() -> None:
     with pytest.raises(ValueError, match="never closed"):
         list(blocks_in("```python\nx = 1\n"))
+
+
+def test_the_readme_promises_what_the_code_promises() -> None:
+    from semel.values.effect import PROMISES
+
+    readme = (ROOT / "README.md").read_text()
+    for effect, row in PROMISES.items():
+        assert f"| `{effect}` | {row.promise} | {row.on_crash} |" in readme
+
+
+def test_the_readme_names_every_status() -> None:
+    from typing import get_args
+
+    from semel.values.outcome import Status
+
+    readme = (ROOT / "README.md").read_text()
+    for status in get_args(Status):
+        assert f"| `{status}` |" in readme

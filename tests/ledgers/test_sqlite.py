@@ -74,7 +74,8 @@ def _make_files(folder: str, barrier: Barrier, sender: Connection) -> None:
 
 def test_threads_that_make_the_file_at_the_same_moment_all_get_verdicts(tmp_path: Path) -> None:
     for at in range(20):
-        barrier, kinds = threading.Barrier(8), []
+        barrier = threading.Barrier(8)
+        kinds: list[type] = []
 
         def open_and_claim(path: str, barrier: threading.Barrier, kinds: list[type]) -> None:
             with Caller(partial(SqliteLedger, path, synchronous="normal")) as caller:

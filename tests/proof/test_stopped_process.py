@@ -68,6 +68,24 @@ def test_who_comes_back_before_its_handler_has_started_cannot_settle(tmp_path: P
         assert [row.attempt for row in rows] == [2], "B's effect; A's was rolled back"
 
 
+@pytest.mark.parametrize("boundary", [BEFORE_THE_EFFECT, *AFTER_THE_EFFECT])
+@pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
+def test_who_comes_back_while_another_acts_cannot_settle_for_it(tmp_path: Path, effect: str, boundary: str) -> None:
+    scene = Scene(tmp_path, cast(Effect, effect))
+    scene.deliver("a")
+    with scene.stopped(boundary, 1, answers="A") as late:
+        with scene.stopped("before_settle", 1, answers="B", lease_s=30.0) as holder:
+            late.send_signal(signal.SIGCONT)
+            wait_until(lambda: bool(scene.answers("A")), "A's answer")
+            assert scene.answers("A") == ["retry"]
+            assert scene.entries()["a"].state == "leased", "B's lease, which A's token cannot end"
+            holder.send_signal(signal.SIGCONT)
+            assert [late.wait(30), holder.wait(30)] == [0, 0], scene.said()
+    assert scene.answers("B")[-1] == "ack"
+    scene.check(("a",))
+    assert scene.entries()["a"].attempts == 2
+
+
 @pytest.mark.parametrize(("boundary", "hit"), [("handler_start", 1), ("before_settle", 1), ("before_commit", 2)])
 def test_a_stopped_transaction_keeps_everybody_out_and_then_happens_once(
     tmp_path: Path, boundary: str, hit: int

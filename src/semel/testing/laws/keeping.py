@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from semel.testing.harness import Caller, Harness
 from semel.testing.laws.binding import Binding
-from semel.values.claim import Busy, Claim, Settlement, Granted
+from semel.values.claim import Busy, Claim, Granted, Settlement
 from semel.values.outcome import Done, Reject, Retry, Uncertain
 
 SWEPT_MS = 60_000  # a store may round the time of sweeping up: to a minute at most

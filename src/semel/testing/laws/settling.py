@@ -57,7 +57,7 @@ class SettleLaws(Binding):
         assert isinstance(ledger.claim(harness.claim("a")), Busy)
         ledger.grant(harness.claim("b"))
 
-    @pytest.mark.parametrize("outcome", (*FINAL, Retry(20)), ids=_named)
+    @pytest.mark.parametrize("outcome", [*FINAL, Retry(20)], ids=_named)
     def test_settling_twice_with_the_same_token_finds_it_settled(
         self, harness: Harness, ledger: Caller, other: Caller, outcome: Ending
     ) -> None:
@@ -91,7 +91,7 @@ class SettleLaws(Binding):
         assert ledger.renew(granted.lease) == [False]
         assert ledger.claim(claim) == Settled(first)
 
-    @pytest.mark.parametrize("second", (*FINAL, Release()), ids=_named)
+    @pytest.mark.parametrize("second", [*FINAL, Release()], ids=_named)
     def test_what_waits_for_a_retry_cannot_be_settled_by_the_old_token(
         self, harness: Harness, ledger: Caller, second: Ending
     ) -> None:
@@ -149,7 +149,12 @@ class SettleLaws(Binding):
         assert [type(verdict) for verdict in ledger.claim_all(claims[3:])] == [Settled, Granted, Granted]
 
     def test_of_two_different_outcomes_in_one_batch_one_counts(self, harness: Harness, ledger: Caller) -> None:
-        for at, (one, two) in enumerate([(Done(b"1"), Done(b"2")), (Done(b"1"), Reject("no")), (Reject(""), Retry(0))]):
+        pairs: list[tuple[Done | Reject, Ending]] = [
+            (Done(b"1"), Done(b"2")),
+            (Done(b"1"), Reject("no")),
+            (Reject(""), Retry(0)),
+        ]
+        for at, (one, two) in enumerate(pairs):
             claim = harness.claim(f"key {at}")
             lease = ledger.grant(claim).lease
             assert ledger.settle_all([Settlement(lease, one), Settlement(lease, two)]) == [True, False]

@@ -57,6 +57,7 @@ class SqliteLedger:
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
         """The writer's own connection, for one handler: its writes and its settle are one savepoint of the group."""
         session = self._writer.open_session()
+        session.future.add_done_callback(_looked_at)  # where the block raises, that is what matters
         try:
             connection = await session.opened
         except asyncio.CancelledError:
@@ -67,7 +68,6 @@ class SqliteLedger:
             yield transaction
         except BaseException:
             transaction.close()
-            session.future.add_done_callback(_looked_at)  # what matters is what the handler raised
             session.end(keep=False)
             raise
         transaction.close()

@@ -79,7 +79,8 @@ def _check_owner(connection: apsw.Connection, path: str) -> tuple[int, int]:
         mark = owner, version = connection.pragma("application_id"), connection.pragma("user_version")
     if owner not in (0, APPLICATION_ID) or (owner == 0 and version != 0):
         raise LedgerUnavailable(
-            f"{path} belongs to another application (application_id {owner:#x}, user_version {version}): use another file"
+            f"{path} belongs to another application (application_id {owner:#x}, user_version {version}): "
+            "use another file"
         )
     if owner == APPLICATION_ID and version != SCHEMA_VERSION:
         raise LedgerUnavailable(
