@@ -10,13 +10,14 @@ import apsw
 import pytest
 
 from semel.adapters.ledgers.sqlite import SqliteLedger, store
+from semel.values import decision
 from semel.values.claim import Claim, Granted
 
 
 def test_a_claim_has_the_write_lock_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "ledger.db")
     intruders: list[str] = []
-    real_judge = store.judge
+    real_judge = decision.judge
 
     def judge_while_another_tries_to_write(*args: Any) -> Any:
         other = apsw.Connection(path)

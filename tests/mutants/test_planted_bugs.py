@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.mutants.catalogue import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]

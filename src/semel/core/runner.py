@@ -109,7 +109,7 @@ class Runner:
             else:
                 value = await self._in_thread(act, task, fn, context)
         except (Retry, Reject) as said:
-            value = said
+            value = said.with_traceback(None)  # a value from here on: it must not keep the handler's frames alive
         except asyncio.CancelledError:
             if task.cancelling() > act.cancels or not act.stopped:
                 raise  # the caller is being cancelled, not only this run

@@ -74,16 +74,16 @@ class Model:
 
     def grant(self, claim: Claim, token: int, now: int) -> Granted:
         """The claim is granted under this token."""
-        before = self._alive(claim.digest, now)
-        crashed = before is not None and before.state == "leased"
+        before = [life for key in _keys(claim) if (life := self._alive(key, now)) is not None]
+        crashed = any(life.state == "leased" for life in before)
         life = Life(
             claim,
             token,
             "leased",
             until=now + claim.lease_ms,
-            attempts=1 if before is None else before.attempts + 1,
-            born=now if before is None else before.born,
-            fingerprint=claim.fingerprint if before is None else before.fingerprint or claim.fingerprint,
+            attempts=1 + max([life.attempts for life in before], default=0),
+            born=min([life.born for life in before], default=now),
+            fingerprint=next((life.fingerprint for life in before if life.fingerprint), claim.fingerprint),
             in_doubt=crashed,
         )
         for key in _keys(claim):

@@ -123,22 +123,21 @@ def _by_subject(
 
 
 def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> tuple[Grant, Granted]:
-    mine = known.get(claim.digest)
-    again = mine if mine is not None and mine.state is not State.SETTLED else None
-    takeover = again is not None and again.state is State.LEASED
+    ours = [known.get(claim.digest), *[known.get(alias.digest) for alias in claim.aliases]]
+    earlier = [one for one in ours if one is not None and one.state is not State.SETTLED]
+    takeover = any(one.state is State.LEASED for one in earlier)  # under whichever of its keys the effect was tried
     fresh = Known(
         token=token,
         state=State.LEASED,
         until_ms=now_ms + claim.lease_ms,
-        attempts=again.attempts + 1 if again else 1,
-        first_ms=again.first_ms if again else now_ms,
-        fingerprint=claim.fingerprint if again is None or again.fingerprint is None else again.fingerprint,
+        attempts=max(one.attempts for one in earlier) + 1 if earlier else 1,
+        first_ms=min(one.first_ms for one in earlier) if earlier else now_ms,
+        fingerprint=next((one.fingerprint for one in earlier if one.fingerprint is not None), claim.fingerprint),
         suspect=takeover,
     )
     lease = Lease(claim, token)
-    replaced = (_live_token(mine), *[_live_token(known.get(alias.digest)) for alias in claim.aliases])
     verdict = Granted(lease, fresh.attempts, takeover, now_ms - fresh.first_ms)
-    return Grant(lease, fresh, replaced), verdict
+    return Grant(lease, fresh, tuple([_live_token(one) for one in ours])), verdict
 
 
 def _live_token(known: Known | None) -> int | None:

@@ -286,3 +286,10 @@ class ClaimLaws(Binding):
         assert other.settle(taken, Done(b"1")) is True
         assert ledger.settle(lost, Done(b"late")) is False
         assert ledger.is_done(harness.claim("a", aliases=["x"]), b"1")
+
+    def test_taking_over_under_an_alias_is_a_takeover(self, harness: Harness, ledger: Caller) -> None:
+        """The effect is known under the alias, and its holder vanished: it may have happened."""
+        ledger.grant(harness.claim("a", aliases=["x"]))
+        harness.advance(harness.lease_ms)
+        second = ledger.grant(harness.claim("b", aliases=["x"]))
+        assert (second.attempt, second.takeover) == (2, True)
