@@ -73,6 +73,8 @@ SCENARIOS = {
     for scenario in (
         Scenario("envelope_and_key", "envelope and key", "µs", "CPU from the bytes of a 1.4 KB event to its digest"),
         Scenario("importing", "import semel", "ms", "above the start of bare Python"),
+        Scenario("importing_all", "import Semel", "ms", "the app class, with everything it needs, above bare Python"),
+        Scenario("importing_asyncio", "import asyncio", "ms", "the part of it that any async program pays"),
         Scenario("one_at_a_time", "one caller", "/s", "process, each event awaited before the next"),
         Scenario("callers", f"{CALLERS} callers", "/s", "process, called concurrently"),
         Scenario("batches", "batches", "/s", f"process_many of {BATCH} new events"),
@@ -97,6 +99,8 @@ SCENARIOS = {
 LINES = (
     Line("envelope_and_key", at_most=3.0),
     Line("importing", at_most=60.0),
+    Line("importing_all"),
+    Line("importing_asyncio"),
     Line("one_at_a_time", "validated_loop"),
     Line("callers", "one_at_a_time", at_least=15.0),
     Line("callers", "validated_loop"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -78,11 +79,22 @@ class Bench:
         return (time.process_time() - begun) / (passes * len(bodies)) * 1e6
 
     def importing(self) -> float:
-        """Milliseconds of `import semel` above those of a bare interpreter, medians of interleaved starts."""
+        """Milliseconds of `import semel` above those of a bare interpreter."""
+        return self._above_bare_python("import semel")
+
+    def importing_all(self) -> float:
+        """Milliseconds until the app class is there: asyncio, which any async program pays for, is most of it."""
+        return self._above_bare_python("from semel import Semel")
+
+    def importing_asyncio(self) -> float:
+        return self._above_bare_python("import asyncio")
+
+    def _above_bare_python(self, code: str) -> float:
+        """Medians of interleaved starts."""
         bare, full = [], []
         for _ in range(3 * self._scale):
             bare.append(_seconds_of("pass"))
-            full.append(_seconds_of("import semel"))
+            full.append(_seconds_of(code))
         return (sorted(full)[len(full) // 2] - sorted(bare)[len(bare) // 2]) * 1e3
 
     # ------------------------------------------------------------------------------------------------------ with SQLite
@@ -235,6 +247,7 @@ def _row(body: bytes, token: int) -> Row:
 
 
 def _seconds_of(code: str) -> float:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as installed
     begun = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, env=kept)
     return time.perf_counter() - begun

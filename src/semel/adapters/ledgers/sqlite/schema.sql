@@ -8,7 +8,7 @@ create table semel_meta (
 ) without rowid, strict;
 
 create table semel_lease (
-    k        blob primary key,      -- 16-byte digest of tenant, handler, key
+    k        blob primary key not null,   -- 16-byte digest of tenant, handler, key
     token    integer not null,      -- the current grant; in the WHERE of every later write
     state    integer not null,      -- 1 leased, 2 waiting for a retry
     until    integer not null,      -- end of the lease, or when the retry is due (ms)
@@ -20,7 +20,7 @@ create table semel_lease (
     tenant   text not null,
     handler  text not null,
     text     text not null          -- the key, for people
-) without rowid, strict;
+) strict;   -- rows in order of arrival beside an index of keys: rows this wide move less than in one tree
 
 create table semel_record (
     id       integer primary key,   -- the token it was settled under
