@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.engine.apps import app_on, message, run
 
@@ -13,8 +14,8 @@ from semel import ConfigError, Context, Event, Reject, Retry, Semel, Transaction
 
 
 def tickets(folder: Path) -> list[str]:
-    with sqlite3.connect(folder / "semel.db") as connection:
-        return [row[0] for row in connection.execute("select id from ticket order by rowid")]
+    with closing(apsw.Connection(str(folder / "semel.db"))) as connection:
+        return [str(row[0]) for row in connection.execute("select id from ticket order by rowid")]
 
 
 async def with_table(app: Semel) -> None:

@@ -8,6 +8,7 @@ run again in a transaction of its own, so that one caller's fault is nobody else
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,10 @@ from semel.values.errors import LedgerUnavailable, TransactionOver
 T = TypeVar("T")
 
 ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
+FORKED = (
+    "SQLite: this process was forked from one that has the ledger open, and SQLite cannot be carried over a fork: "
+    "close the app before forking, or make it in the child"
+)
 SESSIONS_S = 0.02  # how long a group goes on starting handlers' transactions before it commits
 
 
@@ -93,17 +98,13 @@ class Session(Job):
 
 
 class Writer:
-    """The thread. It opens the database when the first work comes, and again after an error on opening."""
+    """The face of the thread: it starts with the first work, and anew with the first work after `close`."""
 
     def __init__(self, connect: Callable[[], apsw.Connection], observe: Callable[[str], None] | None = None) -> None:
         self._connect = connect
         self._observe = observe
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._connection: apsw.Connection | None = None
-        self._in_session = False  # while a handler has the connection, a COMMIT is refused
-        self._rolled_back = False
+        self._thread: _Thread | None = None
+        self._changing = threading.Lock()
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         job = Job(work)
@@ -117,43 +118,59 @@ class Writer:
 
     def close(self) -> None:
         """Finish what is queued, then let go of the file."""
-        with self._starting:
+        with self._changing:
             thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
+            if thread is not None:
+                thread.queue.put(None)  # nothing comes after it: later work has a thread of its own
+        if thread is not None and thread.pid == os.getpid():
             thread.join()
 
     def _put(self, job: Job) -> None:
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._serve, name="semel-sqlite", daemon=True)
-                    self._thread.start()
-        self._queue.put(job)
+        with self._changing:
+            thread = self._thread
+            if thread is None:
+                thread = self._thread = _Thread(self._connect, self._observe)
+                thread.start()
+            elif thread.pid != os.getpid():
+                raise LedgerUnavailable(FORKED)
+            thread.queue.put(job)
 
-    def _serve(self) -> None:
+
+class _Thread(threading.Thread):
+    """Owns one connection from its opening to its end. It opens again after an error on opening."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection], observe: Callable[[str], None] | None) -> None:
+        super().__init__(name="semel-sqlite", daemon=True)
+        self.queue: SimpleQueue[Job | None] = SimpleQueue()
+        self.pid = os.getpid()
+        self._connect = connect
+        self._observe = observe
+        self._connection: apsw.Connection | None = None
+        self._in_session = False  # while a handler has the connection, a COMMIT is refused
+        self._rolled_back = False
+
+    def run(self) -> None:
+        waiting: list[Job] = []
         stopping = False
-        while not stopping:
-            jobs = [self._queue.get()]
-            while True:
-                try:
-                    jobs.append(self._queue.get_nowait())
-                except Empty:
-                    break
-            stopping = None in jobs
-            group = [job for job in jobs if job is not None]
-            if group:
-                self._serve_group(group)
+        while waiting or not stopping:
+            arrived = self._arrived(wait=not waiting)
+            stopping = stopping or None in arrived
+            waiting += [job for job in arrived if job is not None]
+            waiting.sort(key=lambda job: isinstance(job, Session))  # handlers last: nothing else waits for them all
+            if waiting:
+                decided, waiting = self._commit(waiting)
+                self._answer(decided)
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
 
-    def _serve_group(self, group: list[Job]) -> None:
-        group.sort(key=lambda job: isinstance(job, Session))  # handlers last: nothing else waits for them
-        while group:
-            now, later = self._commit(group)
-            self._answer(now)
-            group = later
+    def _arrived(self, wait: bool) -> list[Job | None]:
+        """All that is queued; at least one if `wait`."""
+        jobs = [self.queue.get()] if wait else []
+        while True:
+            try:
+                jobs.append(self.queue.get_nowait())
+            except Empty:
+                return jobs
 
     def _commit(self, group: list[Job]) -> tuple[list[Job], list[Job]]:
         """Run and commit a group. Returns what is decided, and what was left for the next transaction."""
