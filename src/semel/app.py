@@ -7,7 +7,6 @@ import json
 import random as _random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -15,6 +14,7 @@ from semel import wiring
 from semel.core.boundaries import Observer
 from semel.core.engine import Arrived, Engine
 from semel.core.handlers import Handler, Router, is_async
+from semel.core.runner import refuse_inside_transaction
 from semel.core.worker import Worker
 from semel.ports import Entry, Source
 from semel.sync import SyncFace
@@ -30,6 +30,7 @@ TIMEOUT_S = 20.0  # under the lease
 TRANSACTION_TIMEOUT_S = 5.0  # SQLite's write lock is held meanwhile: other leases must outlive the wait
 MAX_ATTEMPTS = 8  # with full jitter from 1 s, about a minute of retries
 RETENTION_S = 38 * 86_400.0  # twice the longest redelivery: Genesys 4 d, EventBridge 1 d, SQS 14 d
+TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
 CONCURRENCY = 32  # handlers of one batch that run at a time
 
 Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
@@ -66,8 +67,9 @@ class Semel:
         random: Callable[[], float] = _random.random,
         observe: Observer | None = None,
     ) -> None:
-        if lease <= 0 or concurrency < 1:
-            raise ConfigError(f"lease={lease!r}, concurrency={concurrency!r}: both must be above 0")
+        if concurrency < 1:
+            raise ConfigError(f"concurrency={concurrency!r}: it must be above 0")
+        _ms("lease", lease)
         self.ledger = wiring.open_ledger(ledger, observe)
         self._tenant = tenant
         self._origin = origin
@@ -78,7 +80,7 @@ class Semel:
         self._random = random
         self._observe = observe
         self._router = Router()
-        self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = WeakKeyDictionary()
+        self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._sync = SyncFace()
 
     # ---------------------------------------------------------------------------------------------- registering
@@ -120,8 +122,10 @@ class Semel:
             raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
         if timeout == -1.0:
             timeout = TRANSACTION_TIMEOUT_S if effect == "transaction" else TIMEOUT_S
-        if max_attempts < 1 or retention <= 0 or window <= 0 or (timeout is not None and timeout <= 0):
+        if max_attempts < 1 or window <= 0 or (timeout is not None and timeout <= 0):
             raise ConfigError("max_attempts, retention, window and timeout must be above 0")
+        lease_ms = _ms("lease", self._lease_s if lease is None else lease)
+        retention_ms = _ms("retention", retention)
 
         def register(fn: Function) -> Function:
             self._router.add(
@@ -133,10 +137,10 @@ class Semel:
                     effect=effect,
                     order=order,
                     identifies=keys.identifies(key),
-                    lease_ms=int((lease or self._lease_s) * 1000),
+                    lease_ms=lease_ms,
                     timeout_s=timeout,
                     max_attempts=max_attempts,
-                    retention_ms=int(retention * 1000),
+                    retention_ms=retention_ms,
                     window_s=window,
                     probe=probe,
                     probe_is_async=probe is not None and is_async(probe),
@@ -206,10 +210,12 @@ class Semel:
 
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]:
         """What the ledger holds, newest first: leased, waiting, done, dead, uncertain."""
+        refuse_inside_transaction(self.ledger)
         return await self.ledger.entries(state, limit)
 
     async def purge(self, limit: int = 1_000) -> int:
         """Forget settled keys whose retention is over, at most `limit` of them. A worker does this by itself."""
+        refuse_inside_transaction(self.ledger)
         return await self.ledger.purge(limit)
 
     # ---------------------------------------------------------------------------------------------- life cycle
@@ -226,9 +232,12 @@ class Semel:
         await self.close()
 
     def _engine(self) -> Engine:
+        refuse_inside_transaction(self.ledger)
         loop = asyncio.get_running_loop()
         engine = self._engines.get(loop)
         if engine is None:
+            for over in [other for other in list(self._engines) if other.is_closed()]:
+                self._engines.pop(over, None)  # an engine holds its loop, so none would ever go by itself
             engine = self._engines[loop] = Engine(
                 self.ledger,
                 self._router,
@@ -253,6 +262,12 @@ class Semel:
         self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None
     ) -> Message:
         return Message(to_bytes(body), tenant or "", origin or "", headers)
+
+
+def _ms(name: str, seconds: float) -> int:
+    if not 0.001 <= seconds <= TIME_MAX_S:
+        raise ConfigError(f"{name}={seconds!r}: expected seconds, above 0 and at most a century")
+    return int(seconds * 1000)
 
 
 def to_bytes(body: Body) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -17,32 +18,37 @@ class SyncFace:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting = threading.Lock()
+        self._pid = 0  # of the process that has the loop's thread: a fork does not take it along
+        self._changing = threading.Lock()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(make(), self._running_loop()).result()
+            with self._changing:  # so that the loop is not stopped before it knows of the call
+                called = asyncio.run_coroutine_threadsafe(make(), self._running_loop())
+            return called.result()
         raise ConfigError("process_sync was called inside an event loop, which it would block: await process instead")
 
     def close(self) -> None:
-        with self._starting:
+        """Let the loop end. Calls under way are finished, and a later call starts another loop."""
+        with self._changing:
             loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            if loop is not None and self._pid == os.getpid():
+                loop.call_soon_threadsafe(loop.stop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_serve, args=(self._loop,), name="semel-sync", daemon=True).start()
-            return self._loop
+        if self._loop is None or self._pid != os.getpid():
+            self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+            threading.Thread(target=_serve, args=(self._loop,), name="semel-sync", daemon=True).start()
+        return self._loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        while under_way := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.wait(under_way))
     finally:
         loop.close()

@@ -207,8 +207,12 @@ def test_a_reject_is_dead_at_once_and_stays_so(ledger: str, tmp_path: Path) -> N
 @both_ledgers
 @pytest.mark.parametrize(
     ("result", "said"),
-    [("x" * 70_000, "has 70,002 bytes; the limit is 65,536"), (object(), "is not JSON")],
-    ids=["too large", "not JSON"],
+    [
+        ("x" * 70_000, "has 70,002 bytes; the limit is 65,536"),
+        (object(), "is not JSON"),
+        (json.loads("[" * 800 + "]" * 800), "nests deeper than 64 levels"),
+    ],
+    ids=["too large", "not JSON", "too deep"],
 )
 def test_a_result_that_cannot_be_kept_does_not_repeat_the_effect(
     ledger: str, tmp_path: Path, result: object, said: str

@@ -178,8 +178,8 @@ MUTANTS = [
     Mutant(
         "the handle outlives its transaction",
         "adapters/ledgers/sqlite/transaction.py",
-        "            self._open = False",
-        "            self._open = True",
+        "        try:\n            self._open = False",
+        "        try:\n            self._open = True",
         f"{TRANSACTIONS}::test_the_handle_refuses_a_handler_that_goes_on",
     ),
     Mutant(

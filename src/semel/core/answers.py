@@ -8,6 +8,8 @@ from semel.core.act import Act
 from semel.values.claim import Busy, Conflict, Settled, Stale
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain
 
+GIVEN_BACK_S = 1.0  # what undid a transaction from outside (a neighbour, another process) is mostly over by then
+
 
 def refusal(act: Act, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
     """The ledger did not grant the lease."""
@@ -45,6 +47,11 @@ def answer_to(act: Act, ending: Ending) -> Outcome:
 def lost(act: Act) -> Outcome:
     """Someone else has the lease, or will have it: the delivery comes again and is answered from what they settle."""
     return _say(act, "busy", reason=act.stopped or "the lease was taken over", after=act.handler.lease_s)
+
+
+def given_back(act: Act, reason: str) -> Outcome:
+    """Its transaction could not be committed, and so nothing of it happened."""
+    return _say(act, "busy", reason=reason, after=GIVEN_BACK_S)
 
 
 def _say(act: Act, status: Status, result: object = None, reason: str = "", after: float | None = None) -> Outcome:

@@ -56,7 +56,9 @@ class Batcher(Generic[Asked, Answer]):
             answers = await self._call(asked)
         except BaseException as error:
             for _, future in sending:
-                if not future.done():
+                if isinstance(error, asyncio.CancelledError):
+                    future.cancel()  # the loop is ending
+                elif not future.done():
                     future.set_exception(error)
             if not isinstance(error, Exception):
                 raise

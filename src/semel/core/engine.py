@@ -10,14 +10,16 @@ lease: whoever claims next sees a takeover, and `core/judgement.py` says what ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from semel.core.act import Act
-from semel.core.answers import answer_to, lost, refusal
+from semel.core.answers import answer_to, given_back, lost, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
 from semel.core.handlers import Router
@@ -27,11 +29,13 @@ from semel.core.runner import Runner
 from semel.core.settling import Settling
 from semel.ports import Ledger
 from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
-from semel.values.errors import MalformedEvent
+from semel.values.errors import LedgerUnavailable, MalformedEvent
 from semel.values.event import Event
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 
 CONTROL = "control"  # the shape of a channel's own frames: heartbeats and the like, no events
+
+_in_suspect: ContextVar[bool] = ContextVar("_in_suspect", default=False)
 
 
 class Arrived(Protocol):
@@ -109,7 +113,13 @@ class Engine:
         """Ask for all leases in one round trip; what is not granted is answered here."""
         self._at(Boundary.BEFORE_CLAIM)
         asked_at = self._loop.time()
-        verdicts = await self._claims.ask([act.claim for act in acts])
+        asked = self._claims.ask([act.claim for act in acts])
+        try:
+            verdicts = await asked
+        except asyncio.CancelledError:
+            if not asked.cancelled() and asked.exception() is None:  # answered and cancelled in the same tick
+                self._release_unwanted(asked.result())
+            raise
         self._at(Boundary.AFTER_CLAIM)
         for act, verdict in zip(acts, verdicts, strict=True):
             match verdict:
@@ -130,11 +140,11 @@ class Engine:
         try:
             if suspects:
                 await self._give_back(suspects)
-                granted = [act for act in granted if act not in suspects]
+                granted = [act for act in granted if act.granted is not None]
             await self._runner.run_all(granted, run)
             await settling.done()
             for act in suspects:
-                async with self._one_suspect:
+                async with self._alone():
                     await self._claim([act])
                     if act.granted is not None:
                         await run(act)
@@ -154,7 +164,12 @@ class Engine:
         if ending is None and granted.takeover and act.handler.probe is not None:
             ending = await self._runner.probe(act)
         if ending is None and not act.lost:
-            ran = await self._runner.run(act, _settlement)
+            try:
+                ran = await self._runner.run(act, _settlement)
+            except LedgerUnavailable as error:  # its transaction was not committed: as if it had not been tried
+                await self._give_back([act])
+                act.answer = given_back(act, str(error))
+                return
             act.result = ran.result
             if ran.settled and isinstance(ran.ending, Done):
                 act.answer = answer_to(act, ran.ending)
@@ -170,6 +185,19 @@ class Engine:
         unwanted = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
         if unwanted:
             _ignore_failure(self._settlements.ask(unwanted))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One suspect at a time. What the handler of a suspect processes belongs to it, and does not wait for it."""
+        if _in_suspect.get():
+            yield
+            return
+        async with self._one_suspect:
+            outside = _in_suspect.set(True)
+            try:
+                yield
+            finally:
+                _in_suspect.reset(outside)
 
     async def _give_back(self, acts: Sequence[Act]) -> None:
         """Return leases unused, as if they had not been asked for."""

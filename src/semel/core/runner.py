@@ -16,12 +16,24 @@ from semel.core.heartbeat import Heartbeat
 from semel.core.judgement import Failed
 from semel.ports import Ledger, TransactionalLedger
 from semel.values.claim import Settlement
-from semel.values.errors import TransactionOver
+from semel.values.errors import ConfigError, MalformedEvent, TransactionOver
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, Reject, Release, Retry, Uncertain
+from semel.values.strict_json import DEPTH_MAX, check_bounds
 
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
 
 _encode = msgspec.json.Encoder().encode
+
+_inside: contextvars.ContextVar[tuple[Ledger, Act] | None] = contextvars.ContextVar("_inside", default=None)
+
+
+def refuse_inside_transaction(ledger: Ledger) -> None:
+    """A handler that holds the store's write lock and asks the same store for more would wait for itself."""
+    if (inside := _inside.get()) is not None and inside[0] is ledger and inside[1].task is not None:
+        raise ConfigError(
+            f"handler {inside[1].handler.name!r} uses the app inside its own transaction, which it would wait for: "
+            'process other events after it, or from a handler without effect="transaction"'
+        )
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -71,7 +83,11 @@ class Runner:
         ledger = cast(TransactionalLedger, self._ledger)
         async with ledger.transaction(act.granted.lease) as transaction:
             context._tx = transaction.handle
-            ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
+            outside = _inside.set((ledger, act))
+            try:
+                ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
+            finally:
+                _inside.reset(outside)
             if act.lost or not isinstance(ran.ending, Done):
                 return ran  # nothing was settled inside, so the handler's writes are rolled back
             self._at(Boundary.BEFORE_SETTLE)
@@ -85,6 +101,8 @@ class Runner:
         assert act.handler.probe is not None
         ran = await self._invoke(act, Context(act, act.granted), act.handler.probe, act.handler.probe_is_async)
         act.started = False  # the handler itself has not run
+        if not act.lost:
+            act.stopped = ""  # that was the probe's time
         match ran.ending:
             case Done() if ran.result is None:
                 return Uncertain("the holder before vanished, and the probe does not know what it did")
@@ -99,42 +117,66 @@ class Runner:
         task = asyncio.current_task()
         assert task is not None
         act.task, act.started = task, True
-        if act.handler.timeout_s is not None:
-            act.times_out = self._loop.time() + act.handler.timeout_s
+        cancelled_before = task.cancelling()
+
+        def caller_is_cancelled() -> bool:
+            return task.cancelling() - cancelled_before > act.cancels
+
+        if is_async or act.handler.effect == "transaction":  # else its time begins when it has a thread
+            self._start_clock(act)
         self._at(Boundary.HANDLER_START)
         value: Any
         try:
             if is_async:
                 value = await fn(act.event, context)
             else:
-                value = await self._in_thread(act, task, fn, context)
+                value = await self._in_thread(act, fn, context, caller_is_cancelled)
         except (Retry, Reject) as said:
             value = said.with_traceback(None)  # a value from here on: it must not keep the handler's frames alive
-        except asyncio.CancelledError:
-            if task.cancelling() > act.cancels or not act.stopped:
-                raise  # the caller is being cancelled, not only this run
-            value = Failed(act.stopped)
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            if caller_is_cancelled():
+                raise  # not only this run
+            value = Failed(act.stopped or _sentence(error))  # the handler may also have awaited what others cancelled
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of an extension module is no Exception
             value = Failed(_sentence(error))
         finally:
             act.task = act.times_out = None
             for _ in range(act.cancels):
                 task.uncancel()
+            act.cancels = 0
         self._at(Boundary.HANDLER_END)
         return _came_to(value)
 
-    async def _in_thread(self, act: Act, task: asyncio.Task[Any], fn: Callable[..., Any], context: Context) -> Any:
+    def _start_clock(self, act: Act) -> None:
+        if act.handler.timeout_s is not None:
+            act.times_out = self._loop.time() + act.handler.timeout_s
+
+    async def _in_thread(
+        self, act: Act, fn: Callable[..., Any], context: Context, caller_is_cancelled: Callable[[], bool]
+    ) -> Any:
         """A thread cannot be stopped: past its timeout it is still waited for, since what it comes to is the truth as
-        long as the lease lasts. It can look at `ctx.lost`."""
+        long as the lease lasts. It can look at `ctx.lost`. A transaction is not waited for: it can be undone."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="semel-handler")
         variables = contextvars.copy_context()
-        running = self._loop.run_in_executor(self._threads, variables.run, fn, act.event, context)
+        undoable = act.handler.effect == "transaction"
+
+        def call() -> Any:
+            if not undoable:
+                self._start_clock(act)
+            return fn(act.event, context)
+
+        job = self._threads.submit(variables.run, call)
+        running = asyncio.wrap_future(job)
         while True:
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
-                if act.lost or not act.stopped or task.cancelling() > act.cancels:
+                if act.lost or undoable or running.done() or caller_is_cancelled():
+                    if job.cancel():
+                        act.started = False  # it was still waiting for a thread
                     running.add_done_callback(_look_away)
                     raise
 
@@ -149,22 +191,42 @@ def _came_to(value: Any) -> Ran:
     """A handler's return value as an ending. A result that cannot be kept is no reason to repeat the effect."""
     if value is None:
         return _RAN
-    if isinstance(value, (Retry, Reject, Failed)):
-        return Ran(value)
+    match value:  # a reason may be anything that the user gave it
+        case Retry():
+            return Ran(Retry(value.after, _text(value.reason)))
+        case Reject():
+            return Ran(Reject(_text(value.reason)))
+        case Failed():
+            return Ran(value)
     try:
         stored = _encode(value)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+    except Exception as error:  # also of a property of the user's own class
         return Ran(Reject(f"the handler ran, but its result is not JSON: {_sentence(error)}"))
     if len(stored) > RESULT_MAX_BYTES:
         return Ran(
             Reject(f"the handler ran, but its result has {len(stored):,} bytes; the limit is {RESULT_MAX_BYTES:,}")
         )
+    try:
+        check_bounds(stored)  # what could be written may be too deep to be read again, for every duplicate
+    except MalformedEvent:
+        return Ran(Reject(f"the handler ran, but its result nests deeper than {DEPTH_MAX} levels"))
     return Ran(Done(stored), value)
 
 
 def _sentence(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text if len(text) <= REASON_MAX_CHARS else text[: REASON_MAX_CHARS - 1] + "…"
+    said = _text(error)
+    return _text(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def _text(reason: object) -> str:
+    """A reason that every store can keep, whatever was given as one."""
+    try:
+        text = "" if reason is None else str(reason)
+    except Exception:
+        text = f"({type(reason).__name__} without words)"
+    if len(text) > REASON_MAX_CHARS:
+        text = text[: REASON_MAX_CHARS - 1] + "…"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Lanes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
@@ -70,4 +71,5 @@ class Worker:
         now = asyncio.get_running_loop().time()
         if now - self._purged_at >= PURGE_EVERY_S:
             self._purged_at = now
-            await self._ledger.purge(PURGE_MAX)
+            with suppress(LedgerUnavailable):  # next time, then
+                await self._ledger.purge(PURGE_MAX)

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+RETRY_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
 RESULT_MAX_BYTES = 64 * 1024  # a stored result is for answering duplicates, not for keeping documents
 
 Status: TypeAlias = Literal[
@@ -39,8 +40,8 @@ class Retry(Exception):
     """The effect did not happen; try again after `after` seconds (by default exponential with full jitter)."""
 
     def __init__(self, after: float | None = None, reason: str = "") -> None:
-        if after is not None and not 0 <= after < float("inf"):
-            raise ValueError(f"Retry(after={after!r}): a delay is a number of seconds, 0 or more")
+        if after is not None and not 0 <= after <= RETRY_MAX_S:
+            raise ValueError(f"Retry(after={after!r}): a delay is a number of seconds, 0 or more, at most a century")
         super().__init__(reason)
         self.after = after
         self.reason = reason

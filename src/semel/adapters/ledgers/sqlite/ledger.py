@@ -56,14 +56,15 @@ class SqliteLedger:
     @asynccontextmanager
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
         """The writer's own connection, for one handler: its writes and its settle are one savepoint of the group."""
-        session = self._writer.open_session()
+        session = self._writer.open_session(
+            lambda connection: SqliteTransaction(connection, lease, self._now), lease.claim.lease_ms / 1000
+        )
         session.future.add_done_callback(_looked_at)  # where the block raises, that is what matters
         try:
-            connection = await session.opened
+            transaction = await session.opened
         except asyncio.CancelledError:
             session.end(keep=False)
             raise
-        transaction = SqliteTransaction(connection, lease, self._now)
         try:
             yield transaction
         except BaseException:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -12,6 +13,8 @@ from semel.adapters.ledgers.sqlite import store
 from semel.adapters.ledgers.sqlite.writer import ENDED_ITSELF
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import TransactionOver
+
+INTERRUPT_S = 0.005  # how long a statement may go on at the end of its handler's time
 
 
 class Handle:
@@ -34,13 +37,27 @@ class Handle:
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run one statement for each row of bindings."""
+        bindings = list(rows)  # the caller's own code does not run under the lock
         with self._lock:
             self._check()
-            self._connection.executemany(sql, rows).fetchall()
+            self._connection.executemany(sql, bindings).fetchall()
+
+    @contextmanager
+    def last_words(self) -> Iterator[None]:
+        """What is written here is the last; refused when the transaction is over already."""
+        with self._lock:
+            self._check()
+            self._open = False
+            yield
 
     def close(self) -> None:
-        with self._lock:
+        """Refuse from here on. A statement that a thread is still running is interrupted, and not waited for."""
+        while not self._lock.acquire(timeout=INTERRUPT_S):
+            self._connection.interrupt()
+        try:
             self._open = False
+        finally:
+            self._lock.release()
 
     def _check(self) -> None:
         if not self._open:
@@ -59,12 +76,12 @@ class SqliteTransaction:
 
     async def settle(self, settlement: Settlement) -> bool:
         """Write the settlement beside the handler's writes. From here on the handler cannot write any more."""
-        self.handle.close()
         if settlement.lease.token != self._lease.token:
             raise TransactionOver("a transaction settles the lease that it was opened for")
-        if not self._connection.in_transaction:
-            raise TransactionOver(ENDED_ITSELF)
-        (self.settled,) = store.settle(self._connection, [settlement], self._now())
+        with self.handle.last_words():
+            if not self._connection.in_transaction:
+                raise TransactionOver(ENDED_ITSELF)
+            (self.settled,) = store.settle(self._connection, [settlement], self._now())
         return self.settled
 
     def close(self) -> None:

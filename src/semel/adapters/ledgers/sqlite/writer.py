@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import apsw
 
@@ -22,6 +22,7 @@ from semel.values.errors import LedgerUnavailable, TransactionOver
 T = TypeVar("T")
 
 ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
+OUTLASTED = "the transaction was open for as long as its lease lasted: it was rolled back"
 FORKED = (
     "SQLite: this process was forked from one that has the ledger open, and SQLite cannot be carried over a fork: "
     "close the app before forking, or make it in the child"
@@ -53,14 +54,27 @@ class Job:
             self.future.set_result(self.value)
 
 
-class Session(Job):
+class Opened(Protocol):
+    """What is given to the handler's side while the session is open."""
+
+    def close(self) -> None:
+        """Refuse to be used from here on."""
+
+
+Held = TypeVar("Held", bound=Opened)
+
+
+class Session(Job, Generic[Held]):
     """A handler's own transaction: the writer thread holds it open, as a savepoint of the group, until it has ended."""
 
-    __slots__ = ("ended", "keep", "opened", "started")
+    __slots__ = ("ended", "keep", "lasts_s", "open", "opened", "started")
 
-    def __init__(self) -> None:
+    def __init__(self, open: Callable[[apsw.Connection], Held], lasts_s: float) -> None:
+        """`lasts_s`: its lease cannot be renewed while it is open, so nobody may hold it for longer."""
         super().__init__(lambda connection: None)
-        self.opened: asyncio.Future[apsw.Connection] = self.loop.create_future()
+        self.open = open
+        self.opened: asyncio.Future[Held] = self.loop.create_future()
+        self.lasts_s = lasts_s
         self.ended = threading.Event()
         self.keep = False
         self.started = False
@@ -68,20 +82,30 @@ class Session(Job):
     def run(self, connection: apsw.Connection) -> None:
         if self.started and self.keep:  # it has ended, its group failed, and a handler is not run twice
             raise LedgerUnavailable("SQLite: the transaction was rolled back with others of its group")
-        if self.ended.is_set():
+        if self.ended.is_set() or self.error is not None:
             return
         self.started = True
         connection.execute("savepoint handler")
-        self.loop.call_soon_threadsafe(self._open, connection)
-        while not self.ended.wait(1.0):
-            if self.loop.is_closed():
+        opened = self.open(connection)
+        self.loop.call_soon_threadsafe(self._open, opened)
+        begun = time.monotonic()
+        while not self.ended.wait(min(1.0, self.lasts_s)):
+            if self.loop.is_closed() or time.monotonic() - begun >= self.lasts_s:
+                opened.close()  # its loop is gone or stuck, and the others need not wait for it
+                self.error = None if self.ended.is_set() else TransactionOver(OUTLASTED)
                 break
+        keep = self.keep and self.error is None
         try:
-            if not self.keep:
+            if not keep:
                 connection.execute("rollback to handler")
             connection.execute("release handler")
         except apsw.SQLError:
             raise TransactionOver(ENDED_ITSELF) from None
+
+    @property
+    def has_handler_to_run(self) -> bool:
+        """It has not been opened yet, and somebody waits for that."""
+        return not self.started and not self.ended.is_set()
 
     def end(self, keep: bool) -> None:
         self.keep = keep
@@ -92,9 +116,9 @@ class Session(Job):
             self.opened.set_exception(self.error)
         super().answer()
 
-    def _open(self, connection: apsw.Connection) -> None:
+    def _open(self, opened: Held) -> None:
         if not self.opened.done():
-            self.opened.set_result(connection)
+            self.opened.set_result(opened)
 
 
 class Writer:
@@ -111,19 +135,19 @@ class Writer:
         self._put(job)
         return job.future
 
-    def open_session(self) -> Session:
-        session = Session()
+    def open_session(self, open: Callable[[apsw.Connection], Held], lasts_s: float) -> Session[Held]:
+        session = Session(open, lasts_s)
         self._put(session)
         return session
 
     def close(self) -> None:
         """Finish what is queued, then let go of the file."""
         with self._changing:
+            if self._thread is None or self._thread.pid != os.getpid():
+                return
             thread, self._thread = self._thread, None
-            if thread is not None:
-                thread.queue.put(None)  # nothing comes after it: later work has a thread of its own
-        if thread is not None and thread.pid == os.getpid():
-            thread.join()
+            thread.queue.put(None)  # nothing comes after it: later work has a thread of its own
+        thread.join()
 
     def _put(self, job: Job) -> None:
         with self._changing:
@@ -186,9 +210,10 @@ class _Thread(threading.Thread):
             if len(group) == 1:
                 group[0].error = _as_ours(error)
                 return group, []
-        for job in group:
+        ready = [job for job in group if not (isinstance(job, Session) and job.has_handler_to_run)]
+        for job in ready:
             self._commit([job])
-        return group, []
+        return ready, [job for job in group if job not in ready]
 
     def _begin(self) -> apsw.Connection:
         if self._connection is None:
