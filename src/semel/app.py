@@ -26,6 +26,7 @@ from semel.values.outcome import Outcome
 from semel.values.topic import Pattern
 
 LEASE_S = 25.0  # under the SQS default visibility of 30 s
+LEASE_MIN_S = 0.1  # the heartbeat looks every 50 ms
 TIMEOUT_S = 20.0  # under the lease
 TRANSACTION_TIMEOUT_S = 5.0  # SQLite's write lock is held meanwhile: other leases must outlive the wait
 MAX_ATTEMPTS = 8  # with full jitter from 1 s, about a minute of retries
@@ -69,7 +70,7 @@ class Semel:
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency!r}: it must be above 0")
-        _ms("lease", lease)
+        _ms("lease", lease, LEASE_MIN_S)
         self.ledger = wiring.open_ledger(ledger, observe)
         self._tenant = tenant
         self._origin = origin
@@ -124,7 +125,7 @@ class Semel:
             timeout = TRANSACTION_TIMEOUT_S if effect == "transaction" else TIMEOUT_S
         if max_attempts < 1 or window <= 0 or (timeout is not None and timeout <= 0):
             raise ConfigError("max_attempts, retention, window and timeout must be above 0")
-        lease_ms = _ms("lease", self._lease_s if lease is None else lease)
+        lease_ms = _ms("lease", self._lease_s if lease is None else lease, LEASE_MIN_S)
         retention_ms = _ms("retention", retention)
 
         def register(fn: Function) -> Function:
@@ -264,9 +265,9 @@ class Semel:
         return Message(to_bytes(body), tenant or "", origin or "", headers)
 
 
-def _ms(name: str, seconds: float) -> int:
-    if not 0.001 <= seconds <= TIME_MAX_S:
-        raise ConfigError(f"{name}={seconds!r}: expected seconds, above 0 and at most a century")
+def _ms(name: str, seconds: float, least_s: float = 0.001) -> int:
+    if not least_s <= seconds <= TIME_MAX_S:
+        raise ConfigError(f"{name}={seconds!r}: expected seconds, at least {least_s:g} and at most a century")
     return int(seconds * 1000)
 
 

@@ -33,7 +33,8 @@ class Ledger(Protocol):
         and the first record is untouched. An expired lease is granted again with a higher token. Every grant counts
         as an attempt. A key that waits for its retry is Busy until it is due. A key known under an alias is a
         duplicate. An event older than the newest applied one of its subject is Stale, an equal one is not, and two
-        events of one subject are not granted at the same time.
+        events of one subject are not granted at the same time. A claim with `doubt_first` whose lease lapsed is granted
+        whatever its subject says, so that its holder can tell the doubt.
         """
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:

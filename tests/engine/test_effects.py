@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 
-from semel import Context, Event, Retry, Semel, keys
+from semel import Context, Event, Retry, Semel, keys, latest
 from semel.values.claim import Granted
 
 LEASE_S = 0.1
@@ -217,5 +217,22 @@ def test_the_key_is_fixed_before_the_handler_sees_the_event(ledger: str, tmp_pat
             assert (await app.process(body)).status == "done"
             assert (await app.process(body)).status == "duplicate"
             assert (await app.process(message(conversation="another"))).status == "done"
+
+    run(story())
+
+
+@both_ledgers
+def test_park_tells_its_doubt_also_when_the_event_is_stale_meanwhile(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+
+            @app.on("**", effect="park", order=latest(subject="data.user", by="data.at"))
+            async def charge(event: Event, ctx: Context) -> None: ...
+
+            old = message(user="u", at=1)
+            await vanish(app, old)
+            assert (await app.process(message(user="u", at=2))).status == "done"
+            assert (await app.process(old)).status == "uncertain"
+            assert (await app.process(message(user="u", at=1))).status == "stale"
 
     run(story())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 from tests.engine.faults import FaultyLine
 
@@ -129,5 +130,27 @@ def test_a_stopped_worker_answers_what_it_has_received(ledger: str, tmp_path: Pa
             worker = app.worker(source)
             assert await worker.run() == 100
             assert [told for told, _ in source.told] == ["ack"] * 100
+
+    run(story())
+
+
+@both_ledgers
+def test_a_delivery_that_cannot_be_answered_keeps_no_other_waiting(ledger: str, tmp_path: Path) -> None:
+    class Torn(Parcel):
+        async def ack(self) -> None:
+            raise ConnectionError("the source is gone")
+
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None: ...
+
+            source = Parcels(message(), message())
+            source._waiting.insert(0, Torn(json.dumps(message()).encode(), source.told))
+            with pytest.raises(ConnectionError):
+                await app.worker(source).run()
+            assert [told for told, _ in source.told] == ["ack", "ack"]
+            assert len(await app.entries("done")) == 3
 
     run(story())

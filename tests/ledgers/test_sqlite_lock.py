@@ -1,4 +1,4 @@
-"""What a claim reads cannot change before it writes: the write lock comes first."""
+"""The file and its lock: what a claim reads cannot change before it writes, and it is the file that others see."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from semel.adapters.ledgers.sqlite import SqliteLedger, store
 from semel.values import decision
 from semel.values.claim import Claim, Granted
+from semel.values.errors import LedgerUnavailable
 
 
 def test_a_claim_has_the_write_lock_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +40,24 @@ def test_a_claim_has_the_write_lock_before_it_reads(tmp_path: Path, monkeypatch:
 
     asyncio.run(story())
     assert intruders == ["kept out"]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_others_cannot_see_is_not_written_to(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def story() -> None:
+        ledger = SqliteLedger(str(path))
+        await ledger.claim([Claim(b"k" * 16, "h", "k", 1000, 1000)])
+        path.rename(tmp_path / "elsewhere.db")
+        if how == "replaced":
+            path.write_bytes(b"")
+        for _ in range(2):
+            with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+                await ledger.claim([Claim(b"l" * 16, "h", "l", 1000, 1000)])
+        await ledger.close()
+        (verdict,) = await ledger.claim([Claim(b"l" * 16, "h", "l", 1000, 1000)])
+        assert isinstance(verdict, Granted)
+        await ledger.close()
+
+    asyncio.run(story())

@@ -160,6 +160,8 @@ class Engine:
         """The handler of one granted act, and its settle under way. In a transaction both happen together."""
         granted = act.granted
         assert granted is not None
+        if self._loop.time() > act.lease_ends:  # the process was stopped, or the machine slept
+            act.stop("the lease ended before the handler could begin", lost=True)
         ending = before_run(act.handler, granted)
         if ending is None and granted.takeover and act.handler.probe is not None:
             ending = await self._runner.probe(act)

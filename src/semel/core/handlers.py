@@ -57,6 +57,7 @@ class Handler(Struct, frozen=True):
             content_digest(event.payload()) if self.identifies else None,
             self._aliases(event, namespace) if isinstance(self.key, tiers) else (),
             self._order(event, namespace) if self.order is not None else None,
+            self.effect == "park",
         )
 
     def _aliases(self, event: Event, namespace: Namespace) -> tuple[Alias, ...]:

@@ -54,18 +54,19 @@ class Worker:
         return len(deliveries)
 
     async def _answer(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+        """All of them, also when one cannot be answered; then its error."""
         if self._observe is not None:
             self._observe(Boundary.BEFORE_ACK.value)
+        failed: list[Exception] = []
         for delivery, outcome in zip(deliveries, outcomes, strict=True):
-            match outcome.status:
-                case "busy" | "retry":
-                    await delivery.retry(outcome.after or 0.0)
-                case "malformed" | "conflict":
-                    await delivery.reject(outcome.reason)
-                case "done" | "duplicate" | "stale" | "dead" | "uncertain" | "ignored":
-                    await delivery.ack()
+            try:
+                await _tell(delivery, outcome)
+            except Exception as error:  # the source brings it again, and it is answered as a duplicate
+                failed.append(error)
         if self._observe is not None:
             self._observe(Boundary.AFTER_ACK.value)
+        if failed:
+            raise failed[0]
 
     async def _forget_now_and_then(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -73,3 +74,13 @@ class Worker:
             self._purged_at = now
             with suppress(LedgerUnavailable):  # next time, then
                 await self._ledger.purge(PURGE_MAX)
+
+
+async def _tell(delivery: Delivery, outcome: Outcome) -> None:
+    match outcome.status:
+        case "busy" | "retry":
+            await delivery.retry(outcome.after or 0.0)
+        case "malformed" | "conflict":
+            await delivery.reject(outcome.reason)
+        case "done" | "duplicate" | "stale" | "dead" | "uncertain" | "ignored":
+            await delivery.ack()

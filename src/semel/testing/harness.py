@@ -87,6 +87,7 @@ class Harness:
         lease_ms: int | None = None,
         retention_ms: int | None = None,
         alias_retention_ms: int | None = None,
+        doubt_first: bool = False,
     ) -> Claim:
         kept_ms = self.retention_ms if retention_ms is None else retention_ms
         return Claim(
@@ -102,6 +103,7 @@ class Harness:
                 for alias in aliases
             ),
             order=None if subject is None else Order(self.digest(f"subject {subject}"), position),
+            doubt_first=doubt_first,
         )
 
     def claims(self, count: int, text: str = "key") -> list[Claim]:

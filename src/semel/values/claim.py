@@ -35,6 +35,7 @@ class Claim(Struct, frozen=True, gc=False):
     fingerprint: bytes | None = None  # 16 bytes over the payload; None: payloads are not compared
     aliases: tuple[Alias, ...] = ()
     order: Order | None = None
+    doubt_first: bool = False  # a lapsed lease is granted though its event is stale meanwhile: its doubt must be told
 
 
 class Lease(Struct, frozen=True, gc=False):

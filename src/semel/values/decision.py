@@ -95,7 +95,9 @@ def _refusal(
         if other is not None and (refusal := _by_key(claim, other, now_ms)) is not None:
             return refusal
     if claim.order is not None and (subject := subjects.get(claim.order.subject)) is not None:
-        return _by_subject(claim, claim.order.position, subject, known, now_ms)
+        in_doubt = mine is not None and mine.state is State.LEASED
+        if not (claim.doubt_first and in_doubt):
+            return _by_subject(claim, claim.order.position, subject, known, now_ms)
     return None
 
 

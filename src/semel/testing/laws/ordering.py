@@ -112,6 +112,15 @@ class OrderLaws(Binding):
         assert isinstance(ledger.claim(harness.claim("held", subject="s", position=9)), Busy)
         ledger.grant(_at(harness, 1))
 
+    def test_a_doubt_is_told_though_its_event_is_stale_meanwhile(self, harness: Harness, ledger: Caller) -> None:
+        ledger.grant(harness.claim("a", subject="s", position=1))
+        harness.advance(harness.lease_ms)
+        ledger.do(harness.claim("b", subject="s", position=2))
+        assert ledger.claim(harness.claim("a", subject="s", position=1)) == Stale(2)
+        told = ledger.grant(harness.claim("a", subject="s", position=1, doubt_first=True))
+        assert told.takeover
+        assert ledger.claim(harness.claim("c", subject="s", position=1, doubt_first=True)) == Stale(2)
+
 
 def _at(harness: Harness, position: int) -> Claim:
     return harness.claim(f"event {position}", subject="s", position=position)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import apsw
 
 from semel.adapters.ledgers.sqlite import catalog, store
-from semel.adapters.ledgers.sqlite.opening import Clock, open_clock, open_database
+from semel.adapters.ledgers.sqlite.opening import Clock, file_identity, open_clock, open_database
 from semel.adapters.ledgers.sqlite.transaction import SqliteTransaction
 from semel.adapters.ledgers.sqlite.writer import Writer
 from semel.ports import Entry, Traits
@@ -36,7 +36,8 @@ class SqliteLedger:
         self._path = path
         self._synchronous = synchronous
         self._clock = clock
-        self._writer = Writer(self._connect, observe)
+        self._file: tuple[int, int] | None = None  # device and inode of the open file
+        self._writer = Writer(self._connect, self._check_file, observe)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
@@ -82,11 +83,19 @@ class SqliteLedger:
     def _connect(self) -> apsw.Connection:
         try:
             connection = open_database(self._path, self._synchronous)
+            if self._clock is None:
+                self._clock = open_clock(connection)
         except apsw.Error as error:
             raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {error}") from error
-        if self._clock is None:
-            self._clock = open_clock(connection)
+        self._file = file_identity(self._path)
         return connection
+
+    def _check_file(self) -> None:
+        """What is written into a file that others cannot see is lost: duplicates would run again elsewhere."""
+        if file_identity(self._path) != self._file:
+            raise LedgerUnavailable(
+                f"SQLite: {self._path} was removed or replaced while in use; close the app to use the one there now"
+            )
 
     def _now(self) -> int:
         if self._clock is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -104,6 +105,15 @@ def _ensure_schema(connection: apsw.Connection, path: str) -> None:
         if connection.in_transaction:
             connection.execute("rollback")
         raise
+
+
+def file_identity(path: str) -> tuple[int, int] | None:
+    """Which file stands at the path now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def open_clock(connection: apsw.Connection) -> Clock:

@@ -124,8 +124,15 @@ class Session(Job, Generic[Held]):
 class Writer:
     """The face of the thread: it starts with the first work, and anew with the first work after `close`."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection], observe: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        check: Callable[[], None],
+        observe: Callable[[str], None] | None = None,
+    ) -> None:
+        """`check` raises when the connection must not be used any more."""
         self._connect = connect
+        self._check = check
         self._observe = observe
         self._thread: _Thread | None = None
         self._changing = threading.Lock()
@@ -153,7 +160,7 @@ class Writer:
         with self._changing:
             thread = self._thread
             if thread is None:
-                thread = self._thread = _Thread(self._connect, self._observe)
+                thread = self._thread = _Thread(self._connect, self._check, self._observe)
                 thread.start()
             elif thread.pid != os.getpid():
                 raise LedgerUnavailable(FORKED)
@@ -163,11 +170,17 @@ class Writer:
 class _Thread(threading.Thread):
     """Owns one connection from its opening to its end. It opens again after an error on opening."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection], observe: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        check: Callable[[], None],
+        observe: Callable[[str], None] | None,
+    ) -> None:
         super().__init__(name="semel-sqlite", daemon=True)
         self.queue: SimpleQueue[Job | None] = SimpleQueue()
         self.pid = os.getpid()
         self._connect = connect
+        self._check = check
         self._observe = observe
         self._connection: apsw.Connection | None = None
         self._in_session = False  # while a handler has the connection, a COMMIT is refused
@@ -220,6 +233,7 @@ class _Thread(threading.Thread):
             self._connection = self._connect()
             self._connection.set_commit_hook(lambda: self._in_session)
             self._connection.set_rollback_hook(self._note_rollback)
+        self._check()
         # IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written.
         self._connection.execute("begin immediate")
         return self._connection
