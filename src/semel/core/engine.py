@@ -134,6 +134,8 @@ class Engine:
         """Run what was granted and settle it. What a vanished holder left behind may have killed it: such an event is
         given back, then claimed and run by itself after the rest, so that it takes no others along."""
         granted = [act for act in acts if act.granted is not None]
+        if not granted:
+            return
         suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
         settling = Settling(self._settlements, self._at, early=len(granted) > 1)
         run = partial(self._run, settling)
@@ -234,6 +236,8 @@ class Engine:
 
 def _one_of_each(acts: list[Act]) -> tuple[list[Act], list[Act]]:
     """The first act of each key and each subject, and the others: in order, as if they had come one after the other."""
+    if len(acts) == 1:
+        return acts, []
     taken: set[bytes] = set()
     first: list[Act] = []
     later: list[Act] = []

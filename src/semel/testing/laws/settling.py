@@ -160,6 +160,11 @@ class SettleLaws(Binding):
             assert ledger.settle_all([Settlement(lease, one), Settlement(lease, two)]) == [True, False]
             assert ledger.claim(claim) == Settled(one)
 
+    def test_of_a_retry_and_a_final_outcome_in_one_batch_one_counts(self, harness: Harness, ledger: Caller) -> None:
+        lease = ledger.grant(harness.claim("a")).lease
+        kept = ledger.settle_all([Settlement(lease, Retry(0)), Settlement(lease, Done(b"1"))])
+        assert sorted(kept) == [False, True]
+
     def test_the_same_outcome_twice_in_one_batch_is_true_twice(self, harness: Harness, ledger: Caller) -> None:
         lease = ledger.grant(harness.claim("a")).lease
         assert ledger.settle_all([Settlement(lease, Done(b"1"))] * 2) == [True, True]

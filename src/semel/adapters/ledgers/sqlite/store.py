@@ -77,12 +77,21 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
         known, claim = grant.known, grant.lease.claim
         for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
             if replaced is None:
-                fresh.append(
-                    (
-                        *(digest, known.token, 1, known.until_ms, known.attempts, known.first_ms, int(known.suspect)),
-                        *(known.fingerprint, claim.retention_ms, claim.tenant, claim.handler, claim.text),
-                    )
+                row = (
+                    digest,
+                    known.token,
+                    1,
+                    known.until_ms,
+                    known.attempts,
+                    known.first_ms,
+                    known.suspect,
+                    known.fingerprint,
+                    claim.retention_ms,
+                    claim.tenant,
+                    claim.handler,
+                    claim.text,
                 )
+                fresh.append(row)
             else:
                 _replace_lease(connection, digest, replaced, known)
     insert_many(connection, "insert into semel_lease values {rows}", fresh)
@@ -117,10 +126,19 @@ def _replace_lease(connection: apsw.Connection, digest: bytes, replaced: int, kn
 
 def settle(connection: apsw.Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
     """End leases whose token is the current one; what is final moves from the hot table to the record."""
-    final = [s for s in settlements if type(s.outcome) in _CODES and _has_all_keys(connection, s.lease)]
+    final = [
+        s
+        for s in settlements
+        if type(s.outcome) in _CODES and (not s.lease.claim.aliases or _has_all_keys(connection, s.lease))
+    ]
     ended = _end_leases(connection, final)
     _write_records(connection, final, ended, now)
-    return [_settle_one(connection, settlement, ended, now) for settlement in settlements]
+    return [
+        # a second one of a token in the batch is not in `ended` any more: its outcome is compared
+        (type(s.outcome) in _CODES and ended.pop((s.lease.claim.digest, s.lease.token), None) is not None)
+        or _settle_one(connection, s, now)
+        for s in settlements
+    ]
 
 
 def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _Ended:
@@ -169,12 +187,21 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
         if claim.aliases:
             aliases = b"".join([alias.digest for alias in claim.aliases])
             swept = max(swept, *[now + alias.retention_ms for alias in claim.aliases])  # an alias may outlive its key
-        records.append(
-            (
-                *(token, claim.digest, aliases, code, result, fp, attempts, now, swept),
-                *(claim.tenant, claim.handler, claim.text),
-            )
+        row = (
+            token,
+            claim.digest,
+            aliases,
+            code,
+            result,
+            fp,
+            attempts,
+            now,
+            swept,
+            claim.tenant,
+            claim.handler,
+            claim.text,
         )
+        records.append(row)
         done.append((claim.digest, token, expires))
         if claim.aliases:
             done.extend([(alias.digest, token, now + alias.retention_ms) for alias in claim.aliases])
@@ -186,7 +213,8 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
     insert_many(connection, "insert or replace into semel_done values {rows}", done)
 
 
-def _settle_one(connection: apsw.Connection, settlement: Settlement, ended: _Ended, now: int) -> bool:
+def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -> bool:
+    """What is not final, and what was not found: lost, or settled before."""
     lease, outcome = settlement.lease, settlement.outcome
     match outcome:
         case Retry():
@@ -194,8 +222,7 @@ def _settle_one(connection: apsw.Connection, settlement: Settlement, ended: _End
         case Release():
             return _release(connection, lease, now)
         case _:
-            first = ended.pop((lease.claim.digest, lease.token), None)  # a second one in the batch compares outcomes
-            return first is not None or _already(connection, lease, outcome)
+            return _already(connection, lease, outcome)
 
 
 def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool:
