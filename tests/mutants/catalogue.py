@@ -14,6 +14,7 @@ class Mutant(NamedTuple):
 
 
 STORE = "adapters/ledgers/sqlite/store.py"
+QUERIES = "adapters/ledgers/sqlite/queries.sql"
 WRITER = "adapters/ledgers/sqlite/writer.py"
 OPENING = "adapters/ledgers/sqlite/opening.py"
 MEMORY = "adapters/ledgers/memory.py"
@@ -37,23 +38,23 @@ WORKING = "tests/engine/test_worker.py"
 MUTANTS = [
     Mutant(
         "settle without token",
-        STORE,
-        '"delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1"',
-        '"delete from semel_lease where k in ({keys}) and 0 not in ({others}) and state = 1"',
+        QUERIES,
+        "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1",
+        "delete from semel_lease where k in ({keys}) and 0 not in ({others}) and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
         "retry without token",
-        STORE,
-        '"update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1"',
-        '"update semel_lease set state = 2, until = ? where k = ? and token >= 0 * ? and state = 1"',
+        QUERIES,
+        "update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1",
+        "update semel_lease set state = 2, until = ? where k = ? and token >= 0 * ? and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
         "renew without token",
-        STORE,
-        '"update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0"',
-        '"update semel_lease set until = ? where k = ? and token >= 0 * ? and state = 1 and until > 0"',
+        QUERIES,
+        "update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0",
+        "update semel_lease set until = ? where k = ? and token >= 0 * ? and state = 1 and until > 0",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
@@ -142,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "purge of a live lease",
-        STORE,
+        QUERIES,
         "select k from semel_lease where state = 2 and until + keep <= ? limit ?",
         "select k from semel_lease where until - 1000000000 <= ? limit ?",
         f"{LAWS}::test_purge_never_removes_a_live_lease",

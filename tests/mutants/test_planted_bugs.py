@@ -37,7 +37,8 @@ def plant(mutant: Mutant, package: Path) -> None:
     source = file.read_text()
     assert source.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} has changed, plant it anew"
     changed = source.replace(mutant.old, mutant.new)
-    compile(changed, str(file), "exec")
+    if file.suffix == ".py":
+        compile(changed, str(file), "exec")
     file.write_text(changed)
 
 

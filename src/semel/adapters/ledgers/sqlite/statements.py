@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.resources import files
 from typing import Any, TypeAlias
 
 import apsw
@@ -15,6 +16,15 @@ import apsw
 SIZES = (500, 250, 100, 50, 25, 10, 5, 2, 1)
 
 Row: TypeAlias = tuple[Any, ...]
+
+
+def _named(text: str) -> dict[str, str]:
+    """The statements of a file, by the name above each."""
+    parts = text.split("-- name: ")[1:]
+    return {name: sql.strip() for name, _, sql in (part.partition("\n") for part in parts)}
+
+
+SQL = _named(files(__package__).joinpath("queries.sql").read_text())
 
 
 def rows(connection: apsw.Connection, sql: str, *bindings: Any) -> list[Row]:

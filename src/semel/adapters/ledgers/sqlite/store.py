@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.statements import Row, insert_many, rows, select_in
+from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, select_in
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.decision import Grant, Known, State, Subject, judge
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
@@ -29,21 +29,16 @@ def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> lis
     known = _settled(connection, digests)
     _add_leases(connection, digests, known)
     subjects = _subjects(connection, claims, known)
-    ((token,),) = rows(connection, "select value from semel_meta where name = 'token'")
+    ((token,),) = rows(connection, SQL["last_token"])
     verdicts, grants = judge(claims, known, subjects, now, count(token + 1).__next__)
     if grants:
-        connection.execute("update semel_meta set value = ? where name = 'token'", (token + len(grants),))
+        connection.execute(SQL["set_last_token"], (token + len(grants),))
         _write_grants(connection, grants)
     return verdicts
 
 
 def _settled(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
-    found = select_in(
-        connection,
-        "select d.k, d.expires, r.id, r.outcome, r.result, r.fp, r.attempts, r.at"
-        " from semel_done d join semel_record r on r.id = d.rec where d.k in ({keys})",
-        digests,
-    )
+    found = select_in(connection, SQL["settled"], digests)
     return {
         k: Known(token, State.SETTLED, expires, attempts, at, fp, outcome=_load(outcome, result))
         for k, expires, token, outcome, result, fp, attempts, at in found
@@ -51,11 +46,7 @@ def _settled(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[byte
 
 
 def _add_leases(connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]) -> None:
-    found = select_in(
-        connection,
-        "select k, token, state, until, attempts, first, fp, suspect from semel_lease where k in ({keys})",
-        digests,
-    )
+    found = select_in(connection, SQL["leases"], digests)
     for k, token, state, until, attempts, first, fp, suspect in found:
         known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect))
 
@@ -64,7 +55,7 @@ def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[
     wanted = list({claim.order.subject for claim in claims if claim.order is not None})
     if not wanted:
         return {}
-    found = select_in(connection, "select k, newest, holder, token from semel_subject where k in ({keys})", wanted)
+    found = select_in(connection, SQL["subjects"], wanted)
     subjects = {k: Subject(newest, holder, token) for k, newest, holder, token in found}
     holders = [s.holder for s in subjects.values() if s.holder is not None and s.holder not in known]
     _add_leases(connection, holders, known)
@@ -94,7 +85,7 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
                 fresh.append(row)
             else:
                 _replace_lease(connection, digest, replaced, known)
-    insert_many(connection, "insert into semel_lease values {rows}", fresh)
+    insert_many(connection, SQL["add_leases"], fresh)
     subjects = [
         (grant.lease.claim.order.subject, None, grant.lease.claim.digest, grant.lease.token, 0)
         for grant in grants
@@ -102,16 +93,14 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
     ]
     insert_many(
         connection,
-        "insert into semel_subject values {rows} on conflict (k) do update set holder = excluded.holder,"
-        " token = excluded.token where excluded.token > token",
+        SQL["hold_subjects"],
         subjects,
     )
 
 
 def _replace_lease(connection: apsw.Connection, digest: bytes, replaced: int, known: Known) -> None:
     connection.execute(
-        "update semel_lease set token = ?, state = 1, until = ?, attempts = ?, first = ?, fp = ?, suspect = ?"
-        " where k = ? and token = ?",
+        SQL["replace_lease"],
         (
             *(known.token, known.until_ms, known.attempts, known.first_ms, known.fingerprint, int(known.suspect)),
             *(digest, replaced),
@@ -159,11 +148,10 @@ def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _En
 
 
 def _delete(connection: apsw.Connection, pairs: Sequence[tuple[bytes, int]]) -> Iterable[Row]:
-    """Delete leases by key and token. Tokens are unique in the store: one that matches belongs to its own key."""
+    """Delete leases by key and token."""
     return select_in(
         connection,
-        "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1"
-        " returning k, token, attempts, fp",
+        SQL["end_leases"],
         [k for k, _ in pairs],
         [token for _, token in pairs],
     )
@@ -206,11 +194,11 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
         if claim.aliases:
             done.extend([(alias.digest, token, now + alias.retention_ms) for alias in claim.aliases])
         if settlement.letter is not None:
-            connection.execute("insert into semel_letter values (?, ?)", (token, settlement.letter.event))
+            connection.execute(SQL["add_letter"], (token, settlement.letter.event))
         if claim.order is not None:
             _free_subject(connection, lease, now, applied=code == _DONE)
-    insert_many(connection, "insert into semel_record values {rows}", records)
-    insert_many(connection, "insert or replace into semel_done values {rows}", done)
+    insert_many(connection, SQL["add_records"], records)
+    insert_many(connection, SQL["add_done"], done)
 
 
 def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -> bool:
@@ -227,29 +215,23 @@ def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -
 
 def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool:
     """A lost reply was followed by a retry: the token has settled before, with this outcome."""
-    found = rows(connection, "select k, outcome, result from semel_record where id = ?", lease.token)
+    found = rows(connection, SQL["settled_under"], lease.token)
     return found == [(lease.claim.digest, *_dump(outcome))]
 
 
 def _wait(connection: apsw.Connection, lease: Lease, until: int, now: int) -> bool:
-    sql = "update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1"
-    if _on_each_key(connection, lease, sql, until):
+    if _on_each_key(connection, lease, SQL["wait"], until):
         _free_subject(connection, lease, now, applied=False)
         return True
-    waits = "select 1 from semel_lease where k = ? and token = ? and state = 2"
-    return rows(connection, waits, lease.claim.digest, lease.token) != []
+    return rows(connection, SQL["is_waiting"], lease.claim.digest, lease.token) != []
 
 
 def _release(connection: apsw.Connection, lease: Lease, now: int) -> bool:
     """As if the claim had not been made: a first attempt leaves nothing, a later one its earlier attempts.
 
-    Token 0 is nobody's: whoever released cannot settle, renew or release once more.
+    Whoever released cannot settle, renew or release once more.
     """
-    first = "delete from semel_lease where k = ? and token = ? and state = 1 and attempts = 1"
-    later = (
-        "update semel_lease set token = 0, state = iif(suspect, 1, 2), until = 0, attempts = attempts - 1"
-        " where k = ? and token = ? and state = 1 and attempts > 1 and until > 0"
-    )
+    first, later = SQL["release_first"], SQL["release_later"]
     held = _on_each_key(connection, lease, first) or _on_each_key(connection, lease, later)
     if held:
         _free_subject(connection, lease, now, applied=False)
@@ -269,14 +251,12 @@ def _on_each_key(connection: apsw.Connection, lease: Lease, sql: str, *values: A
 
 def _has_all_keys(connection: apsw.Connection, lease: Lease) -> bool:
     """Under an alias it is the same effect: whoever lost one of a lease's keys has lost the lease."""
-    held = "select 1 from semel_lease where k = ? and token = ?"
-    return all(rows(connection, held, alias.digest, lease.token) for alias in lease.claim.aliases)
+    return all(rows(connection, SQL["has_key"], alias.digest, lease.token) for alias in lease.claim.aliases)
 
 
 def _has_subject(connection: apsw.Connection, lease: Lease) -> bool:
     order = lease.claim.order
-    held = "select 1 from semel_subject where k = ? and token = ? and holder is not null"
-    return order is None or rows(connection, held, order.subject, lease.token) != []
+    return order is None or rows(connection, SQL["has_subject"], order.subject, lease.token) != []
 
 
 def _free_subject(connection: apsw.Connection, lease: Lease, now: int, applied: bool) -> None:
@@ -285,24 +265,16 @@ def _free_subject(connection: apsw.Connection, lease: Lease, now: int, applied: 
         return
     until = now + lease.claim.retention_ms
     if applied:
-        connection.execute(
-            "insert into semel_subject values (?1, ?2, null, 0, ?3) on conflict (k) do update"
-            " set newest = max(ifnull(newest, ?2), ?2), until = max(until, ?3)",
-            (order.subject, order.position, until),
-        )
-    connection.execute(
-        "update semel_subject set holder = null, until = max(until, ?) where k = ? and token = ?",
-        (until, order.subject, lease.token),
-    )
+        connection.execute(SQL["apply_position"], (order.subject, order.position, until))
+    connection.execute(SQL["free_subject"], (until, order.subject, lease.token))
 
 
 # ------------------------------------------------------------------------------------------------- renew and purge
 
 
 def renew(connection: apsw.Connection, leases: Sequence[Lease], now: int) -> list[bool]:
-    sql = "update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0"
     return [
-        _has_subject(connection, lease) and _on_each_key(connection, lease, sql, now + lease.claim.lease_ms)
+        _has_subject(connection, lease) and _on_each_key(connection, lease, SQL["renew"], now + lease.claim.lease_ms)
         for lease in leases
     ]
 
@@ -313,34 +285,19 @@ def purge(connection: apsw.Connection, limit: int, now: int) -> int:
     Records are in order of time, so the oldest are due first. Handlers may have different retentions: the sweep goes
     on where it stopped, a bounded number of records at a time, and begins again at the end.
     """
-    ((swept,),) = rows(connection, "select value from semel_meta where name = 'swept'")
-    looked = rows(
-        connection,
-        "select id, k, aliases, expires, outcome from semel_record where id > ? order by id limit ?",
-        swept,
-        limit * SWEEP,
-    )
+    ((swept,),) = rows(connection, SQL["last_swept"])
+    looked = rows(connection, SQL["sweep"], swept, limit * SWEEP)
     over = [row for row in looked if row[3] <= now and row[4] == _DONE][:limit]
     for record, k, aliases, _, _ in over:
         for digest in (k, *_split(aliases)):
-            connection.execute("delete from semel_done where k = ? and rec = ?", (digest, record))
-        connection.execute("delete from semel_record where id = ?", (record,))
+            connection.execute(SQL["forget_done"], (digest, record))
+        connection.execute(SQL["forget_record"], (record,))
     last = over if len(over) == limit else looked if len(looked) == limit * SWEEP else []
     swept = last[-1][0] if last else 0
-    connection.execute("update semel_meta set value = ? where name = 'swept' and value <> ?", (swept, swept))
+    connection.execute(SQL["set_last_swept"], (swept,))
     left = limit - len(over)
-    abandoned = rows(
-        connection,
-        "delete from semel_lease where k in (select k from semel_lease where state = 2 and until + keep <= ? limit ?)"
-        " returning 1",
-        now,
-        left,
-    )
-    connection.execute(
-        "delete from semel_subject where k in"
-        " (select k from semel_subject where holder is null and until <= ? limit ?)",
-        (now, left),
-    )
+    abandoned = rows(connection, SQL["forget_abandoned"], now, left)
+    connection.execute(SQL["forget_subjects"], (now, left))
     return len(over) + len(abandoned)
 
 
