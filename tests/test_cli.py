@@ -72,14 +72,19 @@ def test_a_bad_value_is_named_and_nothing_runs(arguments: tuple[str, ...], said:
 
 
 def test_the_demo_adds_up() -> None:
-    report = document("demo", "--events", "300", "--duplicates", "0.5", "--kills", "2")
+    report: dict[str, Any] = {}
+    events = 0
+    for events in (300, 1_200, 5_000):  # on a fast or busy machine few events are over before the second kill
+        report = document("demo", "--events", str(events), "--duplicates", "0.5", "--kills", "2")
+        if report["kills"] == 2:
+            break
     assert report["holds"] is True
     assert report["kills"] == 2, "inconclusive: a kill did not land"
-    assert report["sent"] == report["distinct"] + report["redeliveries"] + report["producer_retries"] == 450
-    assert report["tickets"] == report["distinct"] == 300
+    assert report["sent"] == report["distinct"] + report["redeliveries"] + report["producer_retries"] == 1.5 * events
+    assert report["tickets"] == report["distinct"] == events
     assert report["doubled_tickets"] == report["lost_tickets"] == report["lost_calls"] == 0
     assert report["calls"] == report["distinct"] + report["repeated_calls"]
-    assert report["duplicates_answered"] >= 150
+    assert report["duplicates_answered"] >= events / 2
     assert report["unexpected"] == {}
 
 

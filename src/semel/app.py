@@ -6,17 +6,17 @@ import asyncio
 import json
 import random as _random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from semel import wiring
 from semel.core.boundaries import Observer
 from semel.core.engine import Arrived, Engine
-from semel.core.handlers import Handler, Router, is_async
+from semel.core.handlers import Handler, Router, check_handler, is_async
 from semel.core.runner import refuse_inside_transaction
 from semel.core.worker import Worker
-from semel.ports import Entry, Source
+from semel.ports import STATES, Entry, Source
 from semel.sync import SyncFace
 from semel.values import keys
 from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Effect, Guarantee, guarantee
@@ -49,6 +49,11 @@ class Message(Struct, frozen=True):
 
 class Semel:
     """Runs your handlers so that each event has its effect once.
+
+    ledger: "sqlite:///file.db" (with "?synchronous=normal", quicker and less durable) or "memory://".
+    tenant, origin: what `process` assumes where it is told nothing else; both are part of keys.
+    id_path, type_path: dotted paths that make any JSON an event.
+    lease: seconds a lease lasts; renewed while a handler runs. concurrency: handlers of one batch at a time.
 
     >>> app = Semel("memory://")
     >>> @app.on("interaction.created")
@@ -93,7 +98,7 @@ class Semel:
         effect: Effect = "retry",
         order: keys.latest | None = None,
         name: str | None = None,
-        timeout: float | None = -1.0,
+        timeout: float | Literal["default"] | None = "default",
         lease: float | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         retention: float = RETENTION_S,
@@ -102,12 +107,15 @@ class Semel:
     ) -> Callable[[Function], Function]:
         """Register a handler for topics: `*` is one segment, `**` the rest. All times are seconds.
 
-        timeout: how long a run may take (None: as long as its lease can be renewed).
+        effect: what the handler does and so what can be promised: transaction, keyed, fenced, retry or park.
+        name: part of every key of this handler; by default the function's name. Renaming forgets what was done.
+        timeout: how long a run may take (None: as long as its lease can be renewed); 20, for transactions 5. A thread
+            cannot be stopped: a sync handler's late outcome counts as long as its lease lasts.
         max_attempts: counted when a run begins, so a crash counts; then the event is dead.
         retention: how long a settled key answers duplicates.
         window: for effect="keyed", how long the downstream honours a key.
-        probe: for effect="park", asked what a vanished run did: return a result (done), Retry() (it did not
-            happen) or None (unknown).
+        probe: for effect="park", `probe(event, ctx)` is asked what a vanished run did: a result (done), Retry() (it
+            did not happen) or None (unknown).
         """
         if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
@@ -121,14 +129,23 @@ class Semel:
             raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
         if probe is not None and effect != "park":
             raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
-        if timeout == -1.0:
+        if effect != "keyed" and window != KEYED_WINDOW_S:
+            raise ConfigError('window= is how long a downstream honours ctx.key; only effect="keyed" has one')
+        if type(max_attempts) is not int or max_attempts < 1:
+            raise ConfigError(f"max_attempts={max_attempts!r}: expected a whole number, 1 or more")
+        if timeout == "default":
             timeout = TRANSACTION_TIMEOUT_S if effect == "transaction" else TIMEOUT_S
-        if max_attempts < 1 or window <= 0 or (timeout is not None and timeout <= 0):
-            raise ConfigError("max_attempts, retention, window and timeout must be above 0")
+        if timeout is not None:
+            _ms("timeout", timeout)
+        _ms("window", window)
         lease_ms = _ms("lease", self._lease_s if lease is None else lease, LEASE_MIN_S)
         retention_ms = _ms("retention", retention)
 
+        if probe is not None:
+            check_handler(probe, "probe")
+
         def register(fn: Function) -> Function:
+            check_handler(fn, "a handler")
             self._router.add(
                 Handler(
                     name=name or str(getattr(fn, "__name__", type(fn).__name__)),
@@ -205,12 +222,14 @@ class Semel:
 
     def worker(self, source: Source) -> Worker:
         """A loop that takes from a source: `await app.worker(source).run()`."""
-        return Worker(source, self._engine(), self.ledger, self._observe)
+        return Worker(source, self._engine, self.ledger, self._observe)
 
     # ------------------------------------------------------------------------------------------------ looking
 
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]:
         """What the ledger holds, newest first: leased, waiting, done, dead, uncertain."""
+        if state is not None and state not in STATES:
+            raise ConfigError(f"entries({state!r}): expected one of {', '.join(STATES)}, or nothing for all")
         refuse_inside_transaction(self.ledger)
         return await self.ledger.entries(state, limit)
 
@@ -265,8 +284,8 @@ class Semel:
         return Message(to_bytes(body), tenant or "", origin or "", headers)
 
 
-def _ms(name: str, seconds: float, least_s: float = 0.001) -> int:
-    if not least_s <= seconds <= TIME_MAX_S:
+def _ms(name: str, seconds: object, least_s: float = 0.001) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least_s <= seconds <= TIME_MAX_S:
         raise ConfigError(f"{name}={seconds!r}: expected seconds, at least {least_s:g} and at most a century")
     return int(seconds * 1000)
 

@@ -100,6 +100,9 @@ class Source(Protocol):
         """At most `limit` deliveries; waits for one if there is none; empty when the source has ended."""
 
 
+STATES = ("leased", "waiting", "done", "dead", "uncertain")
+
+
 class Entry(Struct, frozen=True):
     """One line of the catalog."""
 
@@ -107,7 +110,7 @@ class Entry(Struct, frozen=True):
     handler: str
     text: str
     tenant: str
-    state: str  # leased waiting done dead uncertain
+    state: str  # one of STATES
     reason: str
     attempts: int
     at_ms: int  # when it came to this state, UTC

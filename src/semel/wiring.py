@@ -21,6 +21,8 @@ class StoredLedger(Ledger, Catalog, Protocol):
 
 def open_ledger(url: str, observe: Callable[[str], None] | None = None) -> StoredLedger:
     """The ledger that a URL names."""
+    if not isinstance(url, str):
+        raise ConfigError(f"ledger {url!r}: expected a URL, one of {', '.join(SCHEMES)}")
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory" and url.partition("?")[0] == "memory://":
@@ -38,7 +40,9 @@ def open_ledger(url: str, observe: Callable[[str], None] | None = None) -> Store
 
 
 def _sqlite_path(url: str, host: str, path: str) -> str:
-    if host or len(path) < 2 or path.endswith("/"):
+    if path == "/:memory:":
+        raise ConfigError(f"ledger {url!r}: for a ledger in memory use memory://")
+    if host or not url.startswith("sqlite:///") or len(path) < 2 or path.endswith("/"):
         raise ConfigError(f"ledger {url!r}: expected sqlite:///relative.db or sqlite:////absolute/path.db")
     return unquote(path[1:])
 

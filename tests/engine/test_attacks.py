@@ -208,8 +208,8 @@ def test_a_purge_that_fails_does_not_end_the_worker(tmp_path: Path) -> None:
                 raise LedgerUnavailable("another process holds the write lock")
 
             app.ledger.purge = purge  # type: ignore[method-assign]
-            worker = Worker(Nothing(), app._engine(), app.ledger)
-            worker._purged_at -= PURGE_EVERY_S
+            worker = Worker(Nothing(), app._engine, app.ledger)
+            worker._purged_at = -PURGE_EVERY_S
             await worker._forget_now_and_then()
             assert len(purges) == 1
 

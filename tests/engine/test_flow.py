@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +293,8 @@ def test_a_key_strategy_that_fails_refuses_its_event_only(ledger: str, tmp_path:
 
     done, failed, empty = run(story())
     assert done.status == "done"
-    assert (failed.status, failed.reason) == ("malformed", "no key: KeyError: 'order'")
+    assert failed.status == "malformed"
+    assert failed.reason == "handler 'handle': its key function raised KeyError: 'order'"
     assert empty.status == "malformed"
     assert "empty" in empty.reason
 
@@ -387,6 +389,16 @@ def test_registering_says_what_is_wrong() -> None:
         lambda: app.on("b", effect="transaction"),
         lambda: app.on("b", max_attempts=0),
         lambda: app.on("b", probe=_nothing),
+        lambda: app.on("b", effect="park", probe="p"),  # type: ignore[arg-type]
+        lambda: app.on("b", window=5),
+        lambda: app.on("b", retention="38d"),  # type: ignore[arg-type]
+        lambda: app.on("b", timeout=-1),
+        lambda: app.on("b")(lambda event: None),
+        lambda: app.on("b")(_yields),
+        lambda: run(app.entries("deaad")),
+        lambda: Semel("sqlite:/x.db"),
+        lambda: Semel("sqlite:///:memory:"),
+        lambda: Semel(5),  # type: ignore[arg-type]
         lambda: Semel("mysql://x"),
         lambda: Semel("sqlite://x.db"),
         lambda: Semel("sqlite:///x.db?sync=off"),
@@ -429,3 +441,7 @@ async def _inside(app: Semel) -> None:
 
 
 async def _nothing(event: Event, ctx: Context) -> None: ...
+
+
+async def _yields(event: Event, ctx: Context) -> AsyncIterator[int]:
+    yield 1

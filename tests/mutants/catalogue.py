@@ -186,9 +186,9 @@ MUTANTS = [
     Mutant(
         "ack before settle",
         WORKER,
-        "            outcomes = await self._engine.process(deliveries)\n",
+        "            outcomes = await self._engine().process(deliveries)\n",
         "            for delivery in deliveries:\n                await delivery.ack()\n"
-        "            outcomes = await self._engine.process(deliveries)\n",
+        "            outcomes = await self._engine().process(deliveries)\n",
         "tests/proof/test_crash_points.py",
     ),
     Mutant(

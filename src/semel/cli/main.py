@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Act on every contact-centre event once, message every customer once.",
+    help="Run your handler's effect once for every contact-centre event.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,6 +26,9 @@ def main() -> None:
     except SemelError as error:
         typer.echo(f"semel: {error}", err=True)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("semel: interrupted", err=True)
+        raise SystemExit(130) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -61,8 +64,8 @@ def demo(
 ) -> None:
     """Send a storm with duplicates through workers that are killed, and count what came of it.
 
-    Two handlers get every event: one writes a ticket in the ledger's transaction (exactly once), the other appends to
-    a file (at least once). Ends with exit code 1 if a ticket is missing or doubled.
+    Two handlers get every event: one writes a ticket in the ledger's transaction (exactly once), the other appends to a
+    file (at least once). Ends with exit code 1 if a ticket is missing or doubled.
     """
     from rich.console import Console
 

@@ -100,9 +100,6 @@ class Engine:
             except MalformedEvent as error:
                 answers[index].append(Outcome("malformed", reason=str(error)))
                 continue
-            except Exception as error:  # of a key strategy that the user wrote: one bad event must not stop a batch
-                answers[index].append(Outcome("malformed", reason=f"no key: {type(error).__name__}: {error}"))
-                continue
             acts.append(Act(index, event, handlers[0], claims[0]))
             for handler, claim in zip(handlers[1:], claims[1:], strict=True):
                 own = msgspec.structs.replace(event)  # a handler that changes its event changes only its own

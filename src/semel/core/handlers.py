@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from semel.values.claim import Alias, Claim, Order
 from semel.values.effect import Effect
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, NoKey, SemelError
 from semel.values.event import Event
 from semel.values.key import Namespace, content_digest
 from semel.values.keys import Strategy, checked, latest, tiers
@@ -45,6 +45,14 @@ class Handler(Struct, frozen=True):
 
     def claim_for(self, event: Event) -> Claim:
         """The claim of this event: the key is fixed here, before the handler sees the event."""
+        try:
+            return self._claim_for(event)
+        except SemelError:
+            raise
+        except Exception as error:  # of a strategy that the user wrote: it refuses its event, not a whole batch
+            raise NoKey(f"handler {self.name!r}: its key function raised {type(error).__name__}: {error}") from error
+
+    def _claim_for(self, event: Event) -> Claim:
         namespace = self.namespaces.get(event.tenant) or self._namespace(event.tenant)
         parts = checked(self.key(event))
         return Claim(
@@ -116,6 +124,20 @@ class Router:
 
 def _by_template(handler: Handler, template: str) -> bool:
     return any(pattern.matches(template) for pattern in handler.patterns)
+
+
+def check_handler(fn: Callable[..., Any], what: str) -> None:
+    """A handler is called with the event and its context, and returns a result."""
+    if not callable(fn):
+        raise ConfigError(f"{what} must be a function of (event, ctx), not {fn!r}")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigError(f"{what} must return a result, and {fn!r} yields")
+    try:
+        inspect.signature(fn).bind(None, None)
+    except TypeError:
+        raise ConfigError(f"{what} is called with (event, ctx), and {fn!r} does not take them") from None
+    except ValueError:
+        pass  # written in C, without a signature
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from semel.core.boundaries import Boundary, Observer
@@ -12,6 +13,9 @@ from semel.ports import Delivery, Ledger, Source
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Outcome
 
+log = logging.getLogger("semel")
+
+SAID = ("retry", "dead", "uncertain", "conflict", "malformed")  # what someone may want to look into
 RECEIVE_MAX = 100  # deliveries in one batch: one commit for all of them
 LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything back with this delay
 PURGE_EVERY_S = 60.0
@@ -21,13 +25,16 @@ PURGE_MAX = 1_000  # keys forgotten in one transaction: a few milliseconds
 class Worker:
     """Takes from one source until it has ended or `stop` is called; what was received is always answered."""
 
-    def __init__(self, source: Source, engine: Engine, ledger: Ledger, observe: Observer | None = None) -> None:
+    def __init__(
+        self, source: Source, engine: Callable[[], Engine], ledger: Ledger, observe: Observer | None = None
+    ) -> None:
+        """`engine` gives the one of the running loop."""
         self._source = source
         self._engine = engine
         self._ledger = ledger
         self._observe = observe
         self._stopping = False
-        self._purged_at = asyncio.get_running_loop().time()
+        self._purged_at: float | None = None
 
     async def run(self) -> int:
         """All deliveries until the source has ended. Returns how many."""
@@ -47,8 +54,9 @@ class Worker:
         if not deliveries:
             return 0
         try:
-            outcomes = await self._engine.process(deliveries)
+            outcomes = await self._engine().process(deliveries)
         except LedgerUnavailable as error:
+            log.error("nothing can be decided, all goes back to its source: %s", error)
             outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
         await self._answer(deliveries, outcomes)
         return len(deliveries)
@@ -70,6 +78,8 @@ class Worker:
 
     async def _forget_now_and_then(self) -> None:
         now = asyncio.get_running_loop().time()
+        if self._purged_at is None:
+            self._purged_at = now
         if now - self._purged_at >= PURGE_EVERY_S:
             self._purged_at = now
             with suppress(LedgerUnavailable):  # next time, then
@@ -77,6 +87,8 @@ class Worker:
 
 
 async def _tell(delivery: Delivery, outcome: Outcome) -> None:
+    if outcome.status in SAID:
+        log.warning("%s %s: %s: %s", outcome.handler or "event", outcome.key, outcome.status, outcome.reason)
     match outcome.status:
         case "busy" | "retry":
             await delivery.retry(outcome.after or 0.0)
