@@ -58,7 +58,7 @@ def run(
     storm = traffic.storm(events, duplicates, seed)
     with tempfile.TemporaryDirectory(prefix="semel-demo-") as work:
         ledger, calls = (db or Path(work, "semel.db")).absolute(), Path(work, "calls.txt")
-        crew, tickets, seconds = asyncio.run(_run(storm, kills, workers, seed, ledger, calls, console))
+        crew, tickets, seconds = asyncio.run(_run(storm, kills, workers, seed, ledger, calls, db is not None, console))
         made = Counter(calls.read_text().splitlines())
     return Report(
         sent=len(storm.deliveries),
@@ -82,7 +82,7 @@ def run(
 
 
 async def _run(
-    storm: traffic.Storm, kills: int, workers: int, seed: int, ledger: Path, calls: Path, console: Console
+    storm: traffic.Storm, kills: int, workers: int, seed: int, ledger: Path, calls: Path, kept: bool, console: Console
 ) -> tuple[Crew, dict[str, int], float]:
     """Send it all. Returns the crew that did, the tickets that are there now, and the seconds it took."""
     await _create_tickets(ledger)
@@ -90,7 +90,7 @@ async def _run(
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         console.print(
             f"{len(storm.deliveries):,} deliveries of {storm.distinct:,} events → "
-            f"{workers} worker processes → {ledger.name}",
+            f"{workers} worker processes → {'a ledger' if kept else 'a temporary ledger (--db keeps it)'}",
             highlight=False,
         )
         crew = Crew(

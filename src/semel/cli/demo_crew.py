@@ -112,10 +112,21 @@ class Worker:
         self._killed: asyncio.Future[int] | None = None
 
     async def live(self, command: Sequence[str]) -> None:
-        """Start a process, and the next one when it was killed, until dismissed."""
+        """Start a process, and the next one when it was killed, until dismissed. None outlives this."""
+        try:
+            await self._live(command)
+        finally:
+            if self._process is not None and self._process.returncode is None:
+                self._process.kill()
+                await self._process.wait()
+
+    async def _live(self, command: Sequence[str]) -> None:
         while not self._dismissed:
             self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us, and we end our workers
             )
             self._at_work = False
             in_hand: set[int] = set()

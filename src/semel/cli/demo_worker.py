@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -27,7 +26,6 @@ def ledger_url(path: Path) -> str:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     ledger, calls = Path(sys.argv[1]), Path(sys.argv[2])
     asyncio.run(work(ledger, calls))
 
