@@ -68,7 +68,7 @@ class Engine:
         self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim, self._release_unwanted)
         self._settlements: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
-        self._runner = Runner(ledger, self._heartbeat, concurrency, self._at)
+        self._runner = Runner(ledger, concurrency, self._at)
         self._one_suspect = asyncio.Lock()
 
     # ------------------------------------------------------------------------------------------------- the flow

@@ -12,7 +12,6 @@ import msgspec
 
 from semel.core.act import Act, Context
 from semel.core.boundaries import Boundary
-from semel.core.heartbeat import Heartbeat
 from semel.core.judgement import Failed
 from semel.ports import Ledger, TransactionalLedger
 from semel.values.claim import Settlement
@@ -50,9 +49,8 @@ _RAN = Ran(NOTHING)
 class Runner:
     """Runs at most `concurrency` handlers of one batch at a time."""
 
-    def __init__(self, ledger: Ledger, heartbeat: Heartbeat, concurrency: int, at: Callable[[Boundary], None]) -> None:
+    def __init__(self, ledger: Ledger, concurrency: int, at: Callable[[Boundary], None]) -> None:
         self._ledger = ledger
-        self._heartbeat = heartbeat
         self._concurrency = concurrency
         self._at = at
         self._loop = asyncio.get_running_loop()

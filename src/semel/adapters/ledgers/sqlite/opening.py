@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 import apsw
@@ -94,12 +95,19 @@ def _check_owner(connection: apsw.Connection, path: str) -> tuple[int, int]:
 def _ensure_schema(connection: apsw.Connection, path: str) -> None:
     if _check_owner(connection, path) == (APPLICATION_ID, SCHEMA_VERSION):
         return
-    connection.execute("begin immediate")
-    try:
+    with _immediately(connection):
         if _check_owner(connection, path) == (0, 0):  # else another process was faster
             connection.execute(files(__package__).joinpath("schema.sql").read_text())
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", SCHEMA_VERSION)
+
+
+@contextmanager
+def _immediately(connection: apsw.Connection) -> Iterator[None]:
+    """One transaction that has the write lock from its start: all of it, or nothing."""
+    connection.execute("begin immediate")
+    try:
+        yield
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
@@ -125,8 +133,7 @@ def open_clock(connection: apsw.Connection) -> Clock:
     boot_id = _boot_id()
     if not boot_id:  # not Linux: the wall clock is the only one that processes share
         return lambda: time.time_ns() // 1_000_000
-    connection.execute("begin immediate")
-    try:
+    with _immediately(connection):
         known = dict(connection.execute("select name, value from semel_meta where name in ('boot', 'boot_offset')"))
         if known.get("boot") != boot_id:
             offset = time.time_ns() // 1_000_000 - _since_boot_ms()
@@ -136,11 +143,6 @@ def open_clock(connection: apsw.Connection) -> Clock:
             connection.execute("update semel_lease set until = 0 where state = 1")
         else:
             offset = known["boot_offset"]
-        connection.execute("commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("rollback")
-        raise
     return lambda: offset + _since_boot_ms()
 
 
