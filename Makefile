@@ -50,9 +50,9 @@ COMPILE = $(UV) pip compile --quiet --no-config --universal --python-version 3.1
 lock:  ## write requirements/*.txt anew, with hashes (needs uv)
 	@command -v $(UV) >/dev/null || { echo 'make lock needs uv: install it, or say UV=path/to/uv' >&2; exit 1; }
 	@echo '→ requirements/run.txt'
-	@$(COMPILE) pyproject.toml requirements/run.in -o requirements/run.txt
+	@$(COMPILE) pyproject.toml --extra service requirements/run.in -o requirements/run.txt
 	@echo '→ requirements/dev.txt'
-	@$(COMPILE) pyproject.toml --extra testing requirements/run.in requirements/dev.in -c requirements/run.txt \
+	@$(COMPILE) pyproject.toml --extra service --extra testing requirements/run.in requirements/dev.in -c requirements/run.txt \
 		-o requirements/dev.txt
 
 clean:  ## remove the environment and everything generated

@@ -31,13 +31,15 @@ MAY_IMPORT = {
     "edges": {"values", "ports", "core", "adapters", "testing", "edges"},
 }
 
+SERVICE = {"aiohttp", "opentelemetry", "prometheus_client", "starlette", "structlog", "uvicorn", "uvloop"}
+
 THIRD_PARTY = {
     "values": {"msgspec"},
     "ports": {"msgspec"},
     "core": {"msgspec"},
     "adapters": {"msgspec"},
     "testing": {"pytest", "hypothesis"},
-    "edges": {"msgspec", "typer", "rich"},
+    "edges": {"msgspec", "typer", "rich", *SERVICE},
 }
 
 DRIVERS = {  # what one adapter package may import besides; a new adapter with a driver adds its line
@@ -45,13 +47,15 @@ DRIVERS = {  # what one adapter package may import besides; a new adapter with a
     "semel.adapters.ledgers.redis": {"redis"},
     "semel.adapters.ledgers.postgres": {"asyncpg"},
     "semel.adapters.ledgers.dynamodb": {"aiobotocore", "botocore"},
+    "semel.adapters.destinations": {"aiohttp"},
+    "semel.adapters.verifiers": {"cryptography"},
     "semel.adapters.sources.sqs": {"aiobotocore", "botocore"},
     "semel.adapters.sources.kafka": {"confluent_kafka"},
     "semel.adapters.sources.rabbitmq": {"aio_pika"},
 }
 
 ADAPTER_KINDS = {"ledgers", "sources", "providers"}  # one package for each adapter
-ADAPTER_PACKAGES = {"envelopes"}  # one package for all of them
+ADAPTER_PACKAGES = {"destinations", "envelopes", "verifiers"}  # one package for all of them
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ def test_no_file_is_too_long() -> None:
 
 def test_import_semel_is_light() -> None:
     """A Lambda starts cold: drivers and the command line are imported when used."""
-    heavy = {"rich", "typer", "pydantic"}.union(*DRIVERS.values(), THIRD_PARTY["testing"])
+    heavy = {"rich", "typer", "pydantic", *SERVICE}.union(*DRIVERS.values(), THIRD_PARTY["testing"])
     code = "import sys, semel; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "semel" in loaded

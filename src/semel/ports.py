@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from semel.values.claim import Claim, Lease, Settlement, Verdict
+from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
+from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
+from semel.values.outcome import Outcome
 
 
 class Traits(Struct, frozen=True):
@@ -100,7 +102,8 @@ class Source(Protocol):
         """At most `limit` deliveries; waits for one if there is none; empty when the source has ended."""
 
 
-STATES = ("leased", "waiting", "done", "dead", "uncertain")
+STATES = ("accepted", "leased", "waiting", "done", "dead", "uncertain")
+DECIDED = ("replayed", "discarded")  # how a dead or uncertain entry ends; only `history` tells
 
 
 class Entry(Struct, frozen=True):
@@ -110,18 +113,103 @@ class Entry(Struct, frozen=True):
     handler: str
     text: str
     tenant: str
-    state: str  # one of STATES
+    state: str  # one of STATES or DECIDED
     reason: str
     attempts: int
     at_ms: int  # when it came to this state, UTC
     event: bytes | None  # kept for dead and uncertain
+    result: bytes | None = None  # JSON, of what is done
+    generation: int = 1  # 2 after the first replay
+    decision: str = ""  # "replayed" or "discarded" by whom, when and why
 
 
 class Catalog(Protocol):
-    """The read side, for people."""
+    """The read side, for people. Reading changes nothing and waits for nobody who writes."""
 
-    async def entries(self, state: str | None = None, limit: int = 100) -> list[Entry]:
-        """The newest first. Reading changes nothing."""
+    async def entries(
+        self,
+        state: str | None = None,
+        limit: int = 100,
+        *,
+        handler: str = "",
+        tenant: str | None = None,
+        reason: str = "",
+        since_ms: int = 0,
+        until_ms: int | None = None,
+    ) -> list[Entry]:
+        """The newest first. `reason` is a part of it, in any case of letters. What was decided is not dead any more."""
+
+    async def history(self, key: str) -> list[Entry]:
+        """Everything known of one key, the newest first: its present state, then earlier generations as they ended,
+        each with the decision that a person took on it."""
+
+    async def counts(self) -> dict[str, int]:
+        """How many keys there are in each of STATES."""
+
+
+@runtime_checkable
+class Letters(Protocol):
+    """What a person may decide about dead and uncertain events. Every decision is kept with its reason."""
+
+    async def replay(self, key: str, reason: str, by: str) -> bool:
+        """Begin a new generation of this key: the event goes to the inbox for its handler alone, and the old record does
+        not answer its claim. All of it or nothing. False: the key is not dead or uncertain (any more)."""
+
+    async def discard(self, key: str, reason: str, by: str) -> bool:
+        """Take it off the list; duplicates are still answered from its record. False: as for replay."""
+
+
+@runtime_checkable
+class Inbox(Protocol):
+    """Keeps accepted events until they are handled. In the same store as the ledger."""
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
+        """Make events durable, in order, as if they had come one after the other.
+
+        An arrival whose claims are all settled is a duplicate, and so is one that waits already. One of its claims being
+        known with another fingerprint, in the ledger or in the inbox, makes it a conflict. Duplicates and conflicts
+        leave nothing behind. What is answered "accepted" is durable.
+        """
+
+    async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
+        """Letters that are due, at most so many of each lane, the longest due first.
+
+        What is taken is in nobody else's hands for the lease. When that has lapsed it is due again, with a higher token,
+        and the lapse is counted. Lanes that were not asked for are left alone.
+        """
+
+    async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
+        """False: the token is no longer the current one, and nothing was written."""
+
+    async def depths(self) -> list[Depth]:
+        """What waits, by lane. Reading changes nothing."""
+
+
+class Telemetry(Protocol):
+    """Is told what happens, as it happens. It must be quick, and it must not raise."""
+
+    def span(self, step: str, handler: str = "") -> AbstractContextManager[None]:
+        """Around a step: "claim", "handle", "settle". An exception passes through."""
+
+    def granted(self, granted: Granted) -> None:
+        """A lease was given."""
+
+    def refused(self, handler: str) -> None:
+        """A settle came under a lease that was lost: the fence held."""
+
+    def answered(self, outcome: Outcome) -> None:
+        """One delivery and one handler, or a delivery without one."""
+
+    def asked(self, what: str, seconds: float, failed: bool) -> None:
+        """One round trip to the store: "claim", "settle", "renew", "accept", "take", "finish"."""
+
+
+class Verifier(Protocol):
+    """Tells whether a delivery comes from whom it should, over its raw bytes, before anything is parsed."""
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        """In constant time where secrets are compared. Names of headers are in lower case. Never raises for what a
+        sender can send."""
 
 
 class Clock(Protocol):

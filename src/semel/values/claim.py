@@ -7,6 +7,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from semel.values.outcome import Ending, Final
+from semel.values.reading import PLAIN, Reading
 
 
 class Order(Struct, frozen=True, gc=False):
@@ -84,6 +85,7 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
     event: bytes  # the document as it arrived
     attempts: int
+    reading: Reading = PLAIN
 
 
 class Settlement(Struct, frozen=True, gc=False):
