@@ -6,24 +6,31 @@ import asyncio
 import json
 import random as _random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel import wiring
 from semel.core.boundaries import Observer
-from semel.core.engine import Arrived, Engine
+from semel.core.engine import Engine
 from semel.core.handlers import Handler, Router, check_handler, is_async
+from semel.core.planning import Arrived, Planner
 from semel.core.runner import refuse_inside_transaction
 from semel.core.worker import Worker
-from semel.ports import STATES, Entry, Source
+from semel.ports import STATES, Entry, Ledger, Source, Telemetry
 from semel.sync import SyncFace
 from semel.values import keys
 from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Effect, Guarantee, guarantee
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.event import Event
 from semel.values.outcome import Outcome
+from semel.values.reading import Reading
 from semel.values.topic import Pattern
+
+if TYPE_CHECKING:
+    from semel.service.background import Background
 
 LEASE_S = 25.0  # under the SQS default visibility of 30 s
 LEASE_MIN_S = 0.1  # the heartbeat looks every 50 ms
@@ -43,7 +50,7 @@ class Message(Struct, frozen=True):
 
     body: bytes
     tenant: str = ""
-    origin: str = ""
+    reading: Reading | None = None  # None: the app's own
     headers: Mapping[str, str] | None = None
 
 
@@ -72,21 +79,23 @@ class Semel:
         concurrency: int = CONCURRENCY,
         random: Callable[[], float] = _random.random,
         observe: Observer | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency!r}: it must be above 0")
         _ms("lease", lease, LEASE_MIN_S)
         self.ledger = wiring.open_ledger(ledger, observe)
         self._tenant = tenant
-        self._origin = origin
-        self._id_path = id_path
-        self._type_path = type_path
+        self._reading = Reading(origin, id_path, type_path)
         self._lease_s = lease
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._random = random
         self._observe = observe
+        self.telemetry = telemetry
         self._router = Router()
+        self.planner = Planner(self._router, self._decode, self._reading)
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
+        self._backgrounds: dict[asyncio.AbstractEventLoop, Background] = {}
         self._sync = SyncFace()
 
     # ---------------------------------------------------------------------------------------------- registering
@@ -104,6 +113,7 @@ class Semel:
         retention: float = RETENTION_S,
         window: float = KEYED_WINDOW_S,
         probe: Callable[..., Any] | None = None,
+        fail_open: bool = False,
     ) -> Callable[[Function], Function]:
         """Register a handler for topics: `*` is one segment, `**` the rest. All times are seconds.
 
@@ -116,6 +126,7 @@ class Semel:
         window: for effect="keyed", how long the downstream honours a key.
         probe: for effect="park", `probe(event, ctx)` is asked what a vanished run did: a result (done), Retry() (it
             did not happen) or None (unknown).
+        fail_open: a webhook that cannot reach the ledger runs the handler nevertheless; its effect may happen twice.
         """
         if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
@@ -131,6 +142,8 @@ class Semel:
             raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
         if effect != "keyed" and window != KEYED_WINDOW_S:
             raise ConfigError('window= is how long a downstream honours ctx.key; only effect="keyed" has one')
+        if fail_open and effect in ("transaction", "park"):
+            raise ConfigError(f'fail_open=True: effect="{effect}" cannot be kept without the ledger')
         if type(max_attempts) is not int or max_attempts < 1:
             raise ConfigError(f"max_attempts={max_attempts!r}: expected a whole number, 1 or more")
         if timeout == "default":
@@ -163,11 +176,17 @@ class Semel:
                     probe=probe,
                     probe_is_async=probe is not None and is_async(probe),
                     is_async=is_async(fn),
+                    fail_open=fail_open,
                 )
             )
             return fn
 
         return register
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """Everything that was registered, in order."""
+        return self._router.handlers
 
     def guarantees(self) -> list[Guarantee]:
         """What each handler may rely on, computed from its effect and the ledger."""
@@ -224,6 +243,80 @@ class Semel:
         """A loop that takes from a source: `await app.worker(source).run()`."""
         return Worker(source, self._engine, self.ledger, self._observe)
 
+    def new_engine(self, ledger: Ledger) -> Engine:
+        """The flow on the running loop, for whoever keeps one of its own; `ledger` is this app's, in some wrapping."""
+        return Engine(
+            ledger,
+            self.planner,
+            concurrency=self.concurrency,
+            random=self._random,
+            observe=self._observe,
+            telemetry=self.telemetry,
+        )
+
+    # -------------------------------------------------------------------------------------------------- webhooks
+
+    def asgi(
+        self,
+        path: str = "/events",
+        *,
+        mode: Literal["inbox", "inline"] = "inline",
+        verify: str | None = None,
+        secrets: Sequence[str] = (),
+        header: str = "",
+        username: str = "",
+        tenant: str = "",
+        busy_status: Literal[409, 503] = 503,
+        overload_status: Literal[429, 503] = 503,
+        body_max: int = 256 * 1024,
+    ) -> Any:
+        """An ASGI application that takes webhooks at `path`: mount it in FastAPI or Starlette, or serve it alone.
+
+        mode: "inline" lets the handler's outcome decide the answer; "inbox" makes the event durable, answers, and
+            handles it afterwards (in a mounted application, keep `app.handling()` open in its lifespan).
+        verify: genesys, standard-webhooks, hmac-hex, header or basic, with its `secrets` (all of them count), and
+            `header` or `username` where the scheme has one.
+        """
+        from semel.ports import Inbox
+        from semel.service.doors import Door
+        from semel.service.mounted import Mounted
+
+        if mode == "inbox" and not isinstance(self.ledger, Inbox):
+            raise ConfigError(f"mode='inbox': {self.ledger.traits.name} keeps no inbox; use mode='inline'")
+        verifier = None
+        if verify is not None:
+            verifier = wiring.verifier(verify, secrets=secrets, header=header, username=username)
+        return Mounted(
+            self,
+            Door(
+                path,
+                mode=mode,
+                tenant=tenant,
+                verifier=verifier,
+                busy_status=busy_status,
+                overload_status=overload_status,
+                body_max=body_max,
+            ),
+        )
+
+    def background(self) -> Background:
+        """What handles the inbox on the running loop; it is started with the first call."""
+        from semel.service.background import Background
+
+        loop = asyncio.get_running_loop()
+        running = self._backgrounds.get(loop)
+        if running is None:
+            self._backgrounds = {loop: Background(self)}
+            running = self._backgrounds[loop]
+            running.start()
+        return running
+
+    def handling(self) -> AbstractAsyncContextManager[None]:
+        """Letters of the inbox are handled while this is open: `async with app.handling(): …`."""
+        from semel.service.mounted import handling
+
+        return handling(self)
+
     # ------------------------------------------------------------------------------------------------ looking
 
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]:
@@ -243,6 +336,8 @@ class Semel:
     async def close(self) -> None:
         """Let go of the store. The app can be used again: it opens it anew."""
         self._sync.close()
+        if (background := self._backgrounds.pop(asyncio.get_running_loop(), None)) is not None:
+            await background.stop(0.0)
         await self.ledger.close()
 
     async def __aenter__(self) -> Semel:
@@ -258,30 +353,24 @@ class Semel:
         if engine is None:
             for over in [other for other in list(self._engines) if other.is_closed()]:
                 self._engines.pop(over, None)  # an engine holds its loop, so none would ever go by itself
-            engine = self._engines[loop] = Engine(
-                self.ledger,
-                self._router,
-                self._decode,
-                concurrency=self._concurrency,
-                random=self._random,
-                observe=self._observe,
-            )
+            engine = self._engines[loop] = self.new_engine(self.ledger)
         return engine
 
-    def _decode(self, delivery: Arrived) -> Event:
+    def _decode(self, delivery: Arrived, reading: Reading) -> Event:
         return wiring.decode(
             delivery.body,
             tenant=delivery.tenant or self._tenant,
-            origin=getattr(delivery, "origin", "") or self._origin,
-            id_path=self._id_path,
-            type_path=self._type_path,
+            origin=reading.origin,
+            id_path=reading.id_path,
+            type_path=reading.type_path,
             headers=getattr(delivery, "headers", None),
         )
 
     def _message(
         self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None
     ) -> Message:
-        return Message(to_bytes(body), tenant or "", origin or "", headers)
+        reading = replace(self._reading, origin=origin) if origin else None
+        return Message(to_bytes(body), tenant or "", reading, headers)
 
 
 def _ms(name: str, seconds: object, least_s: float = 0.001) -> int:

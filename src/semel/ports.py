@@ -152,8 +152,8 @@ class Letters(Protocol):
     """What a person may decide about dead and uncertain events. Every decision is kept with its reason."""
 
     async def replay(self, key: str, reason: str, by: str) -> bool:
-        """Begin a new generation of this key: the event goes to the inbox for its handler alone, and the old record does
-        not answer its claim. All of it or nothing. False: the key is not dead or uncertain (any more)."""
+        """Begin a new generation of this key: the event goes to the inbox for its handler alone, and the old record
+        does not answer its claim. All of it or nothing. False: the key is not dead or uncertain (any more)."""
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         """Take it off the list; duplicates are still answered from its record. False: as for replay."""
@@ -166,16 +166,16 @@ class Inbox(Protocol):
     async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
         """Make events durable, in order, as if they had come one after the other.
 
-        An arrival whose claims are all settled is a duplicate, and so is one that waits already. One of its claims being
-        known with another fingerprint, in the ledger or in the inbox, makes it a conflict. Duplicates and conflicts
-        leave nothing behind. What is answered "accepted" is durable.
+        An arrival whose claims are all settled is a duplicate, and so is one that waits already. One of its claims
+        being known with another fingerprint, in the ledger or in the inbox, makes it a conflict. Duplicates and
+        conflicts leave nothing behind. What is answered "accepted" is durable.
         """
 
     async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
         """Letters that are due, at most so many of each lane, the longest due first.
 
-        What is taken is in nobody else's hands for the lease. When that has lapsed it is due again, with a higher token,
-        and the lapse is counted. Lanes that were not asked for are left alone.
+        What is taken is in nobody else's hands for the lease. When that has lapsed it is due again, with a higher
+        token, and the lapse is counted. Lanes that were not asked for are left alone.
         """
 
     async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
@@ -208,8 +208,8 @@ class Verifier(Protocol):
     """Tells whether a delivery comes from whom it should, over its raw bytes, before anything is parsed."""
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        """In constant time where secrets are compared. Names of headers are in lower case. Never raises for what a
-        sender can send."""
+        """In constant time where secrets are compared. Names of headers are in lower case; a repeated header has its
+        values joined by commas. Raises VerifierUnavailable when nobody can tell now, and never for what is sent."""
 
 
 class Clock(Protocol):

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.adapters.envelopes import decode
-from semel.ports import Catalog, Ledger
+from semel.core.breaker import Breaker, State
+from semel.core.retry_budget import RetryBudget
+from semel.ports import Catalog, Ledger, Verifier
 from semel.values.errors import ConfigError
 
-__all__ = ["decode", "open_ledger"]
+if TYPE_CHECKING:
+    from semel.adapters.destinations import Destination
+
+__all__ = ["decode", "destination", "forward", "open_ledger", "reach", "unwrap_sns", "verifier"]
+
+log = logging.getLogger("semel")
 
 SCHEMES = ("sqlite:///file.db", "memory://")
+
+
+class Hidden(Protocol):
+    """A text that does not show itself: a secret."""
+
+    def reveal(self) -> str: ...
 
 
 class StoredLedger(Ledger, Catalog, Protocol):
@@ -51,3 +67,80 @@ def _check_options(url: str, options: dict[str, str], known: tuple[str, ...]) ->
     for name in options:
         if name not in known:
             raise ConfigError(f"ledger {url!r}: unknown option {name!r}; known are: {', '.join(known) or 'none'}")
+
+
+# ------------------------------------------------------------------------------------------------------- verifying
+
+
+def verifier(
+    scheme: str, *, secrets: Sequence[str], header: str = "", username: str = "", topics: Sequence[str] = ()
+) -> Verifier:
+    """The verifier of a scheme."""
+    from semel.adapters.verifiers import verifier as choose
+
+    if scheme != "sns":
+        return choose(scheme, secrets=secrets, header=header, username=username, topics=topics)
+    from semel.service.fetching import fetch_certificate
+
+    return choose(scheme, secrets=secrets, topics=topics, fetch=fetch_certificate)
+
+
+def unwrap_sns(body: bytes) -> bytes | None:
+    """The event in a verified message of SNS; None where it is about the subscription. Raises MalformedEvent."""
+    from semel.adapters.verifiers.sns_message import unwrap
+
+    message = unwrap(body)
+    if message.type == "Notification":
+        return message.message
+    log.warning(
+        "SNS sent a %s for %s: open this address to confirm it: %s", message.type, message.topic, message.subscribe_url
+    )
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------ forwarding
+
+
+def destination(
+    name: str,
+    url: str,
+    *,
+    headers: Mapping[str, Hidden],
+    timeout_s: float,
+    concurrency: int,
+    allow: Sequence[str],
+    breaker_failures: int,
+    breaker_open_s: float,
+    retry_budget: float,
+    trace_headers: Callable[[], Mapping[str, str]] | None = None,
+    moved: Callable[[State], None] | None = None,
+) -> Destination:
+    """A place that routes forward to. `moved` is told the states of its breaker."""
+    from semel.adapters.destinations import Destination
+
+    clock = time.monotonic
+    return Destination(
+        name,
+        url,
+        breaker=Breaker(breaker_failures, breaker_open_s, clock=clock, random=random.random, moved=moved),
+        budget=RetryBudget(retry_budget, clock=clock),
+        headers=headers,
+        timeout_s=timeout_s,
+        concurrency=concurrency,
+        allow=allow,
+        trace_headers=trace_headers,
+    )
+
+
+def forward(destination: Destination, select: str, *, park: bool) -> Callable[..., Any]:
+    """The handler of a route to it."""
+    from semel.adapters.destinations import Forward
+
+    return Forward(destination, select, park)
+
+
+async def reach(destination: Destination) -> str | None:
+    """Why a destination cannot be reached; None when it can."""
+    from semel.adapters.destinations import reach as look
+
+    return await look(destination)

@@ -17,6 +17,7 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, TransactionOver
 from semel.app import Message, to_bytes
 from semel.core.worker import PURGE_EVERY_S, Worker
+from semel.values.reading import PLAIN
 
 
 class Wordless(Exception):
@@ -30,7 +31,7 @@ class Panic(BaseException): ...  # extension modules raise such
 async def leave_a_vanished_holder(app: Semel, *bodies: dict[str, Any]) -> None:
     """As a crash does: claimed, and never settled."""
     for body in bodies:
-        event = app._decode(Message(to_bytes(body)))
+        event = app._decode(Message(to_bytes(body)), PLAIN)
         await app.ledger.claim([handler.claim_for(event) for handler in app._router.match(event)])
     await asyncio.sleep(0.35)  # their leases are 0.3 s
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from semel.cli import dead, doctor, events, init, run, sink, status, storm, token
+
 app = typer.Typer(
     help="Run your handler's effect once for every contact-centre event.",
     no_args_is_help=True,
@@ -118,6 +120,10 @@ def bench(
         return
     Console().print(measuring.as_table(report))
     typer.echo(measuring.legend(report))
+
+
+for command in (run, init, doctor, token, status, events, dead, storm, sink):
+    command.register(app)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from semel.values.claim import Claim, Granted
 from semel.values.errors import ConfigError
 from semel.values.event import Event
 from semel.values.outcome import Outcome
+from semel.values.reading import PLAIN, Reading
 
 
 class Context:
@@ -46,15 +47,16 @@ class Act:
     """The state of one run. `stopped` says why it was told to stop; `lost` that it may not settle any more."""
 
     __slots__ = (
-        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends"),
+        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "reading"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settling", "started", "stopped", "task", "times_out"),
     )
 
-    def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim) -> None:
+    def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim, reading: Reading = PLAIN) -> None:
         self.delivery = delivery
         self.event = event
         self.handler = handler
         self.claim = claim
+        self.reading = reading
         self.granted: Granted | None = None
         self.result: Any = None  # what the handler returned
         self.answer: Outcome | None = None

@@ -40,8 +40,8 @@ def answer_to(act: Act, ending: Ending) -> Outcome:
             return _say(act, "dead", reason=ending.reason)
         case Uncertain(reason):
             return _say(act, "uncertain", reason=reason)
-        case Release():
-            return _say(act, "busy", reason="given back", after=0.0)
+        case Release(after, reason):
+            return _say(act, "busy", reason=reason, after=after)
 
 
 def lost(act: Act) -> Outcome:
@@ -55,4 +55,4 @@ def given_back(act: Act, reason: str) -> Outcome:
 
 
 def _say(act: Act, status: Status, result: object = None, reason: str = "", after: float | None = None) -> Outcome:
-    return Outcome(status, result, reason, after, act.handler.name, act.claim.digest.hex())
+    return Outcome(status, result, reason, after, act.handler.name, act.claim.digest.hex(), (), act.event.id)

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -22,29 +21,17 @@ from semel.core.act import Act
 from semel.core.answers import answer_to, given_back, lost, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
-from semel.core.handlers import Router
 from semel.core.heartbeat import Heartbeat
 from semel.core.judgement import after_run, before_run
+from semel.core.planning import Arrived, Planner
 from semel.core.runner import Runner
 from semel.core.settling import Settling
-from semel.ports import Ledger
+from semel.ports import Ledger, Telemetry
 from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
-from semel.values.errors import LedgerUnavailable, MalformedEvent
-from semel.values.event import Event
+from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 
-CONTROL = "control"  # the shape of a channel's own frames: heartbeats and the like, no events
-
 _in_suspect: ContextVar[bool] = ContextVar("_in_suspect", default=False)
-
-
-class Arrived(Protocol):
-    """What the engine needs of a delivery; answering it is the business of whoever received it."""
-
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def tenant(self) -> str: ...
 
 
 class Engine:
@@ -53,22 +40,22 @@ class Engine:
     def __init__(
         self,
         ledger: Ledger,
-        router: Router,
-        decode: Callable[[Arrived], Event],
+        planner: Planner,
         *,
         concurrency: int,
         random: Callable[[], float],
         observe: Observer | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        self._router = router
-        self._decode = decode
+        self._planner = planner
         self._random = random
         self._observe = observe
+        self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim, self._release_unwanted)
         self._settlements: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
-        self._runner = Runner(ledger, concurrency, self._at)
+        self._runner = Runner(ledger, concurrency, self._at, telemetry)
         self._one_suspect = asyncio.Lock()
 
     # ------------------------------------------------------------------------------------------------- the flow
@@ -84,26 +71,24 @@ class Engine:
             for act in acts:
                 answers[act.delivery].append(act.answer or lost(act))
             acts = later
+        if self._telemetry is not None:
+            for parts in answers:
+                for part in parts:
+                    self._telemetry.answered(part)
         return [combine(parts) for parts in answers]
 
     def _plan(self, deliveries: Sequence[Arrived], answers: list[list[Outcome]]) -> list[Act]:
-        """Decode, route and key. All keys of an event are fixed before any handler sees it."""
+        """Decode, route and key. What needs no handler is answered here."""
         acts: list[Act] = []
         for index, delivery in enumerate(deliveries):
-            try:
-                event = self._decode(delivery)
-                handlers = self._router.match(event)
-                if not handlers or event.shape == CONTROL:
-                    continue
-                event.document  # noqa: B018 - strictly parsed here, so that nothing malformed is ever claimed
-                claims = [handler.claim_for(event) for handler in handlers]
-            except MalformedEvent as error:
-                answers[index].append(Outcome("malformed", reason=str(error)))
+            plan = self._planner.plan(delivery)
+            if isinstance(plan, Outcome):
+                answers[index].append(plan)
                 continue
-            acts.append(Act(index, event, handlers[0], claims[0]))
-            for handler, claim in zip(handlers[1:], claims[1:], strict=True):
-                own = msgspec.structs.replace(event)  # a handler that changes its event changes only its own
-                acts.append(Act(index, own, handler, claim))
+            event = plan.event
+            for handler, claim in zip(plan.handlers, plan.claims, strict=True):
+                acts.append(Act(index, event, handler, claim, plan.reading))
+                event = msgspec.structs.replace(plan.event)  # a handler that changes its event changes only its own
         return acts
 
     async def _claim(self, acts: Sequence[Act]) -> None:
@@ -112,7 +97,7 @@ class Engine:
         asked_at = self._loop.time()
         asked = self._claims.ask([act.claim for act in acts])
         try:
-            verdicts = await asked
+            verdicts = await asked if self._telemetry is None else await self._in_span("claim", asked)
         except asyncio.CancelledError:
             if not asked.cancelled() and asked.exception() is None:  # answered and cancelled in the same tick
                 self._release_unwanted(asked.result())
@@ -124,6 +109,8 @@ class Engine:
                     act.granted = verdict
                     act.holds_since(asked_at)
                     self._heartbeat.watch(act)
+                    if self._telemetry is not None:
+                        self._telemetry.granted(verdict)
                 case Settled() | Busy() | Stale() | Conflict():
                     act.answer = refusal(act, verdict)
 
@@ -134,7 +121,7 @@ class Engine:
         if not granted:
             return
         suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
-        settling = Settling(self._settlements, self._at, early=len(granted) > 1)
+        settling = Settling(self._settlements, self._at, self._telemetry, early=len(granted) > 1)
         run = partial(self._run, settling)
         try:
             if suspects:
@@ -226,6 +213,11 @@ class Engine:
         if endings:
             _ignore_failure(self._settlements.ask(endings))
 
+    async def _in_span(self, step: str, asked: asyncio.Future[list[Verdict]]) -> list[Verdict]:
+        assert self._telemetry is not None
+        with self._telemetry.span(step):
+            return await asked
+
     def _at(self, boundary: Boundary) -> None:
         if self._observe is not None:
             self._observe(boundary.value)
@@ -251,7 +243,9 @@ def _one_of_each(acts: list[Act]) -> tuple[list[Act], list[Act]]:
 
 def _settlement(act: Act, ending: Ending) -> Settlement:
     assert act.granted is not None
-    letter = DeadLetter(act.event.raw, act.granted.attempt) if isinstance(ending, (Reject, Uncertain)) else None
+    letter = None
+    if isinstance(ending, (Reject, Uncertain)):
+        letter = DeadLetter(act.event.raw, act.granted.attempt, act.reading)
     return Settlement(act.granted.lease, ending, letter)
 
 

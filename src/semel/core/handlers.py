@@ -37,6 +37,7 @@ class Handler(Struct, frozen=True):
     probe: Callable[..., Any] | None
     is_async: bool
     probe_is_async: bool = False
+    fail_open: bool = False  # run without the ledger when it is out of reach
     namespaces: dict[str, Namespace] = field(default_factory=dict)  # one for each tenant
 
     @property

@@ -13,10 +13,10 @@ import msgspec
 from semel.core.act import Act, Context
 from semel.core.boundaries import Boundary
 from semel.core.judgement import Failed
-from semel.ports import Ledger, TransactionalLedger
+from semel.ports import Ledger, Telemetry, TransactionalLedger
 from semel.values.claim import Settlement
 from semel.values.errors import ConfigError, MalformedEvent, TransactionOver
-from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, Reject, Release, Retry, Uncertain
+from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
 from semel.values.strict_json import DEPTH_MAX, check_bounds
 
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
@@ -28,7 +28,7 @@ _inside: contextvars.ContextVar[tuple[Ledger, Act] | None] = contextvars.Context
 
 def refuse_inside_transaction(ledger: Ledger) -> None:
     """A handler that holds the store's write lock and asks the same store for more would wait for itself."""
-    if (inside := _inside.get()) is not None and inside[0] is ledger and inside[1].task is not None:
+    if (inside := _inside.get()) is not None and inside[0].traits is ledger.traits and inside[1].task is not None:
         raise ConfigError(
             f"handler {inside[1].handler.name!r} uses the app inside its own transaction, which it would wait for: "
             'process other events after it, or from a handler without effect="transaction"'
@@ -49,10 +49,17 @@ _RAN = Ran(NOTHING)
 class Runner:
     """Runs at most `concurrency` handlers of one batch at a time."""
 
-    def __init__(self, ledger: Ledger, concurrency: int, at: Callable[[Boundary], None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        concurrency: int,
+        at: Callable[[Boundary], None],
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._ledger = ledger
         self._concurrency = concurrency
         self._at = at
+        self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -65,6 +72,12 @@ class Runner:
 
     async def run(self, act: Act, settlement: Callable[[Act, Ending], Settlement]) -> Ran:
         """The handler, in a transaction if that is its effect."""
+        if self._telemetry is None:
+            return await self._run(act, settlement)
+        with self._telemetry.span("handle", act.handler.name):
+            return await self._run(act, settlement)
+
+    async def _run(self, act: Act, settlement: Callable[[Act, Ending], Settlement]) -> Ran:
         assert act.granted is not None
         context = Context(act, act.granted)
         if act.handler.effect != "transaction":
@@ -91,6 +104,8 @@ class Runner:
             self._at(Boundary.BEFORE_SETTLE)
             act.lost = not await transaction.settle(settlement(act, ran.ending))
         self._at(Boundary.AFTER_SETTLE)
+        if act.lost and self._telemetry is not None:
+            self._telemetry.refused(act.handler.name)
         return Ran(ran.ending, ran.result, settled=not act.lost)
 
     async def probe(self, act: Act) -> Ending | None:
@@ -129,7 +144,7 @@ class Runner:
                 value = await fn(act.event, context)
             else:
                 value = await self._in_thread(act, fn, context, caller_is_cancelled)
-        except (Retry, Reject) as said:
+        except (Retry, Reject, NotNow) as said:
             value = said.with_traceback(None)  # a value from here on: it must not keep the handler's frames alive
         except asyncio.CancelledError as error:
             if caller_is_cancelled():
@@ -194,6 +209,8 @@ def _came_to(value: Any) -> Ran:
             return Ran(Retry(value.after, _text(value.reason)))
         case Reject():
             return Ran(Reject(_text(value.reason)))
+        case NotNow():
+            return Ran(Release(value.after, _text(value.reason) or "not now"))
         case Failed():
             return Ran(value)
     try:

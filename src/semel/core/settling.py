@@ -9,6 +9,7 @@ from semel.core.act import Act
 from semel.core.answers import answer_to
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary
+from semel.ports import Telemetry
 from semel.values.claim import Settlement
 from semel.values.errors import LedgerUnavailable
 
@@ -18,10 +19,17 @@ AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giv
 class Settling:
     """The settles under way. An act whose settle is refused gets no answer: someone else has it now."""
 
-    def __init__(self, lane: Batcher[Settlement, bool], at: Callable[[Boundary], None], early: bool) -> None:
+    def __init__(
+        self,
+        lane: Batcher[Settlement, bool],
+        at: Callable[[Boundary], None],
+        telemetry: Telemetry | None,
+        early: bool,
+    ) -> None:
         """`early`: what has ended is settled while others still run; a lone act need not."""
         self._lane = lane
         self._at = at
+        self._telemetry = telemetry
         self._early = early
         self._loop = asyncio.get_running_loop()
         self._next: list[tuple[Act, Settlement]] = []
@@ -41,7 +49,11 @@ class Settling:
         while self._under_way:
             group, asked = self._under_way.pop()
             try:
-                kept = await asked
+                if self._telemetry is None:
+                    kept = await asked
+                else:
+                    with self._telemetry.span("settle"):
+                        kept = await asked
             except LedgerUnavailable:
                 await self._again(group)
                 continue
@@ -49,6 +61,8 @@ class Settling:
             for (act, settlement), held in zip(group, kept, strict=True):
                 if held:
                     act.answer = answer_to(act, settlement.outcome)
+                elif self._telemetry is not None:
+                    self._telemetry.refused(act.handler.name)
 
     def _send(self) -> None:
         if self._next:

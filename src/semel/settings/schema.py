@@ -1,7 +1,8 @@
 """What may stand in `semel.toml`. The comments are what `semel init` and the documents say about each name.
 
 All times are seconds, all sizes bytes. A secret is written as a reference, "env:NAME" or "file:path", and is read when
-the settings are loaded; nothing that shows settings shows a secret.
+the settings are loaded; nothing that shows settings shows a secret. A `description` says what was expected to whoever
+wrote something else.
 """
 
 from __future__ import annotations
@@ -10,39 +11,62 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from semel.settings.secret import Secret as Secret
 from semel.values.effect import KEYED_WINDOW_S, Effect
 
 BODY_MAX_BYTES = 256 * 1024
 LEASE_S = 25.0
 RETENTION_S = 38 * 86_400.0
+REDELIVERY_S = 19 * 86_400.0  # Genesys 4 d, EventBridge 1 d, SQS 14 d
+CENTURY_S = 100 * 365 * 86_400  # stores count milliseconds in 64 bits
 
-Seconds = Annotated[float, Meta(gt=0, le=3_155_760_000)]
-Whole = Annotated[int, Meta(ge=1)]
-Path = Annotated[str, Meta(pattern=r"^/[A-Za-z0-9._~/-]*$", max_length=200)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+# `\Z`, because `$` would let a newline pass at the end.
+_PLAIN = r"[^\x00-\x1f\x7f]"
+_DOTTED = r"[^.\x00-\x1f\x7f]+(\.[^.\x00-\x1f\x7f]+)*"
+_HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
-
-class Secret(str):
-    """A secret that was read from where its reference points. It never shows itself."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-    __str__ = __repr__  # `reveal` is the one way to the value, and easy to search for
-
-    def __format__(self, spec: str) -> str:
-        return repr(self)
-
-    def reveal(self) -> str:
-        return str.__str__(self)
+Seconds = Annotated[float, Meta(ge=0.001, le=CENTURY_S, description="a number of seconds, at least 0.001")]
+LeaseSeconds = Annotated[float, Meta(ge=0.1, le=CENTURY_S, description="a number of seconds, at least 0.1")]
+Whole = Annotated[int, Meta(ge=1, le=2**40)]
+Label = Annotated[
+    str, Meta(pattern=rf"^{_PLAIN}*\Z", max_length=255, description="a text of at most 255 characters, on one line")
+]
+Path = Annotated[
+    str,
+    Meta(
+        pattern=r"^/[A-Za-z0-9._~/-]*\Z",
+        max_length=200,
+        description='a path such as "/events", of letters, digits and - . _ ~',
+    ),
+]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+        max_length=100,
+        description="a name of letters, digits and - . _ that begins with a letter or digit",
+    ),
+]
+Dotted = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{_DOTTED}\Z",
+        max_length=500,
+        description='a dotted path such as "detail.eventBody.conversationId"',
+    ),
+]
+HeaderName = Annotated[
+    str, Meta(pattern=rf"^{_HEADER}\Z", max_length=100, description='the name of a header, such as "x-api-key"')
+]
+HeaderValue = Annotated[Secret, Meta(extra={"plain": True})]  # may also stand in the file as it is
 
 
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[server]: where it listens, and its limits."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[
+        str, Meta(pattern=r"^[0-9A-Za-z.:%_-]+\Z", max_length=255, description='an address or name such as "127.0.0.1"')
+    ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
     workers: Annotated[int, Meta(ge=1, le=64)] = 1  # processes that share the port and the ledger
     drain: Seconds = 25.0  # after SIGTERM: how long what is under way may take
@@ -63,9 +87,20 @@ class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     scheme: Literal["genesys", "standard-webhooks", "hmac-hex", "header", "basic", "sns", "none"]
     secrets: list[Secret] = field(default_factory=list)  # all of them count: add the new one, then remove the old one
-    header: str = ""  # of hmac-hex and header; empty: the usual one of the scheme
-    username: str = ""  # of basic
-    topics: list[str] = field(default_factory=list)  # of sns: the topic ARNs that are accepted
+    header: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_-]*\Z", max_length=100, description='the name of a header, such as "x-api-key"')
+    ] = ""  # of hmac-hex and header; empty: the usual one of the scheme
+    username: Label = ""  # of basic
+    topics: list[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^arn:(aws|aws-cn|aws-us-gov):sns:[a-z]{2,4}(-[a-z]{2,12}){1,3}-[0-9]{1,2}"
+                r":[0-9]{12}:[A-Za-z0-9_-]{1,256}(\.fifo)?\Z",
+                description='the ARN of a topic, such as "arn:aws:sns:eu-central-1:123456789012:my-topic"',
+            ),
+        ]
+    ] = field(default_factory=list)  # of sns: the topic ARNs that are accepted
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,10 +108,10 @@ class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     path: Path = "/events"
     mode: Literal["inbox", "inline"] = "inbox"  # accept and handle later, or let the handler decide the answer
-    tenant: str = ""
-    origin: str = ""  # the platform that made the events, where they do not say
-    id_path: str | None = None  # for any JSON: where its id is
-    type_path: str | None = None
+    tenant: Label = ""
+    origin: Label = ""  # the platform that made the events, where they do not say
+    id_path: Dotted | None = None  # for any JSON: where its id is
+    type_path: Dotted | None = None  # and its type; needs id_path
     verify: Verify | None = None
     busy_status: Literal[409, 503] = 503  # some senders drop what is answered with 4xx
     overload_status: Literal[429, 503] = 503
@@ -87,7 +122,7 @@ class Destination(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """[destinations.NAME]: where routes forward to. Routes to one destination share its limits and its breaker."""
 
     url: str
-    headers: dict[str, Secret] = field(default_factory=dict)  # references or plain values; none of them is ever shown
+    headers: dict[HeaderName, HeaderValue] = field(default_factory=dict)  # references or plain values; never shown
     timeout: Seconds = 10.0
     concurrency: Whole = 16  # requests at a time, in each process
     allow: list[str] = field(default_factory=list)  # hosts, or CIDR ranges, that may be private addresses
@@ -103,14 +138,16 @@ class Route(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     topics: Annotated[list[str], Meta(min_length=1)]
     forward: str = ""  # a URL, or the name of a destination
     console: bool = False  # write a line to the console instead: for trying out
-    select: str = ""  # dotted path of the part to send; empty: the whole document as it arrived
-    key: str | list[str] = (
-        "event"  # "event", "delivery", "content", or paths: one effect for each combination of values
+    select: Annotated[
+        str, Meta(pattern=rf"^({_DOTTED})?\Z", max_length=500, description='a dotted path such as "detail.eventBody"')
+    ] = ""  # the part to send; empty: the whole document as it arrived
+    key: Annotated[str | list[Dotted], Meta(description='"event", "delivery", "content" or a list of dotted paths')] = (
+        "event"  # a list of paths: one effect for each combination of their values
     )
     effect: Effect = "retry"
     window: Seconds = KEYED_WINDOW_S  # of effect = "keyed": how long the destination honours an Idempotency-Key
-    timeout: Seconds | None = None
-    lease: Seconds = LEASE_S
+    timeout: Seconds | None = None  # of one run; if not said, a little more than its destination may take
+    lease: LeaseSeconds = LEASE_S
     max_attempts: Whole = 8
     retention: Seconds = RETENTION_S
     fail_open: bool = False  # inline only: run without the ledger when it cannot be reached; may double
@@ -120,22 +157,27 @@ class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[tokens]]: who may use the HTTP API. `semel token` makes one."""
 
     name: Name
-    digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
+    digest: Annotated[
+        str,
+        Meta(
+            pattern=r"^sha256:[0-9a-f]{64}\Z",
+            description='"sha256:" and 64 hex digits, as `semel token` prints them',
+            extra={"hidden": True},  # not repeated in an error: somebody may have pasted the token itself
+        ),
+    ]
     scopes: Annotated[list[Literal["claims", "keys", "metrics"]], Meta(min_length=1)]
-    tenant: str = ""
+    tenant: Label = ""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
     ledger: str = "sqlite:///semel.db"
-    tenant: str = ""
-    origin: str = ""
-    redelivery: Seconds = (
-        19 * 86_400.0
-    )  # how long a source may bring an event again: Genesys 4 d, EventBridge 1 d, SQS 14 d
+    tenant: Label = ""
+    origin: Label = ""
+    redelivery: Seconds = REDELIVERY_S  # how long a source may bring an event again
     server: Server = field(default_factory=Server)
     endpoints: list[Endpoint] = field(default_factory=lambda: [Endpoint()])
-    destinations: dict[str, Destination] = field(default_factory=dict)
+    destinations: dict[Name, Destination] = field(default_factory=dict)
     routes: list[Route] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)

@@ -1,29 +1,46 @@
-"""Made-up traffic of a Genesys Cloud organisation, as EventBridge delivers it: duplicated, late and out of order.
+"""Made-up traffic of a Genesys Cloud organisation: duplicated, late, out of order, and in bursts.
 
-The same seed gives the same bytes. Two kinds of copies are made. A *redelivery* has the same bytes: the transport sent
-it again. A *producer's retry* has the same `detail` in a new envelope, with another EventBridge `id` and `time`: it was
-sent again because a reply was lost. Both are the same event.
+The same seed gives the same bytes, and any event can be made again from its number, so that a storm of a million needs
+no memory. Two kinds of copies are made. A *redelivery* has the same bytes: the transport sent it again. A *producer's
+retry* was sent again because a reply was lost: EventBridge puts a new envelope, with another `id` and `time`, around
+the same `detail`; the other shapes are spelled anew, with other white space. Both are the same event.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import chain
 from random import Random
-from typing import Any
-from uuid import UUID
+from typing import Literal, NamedTuple
 
-BEGIN = datetime(2026, 3, 19, 22, 0, tzinfo=UTC)
+from semel.testing.shapes import Conversation, Organisation, Shape, spell, spell_again
+
+BEGIN_MS = int(datetime(2026, 3, 19, 22, 0, tzinfo=UTC).timestamp() * 1000)
 STEP_MS = 7  # between two events: a contact centre with about 140 events a second
+BURST_EVENTS = 50  # of one millisecond, when they come in bursts
+ACTIVE = 10  # conversations at a time
+REMEMBERED = 64  # conversations: neighbours in the storm are mostly among them
+
 REORDER_EVENTS = 8.0  # neighbours this far apart swap places
+REORDER_MAX = 4 * REORDER_EVENTS  # farther than anything is moved
 SOON_EVENTS = 40.0  # how far behind its original a copy usually is
 LATE = 0.1  # share of copies that come at any later time
-PRODUCER = 0.3  # share of copies that Genesys made, in a new envelope
+PRODUCER = 0.3  # share of copies that Genesys made
 COPIES_MAX = 10.0  # for each event
+BLOCK_EVENTS = 100  # copies are shared out among so many events at a time
 
-STEPS = ("customer.start", "acd.start", "acd.end", "user.start", "user.end", "acw", "customer.end")
+Copy = Literal["", "redelivery", "producer"]
+
+
+class Arrival(NamedTuple):
+    """One delivery of a storm."""
+
+    at: int  # the number of its event, from 0
+    copy: Copy
+    body: bytes
 
 
 @dataclass(frozen=True)
@@ -37,103 +54,92 @@ class Storm:
 
 
 def storm(events: int, duplicates: float, seed: int = 0) -> Storm:
-    """`events` different events, and as many copies of them as `duplicates` says: 0.3 is 30 for 100 events."""
-    if events < 1 or not 0 <= duplicates <= COPIES_MAX:
-        raise ValueError(f"events={events!r}, duplicates={duplicates!r}: at least 1, and 0 to {COPIES_MAX:g}")
-    random = Random(seed)
-    originals = list(_envelopes(events, random))
-    arrivals = [(at + random.gauss(0, REORDER_EVENTS), _bytes(original)) for at, original in enumerate(originals)]
-    producer_retries = 0
-    copies = round(events * duplicates)
-    for _ in range(copies):
-        at = random.randrange(events)
-        arrived, body = arrivals[at]
-        late = random.uniform(0, events) if random.random() < LATE else random.expovariate(1 / SOON_EVENTS)
-        if random.random() < PRODUCER:
-            producer_retries += 1
-            body = _bytes(_sent_again(originals[at], random))
-        arrivals.append((arrived + late, body))
-    arrivals.sort(key=lambda arrival: arrival[0])
-    return Storm([body for _, body in arrivals], events, copies - producer_retries, producer_retries)
+    """A whole storm in memory."""
+    arrivals = list(Traffic(seed).storm(events, duplicates))
+    kinds = [arrival.copy for arrival in arrivals]
+    deliveries = [arrival.body for arrival in arrivals]
+    return Storm(deliveries, events, kinds.count("redelivery"), kinds.count("producer"))
 
 
 def events(count: int, seed: int = 0) -> Iterator[bytes]:
     """Different events without copies, in order."""
-    return map(_bytes, _envelopes(count, Random(seed)))
+    return map(Traffic(seed).body, range(count))
 
 
-def _envelopes(count: int, random: Random) -> Iterator[dict[str, Any]]:
-    organisation = _uuid(random)
-    conversation: dict[str, Any] = {}
-    for at in range(count):
-        step = at % len(STEPS)
-        if step == 0:
-            conversation = _conversation(random)
-        yield _envelope(organisation, conversation, STEPS[step], BEGIN + timedelta(milliseconds=STEP_MS * at), random)
+class Traffic:
+    """What happens in one organisation. Every event has a number, and is made when it is asked for."""
+
+    def __init__(self, seed: int = 0, shape: Shape = "eventbridge", *, burst: bool = False) -> None:
+        self._seed = seed
+        self._shape = shape
+        self._burst = burst
+        self._organisation = Organisation(Random(f"{seed}"))
+        self._conversations: dict[int, Conversation] = {}
+
+    def body(self, at: int) -> bytes:
+        return spell(self._shape, self._organisation, *self._place(at))
+
+    def sent_again(self, at: int, random: Random) -> bytes:
+        """What the producer sends when it retries."""
+        return spell_again(self._shape, self._organisation, *self._place(at), random)
+
+    def identity(self, at: int) -> str:
+        """What makes this event itself, by construction: no key code of Semel has a part in it."""
+        conversation, step, moment_ms = self._place(at)
+        if self._shape in ("eventbridge", "detail"):
+            body = conversation.members
+            return f"{conversation.topic(step)}|{body['participantId']}|{body['sessionId']}|{moment_ms}"
+        return conversation.ids[step]
+
+    def storm(self, events: int, duplicates: float, *, reorder: bool = True) -> Iterator[Arrival]:
+        """`events` different events, and as many copies of them as `duplicates` says: 0.3 is 30 for 100 events.
+
+        Copies come after their original, most of them soon, some at any later time."""
+        if events < 1 or not 0 <= duplicates <= COPIES_MAX:
+            raise ValueError(f"events={events!r}, duplicates={duplicates!r}: at least 1, and 0 to {COPIES_MAX:g}")
+        return self._deliveries(events, duplicates, reorder)
+
+    def _deliveries(self, events: int, duplicates: float, reorder: bool) -> Iterator[Arrival]:
+        retries = Random(f"{self._seed} retries")
+        for at, copy in _order(events, duplicates, reorder, Random(f"{self._seed} order")):
+            body = self.sent_again(at, retries) if copy == "producer" else self.body(at)
+            yield Arrival(at, copy, body)
+
+    def _place(self, at: int) -> tuple[Conversation, int, int]:
+        """The conversation of an event, which of its steps it is, and when it happened."""
+        shift, within = divmod(at, ACTIVE * Conversation.STEPS)
+        step, lane = divmod(within, ACTIVE)
+        moment_ms = BEGIN_MS + STEP_MS * (at - at % BURST_EVENTS if self._burst else at)
+        return self._conversation(shift * ACTIVE + lane), step, moment_ms
+
+    def _conversation(self, number: int) -> Conversation:
+        found = self._conversations.get(number)
+        if found is None:
+            if len(self._conversations) >= REMEMBERED:
+                del self._conversations[next(iter(self._conversations))]
+            found = self._conversations[number] = Conversation(Random(f"{self._seed}/{number}"))
+        return found
 
 
-def _conversation(random: Random) -> dict[str, Any]:
-    """What all events of a conversation say."""
-    caller = random.randrange(10**7)
-    return {
-        "conversationId": _uuid(random),
-        "participantId": _uuid(random),
-        "sessionId": _uuid(random),
-        "mediaType": random.choice(("CHAT", "VOICE", "EMAIL", "MESSAGE")),
-        "provider": "PureCloud Messaging",
-        "direction": "INBOUND",
-        "ani": f"tel:+1555{caller:07}",
-        "dnis": "tel:+15557654321",
-        "addressTo": "queue@example.com",
-        "addressFrom": f"customer{caller}@example.com",
-        "externalOrganizationId": _uuid(random),
-        "externalContactId": _uuid(random),
-        "divisionIds": [_uuid(random), _uuid(random)],
-        "messageType": "WEBMESSAGING",
-        "journeyContext": {
-            "customer": {"id": _uuid(random), "idType": "cookie"},
-            "customerSession": {"id": _uuid(random), "type": "web"},
-        },
-    }
+def _order(events: int, duplicates: float, reorder: bool, random: Random) -> Iterator[tuple[int, Copy]]:
+    """Which event comes when. Only what is still to come is held: of copies, their place and their number."""
+    waiting: list[tuple[float, int, int, Copy]] = []
+    made = 0
+    for first in chain(range(0, events, BLOCK_EVENTS), (events,)):
+        last = min(first + BLOCK_EVENTS, events)
+        moved = [_nudge(random) if reorder else 0.0 for _ in range(first, last)]
+        for at in range(first, last):
+            heappush(waiting, (at + moved[at - first], made := made + 1, at, ""))
+        for _ in range(round(last * duplicates) - round(first * duplicates)):
+            at = random.randrange(first, last)
+            late = random.uniform(0, events) if random.random() < LATE else random.expovariate(1 / SOON_EVENTS)
+            copy: Copy = "producer" if random.random() < PRODUCER else "redelivery"
+            heappush(waiting, (at + moved[at - first] + late, made := made + 1, at, copy))
+        # Nothing of a later block can come before this.
+        while waiting and (first == events or waiting[0][0] < last - REORDER_MAX):
+            _, _, at, copy = heappop(waiting)
+            yield at, copy
 
 
-def _envelope(
-    organisation: str, conversation: dict[str, Any], step: str, moment: datetime, random: Random
-) -> dict[str, Any]:
-    topic = f"v2.detail.events.conversation.{{id}}.{step}"
-    body = {
-        "eventTime": int(moment.timestamp() * 1000),
-        **conversation,
-        "disconnectType": "PEER" if step.endswith("end") else "NONE",
-        "interactingDurationMs": random.randrange(600_000),
-    }
-    return {
-        "version": "0",
-        "id": _uuid(random),
-        "detail-type": topic,
-        "source": f"aws.partner/genesys.com/cloud/{organisation}/prod",
-        "account": "123456789012",
-        "time": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
-        "region": "eu-central-1",
-        "resources": [],
-        "detail": {
-            "topicName": topic.replace("{id}", conversation["conversationId"]),
-            "version": "2",
-            "eventBody": body,
-            "metadata": {"CorrelationId": _uuid(random)},
-            "timestamp": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z",
-        },
-    }
-
-
-def _sent_again(envelope: dict[str, Any], random: Random) -> dict[str, Any]:
-    later = datetime.fromisoformat(envelope["time"]) + timedelta(seconds=random.randint(1, 90))
-    return {**envelope, "id": _uuid(random), "time": f"{later:%Y-%m-%dT%H:%M:%SZ}"}
-
-
-def _uuid(random: Random) -> str:
-    return str(UUID(int=random.getrandbits(128), version=4))
-
-
-def _bytes(envelope: dict[str, Any]) -> bytes:
-    return json.dumps(envelope, separators=(",", ":")).encode()
+def _nudge(random: Random) -> float:
+    return max(-REORDER_MAX, min(random.gauss(0, REORDER_EVENTS), REORDER_MAX))

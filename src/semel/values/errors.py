@@ -5,7 +5,8 @@ SemelError
 ├── MalformedEvent     a body that is no event we can act on; says what is wrong and where
 │   └── NoKey          an event without the identity its handler asks for
 ├── LedgerUnavailable  the store could not be read or written: nothing was decided, nothing was run
-└── TransactionOver    a handler used ctx.tx after its transaction ended
+├── TransactionOver    a handler used ctx.tx after its transaction ended
+└── VerifierUnavailable  nobody can tell now whether a delivery is genuine: have it sent again
 """
 
 from __future__ import annotations
@@ -33,3 +34,9 @@ class LedgerUnavailable(SemelError):
 
 class TransactionOver(SemelError):
     """`ctx.tx` was used after its transaction ended (timeout, lost lease, or the handler returned)."""
+
+
+class VerifierUnavailable(SemelError):
+    """Nobody can tell now whether a delivery is genuine, and its sender is not to blame: have it sent again.
+
+    A refusal would be wrong here: SNS, for one, counts every 4xx as delivered and never sends the message again."""

@@ -24,6 +24,7 @@ Status: TypeAlias = Literal[
     "uncertain",  # the effect may or may not have happened; parked for a probe or a person
     "ignored",  # no handler matches
     "malformed",  # no event; only `process_many` says so, `process` raises MalformedEvent
+    "accepted",  # durable in the inbox; a worker handles it. Only `accept` says so
 ]
 
 
@@ -73,6 +74,19 @@ class Reject(Exception):
         return f"Reject({self.reason!r})"
 
 
+class NotNow(Exception):
+    """The effect was not begun: bring it again after `after` seconds. The attempt does not count.
+
+    For what has nothing to do with the event: a downstream that is out of reach, or that asks us to slow down."""
+
+    def __init__(self, after: float, reason: str = "") -> None:
+        if not 0 <= after <= RETRY_MAX_S:
+            raise ValueError(f"NotNow(after={after!r}): a delay is a number of seconds, 0 or more, at most a century")
+        super().__init__(reason)
+        self.after = after
+        self.reason = reason
+
+
 class Uncertain(Struct, frozen=True, gc=False):
     """Nobody knows whether the effect happened. Never called failed, never run again on its own."""
 
@@ -81,6 +95,9 @@ class Uncertain(Struct, frozen=True, gc=False):
 
 class Release(Struct, frozen=True, gc=False):
     """The lease is given back unused: as if this claim had never been made. The attempt does not count."""
+
+    after: float = 0.0  # seconds after which the deliverer may bring it again; the ledger does not wait for it
+    reason: str = "given back"
 
 
 Final: TypeAlias = Done | Reject | Uncertain
@@ -100,6 +117,7 @@ class Outcome(Struct, frozen=True):
     handler: str = ""
     key: str = ""
     parts: tuple[Outcome, ...] = ()  # one for each handler, where an event has several
+    id: str = ""  # the event's natural identity, for people
 
     @property
     def final(self) -> bool:
@@ -111,16 +129,14 @@ class Outcome(Struct, frozen=True):
 # what needs another delivery comes first, then what needs a person, then what went well.
 _ORDER: tuple[Status, ...] = (
     *("retry", "busy", "conflict", "uncertain", "dead", "malformed"),
-    *("done", "stale", "duplicate", "ignored"),
+    *("done", "accepted", "stale", "duplicate", "ignored"),
 )
 
 
 def combine(parts: list[Outcome]) -> Outcome:
-    """One answer for a delivery whose event has any number of handlers."""
+    """One answer for a delivery whose event has one handler or more."""
     if len(parts) == 1:
         return parts[0]
-    if not parts:
-        return Outcome("ignored", reason="no handler matches")
     first = min(parts, key=lambda part: _ORDER.index(part.status))
     delays = [part.after for part in parts if part.after is not None]
     return Outcome(
@@ -129,4 +145,5 @@ def combine(parts: list[Outcome]) -> Outcome:
         reason=first.reason,
         after=min(delays) if delays else None,
         parts=tuple(parts),
+        id=first.id,
     )

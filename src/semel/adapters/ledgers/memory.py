@@ -9,9 +9,11 @@ from threading import Lock
 
 import msgspec
 
-from semel.ports import Entry, Traits
+from semel.ports import STATES, Entry, Traits
 from semel.values.claim import Claim, DeadLetter, Lease, Settlement, Verdict
 from semel.values.decision import Known, State, Subject, judge
+from semel.values.errors import ConfigError
+from semel.values.key import DIGEST_BYTES
 from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
 
 
@@ -70,12 +72,47 @@ class MemoryLedger:
     async def close(self) -> None:
         """Nothing to let go of."""
 
-    async def entries(self, state: str | None = None, limit: int = 100) -> list[Entry]:
+    async def entries(
+        self,
+        state: str | None = None,
+        limit: int = 100,
+        *,
+        handler: str = "",
+        tenant: str | None = None,
+        reason: str = "",
+        since_ms: int = 0,
+        until_ms: int | None = None,
+    ) -> list[Entry]:
+        if state not in (None, *STATES):
+            raise ConfigError(f"entries({state!r}): expected one of {', '.join(STATES)}, or nothing for all")
+
+        def wanted(line: Entry) -> bool:
+            return (
+                state in (None, line.state)
+                and handler in ("", line.handler)
+                and tenant in (None, line.tenant)
+                and reason.casefold() in line.reason.casefold()
+                and since_ms <= line.at_ms
+                and (until_ms is None or line.at_ms < until_ms)
+            )
+
+        return list(islice(filter(wanted, self._lines()), max(limit, 0)))
+
+    async def history(self, key: str) -> list[Entry]:
+        known_as = _checked(key)
+        return [line for line in self._lines() if line.key == known_as]
+
+    async def counts(self) -> dict[str, int]:
+        states = [line.state for line in self._lines()]
+        return {state: states.count(state) for state in STATES}
+
+    def _lines(self) -> list[Entry]:
+        """All there is to see, newest first. A key known under an alias is one line."""
         with self._lock:
             own = [self._entry(digest) for digest, (claim, *_) in self._about.items() if claim.digest == digest]
             lines = [*(line for line in own if line.state not in LETTERS), *self._letters]
-            lines.sort(key=lambda line: line.at_ms)
-            return list(islice((line for line in reversed(lines) if state in (None, line.state)), limit))
+        lines.sort(key=lambda line: line.at_ms)
+        return lines[::-1]
 
     def _is_over(self, digest: bytes, now: int) -> bool:
         known = self._known[digest]
@@ -173,7 +210,18 @@ class MemoryLedger:
             attempts=known.attempts,
             at_ms=at_ms,
             event=letter.event if letter else None,
+            result=known.outcome.result if isinstance(known.outcome, Done) else None,
         )
+
+
+def _checked(key: str) -> str:
+    try:
+        digest = bytes.fromhex(key)
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise ConfigError(f"key {key[:80]!r}: expected {2 * DIGEST_BYTES} hexadecimal digits")
+    return digest.hex()
 
 
 def _digests(claim: Claim) -> tuple[bytes, ...]:

@@ -1,37 +1,119 @@
-"""The read side: what the ledger holds, newest first."""
+"""The read side: what the ledger and the inbox hold, newest first. On a connection that cannot write."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import apsw
+from msgspec import Struct
+from msgspec.structs import replace
 
-from semel.adapters.ledgers.sqlite.statements import Row, rows
-from semel.ports import Entry
+from semel.adapters.ledgers.sqlite.statements import SQL, Row, rows
+from semel.ports import STATES, Entry
+from semel.values.errors import ConfigError
+from semel.values.key import DIGEST_BYTES
 
-_LEASES = """
-    select lower(hex(k)), handler, text, tenant, iif(state = 1, 'leased', 'waiting') as state, '', attempts, first, null
-    from semel_lease where ?1 in ('', iif(state = 1, 'leased', 'waiting')) order by first desc limit ?2
-"""
+FOREVER_MS = 2**63 - 1
+LATE = 1000  # what is done is read in the order of grants: so many that were granted later may have ended before
+DECISIONS = {1: "replayed", 2: "discarded"}
 
-_RECORDS = """
-    select lower(hex(r.k)), r.handler, r.text, r.tenant,
-           case r.outcome when 1 then 'done' when 2 then 'dead' else 'uncertain' end,
-           iif(r.outcome = 1, '', cast(r.result as text)), r.attempts, r.at, l.event
-    from semel_record r left join semel_letter l on l.id = r.id
-    {where} order by r.id desc limit ?1
-"""
-
-_WHERE = {
-    "": "",
-    "done": "where r.outcome = 1",
-    "dead": "where r.outcome <> 1 and r.outcome = 2",
-    "uncertain": "where r.outcome <> 1 and r.outcome = 3",
-}
+_LEASE_STATES = {"leased": 1, "waiting": 2}
+_OUTCOMES = {"dead": 2, "uncertain": 3}
 
 
-def entries(connection: apsw.Connection, state: str | None, limit: int) -> list[Entry]:
-    found: list[Row] = []
-    if state in (None, "leased", "waiting"):
-        found += rows(connection, _LEASES, state or "", limit)
-    if (where := _WHERE.get(state or "")) is not None:
-        found += rows(connection, _RECORDS.format(where=where), limit)
-    return [Entry(*row) for row in found[:limit]]
+class Asked(Struct, frozen=True, kw_only=True):
+    """What `entries` is asked for."""
+
+    state: str | None
+    limit: int
+    handler: str
+    tenant: str | None
+    reason: str
+    since_ms: int
+    until_ms: int | None
+
+
+def prepare(connection: apsw.Connection) -> None:
+    """SQLite knows capital letters of English only."""
+    connection.create_scalar_function("semel_contains", _contains, 2, deterministic=True)
+
+
+def _contains(*texts: Any) -> bool:
+    text, part = texts
+    return part.casefold() in (text or "").casefold()
+
+
+def entries(connection: apsw.Connection, asked: Asked) -> list[Entry]:
+    if asked.state not in (None, *STATES):
+        raise ConfigError(f"entries({asked.state!r}): expected one of {', '.join(STATES)}, or nothing for all")
+    found = [row for state in STATES if asked.state in (None, state) for row in _of_state(connection, state, asked)]
+    listed = [Entry(*row) for row in found]
+    listed.sort(key=lambda entry: entry.at_ms, reverse=True)  # stable: what came at one time stays as it was read
+    return listed[: max(asked.limit, 0)]
+
+
+def _of_state(connection: apsw.Connection, state: str, asked: Asked) -> list[Row]:
+    """The newest of one state, as many as are asked for."""
+    values: dict[str, Any] = {
+        "limit": max(asked.limit, 0),
+        "handler": asked.handler,
+        "tenant": asked.tenant,
+        "reason": asked.reason,
+        "since": asked.since_ms,
+        "until": FOREVER_MS if asked.until_ms is None else asked.until_ms,
+    }
+    if state in _OUTCOMES:
+        return _read(connection, "letter_entries", values | {"outcome": _OUTCOMES[state]})
+    if asked.reason:
+        return []  # only letters have one
+    if state in _LEASE_STATES:
+        return _read(connection, "lease_entries", values | {"lease_state": _LEASE_STATES[state]})
+    if state == "accepted":
+        return _read(connection, "accepted_entries", values)
+    return _read(connection, "done_entries", values | {"limit": values["limit"] + LATE})
+
+
+def _read(connection: apsw.Connection, name: str, values: dict[str, Any]) -> list[Row]:
+    found: list[Row] = connection.execute(SQL[name], values).fetchall()
+    return found
+
+
+def history(connection: apsw.Connection, k: bytes) -> list[Entry]:
+    found = [Entry(*row) for name in ("lease_of", "letters_waiting_of") for row in rows(connection, SQL[name], k)]
+    records = rows(connection, SQL["records_of"], k)
+    found += [replace(Entry(*row[:-4]), decision=_decision(*row[-4:])) for row in records]
+    found.sort(key=lambda entry: (entry.generation, entry.at_ms), reverse=True)
+    return found
+
+
+def _decision(what: int | None, by: str, at_ms: int, reason: str) -> str:
+    if what is None:
+        return ""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    return f"{DECISIONS[what]} by {by} at {at} UTC: {reason}"
+
+
+def counts(connection: apsw.Connection) -> dict[str, int]:
+    """Small tables are counted row by row; of the records only the pages are walked."""
+    found = dict.fromkeys(STATES, 0)
+    ((found["accepted"],),) = rows(connection, SQL["count_accepted"])
+    ((found["leased"], found["waiting"]),) = rows(connection, SQL["count_leases"])
+    letters: dict[int, int] = dict(rows(connection, SQL["count_letters"]))
+    found |= {state: letters.get(outcome, 0) for state, outcome in _OUTCOMES.items()}
+    ((records, decided),) = rows(connection, SQL["count_records"])
+    found["done"] = records - decided - sum(letters.values())
+    return found
+
+
+def key_of(text: str) -> bytes:
+    """The digest that a person wrote."""
+    try:
+        k = bytes.fromhex(text)
+    except ValueError:
+        k = b""
+    if len(k) != DIGEST_BYTES:
+        raise ConfigError(
+            f"key {text[:80]!r}: expected {2 * DIGEST_BYTES} hexadecimal digits, as `semel events list` shows them"
+        )
+    return k

@@ -1,20 +1,33 @@
-"""The embedded ledger's face: batches go to the writer thread, answers come back after the commit."""
+"""The embedded ledger's face: batches go to the writer thread, answers come back after the commit.
+
+Questions go to threads of their own, which never wait for the write lock: one for people, whose questions may take
+long, and one for whoever waits at the inbox, who must not queue behind them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import apsw
 
-from semel.adapters.ledgers.sqlite import catalog, store
-from semel.adapters.ledgers.sqlite.opening import Clock, file_identity, open_clock, open_database
+from semel.adapters.ledgers.sqlite import catalog, diagnosis, inbox, letters, store
+from semel.adapters.ledgers.sqlite.opening import (
+    Clock,
+    Place,
+    known_clock,
+    open_clock,
+    open_database,
+    open_reader,
+    wall_clock,
+)
 from semel.adapters.ledgers.sqlite.transaction import SqliteTransaction
-from semel.adapters.ledgers.sqlite.writer import Writer
+from semel.adapters.ledgers.sqlite.writer import READING, Writer
 from semel.ports import Entry, Traits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
 
 SYNCHRONOUS = ("full", "normal", "extra")
 
@@ -36,8 +49,11 @@ class SqliteLedger:
         self._path = path
         self._synchronous = synchronous
         self._clock = clock
-        self._file: tuple[int, int] | None = None  # device and inode of the open file
-        self._writer = Writer(self._connect, self._check_file, observe)
+        self._none_due = False  # the last take found nothing
+        place = Place(path, self._open)
+        self._writer = Writer(place.connect, place.check, observe)
+        self._catalog = self._reader()
+        self._lookout = self._reader()
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
@@ -52,7 +68,7 @@ class SqliteLedger:
         return await self._writer.submit(lambda connection: store.purge(connection, limit, self._now()))
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     @asynccontextmanager
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
@@ -77,25 +93,115 @@ class SqliteLedger:
         # Once the end is said, the commit is on its way: its answer is awaited whatever happens to the caller.
         await asyncio.shield(session.future)
 
-    async def entries(self, state: str | None = None, limit: int = 100) -> list[Entry]:
-        return await self._writer.submit(lambda connection: catalog.entries(connection, state, limit))
+    # ----------------------------------------------------------------------------------------------------- inbox
 
-    def _connect(self) -> apsw.Connection:
+    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
+        if not all(arrival.claims for arrival in arrivals):
+            raise ValueError("an arrival without claims is for nobody: it would be lost in the inbox")
+        return await self._writer.submit(lambda connection: inbox.accept(connection, arrivals, self._now()))
+
+    async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
+        if not wanted or (self._none_due and not await self._is_due(wanted)):
+            return []
+        asked = self._writer.submit(lambda connection: inbox.take(connection, wanted, lease_ms, self._now()))
         try:
-            connection = open_database(self._path, self._synchronous)
-            if self._clock is None:
+            taken = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            with suppress(LedgerUnavailable):  # whoever asked has gone: no lease has to lapse for that
+                await self.finish([Postponed(one, 0) for one in await asked])
+            raise
+        self._none_due = not taken
+        return taken
+
+    async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
+        return await self._writer.submit(lambda connection: inbox.finish(connection, endings, self._now()))
+
+    async def depths(self) -> list[Depth]:
+        return await self._lookout.submit(lambda connection: inbox.depths(connection, self._told_by(connection)))
+
+    async def _is_due(self, lanes: Mapping[str, int]) -> bool:
+        return await self._lookout.submit(lambda connection: inbox.is_due(connection, lanes, self._now()))
+
+    # --------------------------------------------------------------------------------------- letters and catalog
+
+    async def replay(self, key: str, reason: str, by: str) -> bool:
+        k = catalog.key_of(key)
+        return await self._writer.submit(lambda connection: letters.replay(connection, k, reason, by, self._now()))
+
+    async def discard(self, key: str, reason: str, by: str) -> bool:
+        k = catalog.key_of(key)
+        return await self._writer.submit(lambda connection: letters.discard(connection, k, reason, by, self._now()))
+
+    async def entries(
+        self,
+        state: str | None = None,
+        limit: int = 100,
+        *,
+        handler: str = "",
+        tenant: str | None = None,
+        reason: str = "",
+        since_ms: int = 0,
+        until_ms: int | None = None,
+    ) -> list[Entry]:
+        asked = catalog.Asked(
+            state=state,
+            limit=limit,
+            handler=handler,
+            tenant=tenant,
+            reason=reason,
+            since_ms=since_ms,
+            until_ms=until_ms,
+        )
+        return await self._catalog.submit(lambda connection: catalog.entries(connection, asked))
+
+    async def history(self, key: str) -> list[Entry]:
+        k = catalog.key_of(key)
+        return await self._catalog.submit(lambda connection: catalog.history(connection, k))
+
+    async def counts(self) -> dict[str, int]:
+        return await self._catalog.submit(catalog.counts)
+
+    async def diagnose(self) -> list[tuple[str, str]]:
+        """Facts about the store, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
+        facts: list[diagnosis.Fact] = []
+        try:
+            facts += await self._catalog.submit(diagnosis.facts)
+        except LedgerUnavailable as error:
+            facts.append(("readable", f"error: {error}"))
+        try:
+            facts += await self._writer.submit(diagnosis.writable)
+        except LedgerUnavailable as error:
+            facts.append(("writable", f"error: {error}"))
+        return diagnosis.surroundings(self._path) + facts
+
+    # ------------------------------------------------------------------------------------------------- its parts
+
+    def _reader(self) -> Writer:
+        place = Place(self._path, self._open_reader)
+        return Writer(place.connect, place.check, begin=READING)
+
+    def _open(self) -> apsw.Connection:
+        connection = open_database(self._path, self._synchronous)
+        if self._clock is None:
+            try:
                 self._clock = open_clock(connection)
-        except apsw.Error as error:
-            raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {error}") from error
-        self._file = file_identity(self._path)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
-    def _check_file(self) -> None:
-        """What is written into a file that others cannot see is lost: duplicates would run again elsewhere."""
-        if file_identity(self._path) != self._file:
-            raise LedgerUnavailable(
-                f"SQLite: {self._path} was removed or replaced while in use; close the app to use the one there now"
-            )
+    def _open_reader(self) -> apsw.Connection:
+        connection = open_reader(self._path, self._synchronous)
+        catalog.prepare(connection)
+        return connection
+
+    def _close(self) -> None:
+        for thread in (self._lookout, self._catalog, self._writer):
+            thread.close()
+
+    def _told_by(self, connection: apsw.Connection) -> int:
+        """The time, for whoever only reads: the store may not have been written to since the machine was started."""
+        return (self._clock or known_clock(connection) or wall_clock)()
 
     def _now(self) -> int:
         if self._clock is None:

@@ -1,4 +1,4 @@
-"""Opening the database file: settings, schema, clock."""
+"""Opening the database file: settings, schema and its versions, clock."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import apsw
 from semel.values.errors import LedgerUnavailable
 
 APPLICATION_ID = 0x53454D4C  # "SEML"
-SCHEMA_VERSION = 1
+SCHEMA = ("001_ledger.sql", "002_inbox.sql")  # what has to be run to come to version 1, 2, …
+SCHEMA_VERSION = len(SCHEMA)
 BUSY_S = 5.0  # how long to wait for another process's transaction before giving up
 CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory
+READER_CACHE_KIB = 8 * 1024  # readers find most pages in the map
 MMAP_BYTES = 4 * 1024**3  # reads of old pages without a system call; address space, not memory
 CHECKPOINT_PAGES = 8_000  # 32 MiB of WAL: one write of a hot page back to the file for many commits
 STATEMENTS = 256  # more than the different statements that we ever prepare
@@ -44,6 +46,46 @@ def open_database(path: str, synchronous: str) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def open_reader(path: str, synchronous: str) -> apsw.Connection:
+    """A connection that cannot write, and that waits for nobody who does (it makes the schema if there is none)."""
+    if not _is_up_to_date(path):
+        open_database(path, synchronous).close()
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
+    try:
+        connection.set_busy_handler(_BusyHandler(BUSY_S))
+        _check_owner(connection, path)
+        for pragma in ("query_only=1", f"cache_size=-{READER_CACHE_KIB}", f"mmap_size={MMAP_BYTES}"):
+            connection.execute(f"pragma {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Place:
+    """One connection to a path. It notices when another file stands there: what is written into a file that others
+    cannot see is lost, and duplicates would run again elsewhere."""
+
+    def __init__(self, path: str, open: Callable[[], apsw.Connection]) -> None:
+        self._path = path
+        self._open = open
+        self._file: tuple[int, int] | None = None  # device and inode of the open file
+
+    def connect(self) -> apsw.Connection:
+        try:
+            connection = self._open()
+        except apsw.Error as error:
+            raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {error}") from error
+        self._file = file_identity(self._path)
+        return connection
+
+    def check(self) -> None:
+        if file_identity(self._path) != self._file:
+            raise LedgerUnavailable(
+                f"SQLite: {self._path} was removed or replaced while in use; close the app to use the one there now"
+            )
 
 
 class _BusyHandler:
@@ -75,31 +117,44 @@ def _set_wal(connection: apsw.Connection) -> None:
             time.sleep(random.uniform(0.001, 0.01))
 
 
-def _check_owner(connection: apsw.Connection, path: str) -> tuple[int, int]:
-    """The file's mark, which is ours or nobody's: a file that belongs to others is left as it is."""
+def _check_owner(connection: apsw.Connection, path: str) -> int:
+    """The version of the file's schema, 0 for none: a file that belongs to others is left as it is."""
     with connection:  # a savepoint: both from the same moment, though another process may be making the schema
-        mark = owner, version = connection.pragma("application_id"), connection.pragma("user_version")
+        owner, version = connection.pragma("application_id"), connection.pragma("user_version")
     if owner not in (0, APPLICATION_ID) or (owner == 0 and version != 0):
         raise LedgerUnavailable(
             f"{path} belongs to another application (application_id {owner:#x}, user_version {version}): "
             "use another file"
         )
-    if owner == APPLICATION_ID and version != SCHEMA_VERSION:
+    if owner == APPLICATION_ID and not 1 <= version <= SCHEMA_VERSION:
         raise LedgerUnavailable(
             f"{path} has schema version {version}, this Semel knows {SCHEMA_VERSION}: "
             "use the Semel that wrote it, or another file"
         )
-    return mark
+    return int(version)
+
+
+def _is_up_to_date(path: str) -> bool:
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    except apsw.CantOpenError:
+        return False
+    try:
+        connection.set_busy_handler(_BusyHandler(BUSY_S))
+        return _check_owner(connection, path) == SCHEMA_VERSION
+    finally:
+        connection.close()
 
 
 def _ensure_schema(connection: apsw.Connection, path: str) -> None:
-    if _check_owner(connection, path) == (APPLICATION_ID, SCHEMA_VERSION):
+    """Go forward to our version, all the way or not at all."""
+    if _check_owner(connection, path) == SCHEMA_VERSION:
         return
     with _immediately(connection):
-        if _check_owner(connection, path) == (0, 0):  # else another process was faster
-            connection.execute(files(__package__).joinpath("schema.sql").read_text())
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", SCHEMA_VERSION)
+        for step in SCHEMA[_check_owner(connection, path) :]:  # read again: another process may have been faster
+            connection.execute(files(__package__).joinpath("schema", step).read_text())
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", SCHEMA_VERSION)
 
 
 @contextmanager
@@ -130,20 +185,37 @@ def open_clock(connection: apsw.Connection) -> Clock:
     Leases compare times written by different processes, so wall-clock corrections must not reach them. Every boot
     has its own offset; a lease of an earlier boot has no living holder, so it is over.
     """
-    boot_id = _boot_id()
-    if not boot_id:  # not Linux: the wall clock is the only one that processes share
-        return lambda: time.time_ns() // 1_000_000
+    clock = known_clock(connection)
+    if clock is not None:
+        return clock
     with _immediately(connection):
-        known = dict(connection.execute("select name, value from semel_meta where name in ('boot', 'boot_offset')"))
-        if known.get("boot") != boot_id:
+        clock = known_clock(connection)  # read again: another process may have been faster
+        if clock is None:
             offset = time.time_ns() // 1_000_000 - _since_boot_ms()
             connection.execute(
-                "insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)", (boot_id, offset)
+                "insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)", (_boot_id(), offset)
             )
             connection.execute("update semel_lease set until = 0 where state = 1")
-        else:
-            offset = known["boot_offset"]
+            connection.execute("update semel_inbox set due = 0 where state = 2")
+            clock = known_clock(connection)
+    assert clock is not None
+    return clock
+
+
+def known_clock(connection: apsw.Connection) -> Clock | None:
+    """The clock of this boot, as all processes know it. None: nobody has written since the machine was started."""
+    boot_id = _boot_id()
+    if not boot_id:  # not Linux: the wall clock is the only one that processes share
+        return wall_clock
+    known = dict(connection.execute("select name, value from semel_meta where name in ('boot', 'boot_offset')"))
+    if known.get("boot") != boot_id:
+        return None
+    offset: int = known["boot_offset"]
     return lambda: offset + _since_boot_ms()
+
+
+def wall_clock() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _since_boot_ms() -> int:

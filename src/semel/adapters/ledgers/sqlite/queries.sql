@@ -23,7 +23,7 @@ insert into semel_lease values {rows}
 
 -- name: replace_lease
 -- Takeover and next attempt: compare-and-set on the token that was there when the claim was judged.
-update semel_lease set token = ?, state = 1, until = ?, attempts = ?, first = ?, fp = ?, suspect = ?
+update semel_lease set token = ?, state = 1, until = ?, attempts = ?, first = ?, fp = ?, suspect = ?, owner = ?
 where k = ? and token = ?
 
 -- name: hold_subjects
@@ -36,13 +36,13 @@ delete from semel_lease where k in ({keys}) and token in ({others}) and state = 
 returning k, token, attempts, fp
 
 -- name: add_records
-insert into semel_record values {rows}
+insert into semel_record (id, k, aliases, outcome, result, fp, attempts, at, expires, tenant, handler, text) values {rows}
 
 -- name: add_done
 insert or replace into semel_done values {rows}
 
 -- name: add_letter
-insert into semel_letter values (?, ?)
+insert into semel_letter (id, event, reading) values (?, ?, ?)
 
 -- name: settled_under
 select k, outcome, result from semel_record where id = ?
@@ -84,13 +84,22 @@ select value from semel_meta where name = 'swept'
 update semel_meta set value = ?1 where name = 'swept' and value <> ?1
 
 -- name: sweep
-select id, k, aliases, expires, outcome from semel_record where id > ? order by id limit ?
+-- Letters wait for a person; what was decided is kept for its retention once more, as history.
+select id, k, aliases, outcome,
+       case when outcome = 1 then expires when decided is null then null else max(expires, decided + expires - at) end
+from semel_record where id > ? order by id limit ?
 
 -- name: forget_done
 delete from semel_done where k = ? and rec = ?
 
 -- name: forget_record
 delete from semel_record where id = ?
+
+-- name: forget_letter
+delete from semel_letter where id = ?
+
+-- name: forget_decision
+delete from semel_decision where rec = ?
 
 -- name: forget_abandoned
 -- A retry that nobody brought again for its whole retention. A lapsed lease is in doubt, and stays.

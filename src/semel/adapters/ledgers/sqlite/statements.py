@@ -24,7 +24,8 @@ def _named(text: str) -> dict[str, str]:
     return {name: sql.strip() for name, _, sql in (part.partition("\n") for part in parts)}
 
 
-SQL = _named(files(__package__).joinpath("queries.sql").read_text())
+FILES = ("queries.sql", "inbox.sql", "letters.sql", "catalog.sql")
+SQL = _named("".join(files(__package__).joinpath(file).read_text() for file in FILES))
 
 
 def rows(connection: apsw.Connection, sql: str, *bindings: Any) -> list[Row]:
@@ -42,13 +43,13 @@ def select_in(connection: apsw.Connection, sql: str, keys: Sequence[Any], others
         yield from connection.execute(_with_keys(sql, len(piece)), (*piece, *beside))
 
 
-def insert_many(connection: apsw.Connection, sql: str, rows: Sequence[Row]) -> None:
-    """Insert rows by few multi-VALUES statements; `{rows}` becomes the value lists."""
-    if not rows:
-        return
-    width = len(rows[0])
+def insert_many(connection: apsw.Connection, sql: str, rows: Sequence[Row]) -> list[Row]:
+    """Write rows by few multi-VALUES statements; `{rows}` becomes the value lists. Returns what they return."""
+    returned: list[Row] = []
     for piece in pieces(rows):
-        connection.execute(_with_rows(sql, width, len(piece)), [value for row in piece for value in row])
+        values = [value for row in piece for value in row]
+        returned += connection.execute(_with_rows(sql, len(piece[0]), len(piece)), values)
+    return returned
 
 
 def pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -12,11 +12,12 @@ from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.decision import Grant, Known, State, Subject, judge
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.reading import dump
 
 SWEEP = 10  # records looked at for each key that a purge may forget: what is not due yet is passed over
 
-_DONE, _DEAD, _UNCERTAIN = 1, 2, 3
-_CODES: dict[type, int] = {Done: _DONE, Reject: _DEAD, Uncertain: _UNCERTAIN}
+DONE, DEAD, UNCERTAIN = 1, 2, 3
+_CODES: dict[type, int] = {Done: DONE, Reject: DEAD, Uncertain: UNCERTAIN}
 _Ended: TypeAlias = dict[tuple[bytes, int], tuple[int, bytes | None]]
 _NULL = NOTHING
 
@@ -26,8 +27,7 @@ _NULL = NOTHING
 def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> list[Verdict]:
     """Read what is known of all keys, judge, write the grants."""
     digests = [digest for claim in claims for digest in digests_of(claim)]
-    known = _settled(connection, digests)
-    _add_leases(connection, digests, known)
+    known = known_of(connection, digests)
     subjects = _subjects(connection, claims, known)
     ((token,),) = rows(connection, SQL["last_token"])
     verdicts, grants = judge(claims, known, subjects, now, count(token + 1).__next__)
@@ -37,12 +37,15 @@ def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> lis
     return verdicts
 
 
-def _settled(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
+def known_of(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
+    """What is settled, leased or waiting under these keys."""
     found = select_in(connection, SQL["settled"], digests)
-    return {
+    known = {
         k: Known(token, State.SETTLED, expires, attempts, at, fp, outcome=_load(outcome, result))
         for k, expires, token, outcome, result, fp, attempts, at in found
     }
+    _add_leases(connection, digests, known)
+    return known
 
 
 def _add_leases(connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]) -> None:
@@ -67,6 +70,7 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
     for grant in grants:
         known, claim = grant.known, grant.lease.claim
         for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
+            owner = None if digest == claim.digest else claim.digest
             if replaced is None:
                 row = (
                     digest,
@@ -81,10 +85,11 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
                     claim.tenant,
                     claim.handler,
                     claim.text,
+                    owner,
                 )
                 fresh.append(row)
             else:
-                _replace_lease(connection, digest, replaced, known)
+                _replace_lease(connection, digest, owner, replaced, known)
     insert_many(connection, SQL["add_leases"], fresh)
     subjects = [
         (grant.lease.claim.order.subject, None, grant.lease.claim.digest, grant.lease.token, 0)
@@ -98,12 +103,14 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
     )
 
 
-def _replace_lease(connection: apsw.Connection, digest: bytes, replaced: int, known: Known) -> None:
+def _replace_lease(
+    connection: apsw.Connection, digest: bytes, owner: bytes | None, replaced: int, known: Known
+) -> None:
     connection.execute(
         SQL["replace_lease"],
         (
             *(known.token, known.until_ms, known.attempts, known.first_ms, known.fingerprint, int(known.suspect)),
-            *(digest, replaced),
+            *(owner, digest, replaced),
         ),
     )
     if connection.changes() != 1:  # unreachable inside an immediate transaction; a broken store must not grant twice
@@ -194,9 +201,10 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
         if claim.aliases:
             done.extend([(alias.digest, token, now + alias.retention_ms) for alias in claim.aliases])
         if settlement.letter is not None:
-            connection.execute(SQL["add_letter"], (token, settlement.letter.event))
+            letter = settlement.letter
+            connection.execute(SQL["add_letter"], (token, letter.event, dump(letter.reading) or None))
         if claim.order is not None:
-            _free_subject(connection, lease, now, applied=code == _DONE)
+            _free_subject(connection, lease, now, applied=code == DONE)
     insert_many(connection, SQL["add_records"], records)
     insert_many(connection, SQL["add_done"], done)
 
@@ -280,18 +288,20 @@ def renew(connection: apsw.Connection, leases: Sequence[Lease], now: int) -> lis
 
 
 def purge(connection: apsw.Connection, limit: int, now: int) -> int:
-    """Forget what is over. Live leases, leases in doubt and letters stay.
+    """Forget what is over. Live leases, leases in doubt and undecided letters stay.
 
     Records are in order of time, so the oldest are due first. Handlers may have different retentions: the sweep goes
     on where it stopped, a bounded number of records at a time, and begins again at the end.
     """
     ((swept,),) = rows(connection, SQL["last_swept"])
     looked = rows(connection, SQL["sweep"], swept, limit * SWEEP)
-    over = [row for row in looked if row[3] <= now and row[4] == _DONE][:limit]
-    for record, k, aliases, _, _ in over:
-        for digest in (k, *_split(aliases)):
+    over = [row for row in looked if row[4] is not None and row[4] <= now][:limit]
+    for record, k, aliases, outcome, _ in over:
+        for digest in (k, *split(aliases)):
             connection.execute(SQL["forget_done"], (digest, record))
         connection.execute(SQL["forget_record"], (record,))
+        if outcome != DONE:
+            _forget_letter(connection, record, (k, *split(aliases)))
     last = over if len(over) == limit else looked if len(looked) == limit * SWEEP else []
     swept = last[-1][0] if last else 0
     connection.execute(SQL["set_last_swept"], (swept,))
@@ -301,25 +311,33 @@ def purge(connection: apsw.Connection, limit: int, now: int) -> int:
     return len(over) + len(abandoned)
 
 
+def _forget_letter(connection: apsw.Connection, record: int, digests: Iterable[bytes]) -> None:
+    """With the decision about it, and with the keys by which the inbox knows it."""
+    connection.execute(SQL["forget_letter"], (record,))
+    connection.execute(SQL["forget_decision"], (record,))
+    for digest in digests:
+        connection.execute(SQL["forget_key"], (digest, record))
+
+
 def digests_of(claim: Claim) -> tuple[bytes, ...]:
     """All keys of a claim, its own first."""
     return (claim.digest, *[alias.digest for alias in claim.aliases]) if claim.aliases else (claim.digest,)
 
 
-def _split(aliases: bytes | None) -> Iterable[bytes]:
+def split(aliases: bytes | None) -> Iterable[bytes]:
     return [aliases[at : at + 16] for at in range(0, len(aliases), 16)] if aliases else []
 
 
 def _dump(outcome: Any) -> tuple[int, bytes | None]:
     if outcome is _NULL:  # most handlers return nothing
-        return _DONE, None
+        return DONE, None
     match outcome:
         case Done(result):
-            return _DONE, None if result == b"null" else result
+            return DONE, None if result == b"null" else result
         case Reject():
-            return _DEAD, outcome.reason.encode()
+            return DEAD, outcome.reason.encode()
         case Uncertain(reason):
-            return _UNCERTAIN, reason.encode()
+            return UNCERTAIN, reason.encode()
     raise TypeError(f"{outcome!r} does not end a key's life")
 
 

@@ -3,6 +3,8 @@
 A piece of work is a function of the connection. All work of a group runs in one transaction and is answered after
 its commit, so an answer is always durable. If anything in a group fails, the group is rolled back and each piece is
 run again in a transaction of its own, so that one caller's fault is nobody else's.
+
+What only reads has a thread of the same kind, on a connection of its own: its transactions begin without a lock.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ FORKED = (
     "SQLite: this process was forked from one that has the ledger open, and SQLite cannot be carried over a fork: "
     "close the app before forking, or make it in the child"
 )
+READING = "begin deferred"
 SESSIONS_S = 0.02  # how long a group goes on starting handlers' transactions before it commits
 
 
@@ -129,11 +132,16 @@ class Writer:
         connect: Callable[[], apsw.Connection],
         check: Callable[[], None],
         observe: Callable[[str], None] | None = None,
+        begin: str = "begin immediate",
     ) -> None:
-        """`check` raises when the connection must not be used any more."""
+        """`check` raises when the connection must not be used any more.
+
+        IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written.
+        """
         self._connect = connect
         self._check = check
         self._observe = observe
+        self._begin = begin
         self._thread: _Thread | None = None
         self._changing = threading.Lock()
 
@@ -160,7 +168,7 @@ class Writer:
         with self._changing:
             thread = self._thread
             if thread is None:
-                thread = self._thread = _Thread(self._connect, self._check, self._observe)
+                thread = self._thread = _Thread(self._connect, self._check, self._observe, self._begin)
                 thread.start()
             elif thread.pid != os.getpid():
                 raise LedgerUnavailable(FORKED)
@@ -175,6 +183,7 @@ class _Thread(threading.Thread):
         connect: Callable[[], apsw.Connection],
         check: Callable[[], None],
         observe: Callable[[str], None] | None,
+        begin: str,
     ) -> None:
         super().__init__(name="semel-sqlite", daemon=True)
         self.queue: SimpleQueue[Job | None] = SimpleQueue()
@@ -182,6 +191,7 @@ class _Thread(threading.Thread):
         self._connect = connect
         self._check = check
         self._observe = observe
+        self._begin_sql = begin
         self._connection: apsw.Connection | None = None
         self._in_session = False  # while a handler has the connection, a COMMIT is refused
         self._rolled_back = False
@@ -234,8 +244,7 @@ class _Thread(threading.Thread):
             self._connection.set_commit_hook(lambda: self._in_session)
             self._connection.set_rollback_hook(self._note_rollback)
         self._check()
-        # IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written.
-        self._connection.execute("begin immediate")
+        self._connection.execute(self._begin_sql)
         return self._connection
 
     def _note_rollback(self) -> None:

@@ -1,0 +1,91 @@
+/** Semel over HTTP: act once on every event. `fetch` only, so it runs on Node, on Deno and in workers. */
+
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+
+export type Claim = {
+  handler: string; // whose effect it is: part of the key
+  key: string | string[]; // what identifies the effect
+  lease?: number; // seconds, like all times
+  retention?: number;
+  payload?: Json; // the same key with another payload is a conflict
+  order?: { subject: string | string[]; position: number };
+  max_attempts?: number;
+  park?: boolean; // at most once: what is in doubt is not tried again
+  event?: Json; // kept if it becomes a dead letter
+};
+
+export type Granted = {
+  verdict: "granted"; key: string; lease: string; token: number;
+  attempt: number; takeover: boolean; expires_in: number; age: number;
+};
+
+export type Refused =
+  | { verdict: "settled"; key: string; outcome: "done" | "reject" | "uncertain"; result: Json; reason: string }
+  | { verdict: "busy"; key: string; after: number }
+  | { verdict: "stale" | "conflict"; key: string }
+  | { verdict: "dead"; key: string; reason: string };
+
+export type Settlement =
+  | { lease: string; outcome: "done"; result?: Json }
+  | { lease: string; outcome: "retry"; after?: number; reason?: string; event?: Json }
+  | { lease: string; outcome: "reject" | "uncertain"; reason: string; event?: Json }
+  | { lease: string; outcome: "release" };
+
+export type Answer = { settled: boolean; outcome?: Settlement["outcome"]; after?: number; reason?: string };
+export type Handled = Answer & { verdict: "handled"; key: string; result: Json };
+
+/** Thrown by a handler: this event will never succeed. After anything else that it throws, it is tried again. */
+export class Reject extends Error {}
+
+export class Semel {
+  #url: string;
+  #headers: Record<string, string>;
+
+  constructor(url: string, token: string) {
+    this.#url = url;
+    this.#headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+  }
+
+  claim = (...items: Claim[]) => this.#post<Granted | Refused>("", items);
+  settle = (...items: Settlement[]) => this.#post<Answer>("/settle", items);
+  renew = (...leases: string[]) => this.#post<{ renewed: boolean }>("/renew", leases.map((lease) => ({ lease })));
+
+  /** Claim, handle, settle. The lease is renewed while the handler runs; `lost` tells it that someone else has it. */
+  async once(
+    claim: Claim,
+    handle: (granted: Granted, lost: AbortSignal) => Promise<Json>,
+  ): Promise<Handled | Refused> {
+    const [granted] = await this.claim(claim);
+    if (granted.verdict !== "granted") return granted;
+    const lost = new AbortController();
+    const beat = setInterval(async () => {
+      const [answer] = await this.renew(granted.lease).catch(() => [{ renewed: true }]); // nobody said that it is lost
+      if (!answer.renewed) lost.abort(new Error("the lease was lost"));
+    }, granted.expires_in * 333);
+    try {
+      const { key, lease } = granted;
+      const [ending, result] = await handle(granted, lost.signal).then(
+        (result): [Settlement, Json] => [{ lease, outcome: "done", result }, result],
+        (error): [Settlement, Json] => {
+          const outcome = error instanceof Reject ? "reject" : "retry";
+          return [{ lease, outcome, reason: String(error), event: claim.event }, null];
+        },
+      );
+      const [answer] = await this.settle(ending);
+      return { verdict: "handled", key, result, ...answer };
+    } finally {
+      clearInterval(beat);
+    }
+  }
+
+  /** A lost reply is asked for again: a settle may be repeated, and a claim that was granted is busy for its lease. */
+  async #post<T>(path: string, items: unknown[], tries = 3): Promise<T[]> {
+    const sent = { method: "POST", headers: this.#headers, body: JSON.stringify({ items }) };
+    const reply = await fetch(`${this.#url}/v1/claims${path}`, sent).catch((error: Error) => error);
+    if (reply instanceof Response && reply.ok) return (await reply.json()).items;
+    const passing = reply instanceof Error || reply.status === 429 || reply.status === 503;
+    if (!passing || tries === 1) throw reply instanceof Error ? reply : new Error(await reply.text());
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    return this.#post(path, items, tries - 1);
+  }
+}

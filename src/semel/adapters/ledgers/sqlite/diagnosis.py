@@ -1,0 +1,80 @@
+"""Facts about the store, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import apsw
+
+from semel.adapters.ledgers.sqlite.statements import rows
+
+FREE_MIN_BYTES = 256 * 1024**2  # eight WALs at their usual size
+CHECK_MAX_BYTES = 256 * 1024**2  # the check reads the whole file: about a second for this much
+NETWORKED = ("9p", "afs", "beegfs", "ceph", "cifs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "lustre", "nfs", "smb")
+LEVELS = ("off", "normal", "full", "extra")
+
+Fact = tuple[str, str]
+
+
+def surroundings(path: str) -> list[Fact]:
+    """What can be said without opening the file."""
+    folder = Path(path).absolute().parent
+    facts = [("file", str(Path(path).absolute())), ("SQLite", apsw.sqlite_lib_version())]
+    facts += [("size", _size(path)), ("WAL", _size(f"{path}-wal"))]
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return [*facts, ("folder", f"error: {error.strerror}: {folder}")]
+    warning = "warning: " if free < FREE_MIN_BYTES else ""
+    return [*facts, ("free disk", f"{warning}{free:,} bytes"), ("file system", _file_system(folder))]
+
+
+def facts(connection: apsw.Connection) -> list[Fact]:
+    """On a connection that only reads."""
+    version = connection.pragma("user_version")
+    pages, free, page = (connection.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
+    journal = connection.pragma("journal_mode")
+    return [
+        ("schema", f"version {version}"),
+        ("journal", journal if journal == "wal" else f"error: {journal}, expected wal: readers and writers would wait"),
+        ("unused", f"{free * page:,} bytes in the file"),
+        ("integrity", _integrity(connection, pages * page)),
+    ]
+
+
+def writable(connection: apsw.Connection) -> list[Fact]:
+    """On the writer's own connection: that this runs at all means that it has the write lock."""
+    return [("synchronous", LEVELS[connection.pragma("synchronous")]), ("writable", "yes")]
+
+
+def _integrity(connection: apsw.Connection, size: int) -> str:
+    if size > CHECK_MAX_BYTES:
+        return f"not checked: {size:,} bytes would take long; run `pragma quick_check` at a quiet time"
+    ((first,), *_) = rows(connection, "pragma quick_check(1)")
+    return "ok" if first == "ok" else f"error: {first}; restore the file from a backup"
+
+
+def _size(path: str) -> str:
+    try:
+        return f"{os.path.getsize(path):,} bytes"
+    except OSError:
+        return "none"
+
+
+def _file_system(folder: Path) -> str:
+    """Linux tells it; elsewhere nothing is known."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    here = str(folder.resolve())
+    best, kind = "", "unknown"
+    for mount in mounts:
+        before, _, after = mount.partition(" - ")
+        point = before.split(" ")[4].encode().decode("unicode_escape")  # a blank is written \\040
+        if len(point) >= len(best) and (here + "/").startswith(point.rstrip("/") + "/"):
+            best, kind = point, after.split(" ")[0]
+    networked = kind.startswith(NETWORKED)
+    return f"warning: {kind} is on the network, where locks may not hold: use a local disk" if networked else kind

@@ -1,0 +1,24 @@
+-- Statements about letters, by name.
+
+-- name: undecided_letter
+-- The letter that answers its key now; else the newest one that still waits for a person.
+select r.id, r.aliases, r.expires - r.at, r.tenant, r.handler, r.text, r.fp, l.event, l.reading, l.lane, l.only_handler
+from semel_record r left join semel_letter l on l.id = r.id
+where r.k = ?1 and r.outcome <> 1 and r.decided is null
+order by r.id = (select rec from semel_done where k = ?1) desc, r.at desc, r.id desc limit 1
+
+-- name: answered_by_another
+select 1 from semel_done where k = ? and rec <> ? and expires > ?
+
+-- name: decide
+update semel_record set decided = ? where id = ? and decided is null
+
+-- name: add_decision
+-- Generations are counted by replays: each ends one.
+insert into semel_decision (rec, k, what, generation, token, at, reason, by)
+select ?1, ?2, ?3,
+       1 + ifnull((select max(generation) from semel_decision where k = ?2 and what = 1 and token < ?1), 0),
+       ?4, ?5, ?6, ?7
+
+-- name: move_key
+update semel_inbox_key set id = ?3 where k = ?1 and id = ?2

@@ -1,0 +1,40 @@
+"""A secret that is sent along as it is: a static header, or HTTP Basic. EventBridge API destinations know both.
+
+Nothing binds it to the body, so it is only as good as the TLS around it. Digests are compared instead of the values,
+so that time does not tell how long a secret is either.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from semel.adapters.verifiers.comparing import any_same, header
+
+API_KEY_HEADER = b"x-api-key"
+
+_BASIC = re.compile(rb"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]+={0,2})")
+
+
+class StaticHeader:
+    """`X-Api-Key: <secret>`, or the same in a header of another name."""
+
+    def __init__(self, secrets: Sequence[bytes], name: bytes = API_KEY_HEADER) -> None:
+        self._digests = [sha256(secret).digest() for secret in secrets]
+        self._name = name
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return any_same(self._digests, sha256(header(headers, self._name)).digest())
+
+
+class Basic:
+    """`Authorization: Basic <base64 of username:secret>`, both in UTF-8."""
+
+    def __init__(self, secrets: Sequence[bytes], username: bytes) -> None:
+        self._digests = [sha256(b64encode(username + b":" + secret)).digest() for secret in secrets]
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        match = _BASIC.fullmatch(header(headers, b"authorization"))
+        return match is not None and any_same(self._digests, sha256(match[1]).digest())

@@ -1,0 +1,66 @@
+"""Amazon SNS over HTTP(S): RSA signatures, and a certificate at an address that the message names.
+
+The body is parsed before it is verified, since the signature is inside; so it is parsed strictly and within limits.
+How old a message is does not matter: SNS tries again for up to an hour with the same Timestamp, and may hold messages
+back to keep to a rate, so no age is safe to refuse. A copy is known again by the ledger. Raw message delivery has to
+be off, since SNS does not sign it.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+
+from semel.adapters.verifiers.certificates import Certificates, Fetch
+from semel.adapters.verifiers.sns_message import canonical, home, read
+from semel.values.errors import ConfigError, MalformedEvent
+
+SIGNATURE_MAX_CHARS = 1368  # 1024 bytes, as of the longest key that is taken
+
+# A file's name alone, nothing to ask by: the API on the same host answers a query with texts of its caller's choice.
+_FILE = re.compile(r"[A-Za-z0-9_-]{1,100}\.pem")
+
+
+class Sns:
+    """Messages of these topics, signed by the SNS of their region."""
+
+    def __init__(self, topics: Sequence[str], fetch: Fetch, now: Callable[[], float]) -> None:
+        self._homes: dict[str, str] = {}
+        for topic in topics:
+            address = home(topic)
+            if address is None:
+                raise ConfigError(
+                    f"verify: topic {topic!r}: expected the whole ARN of an SNS topic, "
+                    "such as arn:aws:sns:eu-central-1:123456789012:my-topic"
+                )
+            self._homes[topic] = address
+        self._certificates = Certificates(fetch, now)
+        self._now = now
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        """Raises VerifierUnavailable when the certificate could not be had: that is not the sender's doing."""
+        try:
+            fields = read(body)
+        except MalformedEvent:
+            return False
+        address = self._homes.get(fields["TopicArn"])
+        url = fields.get("SigningCertURL", "")
+        signature = _decoded(fields.get("Signature", ""))
+        version = fields.get("SignatureVersion", "")
+        if address is None or not signature or version not in ("1", "2"):
+            return False
+        if not url.startswith(address) or not _FILE.fullmatch(url, len(address)):
+            return False
+        certificate = await self._certificates.get(url)
+        return certificate is not None and certificate.signed(canonical(fields), signature, version, self._now())
+
+
+def _decoded(signature: str) -> bytes:
+    """Empty when it is no base64, or too much of it."""
+    if len(signature) > SIGNATURE_MAX_CHARS:
+        return b""
+    try:
+        return b64decode(signature, validate=True)
+    except ValueError:
+        return b""

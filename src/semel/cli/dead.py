@@ -1,0 +1,154 @@
+"""`semel dead`: what was given up on or is in doubt, and what people decide about it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from semel.cli.events import Key, show_one
+from semel.cli.options import (
+    Config,
+    Handler,
+    Json,
+    Ledger,
+    LetterState,
+    Limit,
+    Matching,
+    Since,
+    Tenant,
+    Until,
+    Wide,
+)
+
+State = Annotated[LetterState | None, typer.Option(help="Only dead, or only uncertain ones.")]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys, or the beginnings of keys.")]
+All = Annotated[bool, typer.Option("--all", help="All that match the filters; all dead ones without any.")]
+Chosen = Annotated[LetterState | None, typer.Option("--state", help="Which of them; dead ones if nothing is said.")]
+Contains = Annotated[
+    str, typer.Option("--matching", metavar="TEXT", help="Only those with this in the reason of their death.")
+]
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why you decide so; kept with the decision.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; by default you, at this machine.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided, and change nothing.")]
+Rate = Annotated[float | None, typer.Option(min=0.01, max=100_000, help="At most so many a second.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+REPLAY = """Try events again: each goes back into the inbox, as a new generation.
+
+Name keys, or say --all, or filter. Uncertain events are only replayed when
+they are named or --state uncertain is given: their effect may have happened,
+and would then happen twice.
+
+Exit codes: 0, also where someone else had decided already, which is told. 1,
+something failed. 2, the command cannot work as given, and nothing was done.
+"""
+DISCARD = """Take events off the list for good. Copies of them are still answered.
+
+Name keys, or say --all, or filter, as for replay. The decision is kept with
+its reason; `semel events show` tells it.
+
+Exit codes: 0, also where someone else had decided already, which is told. 1,
+something failed. 2, the command cannot work as given, and nothing was done.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    dead = typer.Typer(help="Dead and uncertain events: look, replay, discard.", no_args_is_help=True)
+    dead.command("list")(list_letters)
+    dead.command("show")(show)
+    dead.command("replay", help=REPLAY)(decide)
+    dead.command("discard", help=DISCARD)(decide)
+    app.add_typer(dead, name="dead")
+
+
+def list_letters(
+    state: State = None,
+    handler: Handler = "",
+    tenant: Tenant = None,
+    reason: Matching = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 100,
+    wide: Wide = False,
+    ledger: Ledger = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List what was given up on and what is in doubt, the newest first."""
+    import asyncio
+
+    from semel.cli import ledger_tables, looking
+
+    wanted = looking.filters(handler, tenant, reason, since, until)
+    states = [state.value] if state else looking.LETTERS
+    found, in_all = asyncio.run(looking.listed(looking.ledger_url(ledger, config), states, limit, wanted))
+    if as_json:
+        typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
+    elif found:
+        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide, reasons=True))
+        if len(found) < in_all:
+            typer.echo(f"{len(found):,} of {in_all:,} in all.")
+    elif wanted.any and in_all:
+        typer.echo(f"None match, of {in_all:,} in all.")
+    else:
+        typer.echo(f"No {state.value if state else 'dead or uncertain'} events. All is well.")
+
+
+def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
+    """Show everything that is known of one dead or uncertain event."""
+    show_one(key, ["dead", "uncertain"], ledger, config, as_json)
+
+
+def decide(
+    ctx: typer.Context,
+    keys: Keys = None,
+    all_of_them: All = False,
+    state: Chosen = None,
+    handler: Handler = "",
+    tenant: Tenant = None,
+    matching: Contains = "",
+    since: Since = "",
+    until: Until = "",
+    reason: Why = "",
+    by: By = "",
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    ledger: Ledger = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    from rich.console import Console
+
+    from semel.cli import deciding, looking
+
+    ask = deciding.Ask(
+        what="discard" if ctx.info_name == "discard" else "replay",
+        keys=keys or [],
+        every=all_of_them,
+        state=state.value if state else None,
+        wanted=looking.filters(handler, tenant, matching, since, until),
+        reason=reason.strip(),
+        by=by.strip() or deciding.who(),
+        rate=rate,
+        dry_run=dry_run,
+    )
+    told = Console(stderr=True)
+    report = deciding.run(looking.ledger_url(ledger, config), ask, told, None if yes else _confirmed)
+    if as_json:
+        typer.echo(deciding.as_json(report))
+    else:
+        Console().print(deciding.as_tables(report, looking.now_ms()))
+    raise typer.Exit(0 if report.holds else 1)
+
+
+def _confirmed(question: str) -> bool:
+    """Asked where someone can answer; elsewhere a decision about many has to be made beforehand."""
+    import sys
+
+    from semel.values.errors import ConfigError
+
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} There is nobody here to ask: say --yes, or look with --dry-run first")
+    return typer.confirm(question, err=True)

@@ -1,0 +1,83 @@
+"""`semel events`: look at single events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from semel.cli.options import (
+    Config,
+    Handler,
+    Json,
+    Ledger,
+    Limit,
+    Matching,
+    Since,
+    StateName,
+    Tenant,
+    Until,
+    Wide,
+)
+
+Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="The whole key, or as much of its beginning as tells it apart.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    events = typer.Typer(help="Look at single events.", no_args_is_help=True)
+    events.command("list")(list_events)
+    events.command("show")(show)
+    app.add_typer(events, name="events")
+
+
+def list_events(
+    state: Annotated[StateName | None, typer.Option(help="Only in this state.")] = None,
+    handler: Handler = "",
+    tenant: Tenant = None,
+    reason: Matching = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 100,
+    wide: Wide = False,
+    ledger: Ledger = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List events, the newest first."""
+    import asyncio
+
+    from semel.cli import ledger_tables, looking
+
+    wanted = looking.filters(handler, tenant, reason, since, until)
+    url = looking.ledger_url(ledger, config)
+    found, _ = asyncio.run(looking.listed(url, [state.value if state else None], limit, wanted))
+    if as_json:
+        typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
+    elif found:
+        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide, reasons=False))
+        if len(found) == limit:
+            typer.echo(f"The newest {limit:,}; --limit shows more.")
+    else:
+        typer.echo("No events match." if state or wanted.any else "No events yet.")
+
+
+def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
+    """Show everything that is known of one event: its state, tries, result, what
+    people decided about it, and the event itself where it is kept.
+    """
+    show_one(key, [state.value for state in StateName], ledger, config, as_json)
+
+
+def show_one(key: str, states: list[str], ledger: Ledger, config: Config, as_json: bool) -> None:
+    """Also for `semel dead show`, which looks for the beginning of a key among letters only."""
+    import asyncio
+
+    from semel.cli import ledger_tables, looking
+
+    history = asyncio.run(looking.known(looking.ledger_url(ledger, config), key, states))
+    if as_json:
+        typer.echo(ledger_tables.as_json(ledger_tables.whole(history)))
+    else:
+        ledger_tables.console(wide=False).print(ledger_tables.portrait(history, looking.now_ms()))

@@ -1,0 +1,223 @@
+"""Finds the ledger that an operator means, and what is wanted in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from semel.cli.words import instant_ms
+from semel.ports import Catalog, Entry
+from semel.values.errors import ConfigError
+from semel.wiring import StoredLedger, open_ledger
+
+KEY_CHARS = 32
+PREFIX_MIN_CHARS = 4
+SCAN_MAX = 100_000  # entries of one state that are looked at for the beginning of a key
+PAGE = 1_000  # entries of one look: their events are in memory meanwhile
+
+LETTERS = ("dead", "uncertain")
+_SQLITE = b"SQLite format 3\0"
+_OURS = b"SEML"  # application_id, in the header of the file
+_APPLICATION_ID_AT = 68
+
+
+class Filters(Struct, frozen=True):
+    """Which entries are wanted."""
+
+    handler: str = ""
+    tenant: str | None = None
+    reason: str = ""
+    since_ms: int = 0
+    until_ms: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return self != Filters()
+
+
+def filters(handler: str, tenant: str | None, reason: str, since: str, until: str) -> Filters:
+    return Filters(
+        handler=handler,
+        tenant=tenant,
+        reason=reason,
+        since_ms=_instant("--since", since) if since else 0,
+        until_ms=_instant("--until", until) if until else None,
+    )
+
+
+def _instant(option: str, text: str) -> int:
+    try:
+        return instant_ms(text, now_ms())
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{option} {error}") from None
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# --------------------------------------------------------------------------------------------------- the ledger
+
+
+def ledger_url(ledger: str | None, config: Path | None) -> str:
+    """What the command line or the settings name."""
+    if ledger is not None and config is not None:
+        raise ConfigError("--ledger and -c both name a ledger: leave one of them out")
+    if ledger is not None:
+        return ledger
+    from semel.settings.loading import load
+
+    try:
+        return load(config, os.environ).ledger
+    except ConfigError as error:
+        raise ConfigError(f"{error}\nTo look at a ledger without settings: --ledger sqlite:///semel.db") from None
+
+
+def shown_url(url: str) -> str:
+    """Without a password."""
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:…@", url)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[StoredLedger]:
+    """The ledger, for reading and deciding. Looking never makes one."""
+    _check_there(url)
+    ledger = open_ledger(url)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def _check_there(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        raise ConfigError(f"ledger {url!r}: it lives inside of the process that uses it; there is nothing to look at")
+    if parts.scheme != "sqlite":
+        return
+    file = Path(unquote(parts.path[1:]))
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(_APPLICATION_ID_AT + 4)
+    except FileNotFoundError:
+        raise ConfigError(f"ledger {shown_url(url)}: there is no file {file}; nothing was made") from None
+    except OSError as error:
+        raise ConfigError(f"ledger {shown_url(url)}: {file} cannot be read: {error.strerror}") from None
+    if not _may_be_ours(file, header):
+        raise ConfigError(f"ledger {shown_url(url)}: {file} is no ledger of Semel; it was left as it is")
+
+
+def _may_be_ours(file: Path, header: bytes) -> bool:
+    """A young ledger has all it knows in its write-ahead log, beside a file that says nothing yet."""
+    if header.startswith(_SQLITE) and header[_APPLICATION_ID_AT:] == _OURS:
+        return True
+    unmarked = not header or (header.startswith(_SQLITE) and struct.unpack(">I", header[_APPLICATION_ID_AT:]) == (0,))
+    log = file.with_name(f"{file.name}-wal")
+    return unmarked and log.exists() and log.stat().st_size > 0
+
+
+# -------------------------------------------------------------------------------------------------- what is in it
+
+
+async def listed(url: str, states: Sequence[str | None], limit: int, wanted: Filters) -> tuple[list[Entry], int]:
+    """The newest entries that are wanted, and how many there are in these states at all. None: any state."""
+    async with opened(url) as ledger:
+        counts = await ledger.counts()
+        in_all = sum(count for state, count in counts.items() if state in states or None in states)
+        return await newest(ledger, states, limit, wanted), in_all
+
+
+async def known(url: str, key: str, states: Sequence[str]) -> list[Entry]:
+    """The history of a key, which may be told by its beginning if it is in one of these states."""
+    async with opened(url) as ledger:
+        whole = await find(ledger, key, states)
+        history = await ledger.history(whole)
+    if not history:
+        raise ConfigError(f"nothing is known of the key {whole}, or its retention is over")
+    return history
+
+
+async def newest(catalog: Catalog, states: Sequence[str | None], limit: int, wanted: Filters) -> list[Entry]:
+    """The newest entries of several states together."""
+    found: list[Entry] = []
+    for state in states:
+        found += await _entries(catalog, state, limit, wanted)
+    found.sort(key=lambda entry: entry.at_ms, reverse=True)
+    return found[:limit]
+
+
+async def every(catalog: Catalog, state: str, wanted: Filters) -> AsyncIterator[Entry]:
+    """All entries of a state, page after page, the newest first. Each comes once, whatever happens meanwhile.
+
+    A page begins in the millisecond in which the one before it ended, since many entries can share one; where such a
+    page brings nothing new, it was too small for that millisecond.
+    """
+    seen: set[str] = set()
+    limit, until_ms = PAGE, wanted.until_ms
+    while True:
+        page = await _entries(catalog, state, limit, wanted, until_ms)
+        new = [entry for entry in page if entry.key not in seen]
+        for entry in new:
+            seen.add(entry.key)
+            yield entry
+        if len(page) < limit:
+            return
+        limit = PAGE if new else limit * 2
+        oldest_ms = min(entry.at_ms for entry in page) + 1  # `until` may or may not include its own millisecond
+        until_ms = oldest_ms if until_ms is None else min(until_ms, oldest_ms)
+
+
+async def find(catalog: Catalog, text: str, states: Sequence[str]) -> str:
+    """The whole key that begins with this text. Raises ConfigError when there is none, or more than one."""
+    key = text.strip().rstrip("….").lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{PREFIX_MIN_CHARS},{KEY_CHARS}}}", key):
+        expected = f"{KEY_CHARS} hexadecimal digits, or at least the first {PREFIX_MIN_CHARS} of them"
+        raise ConfigError(f"key {text[:40]!r}: expected {expected}")
+    if len(key) == KEY_CHARS:
+        return key
+    matches, complete = await _beginning_with(catalog, key, states)
+    match sorted(matches):
+        case [found]:
+            return found
+        case []:
+            limited = "" if complete else f" among the newest {SCAN_MAX:,} of each state; give the whole key"
+            raise ConfigError(f"no key begins with {key}{limited}")
+        case [*several]:
+            raise ConfigError(f"{len(several)} keys begin with {key}: {', '.join(several[:5])}")
+
+
+async def _beginning_with(catalog: Catalog, prefix: str, states: Sequence[str]) -> tuple[set[str], bool]:
+    matches: set[str] = set()
+    complete = True
+    for state in states:
+        looked_at = 0
+        async for entry in every(catalog, state, Filters()):
+            looked_at += 1
+            if entry.key.startswith(prefix):
+                matches.add(entry.key)
+            if looked_at >= SCAN_MAX:
+                complete = False
+                break
+    return matches, complete
+
+
+async def _entries(
+    catalog: Catalog, state: str | None, limit: int, wanted: Filters, until_ms: int | None = None
+) -> list[Entry]:
+    return await catalog.entries(
+        state,
+        limit,
+        handler=wanted.handler,
+        tenant=wanted.tenant,
+        reason=wanted.reason,
+        since_ms=wanted.since_ms,
+        until_ms=wanted.until_ms if until_ms is None else until_ms,
+    )

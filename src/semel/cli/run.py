@@ -1,0 +1,120 @@
+"""`semel run`: the process that a team deploys."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from semel.settings.schema import Settings
+
+SAMPLE = '{"id":"1","type":"interaction.created","data":{"id":"c-1"}}'
+
+
+def register(app: typer.Typer) -> None:
+    app.command(name="run")(run)
+
+
+def run(
+    target: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="An app written in Python.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("-c", "--config", help="Settings; by default semel.toml, if it is here.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 if nothing else is said.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="8080 if nothing else is said; 0: a free one.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Processes that share the port and the ledger.")
+    ] = None,
+    worker: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Take webhooks, run each effect once, forward, and answer the HTTP API.
+
+    Without settings and without an app it shows itself: every event at /events is written to the console once.
+    SIGTERM ends it gently: what is under way is finished, the rest stays in the ledger. A second one ends it at once.
+    """
+    from semel.cli.finding import find_app
+    from semel.service import process
+
+    settings = _settings(config, target, host, port, workers)
+    app = find_app(target) if target is not None else None
+    if worker is not None:
+        listening_fd, parent_fd, shared = worker.split(",", 2)
+        listening = socket.socket(fileno=int(listening_fd))
+        process.run(*process.prepare(settings, app, shared), listening, int(parent_fd))
+        return
+    prepared = process.prepare(settings, app)
+    listening = _listen(settings)
+    _introduce(settings, target, listening)
+    if settings.server.workers == 1:
+        process.run(*prepared, listening)
+        return
+    from semel.service.supervisor import Supervisor
+
+    arguments = ["run", *_again(target, config, host, port, workers)]
+    raise typer.Exit(Supervisor(settings.server.workers, arguments, listening, settings.server.drain).run())
+
+
+def _settings(
+    config: Path | None, target: str | None, host: str | None, port: int | None, workers: int | None
+) -> Settings:
+    """The file, what the command line says besides, and a demonstration where nobody says what to do."""
+    import os
+
+    from msgspec.structs import replace
+
+    from semel.settings.loading import load
+    from semel.settings.schema import Route
+
+    settings = load(config, os.environ)
+    said = {name: value for name, value in (("host", host), ("port", port), ("workers", workers)) if value is not None}
+    if said:
+        settings = replace(settings, server=replace(settings.server, **said))
+    if target is None and not settings.routes:
+        settings = replace(settings, routes=[Route(name="demonstration", topics=["**"], console=True)])
+    return settings
+
+
+def _listen(settings: Settings) -> socket.socket:
+    from semel.service.server import listen
+    from semel.values.errors import ConfigError
+
+    server = settings.server
+    try:
+        return listen(server.host, server.port)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {server.host}:{server.port}: {error.strerror or error}. Say another --port, or end what "
+            "is there"
+        ) from None
+
+
+def _introduce(settings: Settings, target: str | None, listening: socket.socket) -> None:
+    """What runs where, and the line to try it with. On stderr: stdout belongs to the handlers."""
+    from semel import __version__
+
+    host, port = listening.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    lines = [f"Semel {__version__} on {url}, ledger {settings.ledger if target is None else 'of ' + target}"]
+    for endpoint in settings.endpoints:
+        verified = endpoint.verify.scheme if endpoint.verify is not None else "not verified"
+        lines.append(f"  POST {endpoint.path}  {endpoint.mode}, {verified}")
+    lines += [f"  {route.name}: {', '.join(route.topics)} → {route.forward or 'console'}" for route in settings.routes]
+    if any(endpoint.verify is None for endpoint in settings.endpoints):
+        path = next(endpoint.path for endpoint in settings.endpoints if endpoint.verify is None)
+        lines += ["Try it, twice:", f"  curl -i {url}{path} -d '{SAMPLE}'"]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _again(
+    target: str | None, config: Path | None, host: str | None, port: int | None, workers: int | None
+) -> list[str]:
+    """The same command line, for a worker."""
+    options = {"--config": config, "--host": host, "--port": port, "--workers": workers}
+    said = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+    return [*([target] if target is not None else []), *said]

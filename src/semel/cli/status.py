@@ -1,0 +1,29 @@
+"""`semel status`: what the ledger holds, what waits, and what wants a person."""
+
+from __future__ import annotations
+
+import typer
+
+from semel.cli.options import Config, Json, Ledger
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(status)
+
+
+def status(ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
+    """Show how many events are in which state, what waits in the inbox, and what
+    wants a person. Reading changes nothing, and may be done while a service runs.
+    """
+    import asyncio
+
+    from semel.cli import status_view
+    from semel.cli.looking import ledger_url
+
+    found = asyncio.run(status_view.look(ledger_url(ledger, config)))
+    if as_json:
+        typer.echo(status_view.as_json(found))
+    else:
+        from rich.console import Console
+
+        Console().print(status_view.as_tables(found))

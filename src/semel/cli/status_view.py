@@ -1,0 +1,106 @@
+"""How things stand in a ledger."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import Struct, to_builtins
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from semel.cli.ledger_tables import STYLES
+from semel.cli.looking import now_ms, opened, shown_url
+from semel.cli.words import age, counted, iso, moment, plain
+from semel.ports import STATES, Inbox
+from semel.values.inbox import Depth
+
+MEANING = {
+    "accepted": "in the inbox, not begun",
+    "leased": "being handled",
+    "waiting": "for their next try",
+    "done": "had their effect; copies are answered from here",
+    "dead": "given up on, kept with their reason",
+    "uncertain": "nobody knows whether the effect happened",
+}
+
+
+class Standing(Struct, frozen=True):
+    """One look."""
+
+    ledger: str
+    at_ms: int
+    states: dict[str, int]
+    inbox: list[Depth] | None  # None: this ledger has none
+
+
+async def look(url: str) -> Standing:
+    async with opened(url) as ledger:
+        states = await ledger.counts()
+        inbox = await ledger.depths() if isinstance(ledger, Inbox) else None
+    return Standing(shown_url(url), now_ms(), {state: states.get(state, 0) for state in STATES}, inbox)
+
+
+def hints(found: Standing) -> list[str]:
+    """What a person should look at, and how."""
+    dead, uncertain = found.states["dead"], found.states["uncertain"]
+    lines = []
+    if dead:
+        lines.append(f"{counted(dead, 'dead letter')}: semel dead list")
+    if uncertain:
+        lines.append(f"{counted(uncertain, 'uncertain event')}: semel dead list --state uncertain")
+    return lines
+
+
+def as_json(found: Standing) -> str:
+    inbox = [
+        {**to_builtins(depth), "oldest": iso(depth.oldest_ms), "oldest_age_s": (found.at_ms - depth.oldest_ms) // 1000}
+        for depth in found.inbox or []
+    ]
+    return json.dumps(
+        {
+            "ledger": found.ledger,
+            "at": iso(found.at_ms),
+            "states": found.states,
+            "inbox": inbox if found.inbox is not None else None,
+            "hints": hints(found),
+        },
+        indent=2,
+    )
+
+
+def as_tables(found: Standing) -> RenderableType:
+    parts: list[RenderableType] = [Text(f"{found.ledger}, {moment(found.at_ms)}"), _states(found)]
+    if found.inbox:
+        parts.append(_lanes(found.inbox, found.at_ms))
+    elif found.inbox is not None:
+        parts.append(Text("The inbox is empty."))
+    if not any(found.states.values()):
+        parts.append(Text("Nothing has been handled yet."))
+    told = hints(found)
+    parts += [Text(line, style="bold") for line in told] or [Text("Nothing wants a person.")]
+    return Group(*parts)
+
+
+def _states(found: Standing) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("state")
+    table.add_column("events", justify="right")
+    table.add_column("")
+    for state, count in found.states.items():
+        style = STYLES.get(state, "") if count else "dim"
+        table.add_row(Text(state, style=style), Text(f"{count:,}", style=style), Text(MEANING[state], style="dim"))
+    return table
+
+
+def _lanes(depths: list[Depth], at_ms: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("inbox lane", overflow="fold")
+    table.add_column("waiting", justify="right")
+    table.add_column("taken", justify="right")
+    table.add_column("oldest accepted")
+    for depth in depths:
+        oldest = f"{age(depth.oldest_ms, at_ms)} ago"
+        table.add_row(Text(plain(depth.lane)), f"{depth.waiting:,}", f"{depth.taken:,}", oldest)
+    return table

@@ -1,0 +1,143 @@
+"""Compares what was sent with what the counting sink has seen. Nothing is assumed about the way in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+
+from semel.cli.effect_marks import IDS_SHOWN, Counts, mark
+from semel.cli.http_answer import Answer
+from semel.cli.http_load import Line, Target, target
+from semel.testing.traffic import Traffic
+from semel.values.errors import ConfigError
+
+POLL_S = 0.25
+QUIET_S = 1.0  # so long after the last effect, a second one of the same event would have come
+ASK_S = 30.0  # a page of counts; the sink shares the machine with the storm
+TRIES = 3
+
+
+class Checked(Struct, frozen=True):
+    """What the sink has seen, compared with what was sent."""
+
+    effects: int
+    distinct: int
+    repeats: int  # of a key, which the sink answered without a second effect
+    lost: int  # the service took the event, and it never arrived
+    doubled: int  # events with more than one effect
+    unexpected: int  # events that this storm did not send
+    before: int  # events that the sink knew before the storm
+    conflicts: int  # a key that came with another event
+    waited_s: float
+    lost_ids: list[str]
+    doubled_ids: list[str]
+    unexpected_marks: list[str]
+
+    @property
+    def holds(self) -> bool:
+        return not (self.lost or self.doubled or self.conflicts)
+
+
+class SinkReader:
+    """Asks the sink."""
+
+    def __init__(self, where: Target) -> None:
+        self._where = where
+        self._base = where.path.rstrip("/").removesuffix("/counts")
+        self._line = Line(where, ASK_S)
+
+    async def counts(self) -> Counts:
+        return msgspec.json.decode(await self._get("/counts"), type=Counts)
+
+    async def effects(self) -> dict[bytes, int]:
+        """How many effects each event had, by its mark."""
+        found: dict[bytes, int] = {}
+        seen = 0
+        while page := (await self._get(f"/counts/ids?from={seen}")).splitlines():
+            for line in page:
+                event, _, count = line.partition(b" ")
+                found[bytes.fromhex(event.decode("ascii"))] = int(count)
+            seen += len(page)
+        return found
+
+    def close(self) -> None:
+        self._line.close()
+
+    async def _get(self, path: str) -> bytes:
+        request = self._where.head("GET", self._base + path) + b"\r\n"
+        said = ""
+        for _ in range(TRIES):
+            answer = await self._line.ask(request)
+            if isinstance(answer, Answer) and answer.status == 200:
+                return answer.body
+            said = f"answered {answer.status}" if isinstance(answer, Answer) else f"{answer.failure} {answer.detail}"
+        raise ConfigError(f"--check http://{self._where.host}{self._base}: no counting sink there ({said}): semel sink")
+
+
+def sink_target(url: str) -> Target:
+    """The sink's URL, with or without /counts behind it."""
+    parts = urlsplit(url)
+    return target(
+        urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/counts"), query="", fragment=""))
+    )
+
+
+async def check(
+    sink: SinkReader, traffic: Traffic, taken: bytearray, before: int, settle_s: float, show: Callable[[int, int], None]
+) -> Checked:
+    """Wait until every event that was taken has arrived and nothing moves any more, or the time is over; compare."""
+    begun_s = monotonic()
+    wanted = taken.count(1)
+    quiet_since_s, last = begun_s, -1
+    compared: Checked | None = None
+    while True:
+        counts = await sink.counts()
+        show(min(counts.distinct, wanted), wanted)
+        now_s = monotonic()
+        if counts.effects != last:
+            quiet_since_s, last, compared = now_s, counts.effects, None
+        over = now_s - begun_s >= settle_s
+        if over or (counts.distinct >= wanted and now_s - quiet_since_s >= QUIET_S):
+            if compared is None:
+                compared = _compare(counts, await sink.effects(), traffic, taken, before, now_s - begun_s)
+            if over or not compared.lost:
+                return compared
+        await asyncio.sleep(POLL_S)
+
+
+def _compare(
+    counts: Counts, effects: dict[bytes, int], traffic: Traffic, taken: bytearray, before: int, waited_s: float
+) -> Checked:
+    lost = doubled = 0
+    lost_ids: list[str] = []
+    doubled_ids: list[str] = []
+    for at, was_taken in enumerate(taken):
+        name = traffic.identity(at)
+        count = effects.pop(mark(name), 0)
+        if count == 0 and was_taken:
+            lost += 1
+            if len(lost_ids) < IDS_SHOWN:
+                lost_ids.append(name)
+        elif count > 1:
+            doubled += 1
+            if len(doubled_ids) < IDS_SHOWN:
+                doubled_ids.append(f"{name} ({count} times)")
+    return Checked(
+        effects=counts.effects,
+        distinct=counts.distinct,
+        repeats=counts.repeats,
+        lost=lost,
+        doubled=doubled,
+        unexpected=len(effects),
+        before=before,
+        conflicts=counts.conflicts,
+        waited_s=waited_s,
+        lost_ids=lost_ids,
+        doubled_ids=doubled_ids,
+        unexpected_marks=[event.hex() for event, _ in zip(effects, range(IDS_SHOWN), strict=False)],
+    )

@@ -1,0 +1,172 @@
+"""Takes letters from the inbox and runs them through the engine, as many at a time as their handlers can bear.
+
+Each handler has a lane. A lane that is full, or whose handler is not ready (its destination is out of reach), is left
+alone, so a dead destination holds up nobody but itself. The answer to the inbox is always the last line: a letter that
+is taken again because its taker died is answered from what the ledger knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from semel.core.batcher import Batcher
+from semel.core.handlers import Handler
+from semel.ports import Inbox
+from semel.values.errors import LedgerUnavailable
+from semel.values.inbox import Finished, GivenUp, InboxEnding, Postponed, Taken
+from semel.values.outcome import Outcome
+
+log = logging.getLogger("semel")
+
+LEASE_S = 30.0  # a letter whose taker died is taken again after this; a slow one is then answered as busy
+POLL_S = 0.25  # letters of other processes, and retries that fall due
+LAPSES_MAX = 20  # takers that vanished before any attempt was counted: nobody can read this letter
+LEDGER_DOWN_S = 1.0  # when nothing can be decided, letters wait this long
+SAID = ("retry", "dead", "uncertain", "conflict", "malformed", "ignored")  # what someone may want to look into
+
+
+class Letter:
+    """A taken letter as a delivery for one handler."""
+
+    __slots__ = ("body", "only", "reading", "tenant")
+
+    def __init__(self, taken: Taken) -> None:
+        self.body = taken.event
+        self.tenant = taken.tenant
+        self.reading = taken.reading
+        self.only = taken.only or taken.lane
+
+
+class Pump:
+    """Runs on one event loop, from `run` until `stop`."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        process: Callable[[Sequence[Letter]], Awaitable[list[Outcome]]],
+        handlers: Sequence[Handler],
+        concurrency: int,
+        resume: Callable[[str], AbstractContextManager[object]] | None = None,
+    ) -> None:
+        """`resume` makes the trace of a letter's delivery the current one."""
+        self._inbox = inbox
+        self._process = process
+        self._handlers = {handler.name: handler for handler in handlers}
+        self._concurrency = concurrency
+        self._resume = resume or (lambda trace: nullcontext())
+        self._endings: Batcher[InboxEnding, bool] = Batcher(inbox.finish)
+        self._in_hand: dict[str, int] = dict.fromkeys(self._handlers, 0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._awake = asyncio.Event()
+        self._stopping = False
+
+    def wake(self) -> None:
+        """There may be something to take."""
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Take and handle until told to stop."""
+        while not self._stopping:
+            self._awake.clear()
+            try:
+                taken = await self.run_once()
+            except LedgerUnavailable as error:
+                log.error("the inbox cannot be read: %s", error)
+                await asyncio.sleep(LEDGER_DOWN_S)
+                continue
+            if not taken:
+                await self._until_awake()
+
+    async def run_once(self) -> int:
+        """Take what the lanes have room for, and begin with it. Returns how much was taken."""
+        wanted = self._wanted()
+        if not wanted:
+            return 0
+        letters = await self._inbox.take(wanted, round(LEASE_S * 1000))
+        for taken in letters:
+            self._in_hand[taken.lane] += 1
+            task = asyncio.create_task(self._handle(taken))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return len(letters)
+
+    def begin_to_stop(self) -> None:
+        """Take no more."""
+        self._stopping = True
+        self._awake.set()
+
+    async def stop(self, within_s: float) -> None:
+        """Take no more, and let what is in hand end; what has not ended in time is given back."""
+        self.begin_to_stop()
+        if self._tasks:
+            _, late = await asyncio.wait(list(self._tasks), timeout=within_s)
+            for task in late:
+                task.cancel()  # the engine gives its lease back
+            await asyncio.gather(*late, return_exceptions=True)
+        told = self._endings.ask([])  # it travels behind the last ending
+        told.add_done_callback(_looked_at)
+        await asyncio.wait([told])
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._tasks)
+
+    # ------------------------------------------------------------------------------------------------ its parts
+
+    def _wanted(self) -> dict[str, int]:
+        """How many letters of each lane could begin now."""
+        wanted: dict[str, int] = {}
+        for lane, handler in self._handlers.items():
+            room = getattr(handler.fn, "concurrency", self._concurrency) - self._in_hand[lane]
+            ready_in_s = getattr(handler.fn, "ready_in_s", None)
+            if room > 0 and (ready_in_s is None or ready_in_s() <= 0):
+                wanted[lane] = room
+        return wanted
+
+    async def _until_awake(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._awake.wait()
+        except TimeoutError:
+            pass
+
+    async def _handle(self, taken: Taken) -> None:
+        """One letter: the flow, then its end. A letter whose end cannot be told comes again by its lease."""
+        ending: InboxEnding = Postponed(taken, 0)
+        try:
+            with self._resume(taken.trace):
+                ending = await self._ending_of(taken)
+        finally:
+            self._in_hand[taken.lane] -= 1
+            self._awake.set()
+            told = self._endings.ask([ending])  # also when this task is cancelled: it goes on without us
+            told.add_done_callback(_looked_at)
+        await asyncio.wait([told])
+
+    async def _ending_of(self, taken: Taken) -> InboxEnding:
+        if taken.lapses > LAPSES_MAX:
+            return GivenUp(taken, f"{taken.lapses} takers vanished with it")
+        try:
+            (outcome,) = await self._process([Letter(taken)])
+        except LedgerUnavailable as error:
+            log.error("nothing can be decided, the letter goes back: %s", error)
+            return Postponed(taken, round(LEDGER_DOWN_S * 1000))
+        if outcome.status in SAID:
+            log.warning("%s %s: %s: %s", outcome.handler or taken.lane, outcome.key, outcome.status, outcome.reason)
+        match outcome.status:
+            case "busy" | "retry":
+                return Postponed(taken, round((outcome.after or 0.0) * 1000))
+            case "malformed" | "conflict":
+                return GivenUp(taken, outcome.reason)
+            case "ignored":  # it was accepted for a handler, which has changed its topics since
+                return GivenUp(taken, f"the handler {taken.lane!r} does not take this event any more")
+            case _:
+                return Finished(taken)
+
+
+def _looked_at(told: asyncio.Future[list[bool]]) -> None:
+    if not told.cancelled() and told.exception() is not None:
+        log.error("the end of a letter could not be told, it will be taken again: %s", told.exception())

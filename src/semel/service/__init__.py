@@ -1,0 +1,1 @@
+"""The service: what `semel run` serves over HTTP, and what keeps it alive."""

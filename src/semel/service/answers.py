@@ -1,0 +1,100 @@
+"""What a sender is told: one HTTP answer for each outcome.
+
+A duplicate is answered 200, because anything else makes the sender try again. What a person has to look at (dead,
+uncertain) is 200 too: the event is kept, and sending it again would change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from semel.service.problems import problem
+from semel.values.outcome import Outcome
+
+_JSON = (b"content-type", b"application/json")
+_PROBLEM = (b"content-type", b"application/problem+json")
+
+_SAID = {"done": "processed"}  # the other statuses are told by their own name
+
+
+class Answer(Struct, frozen=True):
+    """An HTTP answer, ready to be sent."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class _Told(Struct, omit_defaults=True):
+    """The body of a 200."""
+
+    status: str
+    id: str = ""
+    key: str = ""
+    reason: str = ""
+    result: Any = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def told(outcome: Outcome) -> Answer:
+    """It is known and kept: the sender may forget it."""
+    status = outcome.status
+    body = _encode(_Told(_SAID.get(status, status), outcome.id, outcome.key, outcome.reason, outcome.result))
+    return Answer(200, [_JSON, (b"content-length", b"%d" % len(body))], body)
+
+
+def refused(status: int, title: str, detail: str = "", after_s: float | None = None) -> Answer:
+    """Problem details (RFC 9457), with Retry-After where trying again makes sense."""
+    body = problem(status, title, detail)
+    headers = [_PROBLEM, (b"content-length", b"%d" % len(body))]
+    if after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(after_s))))
+    return Answer(status, headers, body)
+
+
+def answer(outcome: Outcome, busy_status: int) -> Answer:
+    """The answer to a delivery that went through the flow, or into the inbox."""
+    match outcome.status:
+        case "retry":
+            return refused(503, "The handler did not succeed yet", outcome.reason, outcome.after or 0.0)
+        case "busy":
+            return refused(busy_status, "Being handled elsewhere, or not due yet", outcome.reason, outcome.after or 0.0)
+        case "conflict":
+            return refused(422, "The same id came before with another body", outcome.reason)
+        case "malformed":
+            return refused(400, "Not an event", outcome.reason)
+        case _:
+            return told(outcome)
+
+
+NOT_VERIFIED = refused(401, "Not verified")  # constant: it tells nobody how close they came
+NOT_POST = Answer(
+    405, [*refused(405, "Send events by POST").headers, (b"allow", b"POST")], problem(405, "Send events by POST")
+)
+NOT_HERE = refused(404, "Nothing here")
+ENCODED = refused(415, "Encoded bodies are not read", "Send the body without Content-Encoding")
+UNREADABLE_LENGTH = refused(400, "Content-Length is no number")
+TOO_SLOW = refused(408, "The body took too long to arrive")
+GONE = Answer(499, [], b"")  # the sender went away: nobody reads this
+
+
+def too_large(most: int) -> Answer:
+    return refused(413, "The body is too large", f"At most {most:,} bytes are read")
+
+
+def cannot_verify(reason: str, after_s: float) -> Answer:
+    return refused(503, "Nobody can tell now whether this is genuine", reason, after_s)
+
+
+def overloaded(status: int) -> Answer:
+    return refused(status, "Too many deliveries at a time", "Nothing was processed; send it again", 1.0)
+
+
+def ledger_down(reason: str, after_s: float) -> Answer:
+    return refused(503, "The ledger cannot be written", f"Nothing was processed; send it again. {reason}", after_s)

@@ -1,0 +1,264 @@
+"""Claim, settle, renew: the engine's rules for handlers that run elsewhere.
+
+What `core/judgement.py` decides around a handler's run is decided here around a client's: before it, that a key in
+doubt is parked and a used-up one is dead; after it, that a retry of the last attempt is a reject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from semel.ports import Ledger, Telemetry
+from semel.service.api.leases import Ticket, read_ticket, ticket_for
+from semel.service.api.shapes import (
+    BusyVerdict,
+    ClaimBatch,
+    ClaimItem,
+    ConflictVerdict,
+    DeadVerdict,
+    GrantedVerdict,
+    RenewAnswer,
+    RenewAnswerBatch,
+    RenewBatch,
+    SettleAnswer,
+    SettleAnswerBatch,
+    SettleBatch,
+    SettleDone,
+    SettledVerdict,
+    SettleItem,
+    SettleReject,
+    SettleRelease,
+    SettleRetry,
+    SettleUncertain,
+    StaleVerdict,
+    VerdictBatch,
+    VerdictItem,
+)
+from semel.values.claim import Busy, Conflict, DeadLetter, Granted, Lease, Settled, Settlement, Stale, Verdict
+from semel.values.errors import LedgerUnavailable, MalformedEvent
+from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.retry import backoff_s
+
+REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
+
+_encode = msgspec.json.Encoder().encode
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Asked(Struct, frozen=True):
+    """One claim of a batch, and what the ledger said to it."""
+
+    item: ClaimItem
+    ticket: Ticket
+    key: str
+    verdict: Verdict
+
+
+class Claims:
+    """The leases of one ledger, as they are given to clients."""
+
+    def __init__(self, ledger: Ledger, telemetry: Telemetry | None = None) -> None:
+        self._ledger = ledger
+        self._telemetry = telemetry
+
+    async def claim(self, tenant: str, batch: ClaimBatch) -> VerdictBatch:
+        """One round trip for all of them, and a second one only where something ends before it begins."""
+        tickets = _each(batch.items, ticket_for)
+        claims = _each(tickets, lambda ticket: ticket.claim(tenant))
+        verdicts = await self._ledger.claim(claims)
+        asked = [
+            Asked(item, ticket, claim.digest.hex(), verdict)
+            for item, ticket, claim, verdict in zip(batch.items, tickets, claims, verdicts, strict=True)
+        ]
+        ended = await self._end_before_they_begin(asked)
+        return VerdictBatch([ended.get(index) or self._tell(one) for index, one in enumerate(asked)])
+
+    async def settle(self, tenant: str, batch: SettleBatch) -> SettleAnswerBatch:
+        tickets = _each(batch.items, lambda item: read_ticket(item.lease))
+        leases = _each(tickets, lambda ticket: ticket.lease(tenant))
+        settlements = [
+            _settlement(lease, _ending(item, ticket), ticket.attempt, getattr(item, "event", None))
+            for item, ticket, lease in zip(batch.items, tickets, leases, strict=True)
+        ]
+        held = await self._ledger.settle(settlements)
+        answers = [
+            _settled(item, settlement.outcome) if kept else self._refuse(settlement)
+            for item, settlement, kept in zip(batch.items, settlements, held, strict=True)
+        ]
+        return SettleAnswerBatch(answers)
+
+    async def renew(self, tenant: str, batch: RenewBatch) -> RenewAnswerBatch:
+        tickets = _each(batch.items, lambda item: read_ticket(item.lease))
+        held = await self._ledger.renew(_each(tickets, lambda ticket: ticket.lease(tenant)))
+        return RenewAnswerBatch(
+            [
+                RenewAnswer(True, ticket.expires_in) if kept else RenewAnswer(False)
+                for ticket, kept in zip(tickets, held, strict=True)
+            ]
+        )
+
+    async def take_back(self, tenant: str, verdicts: VerdictBatch) -> None:
+        """Whoever asked went away before the answer: leases go back unused. Where that fails they lapse."""
+        granted = [verdict for verdict in verdicts.items if isinstance(verdict, GrantedVerdict)]
+        leases = [read_ticket(verdict.lease).lease(tenant) for verdict in granted]
+        try:
+            await self._ledger.settle([Settlement(lease, Release()) for lease in leases])
+        except LedgerUnavailable:
+            return
+
+    async def _end_before_they_begin(self, asked: Sequence[Asked]) -> dict[int, VerdictItem]:
+        """Settle what was granted and must not run, and say so. The others have their leases, whatever comes of it."""
+        over = dict(_over_before_run(asked))
+        if not over:
+            return {}
+        try:
+            held = await self._ledger.settle(list(over.values()))
+        except LedgerUnavailable:
+            held = [False] * len(over)  # it is not granted all the same, and ends with the next claim
+        return {
+            index: _ended(asked[index], settlement.outcome) if kept else _not_now(asked[index])
+            for (index, settlement), kept in zip(over.items(), held, strict=True)
+        }
+
+    def _tell(self, asked: Asked) -> VerdictItem:
+        match asked.verdict:
+            case Granted() as granted:
+                if self._telemetry is not None:
+                    self._telemetry.granted(granted)
+                return GrantedVerdict(
+                    key=asked.key,
+                    lease=asked.ticket.granted(granted),
+                    token=granted.lease.token,
+                    attempt=granted.attempt,
+                    takeover=granted.takeover,
+                    expires_in=asked.ticket.expires_in,
+                    age=granted.age_ms / 1000,
+                )
+            case Settled(outcome):
+                return _known(asked.key, outcome)
+            case Busy(after_ms):
+                return BusyVerdict(asked.key, after_ms / 1000)
+            case Stale():
+                return StaleVerdict(asked.key)
+            case Conflict():
+                return ConflictVerdict(asked.key)
+
+    def _refuse(self, settlement: Settlement) -> SettleAnswer:
+        if self._telemetry is not None:
+            self._telemetry.refused(settlement.lease.claim.handler)
+        return SettleAnswer(False)
+
+
+# ----------------------------------------------------------------------------------------------------- before a run
+
+
+def _over_before_run(asked: Sequence[Asked]) -> Iterator[tuple[int, Settlement]]:
+    for index, one in enumerate(asked):
+        if isinstance(one.verdict, Granted) and (ending := _before_run(one.ticket, one.verdict)) is not None:
+            yield index, _settlement(one.verdict.lease, ending, one.verdict.attempt, one.item.event)
+
+
+def _before_run(ticket: Ticket, granted: Granted) -> Reject | Uncertain | None:
+    """Why nobody may act under this lease; None when one may."""
+    if ticket.park and granted.takeover:
+        return Uncertain("the holder before vanished while it may have been acting")
+    if ticket.max_attempts is not None and granted.attempt > ticket.max_attempts:
+        return Reject(f"gave up after {ticket.max_attempts} attempts: the last one died or lost its lease")
+    return None
+
+
+def _ended(asked: Asked, ending: Ending) -> VerdictItem:
+    match ending:
+        case Reject():
+            return DeadVerdict(asked.key, ending.reason)
+        case Uncertain():
+            return _known(asked.key, ending)
+    raise TypeError(f"{ending!r} ends nothing before it begins")
+
+
+def _not_now(asked: Asked) -> BusyVerdict:
+    return BusyVerdict(asked.key, asked.ticket.expires_in)
+
+
+def _known(key: str, outcome: Final) -> SettledVerdict:
+    match outcome:
+        case Done(result):
+            return SettledVerdict(key, "done", Raw(result), "")
+        case Reject():
+            return SettledVerdict(key, "reject", Raw(b"null"), outcome.reason)
+        case Uncertain(reason):
+            return SettledVerdict(key, "uncertain", Raw(b"null"), reason)
+
+
+# ------------------------------------------------------------------------------------------------------ after a run
+
+
+def _ending(item: SettleItem, ticket: Ticket) -> Ending:
+    """How the lease is settled. The same request comes to the same ending, so that it can be repeated."""
+    match item:
+        case SettleDone(result=None):
+            return NOTHING
+        case SettleDone(result=result):
+            return _done(_encode(result))
+        case SettleReject(reason=reason):
+            return Reject(_kept(reason))
+        case SettleUncertain(reason=reason):
+            return Uncertain(_kept(reason))
+        case SettleRelease():
+            return Release()
+        case SettleRetry():
+            reason = item.reason or "the handler asked for a retry"
+            if ticket.max_attempts is not None and ticket.attempt >= ticket.max_attempts:
+                return Reject(_kept(f"gave up after {ticket.attempt} attempts: {reason}"))
+            jitter = Random(ticket.token).random
+            return Retry(backoff_s(ticket.attempt, jitter) if item.after is None else item.after, _kept(reason))
+
+
+def _done(result: bytes) -> Done | Reject:
+    """The effect happened: a result that cannot be kept is no reason to let it happen again."""
+    if len(result) <= RESULT_MAX_BYTES:
+        return Done(result)
+    return Reject(f"the handler ran, but its result has {len(result):,} bytes; the limit is {RESULT_MAX_BYTES:,}")
+
+
+def _settlement(lease: Lease, ending: Ending, attempts: int, event: Any) -> Settlement:
+    """With the event, where it is given up on or in doubt."""
+    if event is None or not isinstance(ending, (Reject, Uncertain)):
+        return Settlement(lease, ending)
+    return Settlement(lease, ending, DeadLetter(_encode(event), attempts))
+
+
+def _settled(item: SettleItem, ending: Ending) -> SettleAnswer:
+    match ending:
+        case Done():
+            return SettleAnswer(True, "done")
+        case Retry():
+            return SettleAnswer(True, "retry", after=ending.after)
+        case Reject():
+            return SettleAnswer(True, "reject", reason="" if isinstance(item, SettleReject) else ending.reason)
+        case Uncertain():
+            return SettleAnswer(True, "uncertain")
+        case Release():
+            return SettleAnswer(True, "release")
+
+
+def _kept(reason: str) -> str:
+    return reason if len(reason) <= REASON_MAX_CHARS else reason[: REASON_MAX_CHARS - 1] + "…"
+
+
+def _each(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:
+    """Make something of each item. What is wrong with one of them is said with its place, before anything is done."""
+    made: list[Made] = []
+    for index, item in enumerate(items):
+        try:
+            made.append(make(item))
+        except MalformedEvent as error:
+            raise MalformedEvent(f"items[{index}].{error}") from None
+    return made

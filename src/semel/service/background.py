@@ -1,0 +1,61 @@
+"""What goes on between requests: letters are handled, and what is past its retention is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+
+from semel.app import Semel
+from semel.core.pump import Pump
+from semel.core.watched import WatchedInbox, WatchedLedger
+from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
+from semel.ports import Inbox
+from semel.values.errors import LedgerUnavailable
+
+
+class Background:
+    """Runs on the loop that `start` is called on."""
+
+    def __init__(
+        self,
+        app: Semel,
+        resume: Callable[[str], AbstractContextManager[object]] | None = None,
+    ) -> None:
+        self._app = app
+        self._resume = resume
+        self._pump: Pump | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        ledger = self._app.ledger
+        if isinstance(ledger, Inbox):
+            engine = self._app.new_engine(WatchedLedger(ledger, self._app.telemetry))
+            inbox = WatchedInbox(ledger, self._app.telemetry)
+            self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
+            self._tasks.append(asyncio.create_task(self._pump.run()))
+        self._tasks.append(asyncio.create_task(self._forget()))
+
+    def wake(self) -> None:
+        """A letter has come."""
+        if self._pump is not None:
+            self._pump.wake()
+
+    def begin_to_stop(self) -> None:
+        """Take no more letters; what is in hand goes on."""
+        if self._pump is not None:
+            self._pump.begin_to_stop()
+
+    async def stop(self, within_s: float) -> None:
+        if self._pump is not None:
+            await self._pump.stop(within_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _forget(self) -> None:
+        while True:
+            await asyncio.sleep(PURGE_EVERY_S)
+            with suppress(LedgerUnavailable):  # next time, then
+                await self._app.ledger.purge(PURGE_MAX)

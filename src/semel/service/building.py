@@ -1,0 +1,156 @@
+"""From settings to a running service: the one place where its parts are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from semel import wiring
+from semel.app import Semel
+from semel.core.act import Context
+from semel.core.breaker import State
+from semel.service.doors import Door
+from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
+from semel.values import keys
+from semel.values.effect import KEYED_WINDOW_S
+from semel.values.errors import ConfigError
+from semel.values.event import Event
+from semel.values.reading import Reading
+
+Place = Any  # a destination of the adapters, which only wiring names
+
+Trace: TypeAlias = Callable[[], Mapping[str, str]]
+
+CONSOLE_S = 20.0
+MARGIN_S = 2.0  # a route may take this much longer than its destination, before its own time is up
+
+
+class BreakerWatch(Protocol):
+    def says(self, state: State) -> None: ...
+
+
+class Watch(Protocol):
+    """Is told what becomes of destinations."""
+
+    def destination(self, name: str) -> BreakerWatch: ...
+
+
+class Built(Struct, frozen=True):
+    """An app with all its routes, and what it forwards to."""
+
+    app: Semel
+    settings: Settings
+    places: dict[str, Place]  # by the name of a destination, or by its URL
+
+    @property
+    def reaches(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
+        """A way to try each destination: it answers why it cannot be reached, or None."""
+        return {name: partial(wiring.reach, place) for name, place in self.places.items()}
+
+    async def close(self) -> None:
+        for place in self.places.values():
+            await place.close()
+
+
+def build(
+    settings: Settings, app: Semel | None = None, watch: Watch | None = None, trace: Trace | None = None
+) -> Built:
+    """The app of these settings; `app` is one that was written in Python, which gets the routes besides its handlers.
+
+    `watch` is told when a breaker moves; `trace` gives the headers that pass a trace on."""
+    own = app if app is not None else Semel(settings.ledger, tenant=settings.tenant, origin=settings.origin)
+    places = {name: _place(name, one, watch, trace) for name, one in settings.destinations.items()}
+    for route in settings.routes:
+        if not route.console and route.forward not in places:  # a URL of its own
+            places[route.forward] = _place(route.name, Destination(url=route.forward), watch, trace)
+        _add_route(own, route, places)
+    return Built(own, settings, places)
+
+
+def doors(settings: Settings) -> list[Door]:
+    """The paths that take deliveries."""
+    return [_door(endpoint, settings) for endpoint in settings.endpoints]
+
+
+# --------------------------------------------------------------------------------------------------------- routes
+
+
+def _add_route(app: Semel, route: Route, places: dict[str, Place]) -> None:
+    handler: Any
+    if route.console:
+        handler, timeout_s = _to_console, route.timeout or CONSOLE_S
+    else:
+        handler = wiring.forward(places[route.forward], route.select, park=route.effect == "park")
+        timeout_s = route.timeout or places[route.forward].timeout_s + MARGIN_S
+    app.on(
+        *route.topics,
+        name=route.name,
+        key=_key(route.key),
+        effect=route.effect,
+        timeout=timeout_s,
+        lease=route.lease,
+        max_attempts=route.max_attempts,
+        retention=route.retention,
+        window=route.window if route.effect == "keyed" else KEYED_WINDOW_S,
+        fail_open=route.fail_open,
+    )(handler)
+
+
+async def _to_console(event: Event, ctx: Context) -> None:
+    print(f"{event.type}  {event.id}  attempt {ctx.attempt}", flush=True)
+
+
+def _key(said: str | list[str]) -> keys.Strategy:
+    if isinstance(said, list):
+        return keys.fields(*said)
+    known: dict[str, keys.Strategy] = {"event": keys.event, "delivery": keys.delivery, "content": keys.content}
+    if said not in known:
+        raise ConfigError(f"key = {said!r}: expected {', '.join(known)}, or a list of paths")
+    return known[said]
+
+
+def _place(name: str, said: Destination, watch: Watch | None, trace: Trace | None) -> Place:
+    return wiring.destination(
+        name,
+        said.url,
+        headers=said.headers,
+        timeout_s=said.timeout,
+        concurrency=said.concurrency,
+        allow=said.allow,
+        breaker_failures=said.breaker_failures,
+        breaker_open_s=said.breaker_open,
+        retry_budget=said.retry_budget,
+        trace_headers=trace,
+        moved=watch.destination(name).says if watch is not None else None,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- doors
+
+
+def _door(endpoint: Endpoint, settings: Settings) -> Door:
+    verify = endpoint.verify
+    return Door(
+        endpoint.path,
+        mode=endpoint.mode,
+        tenant=endpoint.tenant,
+        reading=Reading(endpoint.origin or settings.origin, endpoint.id_path, endpoint.type_path),
+        verifier=None if verify is None or verify.scheme == "none" else _verifier(verify),
+        unwrap=wiring.unwrap_sns if verify is not None and verify.scheme == "sns" else None,
+        busy_status=endpoint.busy_status,
+        overload_status=endpoint.overload_status,
+        body_max=endpoint.body_max or settings.server.body_max,
+    )
+
+
+def _verifier(verify: Verify) -> Any:
+    return wiring.verifier(
+        verify.scheme,
+        secrets=[secret.reveal() for secret in verify.secrets],
+        header=verify.header,
+        username=verify.username,
+        topics=verify.topics,
+    )

@@ -1,0 +1,58 @@
+"""What happens to a verified delivery: through the flow, into the inbox, or around a ledger that is out of reach."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from semel.app import Message, Semel
+from semel.core import unguarded
+from semel.core.accepting import Acceptor
+from semel.core.gate import Gate, GatedInbox, GatedLedger
+from semel.core.watched import WatchedInbox, WatchedLedger
+from semel.ports import Inbox
+from semel.values.errors import ConfigError
+from semel.values.outcome import Outcome
+
+log = logging.getLogger("semel")
+
+
+class Front:
+    """One for an event loop. Its round trips to the store pass the gate, if there is one."""
+
+    def __init__(
+        self,
+        app: Semel,
+        *,
+        gate: Gate | None = None,
+        accepted: Callable[[], None] = lambda: None,
+        trace: Callable[[], str] = lambda: "",
+        failed_open: Callable[[str], None] = lambda handler: None,
+    ) -> None:
+        ledger, telemetry = app.ledger, app.telemetry
+        self._app, self._trace, self._failed_open = app, trace, failed_open
+        self._engine = app.new_engine(
+            GatedLedger(ledger, gate, telemetry) if gate else WatchedLedger(ledger, telemetry)
+        )
+        self._acceptor: Acceptor | None = None
+        if isinstance(ledger, Inbox):
+            inbox = GatedInbox(ledger, gate, telemetry) if gate else WatchedInbox(ledger, telemetry)
+            self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
+
+    async def process(self, message: Message) -> Outcome:
+        (outcome,) = await self._engine.process([message])
+        return outcome
+
+    async def accept(self, message: Message) -> Outcome:
+        if self._acceptor is None:
+            raise ConfigError(f"{self._app.ledger.traits.name} keeps no inbox: use mode 'inline', or another ledger")
+        return await self._acceptor.accept(message, self._trace())
+
+    async def without_ledger(self, message: Message) -> Outcome | None:
+        plan = self._app.planner.plan(message)
+        if isinstance(plan, Outcome) or not unguarded.may_run(plan):
+            return None
+        for handler in plan.handlers:
+            self._failed_open(handler.name)
+            log.warning("%s runs without the ledger: its effect may happen twice", handler.name)
+        return await unguarded.run(plan)

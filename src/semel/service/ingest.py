@@ -1,0 +1,186 @@
+"""The webhook source: raw ASGI, because a framework would cost more than the whole flow.
+
+    limits → body → verification → (inbox: durable, 200) or (inline: the flow, its outcome decides) → answer
+
+Nothing is parsed before it is verified, and nothing is claimed before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+from semel.app import Message
+from semel.service import answers
+from semel.service.answers import Answer
+from semel.service.doors import Door
+from semel.values.errors import LedgerUnavailable, MalformedEvent, VerifierUnavailable
+from semel.values.outcome import Outcome
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_IN_FLIGHT = 256  # deliveries being answered at a time
+READ_TIMEOUT_S = 10.0  # for a whole body
+LEDGER_DOWN_S = 1.0  # what a sender is asked to wait
+VERIFIER_DOWN_S = 5.0
+
+
+class Handling(Protocol):
+    """What happens to a verified delivery."""
+
+    async def process(self, message: Message) -> Outcome:
+        """Through the whole flow. Raises LedgerUnavailable."""
+
+    async def accept(self, message: Message) -> Outcome:
+        """Into the inbox. Raises LedgerUnavailable."""
+
+    async def without_ledger(self, message: Message) -> Outcome | None:
+        """The ledger is out of reach: what routes that fail open came to; None where one of them does not."""
+
+
+class Watch(Protocol):
+    """Is told of deliveries and answers."""
+
+    def receiving(self, path: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[object]:
+        """Around a delivery, from its headers to its answer."""
+
+    def told(self, path: str, status: int) -> None:
+        """What the sender is answered; said inside `receiving`."""
+
+    def overloaded(self, path: str) -> None:
+        """It was refused, because too many were in flight."""
+
+
+class Ingest:
+    """Answers deliveries at its doors."""
+
+    def __init__(
+        self,
+        handling: Handling,
+        doors: Sequence[Door],
+        *,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        watch: Watch | None = None,
+    ) -> None:
+        self.doors = {door.path: door for door in doors}
+        self.in_flight = 0
+        self._handling = handling
+        self._max_in_flight = max_in_flight
+        self._read_timeout_s = read_timeout_s
+        self._watch = watch
+
+    async def deliver(self, door: Door, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request from its first header to the last byte of its answer."""
+        if self._watch is None:
+            answer = await self._admit(door, scope, receive)
+        else:
+            with self._watch.receiving(door.path, dict(scope["headers"])):
+                answer = await self._admit(door, scope, receive)
+                self._watch.told(door.path, answer.status)
+        await reply(answer, send)
+
+    async def _admit(self, door: Door, scope: Scope, receive: Receive) -> Answer:
+        """More at a time would only make everybody wait: the rest is told to come again."""
+        if scope["method"] != "POST":
+            return answers.NOT_POST
+        if self.in_flight >= self._max_in_flight:
+            if self._watch is not None:
+                self._watch.overloaded(door.path)
+            return door.overloaded
+        self.in_flight += 1
+        try:
+            return await self._answer(door, _joined(scope["headers"]), receive)
+        finally:
+            self.in_flight -= 1
+
+    async def _answer(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
+        body = await self._body(door, headers, receive)
+        if isinstance(body, Answer):
+            return body
+        try:
+            if door.verifier is not None and not await door.verifier.verify(headers, body):
+                return answers.NOT_VERIFIED
+        except VerifierUnavailable as error:
+            return answers.cannot_verify(str(error), VERIFIER_DOWN_S)
+        if door.unwrap is not None:
+            try:
+                inner = door.unwrap(body)
+            except MalformedEvent as error:
+                return answers.answer(Outcome("malformed", reason=str(error)), door.busy_status)
+            if inner is None:
+                return answers.told(Outcome("ignored", reason="no event, but a word of its transport"))
+            body = inner
+        message = Message(body, door.tenant, door.reading, _texts(headers))
+        try:
+            if door.mode == "inbox":
+                outcome = await self._handling.accept(message)
+            else:
+                outcome = await self._handling.process(message)
+        except LedgerUnavailable as error:
+            ran = await self._handling.without_ledger(message)
+            if ran is None:
+                return answers.ledger_down(str(error), LEDGER_DOWN_S)
+            outcome = ran
+        return answers.answer(outcome, door.busy_status)
+
+    async def _body(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | Answer:
+        """The whole body, or why it is not read. It is never decoded: a small body cannot become a large one."""
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            return answers.ENCODED
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 19):
+            return answers.UNREADABLE_LENGTH
+        if length is not None and int(length) > door.body_max:
+            return answers.too_large(door.body_max)
+        event = await receive()
+        if event["type"] == "http.request" and not event.get("more_body", False):  # nearly always
+            body: bytes = event.get("body", b"")
+            return body if len(body) <= door.body_max else answers.too_large(door.body_max)
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                return await _rest(event, receive, door.body_max)
+        except TimeoutError:
+            return answers.TOO_SLOW
+
+
+async def _rest(event: MutableMapping[str, Any], receive: Receive, most: int) -> bytes | Answer:
+    body = bytearray()
+    while True:
+        if event["type"] == "http.disconnect":
+            return answers.GONE
+        body += event.get("body", b"")
+        if len(body) > most:
+            return answers.too_large(most)
+        if not event.get("more_body", False):
+            return bytes(body)
+        event = await receive()
+
+
+def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
+    """Headers by name. A repeated one is joined, as HTTP has it: then no part of it can be chosen over the others."""
+    headers = dict(pairs)
+    if len(headers) < len(pairs):
+        headers = {}
+        for name, value in pairs:
+            headers[name] = headers[name] + b", " + value if name in headers else value
+    return headers
+
+
+def _texts(headers: Mapping[bytes, bytes]) -> Mapping[str, str] | None:
+    """Headers are part of an event only for CloudEvents in binary mode."""
+    if b"ce-specversion" not in headers:
+        return None
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+
+
+async def reply(answer: Answer, send: Send) -> None:
+    """Send an answer."""
+    if answer is answers.GONE:
+        return
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,135 @@
+"""One server process, from its settings to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+import time
+
+from semel.app import Semel
+from semel.core.breaker import Breaker
+from semel.core.gate import Gate, GatedLedger
+from semel.ports import Inbox
+from semel.service import logs, tracing
+from semel.service.answers import Answer, refused
+from semel.service.api.application import api
+from semel.service.api.auth import Keyring
+from semel.service.application import Service
+from semel.service.background import Background
+from semel.service.building import Built, build, doors
+from semel.service.front import Front
+from semel.service.ingest import Ingest, Scope
+from semel.service.metrics import Metrics
+from semel.service.server import serve
+from semel.service.telemetry import ServiceTelemetry
+from semel.settings.checking import check, facts_of, refuse
+from semel.settings.schema import Settings
+from semel.values.errors import LedgerUnavailable
+
+log = logging.getLogger("semel")
+
+OPEN_S = 0.1  # how long the ledger's breaker stays open at first, and at most
+OPEN_MAX_S = 1.0
+
+
+def prepare(settings: Settings, app: Semel | None, shared: str | None = None) -> tuple[Built, Metrics]:
+    """The app with its routes, and its numbers; `shared` is where several workers keep theirs. Raises ConfigError for
+    what doctor calls an error."""
+    metrics = Metrics(shared)
+    built = build(settings, app, metrics, tracing.headers)
+    refuse(check(settings, facts_of(built.app.handlers), built.app.ledger.traits))
+    return built, metrics
+
+
+def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int | None = None) -> None:
+    """Serve until told to end. `parent_fd` is closed by the supervisor's end, and then this process ends too."""
+    server = built.settings.server
+    logs.configure(server.log, server.log_level)
+    tracing.configure_from_environment()
+    service = assemble(built, metrics)
+    if parent_fd is not None:
+        _end_with_parent(parent_fd)
+    serve(service, server, listening)
+    tracing.finish()
+
+
+def assemble(built: Built, metrics: Metrics) -> Service:
+    """All parts of the service, put together."""
+    settings, app = built.settings, built.app
+    app.telemetry = telemetry = ServiceTelemetry(metrics, tracing.Tracing())
+    for handler in app.handlers:
+        metrics.handler(handler.name)  # its series exist from now on
+    breaker = Breaker(
+        1,
+        OPEN_S,
+        open_max_s=OPEN_MAX_S,
+        clock=time.monotonic,
+        random=random.random,
+        moved=metrics.ledger_breaker.says,
+    )
+    gate = Gate(breaker, settings.server.ledger_patience)
+    taking = doors(settings)
+
+    def start() -> tuple[Ingest, Background]:
+        background = Background(app, telemetry.tracing.resume)
+        front = Front(
+            app,
+            gate=gate,
+            accepted=background.wake,
+            trace=tracing.traceparent,
+            failed_open=telemetry.failed_open,
+        )
+        ingest = Ingest(
+            front,
+            taking,
+            max_in_flight=settings.server.max_in_flight,
+            read_timeout_s=settings.server.read_timeout,
+            watch=telemetry,
+        )
+        return ingest, background
+
+    return Service(
+        app,
+        start,
+        api=api(GatedLedger(app.ledger, gate, telemetry), settings.tokens, catalog=app.ledger, telemetry=telemetry),
+        metrics=_Numbers(app, metrics, Keyring(settings.tokens)),
+        drain_s=settings.server.drain,
+        on_stop=built.close,
+    )
+
+
+class _Numbers:
+    """/metrics. Where there are tokens, one of them is needed."""
+
+    def __init__(self, app: Semel, metrics: Metrics, keyring: Keyring) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._keyring = keyring
+
+    async def __call__(self, scope: Scope) -> Answer:
+        if len(self._keyring):
+            credential = self._keyring.authenticate(dict(scope["headers"]).get(b"authorization"))
+            if credential is None or "metrics" not in credential.scopes:
+                return refused(401, "A token with the scope metrics is needed")
+        ledger = self._app.ledger
+        try:
+            depths = await ledger.depths() if isinstance(ledger, Inbox) else []
+        except LedgerUnavailable:
+            depths = None
+        page, kind = self._metrics.exposition(depths)
+        return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))], page)
+
+
+def _end_with_parent(fd: int) -> None:
+    """A worker whose supervisor was killed must not keep the port."""
+
+    def wait() -> None:
+        os.read(fd, 1)  # nobody writes: it returns when the other end is closed
+        log.error("the supervisor is gone: draining")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="semel-parent").start()

@@ -1,0 +1,147 @@
+"""What the flow and the webhook source report, made into numbers and spans. Nothing of it can fail into them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from time import perf_counter
+from types import TracebackType
+
+from semel.service.families import OTHER
+from semel.service.metrics import Metrics, Number, Spread
+from semel.service.tracing import NOTHING, Tracing, happened, note
+from semel.values.claim import Granted
+from semel.values.outcome import Outcome
+
+log = logging.getLogger("semel")
+
+
+class ServiceTelemetry:
+    """Implements `semel.ports.Telemetry`, and is told by the webhook source of deliveries and answers.
+
+    Without a provider of OpenTelemetry it only counts: under 4 µs for a delivery through the whole flow."""
+
+    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
+        self.metrics = metrics
+        self.tracing = tracing
+        self._failed = False
+
+    # -------------------------------------------------------------------------------------------- of the flow
+
+    def span(self, step: str, handler: str = "") -> AbstractContextManager[None]:
+        try:
+            inner = self.tracing.step(step, handler)
+            return inner if step != "handle" else _Timed(inner, self.metrics.handler(handler).seconds)
+        except Exception:
+            self._say_once()
+            return NOTHING
+
+    def granted(self, granted: Granted) -> None:
+        try:
+            claim = granted.lease.claim
+            if granted.takeover or granted.attempt > 1:
+                numbers = self.metrics.handler(claim.handler)
+                numbers.lease_age.saw(granted.age_ms / 1000)
+                if granted.takeover:
+                    numbers.takeovers.up()
+            if self.tracing.enabled:
+                key, attempt, takeover = claim.digest.hex(), granted.attempt, granted.takeover
+                happened("granted", handler=claim.handler, key=key, attempt=attempt, takeover=takeover)
+                note(attempt=attempt)
+        except Exception:
+            self._say_once()
+
+    def refused(self, handler: str) -> None:
+        try:
+            self.metrics.handler(handler).fenced.up()
+            if self.tracing.enabled:
+                happened("fenced", handler=handler)
+        except Exception:
+            self._say_once()
+
+    def answered(self, outcome: Outcome) -> None:
+        try:
+            outcomes = self.metrics.handler(outcome.handler).outcomes
+            (outcomes.get(outcome.status) or outcomes[OTHER]).up()
+            if self.tracing.enabled:
+                about = {"handler": outcome.handler, "outcome": outcome.status, "key": outcome.key}
+                happened("answered", **about)
+                note(**about)
+        except Exception:
+            self._say_once()
+
+    def asked(self, what: str, seconds: float, failed: bool) -> None:
+        try:
+            self.metrics.ledger_seconds[what].saw(seconds)
+            if failed:
+                self.metrics.ledger_failures[what].up()
+        except Exception:
+            self._say_once()
+
+    # ---------------------------------------------------------------------------------- of the webhook source
+
+    def receiving(self, path: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[None]:
+        """Around a delivery. `path` is a configured one, never what a sender asked for."""
+        try:
+            inner = self.tracing.receive(headers, path)
+            return _Timed(inner, self.metrics.endpoint(path).seconds, self.metrics.in_flight)
+        except Exception:
+            self._say_once()
+            return NOTHING
+
+    def told(self, path: str, status: int) -> None:
+        """What the sender was answered; said inside `receiving`, so that its span knows it."""
+        try:
+            self.metrics.endpoint(path).answered(status)
+            if self.tracing.enabled:
+                note(status=status)
+        except Exception:
+            self._say_once()
+
+    def overloaded(self, path: str) -> None:
+        """A delivery was refused because too many were in flight."""
+        try:
+            self.metrics.endpoint(path).overloaded.up()
+        except Exception:
+            self._say_once()
+
+    def failed_open(self, handler: str) -> None:
+        """A handler runs without the ledger."""
+        try:
+            self.metrics.handler(handler).failed_open.up()
+        except Exception:
+            self._say_once()
+
+    def _say_once(self) -> None:
+        if not self._failed:
+            self._failed = True
+            log.error("telemetry failed, what it should have counted is missing: %s", sys.exc_info()[1])
+
+
+class _Timed:
+    """Times a block, inside the span that it may have; with `level`, it also counts who is in it now."""
+
+    __slots__ = ("_begun", "_inner", "_level", "_seconds")
+
+    def __init__(self, inner: AbstractContextManager[None], seconds: Spread, level: Number | None = None) -> None:
+        self._inner = inner
+        self._seconds = seconds
+        self._level = level
+
+    def __enter__(self) -> None:
+        if self._level is not None:
+            self._level.up()
+        if self._inner is not NOTHING:
+            self._inner.__enter__()
+        self._begun = perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._seconds.saw(perf_counter() - self._begun)
+        if self._level is not None:
+            self._level.down()
+        if self._inner is not NOTHING:
+            self._inner.__exit__(kind, error, where)

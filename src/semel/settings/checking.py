@@ -1,0 +1,297 @@
+"""What doctor thinks of settings that can be read: do the times fit together, is what is promised kept, who gets in?
+
+Pure: it looks at plain facts and answers with findings. `semel run` does not start when one of them is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from semel.core.handlers import Handler
+from semel.ports import Traits
+from semel.settings.schema import Destination, Endpoint, Route, Settings
+from semel.settings.topics import misspelt
+from semel.settings.urls import host_of, is_loopback, shown
+from semel.values.effect import KEYED_SHARE
+from semel.values.errors import ConfigError
+from semel.values.retry import backoff_s
+
+Level: TypeAlias = Literal["error", "warning", "ok"]
+
+REDELIVERIES = 2  # retention outlives the redelivery window so many times
+SECRET_CHARS = 16  # a shorter one can be guessed
+ANSWER_WITHIN_S = {  # how long a sender waits for an inline answer
+    "genesys": (10.0, "Genesys Open Messaging gives up after 10 s"),
+    "header": (5.0, "an EventBridge API destination gives up after 5 s"),
+    "basic": (5.0, "an EventBridge API destination gives up after 5 s"),
+}
+SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"))
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    change: str = ""  # what to do about it
+    check: str = ""  # a short name that stays the same, for programs
+
+
+class RouteFacts(Struct, frozen=True):
+    """What decides about one handler: of a route in the settings, or of a Python app."""
+
+    name: str
+    effect: str
+    timeout_s: float | None  # None: as long as its lease can be renewed
+    lease_s: float
+    retention_s: float
+    window_s: float
+    max_attempts: int = 8
+    patterns: tuple[str, ...] = ()
+
+
+def facts_of(handlers: Iterable[Handler]) -> list[RouteFacts]:
+    """The facts of handlers as they are registered, whoever registered them."""
+    return [
+        RouteFacts(
+            name=handler.name,
+            effect=handler.effect,
+            timeout_s=handler.timeout_s,
+            lease_s=handler.lease_s,
+            retention_s=handler.retention_ms / 1000,
+            window_s=handler.window_s,
+            max_attempts=handler.max_attempts,
+            patterns=tuple(pattern.text for pattern in handler.patterns),
+        )
+        for handler in handlers
+    ]
+
+
+def check(settings: Settings, routes: Sequence[RouteFacts], traits: Traits) -> list[Finding]:
+    """Everything that can be told without touching anything. Each check has one finding when all is well."""
+    return [
+        *_one("routes", _routes(settings, routes), f"{len(routes)} {'route' if len(routes) == 1 else 'routes'}"),
+        *_one("timeout", _timeouts(routes), "every handler's timeout is under its lease"),
+        *_one("retention", _retention(settings, routes), _retention_ok(settings)),
+        *_one("window", _windows(routes), "every key window outlasts the retries"),
+        *_one("destination", _destinations(settings, routes), "every destination answers or is given up in time"),
+        *_one("drain", _drain(settings, routes), f"a drain of {span(settings.server.drain)} lets every handler finish"),
+        *_one("inline", _inline(settings, routes), "no sender is kept waiting by a handler"),
+        *_one("durability", _durability(settings, traits), f"{traits.name} keeps what it has answered"),
+        *_one("access", _access(settings), _access_ok(settings)),
+        *_one("secrets", _secrets(settings), "no secret is short or sent in the clear"),
+        *_one("fail-open", _fail_open(settings.routes), "nothing runs without the ledger"),
+    ]
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level == "error"]
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise ConfigError when there is an error among the findings: `semel run` calls this before it starts."""
+    if wrong := errors(findings):
+        lines = [f"{finding.what}: {finding.change}" for finding in wrong]
+        raise ConfigError("it does not start like this (`semel doctor` shows all):\n" + "\n".join(lines))
+
+
+# ------------------------------------------------------------------------------------------------------ relations
+
+
+def _routes(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    if not routes:
+        change = "add [[routes]], or name an app: `semel run module:app`"
+        yield Finding("warning", "there are no routes and no handlers: events are only written to the console", change)
+    for route in routes:
+        for pattern in route.patterns:
+            if meant := misspelt(pattern):
+                yield Finding("warning", f'route {route.name}: "{pattern}" looks misspelt', f'did you mean "{meant}"?')
+
+
+def _timeouts(routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    for route in routes:
+        if route.timeout_s is not None and route.timeout_s >= route.lease_s:
+            what = f"route {route.name}: a run may take {span(route.timeout_s)}, and its lease is {span(route.lease_s)}"
+            yield Finding("error", what, f"set timeout below {span(route.lease_s)}, or a longer lease")
+
+
+def _retention(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    least = REDELIVERIES * settings.redelivery
+    for route in routes:
+        if route.retention_s < least:
+            what = (
+                f"route {route.name}: keys are kept for {span(route.retention_s)}, and an event may come again for "
+                f"{span(settings.redelivery)}: a late copy would act again"
+            )
+            change = f"set retention to {least:g} ({span(least)}) or more, or redelivery to what your sources do"
+            yield Finding("error", what, change)
+
+
+def _retention_ok(settings: Settings) -> str:
+    return f"keys are kept for twice the {span(settings.redelivery)} in which an event may come again"
+
+
+def _windows(routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    for route in routes:
+        if route.effect != "keyed":
+            continue
+        usable = KEYED_SHARE * route.window_s
+        if route.lease_s >= usable:
+            what = (
+                f"route {route.name}: after a crash the lease of {span(route.lease_s)} outlasts what may be used of "
+                f"the key window, {span(usable)}: every crash would park"
+            )
+            yield Finding("error", what, 'set a longer window, a shorter lease, or effect = "park"')
+        elif _retries_s(route, usable) > usable:
+            what = (
+                f"route {route.name}: {route.max_attempts} attempts may take longer than what may be used of the key "
+                f"window, {span(usable)}: a long outage parks events as uncertain"
+            )
+            yield Finding("warning", what, "set a longer window, if the destination honours it, or fewer max_attempts")
+
+
+def _retries_s(route: RouteFacts, enough: float) -> float:
+    """The longest that all attempts can take, or something above `enough`."""
+    total = 0.0
+    for attempt in range(1, route.max_attempts):
+        total += (route.timeout_s or route.lease_s) + backoff_s(attempt, lambda: 1.0)
+        if total > enough:
+            break
+    return total
+
+
+def _destinations(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    facts = {route.name: route for route in routes}
+    for route, name, destination in forwards(settings):
+        fact = facts.get(route.name)
+        limit = min(route.lease, (fact.timeout_s if fact else route.timeout) or route.lease)
+        if destination.timeout >= limit:
+            what = (
+                f"route {route.name}: {name} may take {span(destination.timeout)} to answer, and the run is cut after "
+                f"{span(limit)}"
+            )
+            yield Finding("error", what, f"set the timeout of {name} below {span(limit)}, or raise the route's")
+    used = {route.forward for route in settings.routes}
+    for name in settings.destinations:
+        if name not in used:
+            yield Finding("warning", f"destination {name}: no route forwards to it", "add a route, or remove it")
+
+
+def _drain(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    drain = settings.server.drain
+    for route in routes:
+        takes = route.timeout_s
+        if takes is None or takes > drain:
+            limit = "as long as it likes" if takes is None else span(takes)
+            what = f"route {route.name}: a run may take {limit}, and a drain ends after {span(drain)}"
+            yield Finding("warning", what, "set a longer drain in [server], or a shorter timeout: a cut run runs again")
+
+
+def _inline(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+    longest = max((route.timeout_s or route.lease_s for route in routes), default=0.0)
+    for endpoint in settings.endpoints:
+        if endpoint.mode == "inline" and endpoint.verify is not None and endpoint.verify.scheme in ANSWER_WITHIN_S:
+            waits, who = ANSWER_WITHIN_S[endpoint.verify.scheme]
+            if longest > waits:
+                what = f"endpoint {endpoint.path}: a handler may take {span(longest)} inline, and {who}"
+                yield Finding("warning", what, f'use mode = "inbox", or timeouts below {span(waits)}')
+
+
+def _durability(settings: Settings, traits: Traits) -> Iterator[Finding]:
+    if not traits.durable:
+        inbox = [endpoint.path for endpoint in settings.endpoints if endpoint.mode == "inbox"]
+        change = 'set ledger = "sqlite:///semel.db"'
+        if inbox:
+            what = f"the {traits.name} ledger forgets when the process ends, and {inbox[0]} answers 200 from its inbox"
+            yield Finding("error", what, f'{change}, or mode = "inline"')
+        else:
+            what = f"the {traits.name} ledger forgets when the process ends: later copies act again"
+            yield Finding("warning", what, change)
+        if settings.server.workers > 1:
+            what = f"the {traits.name} ledger is not shared by {settings.server.workers} workers: each would act"
+            yield Finding("error", what, f"{change}, or workers = 1")
+    elif traits.caveat:
+        yield Finding("warning", f"{traits.name}: {traits.caveat}", "remove the option from the ledger's URL")
+
+
+# --------------------------------------------------------------------------------------------------------- access
+
+
+def _access(settings: Settings) -> Iterator[Finding]:
+    host = settings.server.host
+    if is_loopback(host):
+        return
+    if not settings.tokens:
+        what = f"{host} can be reached from other machines, and there are no [[tokens]]"
+        yield Finding("error", what, 'add one (`semel token NAME --scope claims`), or set host = "127.0.0.1"')
+    for endpoint in settings.endpoints:
+        yield from _open_door(endpoint, host)
+
+
+def _open_door(endpoint: Endpoint, host: str) -> Iterator[Finding]:
+    what = f"endpoint {endpoint.path}: anybody who reaches {host} can send events to it"
+    if endpoint.verify is None:
+        change = 'add [endpoints.verify]; scheme = "none" says that something in front of it verifies'
+        yield Finding("error", what, change)
+    elif endpoint.verify.scheme == "none":
+        yield Finding("warning", what, "verify it here, or make sure that something in front of it does")
+
+
+def _access_ok(settings: Settings) -> str:
+    return (
+        f"{settings.server.host} is reached from this machine only"
+        if is_loopback(settings.server.host)
+        else "every endpoint verifies who sends, and the API asks for a token"
+    )
+
+
+def _secrets(settings: Settings) -> Iterator[Finding]:
+    for endpoint in settings.endpoints:
+        for secret in endpoint.verify.secrets if endpoint.verify is not None else ():
+            if len(secret.reveal()) < SECRET_CHARS:
+                what = f"endpoint {endpoint.path}: {secret.reference} has less than {SECRET_CHARS} characters"
+                yield Finding("warning", what, "use a longer one: what is short can be guessed")
+    for name, destination in settings.destinations.items():
+        secret_headers = [
+            header for header, value in destination.headers.items() if value.reference or header.lower() in SENSITIVE
+        ]
+        clear = destination.url.lower().startswith("http:") and not is_loopback(host_of(destination.url))
+        if secret_headers and clear:
+            what = f"destination {name}: {', '.join(secret_headers)} goes to {shown(destination.url)} in the clear"
+            yield Finding("warning", what, "use https://")
+
+
+def _fail_open(routes: Sequence[Route]) -> Iterator[Finding]:
+    for route in routes:
+        if route.fail_open:
+            what = f"route {route.name}: runs without the ledger when that cannot be reached, so an event may act twice"
+            yield Finding("warning", what, "leave out fail_open where acting twice is worse than acting late")
+
+
+# ------------------------------------------------------------------------------------------------------- its parts
+
+
+def forwards(settings: Settings) -> Iterator[tuple[Route, str, Destination]]:
+    """Every route that forwards, with its destination and what that is called."""
+    for route in settings.routes:
+        if route.forward in settings.destinations:
+            yield route, f"destination {route.forward}", settings.destinations[route.forward]
+        elif route.forward:
+            yield route, shown(route.forward), Destination(url=route.forward)
+
+
+def span(seconds: float) -> str:
+    """A time for people: the largest unit that gives a whole number."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def _one(name: str, found: Iterable[Finding], well: str) -> list[Finding]:
+    """What was found under the check's name, or that all is well."""
+    named = [Finding(finding.level, finding.what, finding.change, name) for finding in found]
+    return named or [Finding("ok", well, "", name)]

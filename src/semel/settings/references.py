@@ -1,0 +1,80 @@
+"""Secrets are written as references, "env:NAME" or "file:path", so that a settings file can be shown and kept anywhere.
+
+What cannot be read is told by its reference. What is no reference is not repeated: it may be the secret itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from semel.settings.secret import Secret
+from semel.settings.shaping import BadReference, ReadSecret
+
+SECRET_MAX_BYTES = 16 * 1024  # the longest header that servers take; a key is far shorter
+
+_REFERENCE = re.compile(r"(?P<before>[!-~]+ +)?(?P<kind>env|file):(?P<target>.*)", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LITERAL = (
+    'a secret does not stand in the settings: write "env:NAME" for a variable, or "file:path" for a file that holds it'
+)
+
+
+def reader(environ: Mapping[str, str], folder: Path) -> ReadSecret:
+    """Reads references; a relative path is relative to the folder. With `plain`, a word such as "Bearer" may stand
+    before the reference, and what is no reference is taken as it stands."""
+
+    def read(written: str, plain: bool) -> Secret:
+        found = _REFERENCE.fullmatch(written)
+        if plain and found is None:
+            if not written:
+                raise BadReference("it is empty")
+            return Secret(written)
+        if found is None or (found["before"] and not plain):
+            raise BadReference(_LITERAL)
+        before, target = found["before"] or "", found["target"]
+        value = _variable(target, environ) if found["kind"] == "env" else _file(target, folder)
+        return Secret(before + value, f"{before}{found['kind']}:{target}")
+
+    return read
+
+
+def variables_in(document: object) -> set[str]:
+    """The variables that are named by references anywhere in a document."""
+    if isinstance(document, str):
+        found = _REFERENCE.fullmatch(document)
+        return {found["target"]} if found is not None and found["kind"] == "env" else set()
+    inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    return set().union(*map(variables_in, inside))
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise BadReference('"env:" is followed by something that is no name of a variable')
+    value = environ.get(name)
+    if value is None:
+        raise BadReference(f"env:{name}: there is no variable {name}")
+    return _usable(value, f"env:{name}: the variable")
+
+
+def _file(target: str, folder: Path) -> str:
+    if not target.isprintable() or not target:
+        raise BadReference('"file:" is followed by something that is no path')
+    path = folder / target
+    try:
+        with path.open("rb") as file:
+            content = file.read(SECRET_MAX_BYTES + 1)
+    except OSError as error:
+        raise BadReference(f"file:{target}: {path} cannot be read: {error.strerror or type(error).__name__}") from None
+    if len(content) > SECRET_MAX_BYTES:
+        raise BadReference(f"file:{target}: {path} has more than {SECRET_MAX_BYTES:,} bytes")
+    return _usable(content.decode("utf-8", "surrogateescape").rstrip("\r\n"), f"file:{target}: {path}")
+
+
+def _usable(value: str, what: str) -> str:
+    if not value:
+        raise BadReference(f"{what} is empty")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise BadReference(f"{what} is not UTF-8")
+    return value

@@ -1,0 +1,201 @@
+"""What a type cannot say: names that must be known, settings that need or exclude each other. One function a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from semel.settings.problems import Fault, Path, did_you_mean, quoted
+from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
+from semel.settings.urls import is_host_or_range, what_is_wrong
+from semel.values.effect import KEYED_WINDOW_S
+from semel.values.errors import ConfigError
+from semel.values.topic import Pattern
+from semel.wiring import SCHEMES
+
+KEYS = ("event", "delivery", "content")
+RESERVED = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1")  # and what is below them
+SEMEL_S = {"idempotency-key", "semel-attempt", "traceparent", "tracestate"}  # headers that a destination's may not be
+CONNECTION_S = {
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+NOT_FORWARDED = {  # effects that a request to somewhere else cannot have
+    "transaction": "no transaction of the ledger can hold what a route does elsewhere",
+    "fenced": "nothing there checks ctx.token",
+}
+VERIFY: dict[str, tuple[set[str], set[str]]] = {  # scheme: what it needs, what it may have besides
+    "genesys": ({"secrets"}, set()),
+    "standard-webhooks": ({"secrets"}, set()),
+    "hmac-hex": ({"secrets"}, {"header"}),
+    "header": ({"secrets"}, {"header"}),
+    "basic": ({"secrets", "username"}, set()),
+    "sns": ({"topics"}, set()),
+    "none": (set(), set()),
+}
+
+_WHSEC = re.compile(r"whsec_(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
+
+
+def broken_rules(settings: Settings) -> Iterator[Fault]:
+    yield from _ledger(settings)
+    yield from _twice("endpoints", "path", [endpoint.path for endpoint in settings.endpoints])
+    yield from _twice("routes", "name", [route.name for route in settings.routes])
+    yield from _twice("tokens", "name", [token.name for token in settings.tokens])
+    yield from _twice("tokens", "digest", [token.digest for token in settings.tokens])
+    for index, endpoint in enumerate(settings.endpoints):
+        yield from _endpoint(endpoint, ("endpoints", index))
+    for name, destination in settings.destinations.items():
+        yield from _destination(destination, ("destinations", name))
+    for index, route in enumerate(settings.routes):
+        yield from _route(route, settings, ("routes", index))
+
+
+def _ledger(settings: Settings) -> Iterator[Fault]:
+    schemes = [example.partition(":")[0] for example in SCHEMES]
+    scheme, colon, _ = settings.ledger.partition("://")
+    if not colon or scheme not in schemes:
+        guess = did_you_mean(scheme, schemes) if colon else ""
+        yield Fault(("ledger",), f"ledger: expected one of {', '.join(SCHEMES)}{guess}")
+
+
+def _twice(table: str, key: str, values: list[str]) -> Iterator[Fault]:
+    first: dict[str, int] = {}
+    for index, value in enumerate(values):
+        before = first.setdefault(value, index)
+        if before != index:
+            shown = "" if key == "digest" else f" {quoted(value)}"
+            yield Fault(
+                (table, index, key),
+                f"another of [[{table}]] has the {key}{shown} already",
+                about=((table, before, key),),
+            )
+
+
+def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:
+    path = endpoint.path
+    if any(part in ("", ".", "..") for part in path.split("/")[1:]):
+        yield Fault((*at, "path"), f"path: {quoted(path)} has an empty part or a dot for a name")
+    elif any(path == taken or path.startswith(f"{taken}/") for taken in RESERVED):
+        yield Fault((*at, "path"), f"path: {quoted(path)} is Semel's own; use another, such as /events")
+    if endpoint.type_path is not None and endpoint.id_path is None:
+        what = "type_path is only read together with id_path: say where the id is, too"
+        yield Fault((*at, "type_path"), what, about=((*at, "id_path"),))
+    if endpoint.verify is not None:
+        yield from _verify(endpoint.verify, (*at, "verify"))
+
+
+def _verify(verify: Verify, at: Path) -> Iterator[Fault]:
+    needed, allowed = VERIFY[verify.scheme]
+    for name in ("secrets", "header", "username", "topics"):
+        given = bool(getattr(verify, name))
+        about = ((*at, "scheme"),)
+        if name in needed and not given:
+            example = ' = ["env:NAME"]' if name == "secrets" else ""
+            yield Fault((*at, name), f"scheme {quoted(verify.scheme)} needs {name}{example}", about)
+        elif given and name not in needed | allowed:
+            yield Fault((*at, name), f"scheme {quoted(verify.scheme)} has no {name}: leave it out", about)
+    if ":" in verify.username:
+        yield Fault((*at, "username"), "username: a user name of HTTP Basic has no colon")
+    for index, secret in enumerate(verify.secrets):
+        if wrong := _unusable(secret.reveal(), verify.scheme):
+            yield Fault(
+                (*at, "secrets", index), f"secrets[{index}]: {secret.reference} {wrong}", about=((*at, "scheme"),)
+            )
+
+
+def _unusable(secret: str, scheme: str) -> str:
+    """Why a secret cannot be right, without telling anything of it."""
+    if secret != secret.strip() or _has_control(secret):
+        return "has white space at an end, or a line break or control character in it: remove that"
+    if scheme == "standard-webhooks" and not _WHSEC.fullmatch(secret):
+        return "is no secret of Standard Webhooks: whsec_ and then base64, as the sender shows it"
+    return ""
+
+
+def _has_control(text: str) -> bool:
+    return any(char < " " or "\x7f" <= char <= "\x9f" for char in text)
+
+
+def _destination(destination: Destination, at: Path) -> Iterator[Fault]:
+    if wrong := what_is_wrong(destination.url):
+        yield Fault((*at, "url"), f"url: {wrong}")
+    seen: set[str] = set()
+    for name, value in destination.headers.items():
+        here = (*at, "headers", name)
+        if name.lower() in seen:
+            yield Fault(here, f"headers.{name} is there twice: capitals make no difference")
+        seen.add(name.lower())
+        if name.lower() in SEMEL_S | CONNECTION_S:
+            yield Fault(here, f"headers.{name} is set by Semel or by the connection: leave it out")
+        if _has_control(value.reveal()):
+            of = f" of {value.reference}" if value.reference else ""
+            yield Fault(here, f"headers.{name}: the value{of} has a control character, such as a line break")
+    for index, host in enumerate(destination.allow):
+        if not is_host_or_range(host):
+            what = f"allow[{index}]: expected a host or a range such as 10.0.0.0/8, got {quoted(host)}"
+            yield Fault((*at, "allow", index), what)
+
+
+def _route(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
+    yield from _topics(route.topics, at)
+    yield from _target(route, settings, at)
+    yield from _key(route.key, (*at, "key"))
+    if route.effect in NOT_FORWARDED:
+        why = NOT_FORWARDED[route.effect]
+        yield Fault((*at, "effect"), f'effect: {quoted(route.effect)}: {why}; use "keyed", "retry" or "park"')
+    if route.window != KEYED_WINDOW_S and route.effect != "keyed":
+        what = 'window is how long a destination honours an Idempotency-Key; only effect = "keyed" has one'
+        yield Fault((*at, "window"), what, about=((*at, "effect"),))
+    if route.fail_open and not any(endpoint.mode == "inline" for endpoint in settings.endpoints):
+        what = 'fail_open: runs without the ledger happen only at an endpoint with mode = "inline", and there is none'
+        modes = [("endpoints", index, "mode") for index in range(len(settings.endpoints))]
+        yield Fault((*at, "fail_open"), what, about=(("endpoints",), *modes))
+    if route.fail_open and route.effect == "park":
+        what = 'fail_open: without the ledger nobody can promise "at most once", which effect = "park" is for'
+        yield Fault((*at, "fail_open"), what, about=((*at, "effect"),))
+
+
+def _topics(topics: Iterable[str], at: Path) -> Iterator[Fault]:
+    for index, text in enumerate(topics):
+        try:
+            Pattern(text)
+        except ConfigError as error:
+            yield Fault((*at, "topics", index), str(error))
+
+
+def _target(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
+    here, console = (*at, "forward"), (*at, "console")
+    if bool(route.forward) == route.console:
+        what = (
+            "a route has forward or console, not both"
+            if route.console
+            else 'say where events go: forward = "https://…" or the name of a destination, or console = true'
+        )
+        yield Fault(here, what, about=(console,))
+    if not route.forward:
+        return
+    if any(sign in route.forward for sign in ":/"):
+        if wrong := what_is_wrong(route.forward):
+            yield Fault(here, f"forward: {wrong}")
+    elif route.forward not in settings.destinations:
+        guess = did_you_mean(route.forward, settings.destinations)
+        missing = guess or f"; add [destinations.{route.forward}], or write a URL"
+        what = f"forward: there is no destination {quoted(route.forward)}{missing}"
+        yield Fault(here, what, about=(("destinations",),))
+
+
+def _key(key: str | list[str], at: Path) -> Iterator[Fault]:
+    if key == []:
+        yield Fault(at, "key: the list is empty; name at least one path")
+    elif isinstance(key, str) and key not in KEYS:
+        known = ", ".join(map(quoted, KEYS))
+        hint = f"; for a path write a list: key = [{quoted(key)}]" if "." in key else did_you_mean(key, KEYS)
+        yield Fault(at, f"key: expected {known} or a list of paths, got {quoted(key)}{hint}")

@@ -1,0 +1,378 @@
+"""Laws of `replay` and `discard`: what a person decides about a letter."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.testing.clerk import Clerk, arrival, lane, of_handler
+from semel.testing.harness import Harness
+from semel.testing.laws.inbox import WAITS, InboxBinding
+from semel.testing.laws.keeping import SWEPT_MS
+from semel.values.claim import Busy, Claim, Settled
+from semel.values.errors import ConfigError
+from semel.values.inbox import Finished, GivenUp, Taken
+from semel.values.outcome import Done, Reject, Retry, Uncertain
+from semel.values.reading import Reading
+
+LETTERS: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Uncertain("?")}
+READING = Reading("org", "data.id", "data.type")
+
+
+class LetterLaws(InboxBinding):
+    @pytest.fixture(params=list(LETTERS))
+    def state(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    # ------------------------------------------------------------------------------------------------------- replay
+
+    def test_a_replay_brings_the_event_to_its_handler_alone(
+        self, harness: Harness, ledger: Clerk, other: Clerk, state: str
+    ) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim, LETTERS[state], b"1", READING)
+        assert other.replay(claim) is True
+        taken = _taken(ledger, claim)
+        assert (taken.event, taken.reading, taken.tenant) == (b"1", READING, claim.tenant)
+        assert (taken.lane, taken.only, taken.lapses) == (claim.handler, claim.handler, 0)
+
+    def test_the_old_record_does_not_answer_the_claim_of_a_replay(
+        self, harness: Harness, ledger: Clerk, other: Clerk, state: str
+    ) -> None:
+        claim = harness.claim("a", aliases=["x"])
+        old = ledger.die(claim, LETTERS[state])
+        assert ledger.replay(claim) is True
+        granted = other.grant(claim)
+        assert (granted.attempt, granted.takeover) == (1, False)
+        assert granted.lease.token > old.lease.token
+        assert other.settle(granted, Done(b"1")) is True
+        for known in (claim, harness.claim("b", aliases=["x"])):
+            assert other.claim(known) == Settled(Done(b"1"))
+        assert _finish(ledger, _taken(ledger, claim)) is True
+        assert ledger.accept(arrival(harness, claim)) == "duplicate: done"
+
+    def test_a_redelivery_of_what_is_replayed_waits(self, harness: Harness, ledger: Clerk, state: str) -> None:
+        claim = harness.claim("a", fingerprint="1", aliases=["x"])
+        ledger.die(claim, LETTERS[state])
+        ledger.replay(claim)
+        for again in (claim, harness.claim("b", aliases=["x"])):
+            assert ledger.accept(arrival(harness, again)) == WAITS
+        assert ledger.accept(arrival(harness, "a", fingerprint="2")).startswith("conflict: ")
+        _finish(ledger, _taken(ledger, claim))
+
+    def test_the_other_handlers_of_the_event_are_left_alone(self, harness: Harness, ledger: Clerk) -> None:
+        one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
+        ledger.put(arrival(harness, one, two))
+        taken = ledger.take_one(harness)
+        ledger.do(one, b"1")
+        ledger.die(two)
+        ledger.finish(Finished(taken))
+        assert ledger.accept(arrival(harness, one, two)) == "duplicate: dead: no"
+        assert ledger.replay(two) is True
+        assert ledger.accept(arrival(harness, one, two)) == WAITS
+        assert ledger.is_done(one, b"1")
+        replayed = _taken(ledger, two)
+        assert replayed.only == "two"
+        _finish(ledger, replayed)
+
+    def test_a_replay_while_its_letter_is_still_in_someones_hands_is_not_finished_with_it(
+        self, harness: Harness, ledger: Clerk, other: Clerk
+    ) -> None:
+        """The worker has settled, and is about to finish: what a person replays meanwhile is not lost with that."""
+        claim = harness.claim("a")
+        ledger.put(arrival(harness, claim, event=b"1"))
+        taken = ledger.take_one(harness)
+        ledger.die(claim, event=b"1")
+        assert other.replay(claim) is True
+        assert ledger.finish(Finished(taken)) is True
+        assert other.accept(arrival(harness, claim)) == WAITS
+        replayed = _taken(other, claim)
+        assert replayed.event == b"1"
+        _finish(other, replayed)
+
+    def test_a_replay_counts_once(self, harness: Harness, ledger: Clerk, other: Clerk, state: str) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim, LETTERS[state])
+        assert [ledger.replay(claim), other.replay(claim), ledger.discard(claim)] == [True, False, False]
+        _finish(ledger, _taken(ledger, claim))
+
+    @pytest.mark.parametrize("other_state", ["unknown", "leased", "waiting", "done", "accepted"])
+    def test_what_is_not_dead_or_uncertain_cannot_be_decided_about(
+        self, harness: Harness, ledger: Clerk, other_state: str
+    ) -> None:
+        claim = harness.claim("a")
+        match other_state:
+            case "leased":
+                ledger.grant(claim)
+            case "waiting":
+                ledger.settle(ledger.grant(claim), Retry(60))
+            case "done":
+                ledger.do(claim, b"1")
+            case "accepted":
+                ledger.put(arrival(harness, claim))
+        before = ledger.claim(claim) if other_state in ("leased", "waiting", "done") else None
+        assert [ledger.replay(claim), ledger.discard(claim)] == [False, False]
+        if before is not None:
+            assert type(ledger.claim(claim)) is type(before)
+        assert ledger.depth(harness) == ((1, 0) if other_state == "accepted" else (0, 0))
+        assert _waiting(ledger, claim) == 0
+
+    @pytest.mark.parametrize("key", ["", "nonsense", "abc", "zz" * 16, "00" * 15, "00" * 17])
+    def test_what_is_no_key_is_an_error(self, ledger: Clerk, key: str) -> None:
+        for ask in (ledger.store.replay, ledger.store.discard):
+            with pytest.raises(ConfigError, match="hexadecimal"):
+                ledger.run(ask(key, "why", "who"))
+        with pytest.raises(ConfigError, match="hexadecimal"):
+            ledger.run(ledger.store.history(key))
+
+    def test_without_its_event_a_letter_can_only_be_discarded(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim, event=None)
+        assert ledger.replay(claim) is False
+        assert ledger.claim(claim) == Settled(Reject("no"))
+        assert ledger.discard(claim) is True
+
+    # ------------------------------------------------------------------------------------------------------ discard
+
+    def test_what_is_discarded_leaves_the_list_and_still_answers(
+        self, harness: Harness, ledger: Clerk, other: Clerk, state: str
+    ) -> None:
+        claim = harness.claim("a", aliases=["x"])
+        ledger.die(claim, LETTERS[state])
+        before = ledger.run(ledger.store.counts())[state]
+        assert ledger.discard(claim) is True
+        assert other.entries(claim) == []
+        assert ledger.run(ledger.store.counts())[state] == before - 1
+        assert other.claim(claim) == Settled(LETTERS[state])
+        assert other.accept(arrival(harness, claim)).startswith(f"duplicate: {state}: ")
+        assert [other.discard(claim), other.replay(claim)] == [False, False]
+        assert _waiting(ledger, claim) == 0
+
+    # ------------------------------------------------------------------------------------------------------ history
+
+    def test_every_decision_is_kept_with_its_reason(self, harness: Harness, ledger: Clerk, state: str) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim, LETTERS[state], b"1")
+        assert ledger.told(claim) == [(state, 1)]
+        harness.advance(2)
+        assert ledger.replay(claim, "the number was wrong", "anna") is True
+        assert ledger.told(claim) == [("accepted", 2), ("replayed", 1)]
+        taken = _taken(ledger, claim)
+        harness.advance(2)
+        granted = ledger.grant(claim)
+        assert ledger.told(claim)[0] == ("leased", 2)
+        ledger.settle(granted, Reject("again"), b"2")
+        _finish(ledger, taken)
+        assert ledger.told(claim) == [("dead", 2), ("replayed", 1)]
+        harness.advance(2)
+        assert ledger.discard(claim, "nobody needs it", "otto") is True
+        second, first = ledger.history(claim)
+        assert (second.state, second.generation, second.reason, second.event) == ("discarded", 2, "again", b"2")
+        assert (first.state, first.generation, first.event) == ("replayed", 1, b"1")
+        assert first.reason == LETTERS[state].reason
+        for entry, words in (
+            (second, ("discarded", "otto", "nobody needs it")),
+            (first, ("replayed", "anna", "number")),
+        ):
+            assert all(word in entry.decision for word in words)
+
+    def test_a_replay_that_dies_again_can_be_replayed_again(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim)
+        for generation in (2, 3, 4):
+            assert ledger.replay(claim) is True
+            taken = _taken(ledger, claim)
+            ledger.die(claim, event=taken.event)
+            _finish(ledger, taken)
+            (entry,) = ledger.entries(claim, "dead")
+            assert entry.generation == generation
+        assert ledger.told(claim) == [("dead", 4), ("replayed", 3), ("replayed", 2), ("replayed", 1)]
+
+    def test_what_is_done_at_last_has_a_history(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim)
+        ledger.replay(claim)
+        taken = _taken(ledger, claim)
+        harness.advance(2)
+        ledger.do(claim, b"1")
+        _finish(ledger, taken)
+        assert ledger.told(claim) == [("done", 2), ("replayed", 1)]
+        assert ledger.history(claim)[0].result == b"1"
+        (done,) = ledger.entries(claim)
+        assert (done.state, done.generation) == ("done", 2)
+
+    # --------------------------------------------------------------------------------- letters of one key, and time
+
+    def test_an_old_letter_is_replayed_after_its_retention(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim)
+        harness.advance(harness.retention_ms + SWEPT_MS if harness.clock else harness.retention_ms)
+        ledger.purge()
+        assert ledger.replay(claim) is True
+        assert ledger.accept(arrival(harness, claim)) == WAITS
+        _finish(ledger, _taken(ledger, claim))
+
+    def test_of_two_letters_of_one_key_each_is_decided_about(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim, Reject("first"), b"1")
+        harness.advance(harness.retention_ms)
+        ledger.die(claim, Reject("second"), b"2")
+        assert ledger.replay(claim) is True
+        assert [entry.reason for entry in ledger.entries(claim, "dead")] == ["first"]
+        assert ledger.replay(claim) is True
+        assert ledger.entries(claim, "dead") == []
+        assert sorted(_finish_all(ledger, claim)) == [b"1", b"2"]
+        assert ledger.replay(claim) is False
+
+    def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded(
+        self, harness: Harness, ledger: Clerk
+    ) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim)
+        harness.advance(harness.retention_ms)
+        ledger.do(claim, b"1")
+        assert ledger.replay(claim) is False
+        assert ledger.is_done(claim, b"1")
+        assert ledger.discard(claim) is True
+        assert ledger.entries(claim, "dead") == []
+        assert ledger.is_done(claim, b"1")
+
+    def test_an_alias_that_has_moved_on_stays(self, harness: Harness, ledger: Clerk) -> None:
+        old = harness.claim("a", aliases=["x"], alias_retention_ms=harness.unit_ms)
+        ledger.die(old)
+        harness.advance(2 * harness.unit_ms)
+        new = harness.claim("b", aliases=["x"])
+        ledger.do(new, b"1")
+        assert ledger.replay(old) is True
+        assert ledger.is_done(harness.claim("c", aliases=["x"]), b"1")
+        _finish(ledger, _taken(ledger, old))
+
+    def test_a_replay_waits_for_whoever_acts_on_the_key(self, harness: Harness, ledger: Clerk) -> None:
+        """After the retention the event came again, and somebody has it: the letter may go, the lease holds."""
+        claim = harness.claim("a")
+        ledger.die(claim)
+        harness.advance(harness.retention_ms)
+        granted = ledger.grant(claim)
+        assert ledger.replay(claim) is True
+        assert isinstance(ledger.claim(claim), Busy)
+        assert ledger.settle(granted, Done(b"1")) is True
+        assert ledger.is_done(claim, b"1")
+        _finish(ledger, _taken(ledger, claim))
+
+    # ------------------------------------------------------------------------------------------------ what the inbox gave up
+
+    def test_what_was_given_up_can_be_replayed(self, harness: Harness, ledger: Clerk, other: Clerk) -> None:
+        one, two = of_handler(harness, "one", "a", "1"), of_handler(harness, "two", "a", "1")
+        ledger.put(arrival(harness, one, two, event=b"1", reading=READING))
+        ledger.take(harness)
+        harness.advance(harness.lease_ms)
+        ledger.finish(GivenUp(ledger.take_one(harness), "no"))
+        key = _dead_key(ledger, harness)
+        assert ledger.accept(arrival(harness, one, two)) == "duplicate: dead: no"
+        assert ledger.run(ledger.store.replay(key, "fixed", "anna")) is True
+        assert other.run(other.store.replay(key, "fixed", "anna")) is False
+        assert other.accept(arrival(harness, one, two)) == WAITS
+        assert other.accept(arrival(harness, of_handler(harness, "two", "a", "2"))).startswith("conflict: ")
+        taken = other.take_one(harness)
+        assert (taken.event, taken.reading, taken.only, taken.lapses) == (b"1", READING, "", 0)
+        assert [entry.state for entry in other.history(one)] == ["accepted"]
+        states = [entry.state for entry in other.run(other.store.history(key))]
+        assert states == ["accepted", "replayed"]
+        assert other.finish(GivenUp(taken, "again")) is True
+        assert ledger.run(ledger.store.replay(key, "fixed", "anna")) is True
+        assert ledger.finish(Finished(ledger.take_one(harness))) is True
+        ledger.put(arrival(harness, one, two))
+
+    def test_what_was_given_up_can_be_discarded_and_is_still_known(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.put(arrival(harness, claim))
+        ledger.finish(GivenUp(ledger.take_one(harness), "no"))
+        assert [ledger.discard(claim), ledger.discard(claim), ledger.replay(claim)] == [True, False, False]
+        assert ledger.entries(claim) == []
+        assert ledger.told(claim) == [("discarded", 1)]
+        assert ledger.accept(arrival(harness, claim)) == "duplicate: dead: no"
+        harness.advance(harness.retention_ms)
+        ledger.put(arrival(harness, claim))
+
+    def test_a_key_that_both_gave_up_can_be_replayed_by_both(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.put(arrival(harness, claim, event=b"inbox"))
+        taken = ledger.take_one(harness)
+        ledger.die(claim, event=b"handler")
+        ledger.finish(GivenUp(taken, "no"))
+        assert len(ledger.entries(claim, "dead")) == 2
+        assert [ledger.replay(claim) for _ in range(3)] == [True, True, False]
+        assert ledger.entries(claim, "dead") == []
+        assert ledger.take_one(harness).event == b"inbox"
+        assert _finish_all(ledger, claim) == [b"handler"]
+
+    # -------------------------------------------------------------------------------------------------------- purge
+
+    @pytest.mark.parametrize("decision", ["replayed", "discarded"])
+    @pytest.mark.parametrize("by_inbox", [False, True], ids=["handler", "inbox"])
+    def test_purge_forgets_what_was_decided_after_its_retention(
+        self, harness: Harness, ledger: Clerk, decision: str, by_inbox: bool
+    ) -> None:
+        claim, undecided = harness.claim("a"), harness.claim("b")
+        ledger.die(undecided)
+        if by_inbox:
+            ledger.put(arrival(harness, claim))
+            ledger.finish(GivenUp(ledger.take_one(harness), "no"))
+        else:
+            ledger.die(claim)
+        harness.advance(3 * harness.retention_ms)
+        assert (ledger.replay if decision == "replayed" else ledger.discard)(claim) is True
+        if decision == "replayed":
+            _finish(ledger, ledger.take_one(harness) if by_inbox else _taken(ledger, claim))
+        _purge(harness, ledger)
+        assert ledger.told(claim) == [(decision, 1)], "the decision was taken just now"
+        harness.advance(harness.retention_ms + (SWEPT_MS if harness.clock else 0))
+        _purge(harness, ledger)
+        assert ledger.told(claim) == []
+        assert len(ledger.entries(undecided, "dead")) == 1
+        ledger.put(arrival(harness, claim))
+
+    def test_purge_keeps_what_waits_in_the_inbox(self, harness: Harness, ledger: Clerk) -> None:
+        ledger.put(arrival(harness, "a"))
+        harness.advance(3 * harness.retention_ms + (SWEPT_MS if harness.clock else 0))
+        _purge(harness, ledger)
+        assert ledger.accept(arrival(harness, "a")) == WAITS
+        assert ledger.finish(Finished(ledger.take_one(harness))) is True
+
+
+def _waiting(ledger: Clerk, claim: Claim) -> int:
+    """Letters in the lane of the claim's handler. Other tests of a shared store may have some of their own there."""
+    return len(
+        [entry for entry in ledger.history(claim) if entry.state == "accepted" and entry.handler == claim.handler]
+    )
+
+
+def _all_taken(ledger: Clerk, claim: Claim) -> list[Taken]:
+    taken = ledger.take_all({claim.handler: 1000}, 60_000)
+    return [one for one in taken if one.tenant == claim.tenant]
+
+
+def _taken(ledger: Clerk, claim: Claim) -> Taken:
+    """The replay of a claim, from the lane of its handler."""
+    (taken,) = _all_taken(ledger, claim)
+    return taken
+
+
+def _finish(ledger: Clerk, taken: Taken) -> bool:
+    return ledger.finish(Finished(taken))
+
+
+def _finish_all(ledger: Clerk, claim: Claim) -> list[bytes]:
+    taken = _all_taken(ledger, claim)
+    assert all(_finish(ledger, one) for one in taken)
+    return [one.event for one in taken]
+
+
+def _dead_key(ledger: Clerk, harness: Harness) -> str:
+    (entry,) = ledger.run(ledger.store.entries("dead", 10, tenant=harness.namespace))
+    assert entry.handler == lane(harness)
+    return entry.key
+
+
+def _purge(harness: Harness, ledger: Clerk) -> None:
+    for _ in range(3):  # a sweep that stopped in the middle begins again
+        ledger.purge()

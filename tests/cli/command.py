@@ -1,0 +1,88 @@
+"""The operator's commands, in this process (quick) or in one of their own (real signals, real exit codes)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import typer
+from typer.testing import CliRunner
+
+from semel.cli import dead, events, sink, status, storm
+from semel.values.errors import SemelError
+
+ROOT = Path(__file__).parent.parent.parent
+READY_S = 30
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+for command in (dead, events, sink, status, storm):
+    command.register(app)
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def semel(*arguments: str, env: dict[str, str] | None = None) -> Ended:
+    """One command in this process. A SemelError is an exit with 2, as in the console entry."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", **(env or {})})
+    if isinstance(result.exception, SemelError):
+        return Ended(2, result.stdout, f"{result.stderr}{result.exception}")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """One command in a process of its own."""
+    return subprocess.Popen([sys.executable, "-m", "tests.cli.command", *arguments], cwd=ROOT, text=True, **options)
+
+
+@contextmanager
+def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process, and the URL on its first line."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url, f"it did not start: {process.communicate()[1]}"
+        yield process, url
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@contextmanager
+def a_sink(*options: str) -> Iterator[str]:
+    with running("tests.cli.command", "sink", *options) as (_, url):
+        yield url
+
+
+def get(url: str) -> Any:
+    with urlopen(url, timeout=READY_S) as answer:
+        return json.loads(answer.read())
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except SemelError as error:
+        typer.echo(f"semel: {error}", err=True)
+        raise SystemExit(2) from None

@@ -1,0 +1,243 @@
+"""`semel storm` against small services: an honest one, and ones that lose, double, refuse, and come and go."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+from urllib.request import urlopen
+
+import pytest
+from tests.cli.command import Ended, a_sink, get, running, semel, started
+from tests.cli.scripted import answering, scripted
+
+from semel.cli import storm_check
+from semel.cli.signing import Scheme
+from semel.cli.storm import SchemeName, ShapeName
+from semel.testing.shapes import SHAPES
+
+EVENTS = 1_000
+LANDED_S = 60
+
+
+@contextmanager
+def a_service(sink: str, folder: Path, fault: str = "none", port: int = 0) -> Iterator[tuple[Any, str]]:
+    with running("tests.cli.service_process", str(port), sink, str(folder / "journal"), fault) as service:
+        yield service
+
+
+def storm(url: str, sink: str, *options: str, settle: str = "30") -> Ended:
+    return semel("storm", url, "--check", sink, "--events", str(EVENTS), "--settle", settle, "--json", *options)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storm_check, "QUIET_S", 0.2)
+
+
+def test_an_honest_service_passes_with_every_shape(tmp_path: Path) -> None:
+    with a_sink() as sink, a_service(sink, tmp_path) as (_, url):
+        for seed, shape in enumerate(SHAPES):
+            ended = storm(url, sink, "--shape", shape, "--burst", "--seed", str(seed))
+            urlopen(f"{sink}/reset", data=b"", timeout=10).close()
+            assert ended.code == 0, ended.out
+            each_had_its_effect_once(ended.json, shape)
+
+
+def each_had_its_effect_once(report: Any, shape: str) -> None:
+    assert report["holds"] is True
+    assert report["shape"] == shape
+    assert (report["sent"], report["unique"]) == (1.3 * EVENTS, EVENTS)
+    assert report["redeliveries"] + report["producer_retries"] == 0.3 * EVENTS
+    assert report["statuses"]["processed"] == EVENTS
+    assert report["statuses"]["duplicate"] == 0.3 * EVENTS
+    assert report["answers"]["200"] == 1.3 * EVENTS
+    assert report["check"]["effects"] == report["check"]["distinct"] == EVENTS
+    assert 0 < report["p50_ms"] <= report["p99_ms"] <= report["max_ms"]
+
+
+def test_a_service_that_loses_one_in_a_hundred_is_found_out(tmp_path: Path) -> None:
+    with a_sink() as sink, a_service(sink, tmp_path, "lose") as (_, url):
+        ended = storm(url, sink, settle="1")
+        people = semel("storm", url, "--check", sink, "--events", "200", "--settle", "1")
+    check = ended.json["check"]
+    assert ended.code == 1
+    assert ended.json["holds"] is False
+    assert (check["lost"], check["doubled"]) == (EVENTS // 100, 0)
+    assert len(check["lost_ids"]) == 10
+    assert check["lost_ids"][0].startswith("v2.detail.events.conversation.")
+    assert people.code == 1
+    assert "NOT once: 2 effects lost, 0 doubled." in people.out
+    assert people.out.count("  lost: v2.detail.events.conversation.") == 2
+
+
+def test_a_service_that_doubles_is_found_out(tmp_path: Path) -> None:
+    with a_sink() as sink, a_service(sink, tmp_path, "double") as (_, url):
+        ended = storm(url, sink)
+    check = ended.json["check"]
+    assert ended.code == 1
+    assert (check["lost"], check["doubled"], check["effects"]) == (0, EVENTS // 100, EVENTS + EVENTS // 100)
+    assert all("(2 times)" in name for name in check["doubled_ids"])
+
+
+def test_a_service_that_is_killed_and_started_again_is_survived(tmp_path: Path) -> None:
+    with a_sink() as sink:
+        with a_service(sink, tmp_path) as (service, url):
+            options = ("--events", "5000", "--check", sink, "--json", "--settle", "60")
+            sender = started("storm", url, *options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            try:
+                wait_for(lambda: get(f"{sink}/counts")["effects"] > 500)
+                service.send_signal(signal.SIGKILL)
+                service.wait()
+                assert sender.poll() is None, "inconclusive: the storm was over before the kill"
+                port = int(url.split(":")[2].split("/")[0])
+                with a_service(sink, tmp_path, port=port):
+                    out, _ = sender.communicate(timeout=100)
+            finally:
+                if sender.poll() is None:
+                    sender.kill()
+                    sender.communicate()
+    report = Ended(sender.returncode, out, "").json
+    assert sum(report["no_answer"].values()) > 0, "inconclusive: nobody noticed the kill"
+    assert report["retries"] > 0
+    assert (sender.returncode, report["holds"], report["gave_up"]) == (0, True, 0)
+    assert (report["check"]["lost"], report["check"]["doubled"]) == (0, 0)
+
+
+def test_what_the_sink_knew_before_is_told_and_does_not_count(tmp_path: Path) -> None:
+    with a_sink() as sink, a_service(sink, tmp_path) as (_, url):
+        assert storm(url, sink, "--seed", "1").code == 0
+        other = storm(url, sink, "--seed", "2")
+        again = storm(url, sink, "--seed", "1")
+    assert (other.code, again.code) == (0, 0)
+    assert (other.json["check"]["before"], other.json["check"]["unexpected"]) == (EVENTS, EVENTS)
+    assert again.json["statuses"] == {"duplicate": 1.3 * EVENTS}
+
+
+def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:
+    with scripted(answering(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 5\r\n\r\nno\x1b[m")) as url:
+        ended = semel("storm", url, "--events", "20", "--connections", "4", "--json")
+        people = semel("storm", url, "--events", "20", "--connections", "4")
+    assert ended.code == people.code == 1
+    assert (ended.json["refused"], ended.json["retries"], ended.json["not_taken"]) == (26, 0, 20)
+    assert ended.json["trouble"] == "401 no\\x1b[m"
+    assert "20 events were never taken; 26 deliveries refused, 0 given up" in people.out
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
+def test_what_may_succeed_later_is_tried_a_bounded_number_of_times(status: int) -> None:
+    answer = f"HTTP/1.1 {status} Later\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n".encode()
+    with scripted(answering(answer)) as url:
+        ended = semel("storm", url, "--events", "10", "--duplicates", "0", "--attempts", "3", "--json")
+    report = ended.json
+    assert ended.code == 1
+    assert (report["answers"], report["retries"], report["gave_up"]) == ({str(status): 30}, 20, 10)
+
+
+def test_retry_after_is_honoured_before_a_retry_and_others_go_on_meanwhile() -> None:
+    """One delivery is asked to wait; the one connection there is sends the others first."""
+    later = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+    taken = b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"status":"ok"}'
+    heard: list[tuple[float, bytes]] = []
+
+    def answer(number: int, body: bytes) -> bytes:
+        heard.append((time.monotonic(), body))
+        return later if len(heard) == 1 else taken
+
+    with scripted(answer) as url:
+        ended = semel("storm", url, "--events", "5", "--duplicates", "0", "--connections", "1", "--json")
+    assert ended.code == 0
+    assert ended.json["statuses"] == {"ok": 5}
+    assert [body for _, body in heard].index(heard[0][1], 1) == 5, "the first comes again, behind all others"
+    assert heard[5][0] - heard[0][0] >= 1.0
+
+
+def test_the_rate_is_kept_and_bursts_stay_together() -> None:
+    with scripted(answering(b"HTTP/1.1 204 Fine\r\n\r\n")) as url:
+        begun = time.monotonic()
+        assert semel("storm", url, "--events", "100", "--duplicates", "0", "--rate", "100", "--json").code == 0
+        assert time.monotonic() - begun >= 0.95
+        report = semel("storm", url, "--events", "100", "--duplicates", "0", "--rate", "100", "--burst", "--json").json
+    assert report["seconds"] >= 0.45, "the second burst of 50 waits for its time"
+    assert report["statuses"] == {"(none)": 100}
+
+
+def test_a_service_that_never_answers_ends_the_storm_in_bounded_time() -> None:
+    with scripted(lambda number, body: None) as url:
+        ended = semel(
+            "storm", url, "--events", "5", "--duplicates", "0", "--attempts", "2", "--timeout", "0.2", "--json"
+        )
+    assert ended.code == 1
+    assert ended.json["no_answer"] == {"timeout": 10}
+    assert ended.json["not_taken"] == 5
+
+
+def test_a_sink_that_ends_meanwhile_is_told_with_what_was_sent(tmp_path: Path) -> None:
+    with running("tests.cli.command", "sink") as (sink, at):
+
+        def answer(number: int, body: bytes) -> bytes:
+            sink.kill()
+            sink.wait()
+            return b"HTTP/1.1 204 Fine\r\n\r\n"
+
+        with scripted(answer) as url:
+            ended = semel("storm", url, "--events", "6", "--duplicates", "0", "--check", at, "--json")
+    assert ended.code == 1
+    assert "no counting sink there" in ended.json["check_failed"]
+    assert ended.json["answers"] == {"204": 6}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("http://192.0.2.7/events",), "192.0.2.7 is not this machine"),
+        (("http://127.0.0.1:9", "--check", "http://192.0.2.7/"), "192.0.2.7 is not this machine"),
+        (("ftp://127.0.0.1/",), "expected a URL such as"),
+        (("http://user:word@127.0.0.1/",), "expected a URL such as"),
+        (("http://127.0.0.1:99999/",), "99999"),
+        (("http://127.0.0.1/a b",), "no spaces"),
+        (("http://127.0.0.1/", "--events", "0"), "--events"),
+        (("http://127.0.0.1/", "--duplicates", "11"), "--duplicates"),
+        (("http://127.0.0.1/", "--shape", "round"), "--shape"),
+        (("http://127.0.0.1/", "--scheme", "genesys"), "a scheme needs one"),
+        (("http://127.0.0.1/", "--secret", "x"), "need a --scheme"),
+        (("http://127.0.0.1:9/", "--check", "http://127.0.0.1:9"), "no counting sink there"),
+    ],
+)
+def test_what_cannot_work_is_told_and_nothing_is_sent(arguments: tuple[str, ...], said: str) -> None:
+    ended = semel("storm", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_a_target_that_is_one_s_own_may_be_elsewhere() -> None:
+    """Nothing listens there; what matters is that it was tried."""
+    options = ("--events", "1", "--duplicates", "0", "--attempts", "1", "--timeout", "0.2", "--json")
+    ended = semel("storm", "http://192.0.2.7/", "--i-own-this-target", *options)
+    assert ended.code == 1
+    assert ended.json["no_answer"] == {"not connected": 1}
+
+
+def test_signatures_are_sent_along() -> None:
+    heads: list[bytes] = []
+    with scripted(answering(b"HTTP/1.1 204 Fine\r\n\r\n"), heads) as url:
+        options = ("--events", "3", "--duplicates", "0", "--scheme", "genesys")
+        assert semel("storm", url, *options, env={"SEMEL_STORM_SECRET": "shh"}).code == 0
+    assert len(heads) == 3
+    assert all(b"\r\nX-Hub-Signature-256: sha256=" in head for head in heads)
+
+
+def test_the_choices_of_the_command_are_those_of_the_code() -> None:
+    assert tuple(ShapeName) == SHAPES
+    assert tuple(SchemeName) == get_args(Scheme)
+
+
+def wait_for(happened: Any) -> None:
+    deadline = time.monotonic() + LANDED_S
+    while not happened():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)

@@ -1,0 +1,137 @@
+"""Nothing is open by default, and a refusal tells nobody how close they came."""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from tests.service.api.live import ACME, GLOBEX, READER, TOKENS, WATCHER, Client, api_on, token
+
+from semel.service.api import Keyring
+from semel.values.errors import ConfigError
+
+ASKED = (
+    ("POST", "/v1/claims"),
+    ("POST", "/v1/claims/settle"),
+    ("POST", "/v1/claims/renew"),
+    ("GET", f"/v1/keys/{'0' * 32}"),
+    ("GET", "/v1/claims"),
+    ("GET", "/v1/no/such/path"),
+)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with api_on(tmp_path) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("method", "path"), ASKED)
+def test_without_configured_tokens_everything_is_refused_and_says_why(tmp_path: Path, method: str, path: str) -> None:
+    with api_on(tmp_path, tokens=[]) as client:
+        for who in (client, Client(client.port, None)):
+            reply = who.ask(method, path)
+            assert (reply.status, reply.headers["www-authenticate"]) == (401, 'Bearer realm="semel"')
+            assert "no tokens are configured" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {ACME}",
+        ACME,
+        f"Bearer {ACME}x",
+        f"Bearer {ACME[:-1]}",
+        f"Bearer {ACME} {ACME}",
+        f"Bearer {ACME}, Bearer {ACME}",
+        f"Bearer sha256:{sha256(ACME.encode()).hexdigest()}",
+        f"Bearer {sha256(ACME.encode()).hexdigest()}",
+        f"Bearer {'x' * 600}",
+        "Bearer \xff\xfe",
+    ],
+)
+def test_who_has_no_token_is_refused_with_a_constant_body(client: Client, header: str) -> None:
+    nobody = Client(client.port, None)
+    constant = nobody.ask("POST", "/v1/claims", {"items": []})
+    refused = nobody.ask("POST", "/v1/claims", {"items": []}, Authorization=header)
+    assert (refused.status, refused.body) == (401, constant.body)
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.headers["www-authenticate"] == 'Bearer realm="semel"'
+    for secret in (ACME, GLOBEX, *(one.digest for one in TOKENS)):
+        assert secret.encode() not in refused.body
+
+
+@pytest.mark.parametrize("header", [f"Bearer {ACME}", f"bearer {ACME}", f"BEARER   {ACME}"])
+def test_who_has_a_token_is_let_in(client: Client, header: str) -> None:
+    body = {"items": [{"handler": "h", "key": "k"}]}
+    assert Client(client.port, None).ask("POST", "/v1/claims", body, Authorization=header).status == 200
+
+
+def test_two_authorizations_are_none(client: Client) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=10)
+    connection.putrequest("GET", f"/v1/keys/{'0' * 32}")
+    for secret in (ACME, GLOBEX):
+        connection.putheader("Authorization", f"Bearer {secret}")
+    connection.endheaders()
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("secret", "method", "path", "missing"),
+    [
+        (READER, "POST", "/v1/claims", "claims"),
+        (READER, "POST", "/v1/claims/settle", "claims"),
+        (READER, "POST", "/v1/claims/renew", "claims"),
+        (WATCHER, "GET", f"/v1/keys/{'0' * 32}", "keys"),
+    ],
+)
+def test_a_token_without_the_scope_is_told_which_one(
+    client: Client, secret: str, method: str, path: str, missing: str
+) -> None:
+    reply = Client(client.port, secret).ask(method, path, b"not even JSON" if method == "POST" else None)
+    assert (reply.status, reply.json()["title"]) == (403, "Not allowed")
+    assert f"lacks the scope '{missing}'" in reply.json()["detail"]
+    assert f'scope="{missing}"' in reply.headers["www-authenticate"]
+
+
+def test_the_description_is_open(client: Client) -> None:
+    reply = Client(client.port, None).ask("GET", "/openapi.json")
+    assert (reply.status, reply.json()["openapi"]) == (200, "3.1.0")
+
+
+def test_a_credential_says_who_it_is() -> None:
+    keyring = Keyring(TOKENS)
+    credential = keyring.authenticate(f"Bearer {WATCHER}".encode())
+    assert credential is not None
+    assert (credential.name, credential.tenant, credential.scopes) == ("watcher", "acme", frozenset({"metrics"}))
+    assert keyring.authenticate(None) is keyring.authenticate(b"Bearer nobody") is None
+
+
+def test_every_digest_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+    honest = hmac.compare_digest
+
+    def watched(left: bytes, right: bytes) -> bool:
+        compared.append(left)
+        return honest(left, right)
+
+    keyring = Keyring(TOKENS)
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    for secret in (ACME, WATCHER, "nobody"):
+        compared.clear()
+        keyring.authenticate(f"Bearer {secret}".encode())
+        assert len(compared) == len(TOKENS)
+
+
+@pytest.mark.parametrize("twin", [token("other", "acme", "", "keys"), token(ACME, "twin", "other", "keys")])
+def test_tokens_that_cannot_be_told_apart_are_refused(twin: object) -> None:
+    with pytest.raises(ConfigError, match="'acme' and"):
+        Keyring([*TOKENS, twin])  # type: ignore[list-item]

@@ -1,0 +1,114 @@
+"""Whatever the OpenAPI description allows, and whatever it forbids: every answer is as described, and none is a 5xx."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.core import NotSet
+from schemathesis.errors import FailureGroup
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+from tests.service.api.live import ACME, Client, api_on
+
+from semel.ports import Ledger
+from semel.service.api.openapi import description
+from semel.values.claim import Claim, Verdict
+from semel.values.errors import MalformedEvent
+from semel.values.strict_json import parse
+
+EXAMPLES = 40  # for each operation, besides the cases that schemathesis derives from the description itself
+
+schema = schemathesis.openapi.from_dict(description())
+Case: TypeAlias = schemathesis.Case[Any]
+
+
+@dataclass
+class Fuzzed:
+    """A service under fuzzing, and which answers it gave on which path."""
+
+    client: Client
+    seen: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    fresh: count[int] = field(default_factory=count)
+
+    def send(self, case: Case) -> None:
+        """Send it, and check the answer against everything that schemathesis knows to check."""
+        if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
+            self._make_real(case)
+        answer = case.call_and_validate(
+            base_url=f"http://127.0.0.1:{self.client.port}",
+            headers={"Authorization": f"Bearer {ACME}"},
+            excluded_checks=[] if _is_strict(case.body) else [positive_data_acceptance],
+        )
+        self.seen[case.path].add(answer.status_code)
+
+    def _make_real(self, case: Case) -> None:
+        """A description cannot say which leases were granted, and which keys there are. We can."""
+        if case.path in ("/v1/claims/settle", "/v1/claims/renew"):
+            body: Any = case.body
+            for item in body["items"]:
+                item["lease"] = self._grant()["lease"]
+        if case.path == "/v1/keys/{key}" and next(self.fresh) % 2:
+            case.path_parameters["key"] = self._grant()["key"]
+
+    def _grant(self) -> dict[str, Any]:
+        return self.client.grant(f"fuzzed-{next(self.fresh)}", max_attempts=1)
+
+
+def _is_strict(body: Any) -> bool:
+    """A schema of "any JSON" cannot say that we refuse NUL, and integers past 64 bits."""
+    if isinstance(body, NotSet):
+        return True
+    try:
+        parse(json.dumps(body).encode())
+    except (MalformedEvent, TypeError):
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
+    with api_on(tmp_path_factory.mktemp("fuzz")) as client:
+        fuzzed = Fuzzed(client)
+        yield fuzzed
+    for path, statuses in fuzzed.seen.items():
+        assert 200 in statuses, f"nothing was accepted on {path}: the run proves little"
+        assert statuses & {400, 405}, f"nothing was refused on {path}: the run proves little"
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+def test_no_request_makes_the_service_fail(fuzzed: Fuzzed, case: Case) -> None:
+    fuzzed.send(case)
+
+
+class BuggyLedger:
+    """A ledger that was never told what to do with two claims."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        if len(claims) == 2:
+            raise ZeroDivisionError("planted")
+        return await self._ledger.claim(claims)
+
+
+def test_the_fuzzer_notices_a_planted_failure(tmp_path: Path) -> None:
+    with api_on(tmp_path, line=BuggyLedger) as client:
+
+        @given(case=schema["/v1/claims"]["POST"].as_strategy())
+        @settings(max_examples=300, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        def fuzz(case: Case) -> None:
+            Fuzzed(client).send(case)
+
+        with pytest.raises(FailureGroup, match="Server error"):
+            fuzz()

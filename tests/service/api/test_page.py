@@ -1,0 +1,76 @@
+"""Hold docs/http-api.md to the code: its requests are sent, its answers are those that come, its tables are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from semel.service.api.refusals import TITLES
+from semel.service.api.shapes import ClaimItem, SettleItem, VerdictItem
+from semel.testing.harness import FakeClock
+from tests.service.api.live import ACME, PATIENCE_S, api_on
+
+PAGE = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text("utf-8")
+BLOCK = r"```json\n(.*?)```"
+DIALOGUE = re.compile(
+    rf"^`(POST) (\S+)`\n\n{BLOCK}\n\nanswers\n\n{BLOCK}|^`(GET) (\S+)`\n\n{BLOCK}", re.MULTILINE | re.DOTALL
+)
+
+
+def dialogues() -> list[tuple[str, str, Any, Any]]:
+    """(method, path, what is sent, what the page says is answered), in order."""
+    found = []
+    for post, path, sent, told, get, where, report in DIALOGUE.findall(PAGE):
+        found.append(
+            (post, path, json.loads(sent), json.loads(told)) if post else (get, where, None, json.loads(report))
+        )
+    return found
+
+
+def table(heading: str) -> list[str]:
+    """The first column of the table with this heading."""
+    rows = PAGE.partition(f"| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.split("|")[1].strip(" `") for row in rows]
+
+
+def test_every_request_of_the_page_is_answered_as_it_says(tmp_path: Path) -> None:
+    """Nothing is left to chance: a new ledger, a clock that stands still, one tenant."""
+    with api_on(tmp_path, clock=FakeClock()) as client:
+        said = dialogues()
+        assert len(said) == 6
+        for method, path, sent, told in said:
+            reply = client.ask(method, path, sent)
+            assert reply.status == 200, reply.body
+            assert reply.json() == told, path
+
+
+def test_the_command_of_the_page_works(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (script,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    with api_on(tmp_path) as client:
+        environment = {"SEMEL": f"http://127.0.0.1:{client.port}", "TOKEN": ACME, "PATH": "/usr/bin:/bin"}
+        run = subprocess.run(["sh", "-ec", script], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["items"][0]["verdict"] == "granted"
+
+
+def test_the_page_names_everything_that_there_is() -> None:
+    assert table("verdict") == [verdict.__struct_config__.tag for verdict in get_args(VerdictItem)]
+    assert table("outcome") == [settlement.__struct_config__.tag for settlement in get_args(SettleItem)]
+    assert table("name") == list(ClaimItem.__struct_fields__)
+    assert table("status") == [str(status) for status in TITLES if status != 500]
+    for status, title in TITLES.items():
+        assert status == 500 or f"| {status} | {title} |" in PAGE
+
+
+def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
+    item = ClaimItem(handler="h", key="k")
+    for name in ("lease", "retention"):
+        assert f"| `{name}` | {getattr(item, name):,.0f} |" in PAGE

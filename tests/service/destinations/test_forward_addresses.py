@@ -1,0 +1,290 @@
+"""Destinations that lead into our own network are refused before a connection is made, in every spelling."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+from tests.service.destinations.servers import EVENT, Ctx, Raw, opened, outcome_of, raw, run, saying
+
+from semel.adapters.destinations import Forward
+from semel.adapters.destinations.answers import Answered, Unsent
+from semel.adapters.destinations.client import Client
+from semel.adapters.destinations.place import Place, place_of
+from semel.values.errors import ConfigError
+from semel.values.outcome import Retry
+
+T = TypeVar("T")
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+def run_on_uvloop(story: Coroutine[Any, Any, T]) -> T:
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(story)
+
+
+both_loops = pytest.mark.parametrize("run_it", [run, run_on_uvloop], ids=["asyncio", "uvloop"])
+
+LEADS_TO_LOOPBACK = [
+    *("127.0.0.1", "127.0.0.2", "0.0.0.0", "localhost", "LOCALHOST", "localhost."),
+    *("2130706433", "0177.0.0.1", "0177.1", "0x7f.1", "0x7f.0.0.1", "0x7f000001", "127.1", "127.0.1", "017700000001"),
+    *("0", "127.0.0.1.", "127.0.0.1..", "00000177.0.0.1", "127.000.000.001"),
+    *("[::1]", "[0:0:0:0:0:0:0:1]", "[::1%lo]", "[::1%25lo]", "[::]"),
+    *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:127.0.0.1]", "[::127.0.0.1]", "[::ffff:0:127.0.0.1]"),
+    *("[64:ff9b::127.0.0.1]", "[64:ff9b:1::127.0.0.1]", "[2002:7f00:1::]", "[2001:0:7f00:1::]"),
+    *("１２７.0.0.1", "127。0。0。1", "①②⑦.0.0.1", "ⓛocalhost", "loc\u00adalhost", "localhost\u3002"),
+    *("127.0.0.1\t", "127.0.0.1%00", "%31%32%37.0.0.1", "a@127.0.0.1", "127.0.0.1\\", "example.com\\@127.0.0.1"),
+    *("127.0.0.1#@example.com", "127.0.0.1?@example.com", "[::1]\u3000", "127.0.0.1:80@localhost"),
+]
+
+
+@pytest.mark.parametrize("host", LEADS_TO_LOOPBACK)
+def test_no_spelling_of_loopback_gets_a_connection(host: str) -> None:
+    async def story() -> tuple[str, int]:
+        async with raw(saying(OK)) as server:
+            try:
+                async with opened(f"http://{host}:{server.port}/", allow=[], timeout_s=5) as crm:
+                    came_to = await outcome_of(Forward(crm))
+                    assert isinstance(came_to, Retry), came_to
+                    return came_to.reason, server.connections
+            except ConfigError as error:
+                return str(error), server.connections
+
+    reason, connections = run(story())
+    assert connections == 0
+    assert "crm" in reason
+
+
+@pytest.mark.parametrize("host", LEADS_TO_LOOPBACK)
+def test_the_wire_refuses_also_what_the_configuration_would_not_have_let_through(host: str) -> None:
+    """Without `place_of`: the resolver and the socket stand alone."""
+
+    async def story() -> tuple[Any, int]:
+        async with raw(saying(OK)) as server:
+            url = f"http://{host}:{server.port}/"
+            client = Client(url, Place(host.strip("[]"), server.port, False), allow=[], timeout_s=5)
+            try:
+                answer: Any = await client.post(b"{}", {})
+            finally:
+                await client.close()
+            return answer, server.connections
+
+    answer, connections = run(story())
+    assert connections == 0
+    assert isinstance(answer, Unsent)
+
+
+@both_loops
+@pytest.mark.parametrize(
+    ("host", "allow"),
+    [
+        ("127.0.0.1", ["127.0.0.1"]),
+        ("127.0.0.1", ["127.0.0.0/8"]),
+        ("localhost", ["localhost"]),
+        ("localhost", ["127.0.0.0/8"]),
+        ("LocalHost", ["LOCALHOST."]),
+        ("[::ffff:127.0.0.1]", ["127.0.0.1"]),
+    ],
+)
+def test_what_a_person_allowed_is_called(run_it: Callable[..., Any], host: str, allow: list[str]) -> None:
+    """The control: the same listener, and the same way to it."""
+
+    async def story() -> tuple[Any, int]:
+        async with (
+            raw(saying(OK)) as server,
+            opened(f"http://{host}:{server.port}/", allow=allow) as crm,
+        ):
+            return await outcome_of(Forward(crm)), server.connections
+
+    assert run_it(story()) == ({"status": 200}, 1)
+
+
+@both_loops
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
+def test_both_gates_hold_on_both_loops(run_it: Callable[..., Any], host: str) -> None:
+    async def story() -> tuple[Any, int]:
+        async with (
+            raw(saying(OK)) as server,
+            opened(f"http://{host}:{server.port}/", allow=["10.0.0.0/8", "elsewhere"]) as crm,
+        ):
+            return await outcome_of(Forward(crm)), server.connections
+
+    came_to, connections = run_it(story())
+    assert isinstance(came_to, Retry)
+    assert "loopback" in came_to.reason
+    assert f'allow = ["{host.strip("[]")}"]' in came_to.reason
+    assert connections == 0
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "0x7f.1", "127.1"])
+def test_an_address_in_disguise_is_a_configuration_error_that_says_what_to_write(host: str) -> None:
+    assert socket.getaddrinfo(host, 80)[0][4][0] == "127.0.0.1", "this C library reads it differently: no test"
+    with pytest.raises(ConfigError, match=r"which is 127\.0\.0\.1 in disguise"):
+        place_of("crm", f"http://{host}/")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://example.com/", "must begin with https"),
+        ("example.com/in", "must begin with https"),
+        ("", "must begin with https"),
+        ("https://", "no host"),
+        ("https:///in", "no host"),
+        ("https://münchen.example/", "xn--"),
+        ("https://user:hunter2@example.com/", "user name or password"),
+        ("https://user@example.com/hunter2", "user name or password"),
+        ("https://example.com:99999/hunter2", "cannot be read"),
+        ("https://example.com:0/hunter2", "port 0"),
+        ("https://[::1/hunter2", "cannot be read"),
+        ("https://exa mple.com/hunter2", "a space"),
+        ("https://example.com\n/hunter2", "does not print"),
+        ("https://example.com\\hunter2", "backslash"),
+    ],
+)
+def test_a_url_that_cannot_be_called_is_a_configuration_error_that_does_not_show_it(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        place_of("crm", url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://api.example.com/in", Place("api.example.com", 443, True)),
+        ("http://API.example.com:8080", Place("api.example.com", 8080, False)),
+        ("https://[2606:4700::1]:8443/", Place("2606:4700::1", 8443, True)),
+        ("https://xn--mnchen-3ya.example/", Place("xn--mnchen-3ya.example", 443, True)),
+        ("https://8.8.8.8/ü?q=%2F", Place("8.8.8.8", 443, True)),
+    ],
+)
+def test_an_ordinary_url_has_its_place(url: str, place: Place) -> None:
+    assert place_of("crm", url) == place
+
+
+# --------------------------------------------------------------------------------------------- answers of DNS
+
+
+@contextmanager
+def dns(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> Iterator[list[str]]:
+    """A name server of our own for *.test: one answer for each time it is asked, the last one for ever. What it was
+    asked is handed out."""
+    real = socket.getaddrinfo
+    asked: list[str] = []
+
+    def getaddrinfo(host: str, port: int, *args: Any, **kwargs: Any) -> Any:
+        if not str(host).endswith(".test"):
+            return real(host, port, *args, **kwargs)
+        asked.append(host)
+        addresses = answers[min(len(asked), len(answers)) - 1]
+        return [one for address in addresses for one in real(address, port, *args, **kwargs)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", getaddrinfo)
+        yield asked
+
+
+async def post(server: Raw, allow: list[str]) -> Any:
+    place = Place("crm.test", server.port, False)
+    client = Client(f"http://crm.test:{server.port}/", place, allow, timeout_s=5)
+    try:
+        return await client.post(b"{}", {})
+    finally:
+        await client.close()
+
+
+@both_loops
+def test_only_the_addresses_that_may_be_called_are_used(
+    run_it: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 127.0.0.1 and 127.0.0.2 one is allowed. Were the other not taken out, it would be tried first."""
+
+    async def story() -> tuple[Any, list[str], int]:
+        async with raw(saying(OK)) as server:
+            with dns(monkeypatch, ["127.0.0.2", "169.254.169.254", "10.0.0.1", "127.0.0.1"]) as asked:
+                return await post(server, ["127.0.0.1/32"]), asked, server.connections
+
+    answer, asked, connections = run_it(story())
+    assert answer == Answered(200, b"")
+    assert asked == ["crm.test"], "it was resolved again between the check and the connection"
+    assert connections == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "fd00:ec2::254", "0.0.0.0"])
+def test_a_name_that_leads_inside_is_refused_and_says_where_it_leads(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    async def story() -> tuple[Any, int]:
+        async with raw(saying(OK)) as server:
+            with dns(monkeypatch, [address]) as asked:
+                answer = await post(server, ["other.test"])
+            assert asked == ["crm.test"], "the fault has not landed"
+            return answer, server.connections
+
+    answer, connections = run(story())
+    assert isinstance(answer, Unsent)
+    assert answer.why.startswith(f"{address} is ")
+    assert connections == 0
+
+
+def test_a_name_that_changes_its_answer_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> tuple[list[Any], list[str], int]:
+        async with raw(saying(OK)) as server:
+            with dns(monkeypatch, ["127.0.0.1"], ["127.0.0.2"]) as asked:
+                answers = [await post(server, ["127.0.0.1"]) for _ in range(2)]
+            return answers, asked, server.connections
+
+    (first, second), asked, connections = run(story())
+    assert first == Answered(200, b"")
+    assert isinstance(second, Unsent)
+    assert "127.0.0.2 is loopback" in second.why
+    assert (len(asked), connections) == (2, 1)
+
+
+def test_a_name_without_addresses_or_with_impossible_labels_is_not_called() -> None:
+    async def story(host: str) -> Any:
+        async with opened(f"http://{host}/", timeout_s=5) as crm:
+            return await Forward(crm)(EVENT, Ctx())
+
+    for host in ("a" * 64 + ".example", "a..example", "-.", "."):
+        with pytest.raises((Retry, ConfigError)):
+            run(story(host))
+
+
+def test_a_name_server_that_hangs_holds_up_its_own_destination_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging, go_on = threading.Event(), threading.Event()
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host == "hangs.test":
+            hanging.set()
+            go_on.wait(30)
+        return real("127.0.0.1" if host.endswith(".test") else host, *args, **kwargs)
+
+    async def story() -> Any:
+        async with (
+            raw(saying(OK)) as server,
+            opened(f"http://hangs.test:{server.port}/", allow=["hangs.test"], timeout_s=60, concurrency=50) as dead,
+            opened(f"http://works.test:{server.port}/", allow=["works.test"]) as alive,
+        ):
+            waiting = [asyncio.create_task(outcome_of(Forward(dead))) for _ in range(50)]
+            await asyncio.to_thread(hanging.wait, 30)
+            came_to = await outcome_of(Forward(alive))
+            assert not any(task.done() for task in waiting)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            go_on.set()
+            return came_to
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    try:
+        assert run(story()) == {"status": 200}
+    finally:
+        go_on.set()

@@ -1,0 +1,156 @@
+"""SIGTERM, SIGKILL and restarts: nothing that was answered is lost, and nothing is kept waiting."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.service.running import Reply, Running, service
+
+ROOT = Path(__file__).parent.parent.parent
+APP = "tests.service.handlers_app:app"
+ENV = {"PYTHONPATH": str(ROOT), "LEASE": "3"}
+
+SETTINGS = """
+[server]
+drain = 4
+
+[[endpoints]]
+path = "/inline"
+mode = "inline"
+
+[[endpoints]]
+path = "/inbox"
+"""
+
+
+def event(kind: str, id: str, **data: object) -> dict[str, object]:
+    return {"id": id, "type": kind, "data": data}
+
+
+def lines(running: Running, id: str) -> list[str]:
+    path = running.folder / "runs.txt"
+    return [line for line in path.read_text().splitlines() if line.split()[0] == id] if path.exists() else []
+
+
+def posted(running: Running, body: dict[str, object]) -> tuple[threading.Thread, list[Reply]]:
+    replies: list[Reply] = []
+    thread = threading.Thread(target=lambda: replies.append(running.post("/inline", body)))
+    thread.start()
+    running.until(lambda: lines(running, str(body["id"])), "the handler did not begin")
+    return thread, replies
+
+
+def refuses(running: Running) -> bool:
+    try:
+        running.get("/healthz")
+    except (OSError, http.client.HTTPException):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
+def test_sigterm_finishes_what_is_under_way_takes_no_more_and_ends_with_0(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    with service(tmp_path, SETTINGS, APP, *arguments, env=ENV) as running:
+        thread, replies = posted(running, event("slow", "s1", seconds=1.5))
+        assert running.post("/inbox", event("slow", "s2", seconds=1.0)).json["status"] == "accepted"
+        running.until(lambda: lines(running, "s2"), "the inbox was not handled")
+        running.terminate()
+        running.until(lambda: refuses(running), "it still takes connections")
+        assert running.wait() == 0
+        thread.join()
+        assert (replies[0].status, replies[0].json["status"]) == (200, "processed")
+        assert lines(running, "s2")[-1] == "s2 ended"
+
+
+def test_what_does_not_end_within_the_deadline_is_given_back_and_runs_again_at_once(tmp_path: Path) -> None:
+    with service(tmp_path, SETTINGS, APP, env=ENV | {"LEASE": "60"}) as running:
+        running.post("/inbox", event("slow", "d1", seconds=30))
+        running.until(lambda: lines(running, "d1"), "the handler did not begin")
+        begun = time.monotonic()
+        running.terminate()
+        assert running.wait(30) == 0
+        assert time.monotonic() - begun < 20  # the drain is 4 s, its handler needs 30
+        running.start()
+        running.until(lambda: len(lines(running, "d1")) == 2, "it waits for a lease of 60 s", within_s=25)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
+def test_a_second_sigterm_ends_it_at_once(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    slow = ENV | {"LEASE": "40"}
+    with service(tmp_path, SETTINGS.replace("drain = 4", "drain = 60"), APP, *arguments, env=slow) as running:
+        posted_thread, _ = posted_or_cut(running)
+        running.terminate()
+        running.until(lambda: refuses(running), "the first signal did not land")
+        begun = time.monotonic()
+        running.terminate()
+        assert running.wait(20) == 128 + signal.SIGTERM
+        assert time.monotonic() - begun < 15
+        posted_thread.join()
+
+
+def posted_or_cut(running: Running) -> tuple[threading.Thread, list[Reply]]:
+    def post() -> None:
+        with suppress(OSError, http.client.HTTPException):
+            running.post("/inline", event("slow", "x1", seconds=25))
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    running.until(lambda: lines(running, "x1"), "the handler did not begin")
+    return thread, []
+
+
+def test_sigkill_loses_nothing_that_was_answered(tmp_path: Path) -> None:
+    """Accepted events survive, in hand or not; what was being handled runs again when its lease is over."""
+    with service(tmp_path, SETTINGS, APP, env=ENV) as running:
+        for number in range(50):
+            assert running.post("/inbox", numbered(number)).json["status"] == "accepted"
+        in_hand = [number for number in range(50) if len(lines(running, f"k{number}")) == 1 and number % 2]
+        running.kill()
+        assert in_hand, "nothing was in hand: the fault did not land"
+        running.start()
+        running.until(
+            lambda: all(running.post("/inbox", numbered(number)).json.get("reason") == "done" for number in range(50)),
+            "something is lost",
+            within_s=60,
+        )
+        for number in range(0, 50, 2):
+            assert len(lines(running, f"k{number}")) in (1, 2)  # effect="retry": at least once
+
+
+def numbered(number: int) -> dict[str, object]:
+    return event("slow", f"k{number}", seconds=1.0) if number % 2 else event("ok", f"k{number}")
+
+
+def test_a_worker_that_dies_is_replaced_and_the_others_go_on(tmp_path: Path) -> None:
+    with service(tmp_path, SETTINGS, APP, "--workers", "2", env=ENV) as running:
+        running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+        before = set(running.workers())
+        os.kill(min(before), signal.SIGKILL)
+        running.until(lambda: len(set(running.workers()) - before) == 1, "no worker was started in its place")
+        running.until(lambda: len(running.workers()) == 2, "a worker is missing")
+        for number in range(20):
+            assert running.post("/inline", event("ok", f"r{number}")).status == 200
+
+
+def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with service(tmp_path, SETTINGS, APP, "--workers", "2", env=ENV) as running:
+        running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+        workers = running.workers()
+        running.kill()
+        running.until(lambda: not any(_alive(pid) for pid in workers), "they keep the port", within_s=20)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,94 @@
+"""Whatever a sender sends: no verifier raises, and nothing verifies without a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.service.verification.sns_sender import CERTIFICATE_URL, NOTIFICATION, NOW, TOPIC, Host, sns
+
+from semel.adapters.verifiers import verifier
+
+HOST = Host()
+VERIFIERS = {
+    "genesys": verifier("genesys", secrets=["s3cret", "older"]),
+    "standard-webhooks": verifier(
+        "standard-webhooks", secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], now=lambda: NOW
+    ),
+    "hmac-hex": verifier("hmac-hex", secrets=["s3cret"]),
+    "hmac-hex, own header": verifier("hmac-hex", secrets=["s3cret"], header="x-api-key"),
+    "header": verifier("header", secrets=["s3cret-that-nobody-guesses", "older-one"]),
+    "basic": verifier("basic", secrets=["s3cret"], username="u"),
+    "sns": sns(HOST),
+}
+NAMES = [
+    b"x-hub-signature-256",
+    b"webhook-id",
+    b"webhook-timestamp",
+    b"webhook-signature",
+    b"x-api-key",
+    b"authorization",
+]
+
+digests = st.binary(min_size=32, max_size=32)
+base64s = digests.map(b64encode)
+near_values = st.one_of(
+    st.builds(lambda text: b"sha256=" + text, base64s),
+    st.builds(lambda digest: b"sha256=" + digest.hex().encode(), digests),
+    digests.map(lambda digest: digest.hex().encode()),
+    st.lists(st.builds(lambda text: b"v1," + text, base64s), max_size=100).map(b" ".join),
+    st.builds(lambda text: b"Basic " + text, st.binary(max_size=100).map(b64encode)),
+    st.integers(int(NOW) - 301, int(NOW) + 301).map(lambda number: b"%d" % number),
+    st.from_regex(rb"[ -~]{0,50}", fullmatch=True),
+    st.integers(0, 100_000).map(lambda size: b"A" * size),
+)
+headers = st.dictionaries(st.sampled_from(NAMES) | st.binary(max_size=30), st.binary(max_size=200) | near_values)
+
+texts = st.text(max_size=50)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+MEMBERS: dict[str, Any] = {
+    **NOTIFICATION,
+    "Subject": "s",
+    "Token": "t",
+    "SubscribeURL": "u",
+    "Signature": "AAAA",
+    "SignatureVersion": "1",
+    "SigningCertURL": CERTIFICATE_URL,
+}
+near_messages = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: st.just(value) | texts | json_values for name, value in MEMBERS.items()},
+        "Type": st.sampled_from(["Notification", "SubscriptionConfirmation", "UnsubscribeConfirmation"]) | json_values,
+        "TopicArn": st.just(TOPIC) | texts,
+        "Signature": st.binary(max_size=600).map(lambda raw: b64encode(raw).decode()) | texts,
+        "SignatureVersion": st.sampled_from(["1", "2"]) | json_values,
+    },
+).map(lambda message: json.dumps(message).encode())
+# All members there and right but for the signature: this one reaches the certificate.
+forged_messages = st.binary(min_size=256, max_size=256).map(
+    lambda raw: json.dumps({**MEMBERS, "Signature": b64encode(raw).decode()}).encode()
+)
+bodies = st.binary(max_size=300) | texts.map(str.encode) | near_messages | forged_messages
+
+
+@given(headers=headers, body=bodies)
+def test_no_verifier_raises_and_none_is_deceived(headers: dict[bytes, bytes], body: bytes) -> None:
+    async def ask_all() -> dict[str, bool]:
+        return {name: await ours.verify(headers, body) for name, ours in VERIFIERS.items()}
+
+    assert asyncio.run(ask_all()) == dict.fromkeys(VERIFIERS, False)
+
+
+@given(body=forged_messages)
+def test_a_forged_signature_is_refused_under_the_true_certificate(body: bytes) -> None:
+    assert not asyncio.run(VERIFIERS["sns"].verify({}, body))
+    assert HOST.asked == [CERTIFICATE_URL], "it was looked at"

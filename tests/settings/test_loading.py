@@ -1,0 +1,290 @@
+"""What a settings file may say, and what is told about one that says something else."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+from tests.settings.writing import ROUTE, loaded, problems, told, write
+
+from semel.settings.loading import FILE_MAX_BYTES, load
+from semel.settings.problems import Problem, SettingsError
+from semel.settings.schema import Endpoint, Settings
+from semel.values.errors import ConfigError
+
+
+def test_without_a_file_there_are_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(None, {}) == Settings()
+    assert Settings().endpoints == [Endpoint()]
+
+
+def test_the_file_in_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, 'tenant = "acme"')
+    assert load(None, {}).tenant == "acme"
+
+
+def test_a_variable_names_the_file_and_the_command_line_is_stronger(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.toml", tmp_path / "other.toml"
+    one.write_text('tenant = "one"')
+    other.write_text('tenant = "other"')
+    assert load(None, {"SEMEL_CONFIG": str(one)}).tenant == "one"
+    assert load(other, {"SEMEL_CONFIG": str(one)}).tenant == "other"
+
+
+def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
+    text = """
+        ledger = "memory://"
+        [server]
+        port = 0
+        drain = 5
+        [[endpoints]]
+        path = "/genesys"
+        mode = "inline"
+        verify = { scheme = "genesys", secrets = ["env:ONE", "env:TWO"] }
+        [destinations.crm]
+        url = "https://crm.example/x"
+        headers = { Authorization = "Bearer env:TOKEN", X-Source = "semel" }
+        [[routes]]
+        name = "to-crm"
+        topics = ["v2.detail.events.conversation.{id}.acw", "a.**"]
+        forward = "crm"
+        effect = "keyed"
+        window = 86400
+        key = ["detail.eventBody.conversationId"]
+        fail_open = true
+        [[routes]]
+        name = "direct"
+        topics = ["*"]
+        forward = "http://127.0.0.1:9000/x?y=z"
+    """
+    settings = loaded(tmp_path, text, ONE="first", TWO="second", TOKEN="t0ken")
+    assert settings.ledger == "memory://"
+    assert (settings.server.port, settings.server.drain, settings.server.host) == (0, 5.0, "127.0.0.1")
+    verify = settings.endpoints[0].verify
+    assert verify is not None
+    assert [secret.reveal() for secret in verify.secrets] == ["first", "second"]
+    headers = settings.destinations["crm"].headers
+    assert {name: value.reveal() for name, value in headers.items()} == {
+        "Authorization": "Bearer t0ken",
+        "X-Source": "semel",
+    }
+    assert settings.routes[0].window == 86_400
+    assert settings.routes[1].forward == "http://127.0.0.1:9000/x?y=z"
+
+
+# --------------------------------------------------------------------------------------------------- the file itself
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere.toml: there is no such file; `semel init` writes one"):
+        load(tmp_path / "nowhere.toml", {})
+
+
+def test_a_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="this is a folder; name a file in it"):
+        load(tmp_path, {})
+
+
+def test_a_path_that_can_be_no_path_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / ("x" * 300), Path("a\0b"), write(tmp_path, "") / "below.toml"):
+        with pytest.raises(SettingsError, match="it cannot be read"):
+            load(path, {})
+
+
+def test_a_file_that_is_too_large_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, "#" * FILE_MAX_BYTES)
+    assert load(path, {}) == Settings()
+    path.write_bytes(b"#" * (FILE_MAX_BYTES + 1))
+    with pytest.raises(SettingsError, match="more than 1,048,576 bytes"):
+        load(path, {})
+
+
+def test_a_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "semel.toml"
+    path.write_bytes(b'tenant = "a"\norigin = "\xff"\n')
+    with pytest.raises(SettingsError, match=r"semel.toml:2: this is not UTF-8"):
+        load(path, {})
+
+
+def test_a_mark_in_front_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "semel.toml"
+    path.write_bytes(b'\xef\xbb\xbftenant = "a"\r\norigin = "b"\r\n')
+    assert load(path, {}).origin == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = 1\nb 2\n", "semel.toml:2: this is no TOML: expected '=' after a key"),
+        ('a = "x', "semel.toml:1: this is no TOML: unterminated string"),
+        ("a = [1,\n\n", "semel.toml:1: this is no TOML: "),
+        ("[server]\nport = 1\nport = 2\n", "semel.toml:3: this is no TOML: cannot overwrite a value"),
+        ("[server]\n[server]\n", "semel.toml:2: this is no TOML: cannot declare"),
+        (f"a = {'9' * 5000}\n", "semel.toml: this is no TOML: exceeds the limit"),
+        (f"a = {'[' * 50_000}", "semel.toml: this is no TOML: it is nested too deeply"),
+    ],
+)
+def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (line,) = told(tmp_path, text)
+    assert line.startswith(said)
+
+
+def test_deep_nesting_is_an_error_like_others(tmp_path: Path) -> None:
+    for depth in (50, 200, 250, 300, 400):  # some of them are too deep for tomllib
+        (line,) = told(tmp_path, f"tenant = {'[' * depth}{']' * depth}")
+        assert "tenant: expected a text" in line or "nested too deeply" in line
+
+
+# ------------------------------------------------------------------------------------------------- wrong settings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # names
+        ('ledgr = "x"', '1: unknown key "ledgr"; did you mean "ledger"?'),
+        ("port = 1", '1: unknown key "port"; it belongs in [server]'),
+        ("[server]\nprot = 1", '2: [server]: unknown key "prot"; did you mean "port"?'),
+        ("[server]\nPORT = 1", '2: [server]: unknown key "PORT"; did you mean "port"?'),
+        (
+            '[server]\nledger = "memory://"',
+            '2: [server]: unknown key "ledger"; it belongs at the top, before the first [table]',
+        ),
+        ("[server]\nfrobnicate = 1", '2: [server]: unknown key "frobnicate"'),
+        ("[sever]\nport = 1", '1: unknown key "sever"; did you mean "server"?'),
+        ('"a\\nb" = 1', '1: unknown key "a\\nb"'),
+        ("[destinations.crm]", '1: [destinations.crm]: "url" is missing'),
+        ('[destinations."c r"]\nurl = "https://x"', "1: [destinations.c r]: destinations: expected a name of letters"),
+        ('[[routes]]\nname = "a"\nconsole = true', '1: [[routes]] "a": "topics" is missing'),
+        ('[[tokens]]\nname = "a"\nscopes = ["keys"]', '1: [[tokens]] "a": "digest" is missing'),
+        # types
+        ("tenant = 5", "1: tenant: expected a text of at most 255 characters, on one line, got 5"),
+        ('tenant = "a\\nb"', '1: tenant: expected a text of at most 255 characters, on one line, got the text "a\\nb"'),
+        ("ledger = 1979-05-27", "1: ledger: expected a text, got a date"),
+        ('[server]\nport = "80"', '2: [server]: port: expected a whole number from 0 to 65535, got the text "80"'),
+        ("[server]\nport = 65536", "2: [server]: port: expected a whole number from 0 to 65535, got 65536"),
+        ("[server]\nport = 8080.0", "2: [server]: port: expected a whole number from 0 to 65535, got 8080.0"),
+        ("[server]\nport = true", "2: [server]: port: expected a whole number from 0 to 65535, got true"),
+        (
+            f"[server]\nport = 0x{'f' * 9000}",
+            "2: [server]: port: expected a whole number from 0 to 65535, got a number",
+        ),
+        ("[server]\ndrain = 0", "2: [server]: drain: expected a number of seconds, at least 0.001, got 0"),
+        ("[server]\ndrain = nan", "2: [server]: drain: expected a number of seconds, at least 0.001, got nan"),
+        ("[server]\ndrain = inf", "2: [server]: drain: expected a number of seconds, at least 0.001, got inf"),
+        (
+            '[server]\ndrain = "10s"',
+            '2: [server]: drain: expected a number of seconds, at least 0.001, got the text "10s"',
+        ),
+        (
+            '[server]\nlog = "jsno"',
+            '2: [server]: log: expected one of "auto", "console", "json", got the text "jsno"; did you mean "json"?',
+        ),
+        (
+            "[[endpoints]]\nbusy_status = 200",
+            "2: [[endpoints]] number 1: busy_status: expected one of 409, 503, got 200",
+        ),
+        ("server = 5", "1: server: expected a table, got a number"),
+        ("[[server]]\nport = 1", "1: server: expected one table: write [server], got a list"),
+        ('[routes]\nname = "a"', "1: routes: expected a list of tables: write [[routes]], got a table"),
+        ("routes = [5]", "1: [[routes]] number 1: routes[0]: expected a table, got a number"),
+        ("destinations = 5", "1: destinations: expected [destinations.NAME], got a number"),
+        ('[destinations.crm]\nurl = "https://x"\nheaders = 5', "3: [destinations.crm]: headers: expected"),
+        (
+            ROUTE.replace('["**"]', '"**"'),
+            '3: [[routes]] "all": topics: expected a list of texts, ["**"], got a text',
+        ),
+        (ROUTE.replace('"**"', '"a",\n5'), '4: [[routes]] "all": topics[1]: expected a text, got 5'),
+        (ROUTE.replace('"**"', ""), '3: [[routes]] "all": topics: expected at least 1 in the list, got none'),
+        (ROUTE + 'fail_open = "yes"', '5: [[routes]] "all": fail_open: expected true or false, got the text "yes"'),
+        (
+            ROUTE + "key = 5",
+            '5: [[routes]] "all": key: expected "event", "delivery", "content" or a list of dotted paths',
+        ),
+        (ROUTE + "lease = 0.01", '5: [[routes]] "all": lease: expected a number of seconds, at least 0.1, got 0.01'),
+        (ROUTE + 'select = "a..b"', '5: [[routes]] "all": select: expected a dotted path such as'),
+        ('[[endpoints]]\nid_path = ""', "2: [[endpoints]] number 1: id_path: expected a dotted path such as"),
+        ('[[endpoints]]\npath = "events"', '2: [[endpoints]] "events": path: expected a path such as "/events"'),
+        ('[[endpoints]]\npath = "/e\\n"', '2: [[endpoints]] "/e\\n": path: expected a path such as "/events"'),
+    ],
+)
+def test_a_wrong_setting_is_told_with_line_and_suggestion(tmp_path: Path, text: str, said: str) -> None:
+    lines = told(tmp_path, text)
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"semel.toml:{said}")
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = """\
+ledgr = "x"
+[server]
+port = "80"
+[[routes]]
+name = "a"
+topics = ["x..y"]
+fowrard = "crm"
+[[routes]]
+name = "a"
+topics = ["**"]
+forward = "nowhere"
+effect = "fenced"
+[[endpoints]]
+path = "/v1/x"
+"""
+    lines = told(tmp_path, text, SEMEL_SERVER__WORKERS="none", SEMEL_SEVER__PORT="1")
+    assert [line.split(": ")[0] for line in lines] == [
+        "semel.toml:1",
+        "semel.toml:3",
+        "semel.toml:6",
+        "semel.toml:7",
+        "semel.toml:9",
+        "semel.toml:11",
+        "semel.toml:12",
+        "semel.toml:14",
+        "SEMEL_SEVER__PORT",
+        "SEMEL_SERVER__WORKERS",
+    ]
+
+
+def test_what_follows_from_a_mistake_is_not_told_as_another(tmp_path: Path) -> None:
+    text = '[[routes]]\nnmae = "a"\ntopics = ["**"]\nconsole = "yes"\n[[endpoints]]\nverify = "x"\n'
+    assert len(told(tmp_path, text)) == 3  # the name is not missing, the target is not, the scheme is not
+
+
+def test_the_error_prints_all_of_them_and_is_one_of_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        loaded(tmp_path, "a = 1\nb = 2\n")
+    text = str(raised.value)
+    assert text.splitlines()[0] == "2 problems in the settings:"
+    assert len(text.splitlines()) == 3
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.problems) == (text, raised.value.problems)  # type: ignore[attr-defined]
+
+
+def test_a_problem_has_its_parts(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "[server]\nport = -1")
+    assert problem == Problem(
+        str(tmp_path / "semel.toml"), 2, "[server]", "port: expected a whole number from 0 to 65535, got -1"
+    )
+
+
+def test_any_bytes_are_settings_or_a_settings_error(tmp_path: Path) -> None:
+    """A file that was cut, or in which a few bytes are others."""
+    whole = ('ledger = "memory://"\n[server]\nport = 1\n' + ROUTE).encode()
+    choice = random.Random(5)
+    refused = 0
+    for at in range(len(whole)):
+        changed = bytearray(whole if at % 2 else whole[:at])
+        for _ in range(choice.randint(0, 3)):
+            changed[choice.randrange(len(changed) or 1) : at] = bytes([choice.randrange(256)])
+        path = tmp_path / "semel.toml"
+        path.write_bytes(changed)
+        try:
+            load(path, {})
+        except SettingsError:
+            refused += 1
+    assert refused > len(whole) / 4
