@@ -23,10 +23,11 @@ class TestSqliteInbox(InboxLaws):
         )
 
 
+@pytest.mark.long
 class TestSqliteInboxOnItsOwnClock(InboxLaws):
-    """The same laws in real time."""
+    """The same laws in real time: what a store with its own clock will see."""
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Harness:
         path = str(tmp_path / "ledger.db")
-        return Harness(open=lambda: SqliteLedger(path, synchronous="normal"), unit_ms=30)
+        return Harness(open=lambda: SqliteLedger(path, synchronous="normal"), unit_ms=60)

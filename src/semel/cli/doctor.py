@@ -19,7 +19,8 @@ from semel.values.effect import Guarantee
 from semel.values.errors import SemelError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console
+    from rich.table import Table
 
     from semel.ports import Ledger
 
@@ -111,24 +112,31 @@ async def _reached(label: str, reach: Reach) -> Finding:
 # ------------------------------------------------------------------------------------------------------------ showing
 
 
-def as_table(report: Report) -> RenderableType:
+def show(report: Report, console: Console) -> None:
     """Guarantees, the store's own facts, then the findings with what to change."""
-    from rich.console import Group
+    if report.guarantees:
+        console.print("[bold]What is promised[/]")
+        for promise in report.guarantees:
+            console.print(str(promise), markup=False, highlight=False, soft_wrap=True)  # a line each, however long
+        console.print()
+    if report.store:
+        console.print("[bold]The ledger[/]")
+        facts = ", ".join(f"{name} {value}" for name, value in report.store)
+        console.print(facts, markup=False, highlight=False)
+        console.print()
+    console.print("[bold]What was looked at[/]", as_table(report), "", conclusion(report), sep="\n")
+
+
+def as_table(report: Report) -> Table:
+    """The findings, each with what to change below it."""
     from rich.markup import escape
     from rich.table import Table
-    from rich.text import Text
 
-    parts: list[RenderableType] = []
-    if report.guarantees:
-        promised = [Text(str(one), no_wrap=True, overflow="ignore") for one in report.guarantees]  # a line is a line
-        parts += ["[bold]What is promised[/]", *promised, ""]
-    if report.store:
-        parts += ["[bold]The ledger[/]", ", ".join(escape(f"{name} {value}") for name, value in report.store), ""]
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in report.findings:
         change = f"\n→ {finding.change}" if finding.change else ""
         table.add_row(MARKS[finding.level], escape(finding.what + change))
-    return Group(*parts, "[bold]What was looked at[/]", table, "", conclusion(report))
+    return table
 
 
 def conclusion(report: Report) -> str:
@@ -197,7 +205,7 @@ def register(app: typer.Typer) -> None:
         else:
             from rich.console import Console
 
-            Console().print(as_table(found))
+            show(found, Console())
         raise typer.Exit(0 if found.ok else 1)
 
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 
 from semel.app import Semel
@@ -45,15 +46,19 @@ def _imported(name: str) -> ModuleType:
 
 
 def _failure(name: str, error: BaseException) -> str:
-    """The module is there, and could not be imported: its own line tells why, not ours."""
+    """The module is there, and could not be imported: a line of its own tells why, not one of ours."""
     if isinstance(error, SyntaxError):
-        place = f"{error.filename}, line {error.lineno}"
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-        place = f"{own[-1].filename}, line {own[-1].lineno}" if own else "its import"
-    reason = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"module {name} could not be imported: {place}: {type(error).__name__}: {reason}"
+        return f"module {name} could not be imported: {error.filename}, line {error.lineno}: SyntaxError: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(Path(frame.filename))] or frames
+    place = f"{own[-1].filename}, line {own[-1].lineno}"
+    return f"module {name} could not be imported: {place}: {type(error).__name__}: {error}"
+
+
+def _is_own(file: Path) -> bool:
+    """Written by whoever wrote the app: in the working directory, and no package that was installed there."""
+    ours = Path(__file__).parent.parent
+    return file.is_relative_to(Path.cwd()) and "site-packages" not in file.parts and not file.is_relative_to(ours)
 
 
 def _app_in(module: ModuleType, attribute: str, target: str) -> Semel:

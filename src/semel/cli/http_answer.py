@@ -16,10 +16,8 @@ HEAD_MAX_BYTES = 64 * 1024
 BODY_MAX_BYTES = 4 * 1024 * 1024  # the sink hands over its counts in pages of less than one MB
 CHUNK_LINE_MAX_BYTES = 256  # the size of a chunk in hex, and extensions that nobody uses
 
-_FIELD = re.compile(
-    rb"\n(content-length|transfer-encoding|connection|retry-after)[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE
-)
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?=[ \r\n])")
+_FIELD = re.compile(rb"(?i)\n(content-length|transfer-encoding|connection|retry-after)[ \t]*:[ \t]*([^\r\n]*)")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?:[ \r]|$)")
 _NO_BODY = (204, 304)
 
 

@@ -98,6 +98,11 @@ class Breaker:
         elif self._probe_until is not None:
             self._open()
 
+    def trip(self) -> None:
+        """What happened says enough: open now. While open, it is one from before."""
+        if self._open_until is None or self._probe_until is not None:
+            self._open()
+
     def _open(self) -> None:
         bound_s = min(self._open_max_s, self._open_s * 2.0 ** min(self._trips, _DOUBLINGS_MAX))
         self._trips += 1

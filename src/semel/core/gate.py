@@ -22,32 +22,47 @@ from semel.values.outcome import Release
 T = TypeVar("T")
 
 
+SLOW_IN_A_ROW = 5  # round trips that open the breaker: a few may be slow because the machine was busy
+STUCK = 10  # times our patience: then nobody waits for it any more
+
+
 class Gate:
-    """One for a store: claims and arrivals share what is known about it."""
+    """One for a store: claims and arrivals share what is known about it.
+
+    A round trip longer than our patience is slow. When several in a row are, or one is stuck or fails, the breaker
+    opens and everybody is sent away at once. It closes when a probe is answered within our patience."""
 
     def __init__(self, breaker: Breaker, patience_s: float) -> None:
         self._breaker = breaker
         self._patience_s = patience_s
 
     async def ask(self, call: Callable[[], Awaitable[T]], too_late: Callable[[T], None] | None = None) -> T:
-        """The answer of `call`, within our patience. `too_late` is told one that came after it."""
+        """The answer of `call`, if it comes in time. `too_late` is told one that comes afterwards."""
         if not self._breaker.admit():
             raise LedgerUnavailable("The ledger was slow or out of reach a moment ago.")
         asked = asyncio.ensure_future(call())
         try:
-            done, _ = await asyncio.wait((asked,), timeout=self._patience_s)
+            in_time = await self._in_time(asked, self._patience_s)
+            if not in_time and self._breaker.state == "closed":
+                await self._in_time(asked, (STUCK - 1) * self._patience_s)
         except asyncio.CancelledError:
             asked.add_done_callback(lambda late: _late(late, too_late))
             raise
-        if not done:
-            self._breaker.failed()
+        if not asked.done():
+            self._breaker.trip()
             asked.add_done_callback(lambda late: _late(late, too_late))
-            raise LedgerUnavailable(f"The ledger did not answer within {self._patience_s * 1000:.0f} ms.")
+            raise LedgerUnavailable("The ledger is stuck.")
         if isinstance(asked.exception(), LedgerUnavailable):
-            self._breaker.failed()
-        else:
+            self._breaker.trip()
+        elif in_time:
             self._breaker.succeeded()
+        else:
+            self._breaker.failed()
         return asked.result()
+
+    async def _in_time(self, asked: asyncio.Future[T], within_s: float) -> bool:
+        done, _ = await asyncio.wait((asked,), timeout=within_s)
+        return bool(done)
 
 
 def _late(asked: asyncio.Future[T], too_late: Callable[[T], None] | None) -> None:

@@ -21,7 +21,7 @@ from semel.values.outcome import Outcome
 
 log = logging.getLogger("semel")
 
-LEASE_S = 30.0  # a letter whose taker died is taken again after this; a slow one is then answered as busy
+LEASE_S = 10.0  # a letter whose taker died is taken again after this; whoever takes that of a slow one is told busy
 POLL_S = 0.25  # letters of other processes, and retries that fall due
 LAPSES_MAX = 20  # takers that vanished before any attempt was counted: nobody can read this letter
 LEDGER_DOWN_S = 1.0  # when nothing can be decided, letters wait this long

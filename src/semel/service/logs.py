@@ -180,10 +180,17 @@ def _words(record: logging.LogRecord) -> str:
     words = said
     with suppress(TypeError, ValueError, KeyError):  # a mistake in the program: its words alone are worth reading
         if isinstance(record.args, dict):
-            words = words % {name: shown(str(name), value) for name, value in record.args.items()}
+            words = words % _Named((name, shown(str(name), value)) for name, value in record.args.items())
         elif record.args:
             words = words % tuple(harmless(value) for value in record.args)
     return words.partition("\n")[0] if record.name == "asyncio" else words  # it goes on with how errors see themselves
+
+
+class _Named(dict[str, object]):
+    """Values for `%(name)s`. Logging takes the one dict of "%s" for that too, and so it must not show itself."""
+
+    def __repr__(self) -> str:
+        return f"<dict of {len(self)}>"
 
 
 def _error(record: logging.LogRecord, fields: Fields) -> BaseException | None:

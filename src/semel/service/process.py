@@ -12,7 +12,7 @@ import time
 
 from semel.app import Semel
 from semel.core.breaker import Breaker
-from semel.core.gate import Gate, GatedLedger
+from semel.core.gate import SLOW_IN_A_ROW, Gate, GatedLedger
 from semel.ports import Inbox
 from semel.service import logs, tracing
 from semel.service.answers import Answer, refused
@@ -64,7 +64,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     for handler in app.handlers:
         metrics.handler(handler.name)  # its series exist from now on
     breaker = Breaker(
-        1,
+        SLOW_IN_A_ROW,
         OPEN_S,
         open_max_s=OPEN_MAX_S,
         clock=time.monotonic,

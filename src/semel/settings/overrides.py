@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ from semel.settings.problems import Path, Problem, did_you_mean, quoted
 from semel.settings.references import variables_in
 from semel.settings.schema import Settings
 from semel.settings.secret import Secret
-from semel.settings.shaping import unwrapped
+from semel.settings.shaping import kinds_of, unwrapped
 
 PREFIX = "SEMEL_"
 CONFIG = "SEMEL_CONFIG"  # names the file itself
@@ -80,7 +80,7 @@ def _target(names: list[str], document: dict[str, Any]) -> tuple[Path, Any]:
         bare, _ = unwrapped(kind)
         if isinstance(bare, type) and issubclass(bare, Struct):
             key = name.lower()
-            kind = get_type_hints(bare, include_extras=True).get(key)
+            kind = kinds_of(bare).get(key)
             if kind is None:
                 raise _Unknown
         elif get_origin(bare) is dict:
@@ -158,7 +158,7 @@ def _paths(kind: Any, table: object) -> Iterator[Path]:
     bare, _ = unwrapped(kind)
     inside = table if isinstance(table, dict) else {}
     if isinstance(bare, type) and issubclass(bare, Struct):
-        for key, hint in get_type_hints(bare, include_extras=True).items():
+        for key, hint in kinds_of(bare).items():
             yield from ((key, *rest) for rest in _paths(hint, inside.get(key)))
     elif get_origin(bare) is dict:
         for key in inside:

@@ -27,7 +27,7 @@ _HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
 Seconds = Annotated[float, Meta(ge=0.001, le=CENTURY_S, description="a number of seconds, at least 0.001")]
 LeaseSeconds = Annotated[float, Meta(ge=0.1, le=CENTURY_S, description="a number of seconds, at least 0.1")]
-Whole = Annotated[int, Meta(ge=1, le=2**40)]
+Whole = Annotated[int, Meta(ge=1, le=2**40, description="a whole number, at least 1")]
 Label = Annotated[
     str, Meta(pattern=rf"^{_PLAIN}*\Z", max_length=255, description="a text of at most 255 characters, on one line")
 ]
@@ -77,7 +77,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     read_timeout: Seconds = 10.0  # from the first byte of a request to its last
     idle_timeout: Seconds = 30.0  # of a connection without a request
     connections_max: Whole = 10_000
-    ledger_patience: Seconds = 0.05  # an answer does not wait longer for the ledger: 503
+    ledger_patience: Seconds = 0.05  # a ledger that takes longer is slow: five in a row, and answers are 503 at once
     log: Literal["auto", "console", "json"] = "auto"  # console on a terminal
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -76,10 +77,11 @@ class _Shaper:
     def table(self, kind: type[T], value: Any, path: Path) -> T:
         """A table of the schema. What it does not know, and what it misses, is told."""
         if not isinstance(value, Mapping):
-            expected = f"one table: write [{_dotted(path)}]" if isinstance(value, list) else "a table"
+            doubled = isinstance(value, list) and isinstance(path[-1], str)
+            expected = f"one table: write [{_dotted(path)}]" if doubled else "a table"
             self._wrong(path, f"{named(path)}: expected {expected}, got {_sort(value)}")
             return _hollow(kind)
-        kinds = get_type_hints(kind, include_extras=True)
+        kinds = kinds_of(kind)
         meant = self._unknown_keys(kinds, value, path)
         members: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
@@ -168,6 +170,12 @@ class _Shaper:
 # ------------------------------------------------------------------------------------------------------ the schema
 
 
+@cache
+def kinds_of(table: type[Struct]) -> dict[str, Any]:
+    """The type of each setting of a table."""
+    return get_type_hints(table, include_extras=True)
+
+
 def unwrapped(kind: Any) -> tuple[Any, Meta | None]:
     """The type without `| None` (TOML has no null) and without its annotations."""
     meta = None
@@ -192,7 +200,7 @@ def _extra(meta: Meta | None, name: str) -> bool:
 
 def _hollow(kind: type[T]) -> T:
     """A table in which every needed setting is something empty."""
-    kinds = get_type_hints(kind, include_extras=True)
+    kinds = kinds_of(kind)
     return kind(
         **{field.name: _stand_in(kinds[field.name]) for field in msgspec.structs.fields(kind) if field.required}
     )

@@ -47,6 +47,9 @@ def of_handler(harness: Harness, name: str, text: str, fingerprint: str | None =
 class Clerk(Caller):
     """Laws read better without `await`."""
 
+    def __enter__(self) -> Clerk:
+        return self
+
     @property
     def store(self) -> Store:
         for port in (Inbox, Letters):
@@ -70,7 +73,7 @@ class Clerk(Caller):
     def take_all(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
         return self.run(self.store.take(wanted, lease_ms))
 
-    def take(self, harness: Harness, to: str = "lane", count: int = 1000, lease_ms: int | None = None) -> list[Taken]:
+    def take(self, harness: Harness, to: str = "lane", count: int = 10_000, lease_ms: int | None = None) -> list[Taken]:
         """From one lane of this harness."""
         taken = self.take_all({lane(harness, to): count}, harness.lease_ms if lease_ms is None else lease_ms)
         assert all(one.lane == lane(harness, to) for one in taken)

@@ -258,7 +258,7 @@ class LetterLaws(InboxBinding):
         assert ledger.is_done(claim, b"1")
         _finish(ledger, _taken(ledger, claim))
 
-    # ------------------------------------------------------------------------------------------------ what the inbox gave up
+    # -------------------------------------------------------------------------------------- what the inbox gave up
 
     def test_what_was_given_up_can_be_replayed(self, harness: Harness, ledger: Clerk, other: Clerk) -> None:
         one, two = of_handler(harness, "one", "a", "1"), of_handler(harness, "two", "a", "1")

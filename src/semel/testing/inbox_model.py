@@ -1,0 +1,190 @@
+"""An inbox and its letters as one would explain them: the semantics of `semel.ports` without a store, batches or speed.
+
+It stands beside a `semel.testing.model.Model`, which knows the claims, and like that one it is written from the
+docstrings. An event is told from another by its bytes: every arrival of a test has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from semel.testing.model import Model
+from semel.values.claim import Claim, Lease
+from semel.values.inbox import Acceptance, Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
+from semel.values.outcome import Done, Final, Reject
+
+
+@dataclass(eq=False)
+class Letter:
+    """One accepted event."""
+
+    claims: tuple[Claim, ...]
+    event: bytes
+    lane: str
+    only: str
+    due: int
+    token: int = 0
+    lapses: int = 0
+    in_hands: bool = False
+    comes_from: Record | None = None  # what was replayed: nothing is known of its place in the order
+
+
+@dataclass(eq=False)
+class Record:
+    """How a key ended: by its handler, or given up by the inbox."""
+
+    key: bytes
+    claims: tuple[Claim, ...]
+    reason: str
+    event: bytes
+    at: int
+    until: int
+    letter: Letter | None = None  # given up by the inbox
+    ending: Final | None = None  # settled in the ledger
+    decided: Literal["", "replayed", "discarded"] = ""
+
+
+class InboxModel:
+    """Answers what an inbox must answer."""
+
+    def __init__(self, ledger: Model) -> None:
+        self.ledger = ledger
+        self.letters: list[Letter] = []
+        self.records: list[Record] = []
+        self.answering: dict[bytes, Record] = {}  # for each key the last record of it
+
+    # ------------------------------------------------------------------------------------------------------ accept
+
+    def accept(self, arrival: Arrival, now: int) -> str:
+        """The status. What is accepted is there from now on."""
+        told = [self._standing(claim, now) for claim in arrival.claims]
+        if "conflict" in told:
+            return "conflict"
+        if "" not in told:
+            return "duplicate"
+        self.letters.append(Letter(arrival.claims, arrival.event, arrival.lane, "", now))
+        return "accepted"
+
+    def _standing(self, claim: Claim, now: int) -> str:
+        lives = [life for key in keys(claim) if (life := self.ledger._alive(key, now)) is not None]
+        if any(_differ(life.fingerprint, claim.fingerprint) for life in lives):
+            return "conflict"
+        if any(life.state == "settled" for life in lives):
+            return "settled"
+        same = False
+        for letter, theirs in self._known(claim, now):
+            if _differ(theirs.fingerprint, claim.fingerprint):
+                return "conflict"
+            same = same or (None if letter.comes_from else theirs.order) == claim.order
+        return "known" if same else ""
+
+    def _known(self, claim: Claim, now: int) -> list[tuple[Letter, Claim]]:
+        """The letters that one of this claim's keys is of, each with its own claim on that key."""
+        given_up = [record.letter for record in self.records if record.letter and _answers(record, now)]
+        return [
+            (letter, theirs)
+            for letter in [*self.letters, *given_up]
+            for theirs in letter.claims
+            if set(keys(theirs)) & set(keys(claim))
+        ]
+
+    # --------------------------------------------------------------------------------------------- take and finish
+
+    def due(self, lane: str, now: int) -> list[Letter]:
+        return sorted([one for one in self.letters if one.lane == lane and one.due <= now], key=lambda one: one.due)
+
+    def take(self, letter: Letter, token: int, until: int) -> None:
+        letter.lapses += letter.in_hands
+        letter.in_hands, letter.token, letter.due = True, token, until
+
+    def finish(self, ending: InboxEnding, now: int) -> bool:
+        letter = self._held(ending.taken)
+        if letter is None:
+            return False
+        match ending:
+            case Finished():
+                self.letters.remove(letter)
+            case Postponed(after_ms=after_ms):
+                letter.in_hands, letter.due = False, now + after_ms
+            case GivenUp(reason=reason):
+                self.letters.remove(letter)
+                kept = max(self.kept_ms(claim) for claim in letter.claims)
+                (first, *more) = letter.claims
+                key = b"several" if more else first.digest
+                self.records.append(Record(key, letter.claims, reason, letter.event, now, now + kept, letter))
+        return True
+
+    def _held(self, taken: Taken) -> Letter | None:
+        held = [one for one in self.letters if one.in_hands and (one.token, one.event) == (taken.token, taken.event)]
+        return held[0] if held else None
+
+    @staticmethod
+    def kept_ms(claim: Claim) -> int:
+        return max([claim.retention_ms, *[alias.retention_ms for alias in claim.aliases]])
+
+    # ----------------------------------------------------------------------------------------------------- letters
+
+    def settled(self, lease: Lease, ending: Final, event: bytes, now: int) -> None:
+        """The ledger was told, and said yes."""
+        claim = lease.claim
+        reason = "" if isinstance(ending, Done) else ending.reason
+        record = Record(claim.digest, (claim,), reason, event, now, now + self.kept_ms(claim), ending=ending)
+        self.records.append(record)
+        for key in keys(claim):
+            self.answering[key] = record
+
+    def dead(self) -> list[Record]:
+        return [one for one in self.records if not isinstance(one.ending, Done) and not one.decided]
+
+    def replay(self, key: bytes, now: int) -> bool:
+        record = self._to_decide(key)
+        answering = self.answering.get(key)
+        if record is None or (answering not in (None, record) and answering.until > now):
+            return False
+        record.decided = "replayed"
+        for name in keys(record.claims[0]) if record.letter is None else ():
+            if self.answering.get(name) is record:
+                del self.answering[name]
+            life = self.ledger.lives.get(name)
+            if life is not None and life.state == "settled" and life.ending is record.ending:
+                del self.ledger.lives[name]
+        old = record.letter
+        handler = record.claims[0].handler
+        lane, only = (old.lane, old.only) if old else (handler, handler)
+        comes_from = old.comes_from if old else record
+        self.letters.append(Letter(record.claims, record.event, lane, only, now, comes_from=comes_from))
+        return True
+
+    def discard(self, key: bytes) -> bool:
+        record = self._to_decide(key)
+        if record is not None:
+            record.decided = "discarded"
+        return record is not None
+
+    def _to_decide(self, key: bytes) -> Record | None:
+        open_ones = [record for record in self.dead() if record.key == key]
+        answering = self.answering.get(key)
+        if answering in open_ones:
+            return answering
+        return max(open_ones, key=lambda record: record.at, default=None)
+
+
+def keys(claim: Claim) -> tuple[bytes, ...]:
+    return (claim.digest, *[alias.digest for alias in claim.aliases])
+
+
+def _answers(record: Record, now: int) -> bool:
+    """The inbox still knows it."""
+    return record.decided != "replayed" and record.until > now
+
+
+def _differ(one: bytes | None, other: bytes | None) -> bool:
+    return None not in (one, other) and one != other
+
+
+def outcome_of(acceptance: Acceptance) -> str:
+    return acceptance.status
+
+
+_ = Reject

@@ -1,0 +1,197 @@
+"""Laws of the catalog: what can be seen of a ledger, by whom it is asked for and how."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from semel.ports import STATES, Catalog, Entry
+from semel.testing.harness import Caller, Harness
+from semel.testing.laws.binding import Binding
+from semel.values.claim import Claim
+from semel.values.errors import ConfigError
+from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
+
+ENDINGS: dict[str, Ending | None] = {
+    "leased": None,
+    "waiting": Retry(3600),
+    "done": Done(b"1"),
+    "dead": Reject("no"),
+    "uncertain": Uncertain("?"),
+}
+
+
+class CatalogLaws(Binding):
+    @pytest.mark.parametrize("state", list(ENDINGS))
+    def test_every_state_is_listed_by_its_name_and_among_all(
+        self, harness: Harness, ledger: Caller, other: Caller, state: str
+    ) -> None:
+        claim = harness.claim("a")
+        _bring(ledger, claim, state)
+        for asked in (state, None):
+            (entry,) = _listed(other, harness, asked)
+            assert (entry.key, entry.state, entry.handler) == (claim.digest.hex(), state, claim.handler)
+            assert (entry.text, entry.tenant, entry.attempts) == ("a", claim.tenant, 1)
+            assert entry.event == (b"{}" if state in ("dead", "uncertain") else None)
+            assert entry.result == (b"1" if state == "done" else None)
+            assert entry.reason == {"dead": "no", "uncertain": "?"}.get(state, "")
+            assert (entry.generation, entry.decision) == (1, "")
+        for asked in STATES:
+            assert asked == state or _listed(other, harness, asked) == []
+
+    def test_what_a_handler_returned_nothing_for_is_null(self, harness: Harness, ledger: Caller) -> None:
+        ledger.do(harness.claim("a"))
+        assert [entry.result for entry in _listed(ledger, harness)] == [b"null"]
+
+    @pytest.mark.parametrize("state", list(ENDINGS))
+    def test_a_key_with_aliases_is_one_entry(self, harness: Harness, ledger: Caller, state: str) -> None:
+        claim = harness.claim("a", aliases=["x", "y"])
+        before = _counted(ledger)[state]
+        _bring(ledger, claim, state)
+        assert [entry.key for entry in _listed(ledger, harness, state)] == [claim.digest.hex()]
+        assert _counted(ledger)[state] == before + 1
+
+    def test_a_key_taken_over_under_an_alias_is_one_entry(self, harness: Harness, ledger: Caller) -> None:
+        ledger.grant(harness.claim("a", aliases=["x"]))
+        harness.advance(harness.lease_ms)
+        ledger.grant(harness.claim("b", aliases=["x"]))
+        assert sorted(entry.text for entry in _listed(ledger, harness, "leased")) == ["a", "b"]
+
+    # ------------------------------------------------------------------------------------------------------ filters
+
+    def test_entries_are_chosen_by_handler_and_tenant(self, harness: Harness, ledger: Caller) -> None:
+        for state in ENDINGS:
+            for handler in ("one", "two"):
+                claim = replace(harness.claim(f"{state} {handler}"), handler=handler)
+                _bring(ledger, claim, state)
+                elsewhere = replace(claim, tenant=f"{harness.namespace} 2", digest=harness.digest(f"2 {claim.text}"))
+                _bring(ledger, elsewhere, state)
+        for state in ENDINGS:
+            (entry,) = _listed(ledger, harness, state, handler="two")
+            assert (entry.text, entry.handler) == (f"{state} two", "two")
+            assert len(_listed(ledger, harness, state)) == 2
+        assert len(_listed(ledger, harness, handler="one")) == len(ENDINGS)
+        assert _listed(ledger, harness, handler="tw") == []
+        assert len(_run(ledger, "entries", None, 1000, tenant=f"{harness.namespace} 2")) == 2 * len(ENDINGS)
+        assert _run(ledger, "entries", None, 1000, tenant=f"{harness.namespace} 3") == []
+
+    def test_entries_are_chosen_by_a_part_of_their_reason_in_any_case_of_letters(
+        self, harness: Harness, ledger: Caller
+    ) -> None:
+        reasons = ["HTTP 503 from Köln", "100% sure", "http 404 from KÖLN"]
+        for at, reason in enumerate(reasons):
+            ledger.settle(ledger.grant(harness.claim(f"dead {at}")), Reject(reason), b"{}")
+        ledger.settle(ledger.grant(harness.claim("parked")), Uncertain("http timeout"), b"{}")
+        _bring(ledger, harness.claim("leased"), "leased")
+        ledger.do(harness.claim("done"), b'"http"')
+        assert {entry.reason for entry in _listed(ledger, harness, "dead", reason="HTTP")} == {reasons[0], reasons[2]}
+        assert len(_listed(ledger, harness, "dead", reason="köln")) == 2
+        assert [entry.reason for entry in _listed(ledger, harness, reason="% S")] == ["100% sure"]
+        assert len(_listed(ledger, harness, reason="http")) == 3
+        assert _listed(ledger, harness, "dead", reason="%") == _listed(ledger, harness, "dead", reason="100%")
+        assert _listed(ledger, harness, reason="_") == []
+
+    def test_entries_are_chosen_by_time(self, harness: Harness, ledger: Caller) -> None:
+        for state in ENDINGS:
+            for name in ("before", "after"):
+                _bring(ledger, harness.claim(f"{state} {name}"), state)
+                harness.advance(harness.unit_ms)
+        for state in ENDINGS:
+            after, before = _listed(ledger, harness, state)
+            assert (after.text, before.text) == (f"{state} after", f"{state} before")
+            assert _listed(ledger, harness, state, since_ms=after.at_ms) == [after]
+            assert _listed(ledger, harness, state, since_ms=after.at_ms + 1) == []
+            assert _listed(ledger, harness, state, until_ms=after.at_ms) == [before]
+            assert _listed(ledger, harness, state, since_ms=before.at_ms, until_ms=before.at_ms + 1) == [before]
+
+    def test_a_state_that_is_none_is_an_error(self, ledger: Caller) -> None:
+        for state in ("deaad", "", "replayed"):
+            with pytest.raises(ConfigError, match="expected one of"):
+                _run(ledger, "entries", state)
+
+    # -------------------------------------------------------------------------------------------------- newest first
+
+    def test_the_newest_of_all_come_first_and_no_more_than_asked_for(self, harness: Harness, ledger: Caller) -> None:
+        texts: list[str] = []
+        for turn in range(3):
+            for state in ENDINGS:
+                texts.insert(0, f"{state} {turn}")
+                _bring(ledger, harness.claim(texts[0]), state)
+                harness.advance(2)
+        assert [entry.text for entry in _listed(ledger, harness)] == texts
+        for limit in (1, 4, 7):
+            listed = _run(ledger, "entries", None, limit, tenant=harness.namespace)
+            assert [entry.text for entry in listed] == texts[:limit]
+        assert _run(ledger, "entries", None, 0) == _run(ledger, "entries", "done", -1) == []
+
+    @pytest.mark.parametrize("ending", [Done(), Reject("no"), Uncertain("?")], ids=["done", "dead", "uncertain"])
+    def test_what_ended_last_comes_first_whenever_it_began(
+        self, harness: Harness, ledger: Caller, ending: Ending
+    ) -> None:
+        slow = ledger.grant(harness.claim("slow"))
+        for at in range(5):
+            ledger.settle(ledger.grant(harness.claim(f"key {at}")), ending, b"{}")
+        harness.advance(2)
+        ledger.settle(slow, ending, b"{}")
+        (newest,) = _run(ledger, "entries", None, 1, tenant=harness.namespace)
+        assert newest.text == "slow"
+
+    # ------------------------------------------------------------------------------------------ counts and history
+
+    def test_counts_are_those_of_the_entries(self, harness: Harness, ledger: Caller) -> None:
+        before = _counted(ledger)
+        assert list(before) == list(STATES)
+        for number, state in enumerate(ENDINGS, 1):
+            for at in range(number):
+                _bring(ledger, harness.claim(f"{state} {at}"), state)
+        after = _counted(ledger)
+        grown = {state: after[state] - before[state] for state in STATES}
+        assert grown == {"accepted": 0} | {state: number for number, state in enumerate(ENDINGS, 1)}
+        assert all(len(_listed(ledger, harness, state)) == grown[state] for state in STATES)
+
+    @pytest.mark.parametrize("state", list(ENDINGS))
+    def test_the_history_of_a_key_begins_with_its_present_state(
+        self, harness: Harness, ledger: Caller, other: Caller, state: str
+    ) -> None:
+        claim = harness.claim("a")
+        key = claim.digest.hex()
+        assert _run(ledger, "history", key) == []
+        _bring(ledger, claim, state)
+        _bring(ledger, harness.claim("b"), state)
+        assert _run(other, "history", key) == _run(other, "history", key.upper())
+        (entry,) = _run(other, "history", key)
+        assert entry == next(one for one in _listed(ledger, harness, state) if one.text == "a")
+
+    @pytest.mark.parametrize("key", ["", "nonsense", "abc", "zz" * 16, "00" * 15, "00" * 17])
+    def test_the_history_of_what_is_no_key_is_an_error(self, ledger: Caller, key: str) -> None:
+        with pytest.raises(ConfigError, match="hexadecimal"):
+            _run(ledger, "history", key)
+
+
+def _bring(ledger: Caller, claim: Claim, state: str) -> None:
+    """A key to a state."""
+    granted = ledger.grant(claim)
+    ending = ENDINGS[state]
+    if ending is not None:
+        event = b"{}" if isinstance(ending, Reject | Uncertain) else None
+        assert ledger.settle(granted, ending, event) is True
+
+
+def _run(ledger: Caller, method: str, *asked: Any, **filters: Any) -> Any:
+    catalog: Catalog = ledger.ledger  # type: ignore[assignment] # every ledger has one
+    work: Coroutine[Any, Any, Any] = getattr(catalog, method)(*asked, **filters)
+    return ledger.run(work)
+
+
+def _listed(ledger: Caller, harness: Harness, state: str | None = None, **filters: Any) -> list[Entry]:
+    """What this harness has put there: stores may be shared."""
+    listed: list[Entry] = _run(ledger, "entries", state, 100_000, **{"tenant": harness.namespace, **filters})
+    return listed
+
+
+def _counted(ledger: Caller) -> dict[str, int]:
+    counted: dict[str, int] = _run(ledger, "counts")
+    return counted

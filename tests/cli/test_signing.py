@@ -1,0 +1,111 @@
+"""What the storm signs is what the senders sign: against values worked out by hand, and against our verifiers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.cli.signing import Scheme, signer
+from semel.values.errors import ConfigError
+from semel.wiring import verifier
+
+BODY = b'{"id":"1","text":"caf\xc3\xa9"}'
+KEY = b64encode(b"0123456789abcdef0123456789abcdef").decode()
+
+
+def fields(signed: bytes) -> dict[bytes, bytes]:
+    lines = signed.split(b"\r\n")
+    assert lines.pop() == b""
+    return {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
+
+
+def sign(scheme: Scheme | None, secret: str, header: str = "") -> dict[bytes, bytes]:
+    return fields(signer(scheme, secret, header)(BODY, lambda: "msg_1"))
+
+
+def test_nothing_is_sent_along_without_a_scheme() -> None:
+    assert signer(None, "")(BODY, lambda: "x") == b""
+
+
+def test_genesys_signs_in_base64_and_others_in_hex() -> None:
+    mac = hmac.new(b"shh", BODY, hashlib.sha256)
+    assert sign("genesys", "shh") == {b"x-hub-signature-256": b"sha256=" + b64encode(mac.digest())}
+    assert sign("hmac-hex", "shh") == {b"x-hub-signature-256": b"sha256=" + mac.hexdigest().encode()}
+
+
+def test_a_known_vector_of_genesys() -> None:
+    """HMAC-SHA256 of RFC 4231, test case 2."""
+    signed = signer("genesys", "Jefe")(b"what do ya want for nothing?", lambda: "")
+    digest = bytes.fromhex("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843")
+    assert signed == b"X-Hub-Signature-256: sha256=" + b64encode(digest) + b"\r\n"
+
+
+def test_standard_webhooks_sign_the_id_the_time_and_the_body() -> None:
+    found = sign("standard-webhooks", f"whsec_{KEY}")
+    assert found[b"webhook-id"] == b"msg_1"
+    assert abs(int(found[b"webhook-timestamp"]) - time.time()) < 60
+    content = b"msg_1." + found[b"webhook-timestamp"] + b"." + BODY
+    mac = hmac.new(b64decode(KEY), content, hashlib.sha256).digest()
+    assert found[b"webhook-signature"] == b"v1," + b64encode(mac)
+
+
+def test_a_static_header_has_a_name_of_its_own_or_the_usual_one() -> None:
+    assert sign("header", "token") == {b"x-api-key": b"token"}
+    assert sign("header", "Bearer token", "Authorization") == {b"authorization": b"Bearer token"}
+    assert sign("basic", "anna:secret") == {b"authorization": b"Basic YW5uYTpzZWNyZXQ="}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret", "header", "verified_with"),
+    [
+        ("genesys", "shh", "", {}),
+        ("standard-webhooks", f"whsec_{KEY}", "", {}),
+        ("hmac-hex", "shh", "", {}),
+        ("hmac-hex", "shh", "X-Signature", {"header": "X-Signature"}),
+        ("header", "shh", "", {}),
+        ("basic", "anna:shh", "", {"username": "anna", "secrets": ["shh"]}),
+    ],
+)
+def test_our_own_verifiers_are_satisfied(
+    scheme: Scheme, secret: str, header: str, verified_with: dict[str, Any]
+) -> None:
+    verify = verifier(scheme, **{"secrets": [secret], **verified_with}).verify
+    signed = sign(scheme, secret, header)
+    assert asyncio.run(verify(signed, BODY)) is True
+    other = {name: value if name == b"webhook-id" else value + b"x" for name, value in signed.items()}
+    assert asyncio.run(verify(other, BODY)) is False
+
+
+def test_a_secret_can_be_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_SECRET", "shh")
+    (tmp_path / "secret").write_text("shh\n")
+    assert sign("genesys", "env:THE_SECRET") == sign("genesys", f"file:{tmp_path}/secret") == sign("genesys", "shh")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "secret", "header", "said"),
+    [
+        (None, "x", "", "need a --scheme"),
+        ("genesys", "", "", "a scheme needs one"),
+        ("genesys", "env:NO_SUCH_VARIABLE", "", "env:NO_SUCH_VARIABLE"),
+        ("genesys", "file:/no/such/file", "", "No such file"),
+        ("genesys", "x", "X-Other", "has its own"),
+        ("standard-webhooks", "not base64!", "", "base64"),
+        ("basic", "nocolon", "", "user:password"),
+        ("header", "x", "Bad Name", "no name of a header"),
+        ("header", "two\r\nlines", "", "printable"),
+    ],
+)
+def test_what_cannot_sign_is_told_without_showing_the_secret(
+    scheme: Scheme | None, secret: str, header: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        signer(scheme, secret, header)
+    assert len(secret) < 2 or secret.startswith(("env:", "file:")) or secret not in str(error.value)

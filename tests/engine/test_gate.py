@@ -1,0 +1,170 @@
+"""The gate before the store: slow is told from stuck, nobody waits for long, and nothing is lost by impatience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.engine.apps import app_on, both_ledgers, message
+
+from semel import LedgerUnavailable
+from semel.app import Message, to_bytes
+from semel.core.breaker import Breaker, State
+from semel.core.gate import SLOW_IN_A_ROW, STUCK, Gate, GatedLedger
+from semel.core.planning import Plan
+from semel.ports import Ledger
+from semel.values.claim import Busy, Claim, Granted, Verdict
+
+PATIENCE_S = 0.05
+
+
+class Store:
+    """Answers after a while, which a test sets."""
+
+    def __init__(self) -> None:
+        self.takes_s = 0.0
+        self.asked = 0
+
+    async def __call__(self) -> str:
+        self.asked += 1
+        await asyncio.sleep(self.takes_s)
+        return "answer"
+
+
+def gate() -> tuple[Gate, Breaker, list[State]]:
+    moves: list[State] = []
+    loop = asyncio.get_running_loop()
+    breaker = Breaker(SLOW_IN_A_ROW, 0.2, clock=loop.time, random=lambda: 0.0, moved=moves.append)
+    return Gate(breaker, PATIENCE_S), breaker, moves
+
+
+async def refused(asked: Awaitable[str]) -> bool:
+    try:
+        await asked
+    except LedgerUnavailable:
+        return True
+    return False
+
+
+def test_slow_round_trips_are_waited_for_until_there_are_several_in_a_row() -> None:
+    async def story() -> None:
+        through, _, moves = gate()
+        store = Store()
+        store.takes_s = 3 * PATIENCE_S
+        for _ in range(SLOW_IN_A_ROW):
+            assert await through.ask(store) == "answer"
+        assert moves == ["open"]
+        assert await refused(through.ask(store))
+        assert store.asked == SLOW_IN_A_ROW  # it was not even asked
+
+    asyncio.run(story())
+
+
+def test_a_quick_one_between_slow_ones_is_reason_enough_to_go_on() -> None:
+    async def story() -> None:
+        through, _, moves = gate()
+        store = Store()
+        for takes_s in (2 * PATIENCE_S, 2 * PATIENCE_S, 0.0) * 3:
+            store.takes_s = takes_s
+            assert await through.ask(store) == "answer"
+        assert moves == []
+
+    asyncio.run(story())
+
+
+def test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once() -> None:
+    async def story() -> None:
+        through, _, moves = gate()
+        store = Store()
+        store.takes_s = 60
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        assert await refused(through.ask(store))
+        assert STUCK * PATIENCE_S * 0.9 < loop.time() - begun < 30
+        assert moves == ["open"]
+        begun = loop.time()
+        assert all([await refused(through.ask(store)) for _ in range(100)])
+        assert loop.time() - begun < 5
+        assert store.asked == 1
+
+    asyncio.run(story())
+
+
+def test_a_probe_that_is_slow_keeps_it_open_and_a_quick_one_closes_it() -> None:
+    async def story() -> None:
+        through, breaker, moves = gate()
+        store = Store()
+        store.takes_s = 60
+        await refused(through.ask(store))
+        await asyncio.sleep(breaker.ready_in_s() + 0.01)
+        assert await refused(through.ask(store))  # the probe: it has our patience and no more
+        store.takes_s = 0
+        assert await refused(through.ask(store))
+        await asyncio.sleep(breaker.ready_in_s() + 0.01)
+        assert await through.ask(store) == "answer"
+        assert moves == ["open", "half-open", "open", "half-open", "closed"]
+
+    asyncio.run(story())
+
+
+def test_an_error_of_the_store_opens_it_and_another_error_does_not() -> None:
+    async def story() -> None:
+        through, _, moves = gate()
+
+        def raising(error: Exception) -> Callable[[], Awaitable[str]]:
+            async def call() -> str:
+                raise error
+
+            return call
+
+        for _ in range(10):
+            with pytest.raises(ValueError, match="a bug"):
+                await through.ask(raising(ValueError("a bug")))
+        assert moves == []
+        with pytest.raises(LedgerUnavailable, match="disk"):
+            await through.ask(raising(LedgerUnavailable("disk")))
+        assert moves == ["open"]
+
+    asyncio.run(story())
+
+
+@both_ledgers
+def test_a_lease_that_comes_too_late_goes_back_unused(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+            app.on("**", name="h")(lambda event, ctx: None)
+            through, _, _ = gate()
+            slow = Slow(app.ledger)
+            plan = app.planner.plan(Message(to_bytes(message("1"))))
+            assert isinstance(plan, Plan)
+            with pytest.raises(LedgerUnavailable, match="stuck"):
+                await GatedLedger(slow, through, None).claim(list(plan.claims))
+            assert isinstance((await app.ledger.claim(plan.claims))[0], Busy)  # it was granted, and nobody knows
+            slow.go.set()
+            verdict: Verdict | None = None
+            for _ in range(500):
+                await asyncio.sleep(0.01)
+                (verdict,) = await app.ledger.claim(plan.claims)
+                if isinstance(verdict, Granted):
+                    break
+            assert isinstance(verdict, Granted)
+            assert (verdict.attempt, verdict.takeover) == (1, False)
+
+    asyncio.run(story())
+
+
+class Slow:
+    """A ledger whose claims are answered when the test says so."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.traits = ledger.traits
+        self.go = asyncio.Event()
+        self.settle, self.renew, self.purge, self.close = ledger.settle, ledger.renew, ledger.purge, ledger.close
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        verdicts = await self._ledger.claim(claims)
+        await self.go.wait()
+        return verdicts

@@ -1,0 +1,243 @@
+"""What doctor thinks of settings: one finding when all is well, and what to change when it is not."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from semel import Semel
+from semel.ports import Traits
+from semel.settings.checking import Finding, RouteFacts, check, errors, facts_of, refuse, span
+from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
+from semel.settings.secret import Secret
+from semel.settings.topics import misspelt
+from semel.values.errors import ConfigError
+
+SQLITE = Traits("SQLite", durable=True, transactional=True)
+MEMORY = Traits("memory", durable=False, transactional=False)
+DAY = 86_400.0
+FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * DAY, window_s=900.0)
+TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
+LONG = Secret("a secret of some length", "env:LONG")
+VERIFIED = Verify(scheme="genesys", secrets=[LONG])
+CHECKS = (
+    "routes timeout retention window destination drain inline durability access secrets fail-open".split()  # noqa: SIM905
+)
+
+
+def found(settings: Settings, *routes: RouteFacts, traits: Traits = SQLITE) -> list[Finding]:
+    """What is not well."""
+    return [one for one in check(settings, routes or [FACTS], traits) if one.level != "ok"]
+
+
+def only(settings: Settings, *routes: RouteFacts, traits: Traits = SQLITE) -> Finding:
+    (finding,) = found(settings, *routes, traits=traits)
+    assert finding.change
+    return finding
+
+
+def test_every_check_says_that_all_is_well() -> None:
+    findings = check(Settings(), [FACTS], SQLITE)
+    assert [finding.check for finding in findings] == CHECKS
+    assert {finding.level for finding in findings} == {"ok"}
+    refuse(findings)
+
+
+@pytest.mark.parametrize(("timeout_s", "bad"), [(24.9, False), (25.0, True), (60.0, True), (None, False)])
+def test_a_timeout_is_under_its_lease(timeout_s: float | None, bad: bool) -> None:
+    findings = found(Settings(server=Server(drain=100)), replace(FACTS, timeout_s=timeout_s))
+    assert [one.level for one in findings if one.check == "timeout"] == ["error"] * bad
+
+
+def test_a_timeout_over_its_lease_says_what_to_change() -> None:
+    finding = only(Settings(server=Server(drain=60)), replace(FACTS, timeout_s=60.0))
+    assert (finding.level, finding.check) == ("error", "timeout")
+    assert finding.what == "route a: a run may take 1 min, and its lease is 25 s"
+    assert finding.change == "set timeout below 25 s, or a longer lease"
+
+
+@pytest.mark.parametrize(("retention_s", "bad"), [(38 * DAY, False), (38 * DAY - 1, True), (60.0, True)])
+def test_retention_outlives_two_redelivery_windows(retention_s: float, bad: bool) -> None:
+    findings = found(Settings(), replace(FACTS, retention_s=retention_s))
+    assert [(one.level, one.check) for one in findings] == [("error", "retention")] * bad
+    if bad:
+        assert "set retention to 3.2832e+06 (38 d) or more" in findings[0].change
+
+
+def test_a_shorter_redelivery_allows_a_shorter_retention() -> None:
+    assert found(Settings(redelivery=DAY), replace(FACTS, retention_s=2 * DAY)) == []
+
+
+def test_a_key_window_that_no_crash_survives_is_an_error() -> None:
+    finding = only(Settings(), replace(FACTS, effect="keyed", window_s=30.0))
+    assert (finding.level, finding.check) == ("error", "window")
+    assert found(Settings(), replace(FACTS, effect="retry", window_s=30.0)) == []
+
+
+def test_a_key_window_that_the_retries_outlast_is_a_warning() -> None:
+    keyed = replace(FACTS, effect="keyed")
+    assert found(Settings(), keyed) == []
+    finding = only(Settings(), replace(keyed, max_attempts=20))
+    assert (finding.level, finding.check) == ("warning", "window")
+    assert only(Settings(), replace(keyed, max_attempts=2**40)) is not None  # nobody counts to it
+
+
+@pytest.mark.parametrize(("timeout", "level"), [(10.0, []), (19.9, []), (20.0, ["error"]), (30.0, ["error"])])
+def test_a_destination_is_given_up_before_its_route(timeout: float, level: list[str]) -> None:
+    crm = {"crm": Destination(url="https://crm.example/", timeout=timeout)}
+    settings = Settings(destinations=crm, routes=[Route(name="a", topics=["**"], forward="crm")])
+    assert [one.level for one in found(settings)] == level
+
+
+def test_a_url_of_a_route_is_a_destination_too_and_only_its_host_is_shown() -> None:
+    route = Route(name="a", topics=["**"], forward="https://crm.example/hook/k3y?token=k3y")
+    finding = only(Settings(routes=[route]), replace(FACTS, timeout_s=5.0))
+    assert (finding.level, finding.check) == ("error", "destination")
+    assert "https://crm.example may take 10 s" in finding.what
+    assert "k3y" not in finding.what + finding.change
+
+
+def test_a_destination_that_nobody_uses_is_a_warning() -> None:
+    finding = only(Settings(destinations={"crm": Destination(url="https://crm.example/")}))
+    assert (finding.level, finding.what) == ("warning", "destination crm: no route forwards to it")
+
+
+def test_a_drain_that_cuts_a_handler_is_a_warning() -> None:
+    finding = only(Settings(server=Server(drain=10)))
+    assert (finding.level, finding.check) == ("warning", "drain")
+    endless = only(Settings(), replace(FACTS, timeout_s=None))
+    assert "as long as it likes" in endless.what
+
+
+@pytest.mark.parametrize(("scheme", "waits"), [("genesys", 10), ("header", 5), ("basic", 5)])
+def test_an_inline_handler_that_outlasts_its_sender_is_a_warning(scheme: str, waits: int) -> None:
+    verify = Verify(scheme=scheme, secrets=[LONG])  # type: ignore[arg-type]
+    finding = only(Settings(endpoints=[Endpoint(mode="inline", verify=verify)]))
+    assert (finding.level, finding.check) == ("warning", "inline")
+    assert f"gives up after {waits} s" in finding.what
+    assert found(Settings(endpoints=[Endpoint(mode="inbox", verify=verify)])) == []
+    assert found(Settings(endpoints=[Endpoint(mode="inline", verify=verify)]), replace(FACTS, timeout_s=waits)) == []
+
+
+def test_an_inbox_needs_a_store_that_lasts() -> None:
+    finding = only(Settings(), traits=MEMORY)
+    assert (finding.level, finding.check) == ("error", "durability")
+    inline = only(Settings(endpoints=[Endpoint(mode="inline")]), traits=MEMORY)
+    assert inline.level == "warning"
+
+
+def test_workers_need_a_store_that_they_share() -> None:
+    settings = Settings(server=Server(workers=2), endpoints=[Endpoint(mode="inline")])
+    assert [one.level for one in found(settings, traits=MEMORY)] == ["warning", "error"]
+
+
+def test_what_weakens_the_store_is_a_warning() -> None:
+    finding = only(Settings(), traits=replace(SQLITE, caveat="synchronous=normal may forget on power loss"))
+    assert (finding.level, finding.what) == ("warning", "SQLite: synchronous=normal may forget on power loss")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "semel.internal", "::ffff:10.0.0.1"])
+def test_what_other_machines_reach_asks_for_tokens_and_verification(host: str) -> None:
+    server = Server(host=host)
+    assert [one.level for one in found(Settings(server=server))] == ["error", "error"]
+    assert [one.level for one in found(Settings(server=server, tokens=[TOKEN]))] == ["error"]
+    closed = Settings(server=server, tokens=[TOKEN], endpoints=[Endpoint(verify=VERIFIED)])
+    assert found(closed) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST", "::ffff:127.0.0.1"])
+def test_what_only_this_machine_reaches_asks_for_nothing(host: str) -> None:
+    assert found(Settings(server=Server(host=host))) == []
+
+
+def test_an_open_door_may_be_left_open_on_purpose() -> None:
+    settings = Settings(
+        server=Server(host="0.0.0.0"), tokens=[TOKEN], endpoints=[Endpoint(verify=Verify(scheme="none"))]
+    )
+    finding = only(settings)
+    assert (finding.level, finding.check) == ("warning", "access")
+
+
+@pytest.mark.parametrize(
+    ("url", "header", "reference", "warned"),
+    [
+        ("http://crm.example/", "X-Token", "env:T", True),
+        ("HTTP://crm.example/", "authorization", "", True),
+        ("http://crm.example/", "X-Source", "", False),
+        ("https://crm.example/", "X-Token", "env:T", False),
+        ("http://127.0.0.1:9/", "X-Token", "env:T", False),
+    ],
+)
+def test_a_secret_in_the_clear_is_a_warning(url: str, header: str, reference: str, warned: bool) -> None:
+    crm = Destination(url=url, headers={header: Secret("t0ken-t0ken-t0ken", reference)})
+    settings = Settings(destinations={"crm": crm}, routes=[Route(name="a", topics=["**"], forward="crm")])
+    findings = found(settings)
+    assert [(one.level, one.check) for one in findings] == [("warning", "secrets")] * warned
+    assert "t0ken" not in str(findings)
+
+
+def test_a_short_secret_is_a_warning_that_does_not_show_it() -> None:
+    verify = Verify(scheme="genesys", secrets=[LONG, Secret("hunter2", "file:pw")])
+    finding = only(Settings(endpoints=[Endpoint(verify=verify)]))
+    assert finding.what == "endpoint /events: file:pw has less than 16 characters"
+
+
+def test_acting_without_the_ledger_is_a_warning_that_it_may_double() -> None:
+    route = Route(name="a", topics=["**"], console=True, fail_open=True)
+    finding = only(Settings(routes=[route], endpoints=[Endpoint(mode="inline")]))
+    assert (finding.level, finding.check) == ("warning", "fail-open")
+    assert "may act twice" in finding.what
+
+
+def test_nothing_to_do_is_a_warning() -> None:
+    (finding,) = [one for one in check(Settings(), [], SQLITE) if one.level != "ok"]
+    assert (finding.level, finding.check) == ("warning", "routes")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("v2.detail.event.conversation.*.acw", "v2.detail.events.conversation.*.acw"),
+        ("v2.details.events.conversation.**", "v2.detail.events.conversation.**"),
+        ("v2.user.*.presence", "v2.users.*.presence"),
+        ("V2.users.*.presence", "v2.users.*.presence"),
+        ("v2.detail.events.conversation.*.customer.end", ""),
+        ("v2.routing.queues.*.users", ""),
+        ("v2.something.else", ""),
+        ("interaction.created", ""),
+        ("**", ""),
+        ("v2.**", ""),
+        ("v2.*.events.conversation.x", ""),
+        ("json", ""),
+    ],
+)
+def test_a_misspelt_topic_is_a_warning(pattern: str, meant: str) -> None:
+    assert misspelt(pattern) == meant
+    findings = found(Settings(), replace(FACTS, patterns=(pattern,)))
+    assert [finding.change for finding in findings] == [f'did you mean "{meant}"?'] * bool(meant)
+
+
+def test_an_error_is_refused_with_what_to_change() -> None:
+    findings = check(Settings(server=Server(host="0.0.0.0")), [FACTS], SQLITE)
+    assert len(errors(findings)) == 2
+    with pytest.raises(ConfigError) as raised:
+        refuse(findings)
+    for finding in errors(findings):
+        assert f"{finding.what}: {finding.change}" in str(raised.value)
+
+
+def test_facts_come_from_handlers_whoever_registered_them() -> None:
+    app = Semel("memory://")
+
+    @app.on("a.*", "b", effect="keyed", window=60, timeout=None, lease=5, retention=7, max_attempts=3, name="x")
+    async def handle(event: object, ctx: object) -> None: ...
+
+    assert facts_of(app.handlers) == [RouteFacts("x", "keyed", None, 5.0, 7.0, 60.0, 3, ("a.*", "b"))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.05, "0.05 s"), (25.0, "25 s"), (90.0, "90 s"), (900.0, "15 min"), (7200, "2 h"), (DAY, "1 d")],
+)
+def test_times_are_written_for_people(seconds: float, text: str) -> None:
+    assert span(seconds) == text

@@ -1,0 +1,125 @@
+"""The file that `semel init` writes: it can be used as it stands, and names every setting."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import msgspec
+import pytest
+import typer
+from msgspec import NODEFAULT, Struct
+from typer.testing import CliRunner
+
+from semel.cli import init
+from semel.cli.doctor import examine
+from semel.cli.init import starter, write
+from semel.settings.loading import load
+from semel.settings.schema import Route, Settings
+from semel.settings.secret import Secret
+from semel.settings.shaping import kinds_of, unwrapped
+from semel.values.errors import ConfigError
+
+SETTING = re.compile(r"^#(?=\[|[a-z_]+ = )", re.MULTILINE)
+SECRETS = {"GENESYS_SECRET": "a secret of some length", "CRM_TOKEN": "t0ken"}
+EXAMPLES = {"id_path", "type_path", "body_max", "timeout", "verify", "forward"}  # where there is no default to show
+
+
+def uncommented() -> str:
+    return SETTING.sub("", starter())
+
+
+def test_as_it_stands_it_has_sqlite_and_a_route_to_the_console(tmp_path: Path) -> None:
+    path = tmp_path / "semel.toml"
+    write(path)
+    demonstration = Route(name="demonstration", topics=["**"], console=True)
+    assert load(path, {}) == Settings(ledger="sqlite:///semel.db", routes=[demonstration])
+
+
+def test_as_it_stands_doctor_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("semel.toml"))
+    found = examine(None, None)
+    assert [finding for finding in found.findings if finding.level != "ok"] == []
+    assert [promise.handler for promise in found.guarantees] == ["demonstration"]
+
+
+def test_with_every_sign_taken_away_it_can_be_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "semel.toml"
+    path.write_text(uncommented(), "utf-8")
+    settings = load(path, SECRETS)
+    assert settings.routes[1].forward == "crm"
+    assert settings.destinations["crm"].headers["authorization"] == Secret("Bearer t0ken")
+
+
+def test_every_setting_is_named_with_its_default() -> None:
+    document = tomllib.loads(uncommented())
+    compare(Settings, document, "")
+
+
+def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
+    """Every name of the schema stands in the table, with the schema's default where it has one."""
+    assert set(table) == set(kind.__struct_fields__), at
+    for field in msgspec.structs.fields(kind):
+        here, value = f"{at}.{field.name}", table[field.name]
+        bare, _ = unwrapped(kinds_of(kind)[field.name])
+        inner, _ = unwrapped(get_args(bare)[-1]) if get_args(bare) else (bare, None)
+        if isinstance(inner, type) and issubclass(inner, Struct):
+            one = value if get_origin(bare) is None else value[-1] if get_origin(bare) is list else value["crm"]
+            compare(inner, one, here)
+        elif field.name not in EXAMPLES and not field.required and inner is not Secret:
+            default = field.default if field.default is not NODEFAULT else field.default_factory()
+            assert value == default, here
+
+
+def test_only_what_has_no_default_is_an_example() -> None:
+    """The list above holds no more than it must."""
+    without = {
+        field.name
+        for kind in (Settings, *(type(one) for one in (Settings().endpoints[0], Route(name="x", topics=["y"]))))
+        for field in msgspec.structs.fields(kind)
+        if field.default is None
+    }
+    assert without | {"forward"} == EXAMPLES
+
+
+def test_every_line_is_a_sentence_a_setting_or_nothing() -> None:
+    for line in starter().splitlines():
+        assert re.match(r"^($|# |#$|#?\[|#?[a-z_]+ = )", line), line
+        assert len(line) <= 125, line
+
+
+def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "semel.toml"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match=r"exists already: name another file, or say --force"):
+        write(path)
+    assert path.read_text() == "mine"
+    write(path, force=True)
+    assert path.read_text("utf-8") == starter()
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "such" / "folder.toml", tmp_path):
+        with pytest.raises(ConfigError, match=r"cannot be written|exists already"):
+            write(path)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write(tmp_path, force=True)
+
+
+def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    init.register(app)
+    ended = CliRunner().invoke(app, ["init"])
+    assert (ended.exit_code, ended.output) == (
+        0,
+        "Wrote semel.toml. Look at it, then try: semel doctor && semel run\n",
+    )
+    ended = CliRunner().invoke(app, ["init", "other.toml"])
+    assert "semel doctor -c other.toml && semel run -c other.toml" in ended.output
+    assert Path("other.toml").read_text("utf-8") == starter()
+    assert isinstance(CliRunner().invoke(app, ["init"]).exception, ConfigError)
