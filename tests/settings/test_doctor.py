@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from rich.console import Console
 from tests.settings.writing import ROUTE, write
 from typer.testing import CliRunner, Result
 
-from semel.cli import doctor
-from semel.cli.doctor import Reach, Report, as_json, diagnose, report, show
+from semel.cli import doctor, doctor_view
+from semel.cli.doctor_view import Reach, Report, as_json, diagnose, report, show
 from semel.ports import Traits
 from semel.settings.checking import Finding, RouteFacts
 from semel.settings.schema import Destination, Settings
@@ -107,7 +108,7 @@ def test_every_destination_is_tried_and_a_reason_is_an_error() -> None:
 
 
 def test_a_destination_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "REACH_S", 0.01)
+    monkeypatch.setattr(doctor_view, "REACH_S", 0.01)
 
     async def endless() -> str | None:
         await asyncio.Event().wait()
@@ -165,6 +166,7 @@ def run(*arguments: str, **environ: str) -> Result:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the folder is put there
     return tmp_path
 
 

@@ -84,6 +84,34 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.toml", {})
 
 
+def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that failed must not mean the defaults."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "semel.toml").symlink_to("nowhere.toml")
+    with pytest.raises(SettingsError, match=r"semel.toml: there is no such file"):
+        load(None, {})
+
+
+def test_no_error_has_anything_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    escape = "\\u001b[31m"
+    text = f"""
+        "{escape}" = 1
+        [destinations."{escape}"]
+        headers = {{ "{escape}" = 5 }}
+        url = "{escape}"
+        [[routes]]
+        name = "{escape}"
+        topics = ["a..{escape}"]
+        forward = "{escape}"
+        key = "{escape}"
+        [[endpoints]]
+        path = "{escape}"
+    """
+    lines = told(tmp_path, text)
+    assert len(lines) >= 8
+    assert all(line.isprintable() for line in lines), lines
+
+
 def test_a_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="this is a folder; name a file in it"):
         load(tmp_path, {})

@@ -6,6 +6,7 @@ Pure: it looks at plain facts and answers with findings. `semel run` does not st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -126,7 +127,7 @@ def _retention(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Fin
                 f"route {route.name}: keys are kept for {span(route.retention_s)}, and an event may come again for "
                 f"{span(settings.redelivery)}: a late copy would act again"
             )
-            change = f"set retention to {least:g} ({span(least)}) or more, or redelivery to what your sources do"
+            change = f"set retention to {ceil(least)} ({span(least)}) or more, or redelivery to what your sources do"
             yield Finding("error", what, change)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
         return path
     if environ.get(CONFIG):
         return Path(environ[CONFIG])
-    return Path(FILE) if Path(FILE).exists() else None
+    return Path(FILE) if os.path.lexists(FILE) else None  # a link that leads nowhere is a mistake, not the defaults
 
 
 def _read(file: Path) -> str:

@@ -46,7 +46,7 @@ def table_of(path: Path, document: Mapping[str, Any]) -> str:
         case ("server", _, *_):
             return "[server]"
         case ("destinations", str(name), *_):
-            return f"[destinations.{name if name.isprintable() else quoted(name)}]"
+            return f"[destinations.{plain(name)}]"
         case (("endpoints" | "routes" | "tokens") as array, int(index), *rest):
             member = document[array][index]
             own = member.get(_ARRAYS[array]) if isinstance(member, Mapping) else None
@@ -59,4 +59,9 @@ def named(path: Path) -> str:
     """The setting as it is called inside its table: topics[1], headers.x-api-key."""
     inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations") else path
     inside = inside[1:] if len(inside) > 1 and inside[0] in ("server", "verify") else inside
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inside).lstrip(".")
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in inside).lstrip(".")
+
+
+def plain(name: str) -> str:
+    """A name of the file, in quotes where a terminal would stumble over it."""
+    return name if name.isprintable() and name else quoted(name)

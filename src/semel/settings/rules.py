@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from semel.settings.places import plain
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
 from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
 from semel.settings.urls import is_host_or_range, what_is_wrong
@@ -187,7 +188,7 @@ def _target(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
             yield Fault(here, f"forward: {wrong}")
     elif route.forward not in settings.destinations:
         guess = did_you_mean(route.forward, settings.destinations)
-        missing = guess or f"; add [destinations.{route.forward}], or write a URL"
+        missing = guess or f"; add [destinations.{plain(route.forward)}], or write a URL"
         what = f"forward: there is no destination {quoted(route.forward)}{missing}"
         yield Fault(here, what, about=(("destinations",),))
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from semel.testing.model import Model
+from semel.testing.model import Life, Model
 from semel.values.claim import Claim, Lease
-from semel.values.inbox import Acceptance, Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
+from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
 from semel.values.outcome import Done, Final, Reject
+
+SEVERAL = b"several claims"
 
 
 @dataclass(eq=False)
@@ -34,14 +36,15 @@ class Letter:
 class Record:
     """How a key ended: by its handler, or given up by the inbox."""
 
+    id: int  # the store's: of two that ended at one time it tells which is the later one
     key: bytes
     claims: tuple[Claim, ...]
-    reason: str
+    ending: Final
     event: bytes
     at: int
-    until: int
+    until: dict[bytes, int]  # for each of its keys
     letter: Letter | None = None  # given up by the inbox
-    ending: Final | None = None  # settled in the ledger
+    life: Life | None = None  # settled in the ledger
     decided: Literal["", "replayed", "discarded"] = ""
 
 
@@ -109,27 +112,22 @@ class InboxModel:
                 letter.in_hands, letter.due = False, now + after_ms
             case GivenUp(reason=reason):
                 self.letters.remove(letter)
-                kept = max(self.kept_ms(claim) for claim in letter.claims)
-                (first, *more) = letter.claims
-                key = b"several" if more else first.digest
-                self.records.append(Record(key, letter.claims, reason, letter.event, now, now + kept, letter))
+                self.records.append(_given_up(ending.taken.id, letter, reason, now))
         return True
 
     def _held(self, taken: Taken) -> Letter | None:
         held = [one for one in self.letters if one.in_hands and (one.token, one.event) == (taken.token, taken.event)]
         return held[0] if held else None
 
-    @staticmethod
-    def kept_ms(claim: Claim) -> int:
-        return max([claim.retention_ms, *[alias.retention_ms for alias in claim.aliases]])
-
     # ----------------------------------------------------------------------------------------------------- letters
 
     def settled(self, lease: Lease, ending: Final, event: bytes, now: int) -> None:
         """The ledger was told, and said yes."""
         claim = lease.claim
-        reason = "" if isinstance(ending, Done) else ending.reason
-        record = Record(claim.digest, (claim,), reason, event, now, now + self.kept_ms(claim), ending=ending)
+        life = self.ledger.lives[claim.digest]
+        until = {alias.digest: now + alias.retention_ms for alias in claim.aliases}
+        until[claim.digest] = now + claim.retention_ms
+        record = Record(lease.token, claim.digest, (claim,), ending, event, now, until, life=life)
         self.records.append(record)
         for key in keys(claim):
             self.answering[key] = record
@@ -140,14 +138,13 @@ class InboxModel:
     def replay(self, key: bytes, now: int) -> bool:
         record = self._to_decide(key)
         answering = self.answering.get(key)
-        if record is None or (answering not in (None, record) and answering.until > now):
+        if record is None or (answering not in (None, record) and answering.until[key] > now):
             return False
         record.decided = "replayed"
-        for name in keys(record.claims[0]) if record.letter is None else ():
+        for name in keys(record.claims[0]):
             if self.answering.get(name) is record:
                 del self.answering[name]
-            life = self.ledger.lives.get(name)
-            if life is not None and life.state == "settled" and life.ending is record.ending:
+            if record.life is not None and self.ledger.lives.get(name) is record.life:
                 del self.ledger.lives[name]
         old = record.letter
         handler = record.claims[0].handler
@@ -167,7 +164,7 @@ class InboxModel:
         answering = self.answering.get(key)
         if answering in open_ones:
             return answering
-        return max(open_ones, key=lambda record: record.at, default=None)
+        return max(open_ones, key=lambda record: (record.at, record.id), default=None)
 
 
 def keys(claim: Claim) -> tuple[bytes, ...]:
@@ -176,15 +173,17 @@ def keys(claim: Claim) -> tuple[bytes, ...]:
 
 def _answers(record: Record, now: int) -> bool:
     """The inbox still knows it."""
-    return record.decided != "replayed" and record.until > now
+    return record.decided != "replayed" and record.until[record.key] > now
 
 
 def _differ(one: bytes | None, other: bytes | None) -> bool:
     return None not in (one, other) and one != other
 
 
-def outcome_of(acceptance: Acceptance) -> str:
-    return acceptance.status
-
-
-_ = Reject
+def _given_up(id: int, letter: Letter, reason: str, now: int) -> Record:
+    """Its key is that of its claim; several claims are known by none of theirs."""
+    key = SEVERAL if len(letter.claims) > 1 else letter.claims[0].digest
+    kept_ms = [claim.retention_ms for claim in letter.claims]
+    kept_ms += [alias.retention_ms for claim in letter.claims for alias in claim.aliases]
+    until = {key: now + max(kept_ms)}
+    return Record(id, key, letter.claims, Reject(reason), letter.event, now, until, letter)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.service.api.live import ACME, PATIENCE_S, api_on
 
 from semel.service.api.refusals import TITLES
 from semel.service.api.shapes import ClaimItem, SettleItem, VerdictItem
 from semel.testing.harness import FakeClock
-from tests.service.api.live import ACME, PATIENCE_S, api_on
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text("utf-8")
 BLOCK = r"```json\n(.*?)```"

@@ -1,0 +1,210 @@
+"""Random histories of any ledger with an inbox, compared with `semel.testing.inbox_model` step by step.
+
+    TestMyInbox = inbox_machine(my_harness).TestCase
+
+The harness needs a clock that can be moved. Two workers share the store; claims are made and settled beside the inbox,
+as inline deliveries do, so that letters and records come to every mixture that there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
+
+from semel.testing.clerk import Clerk, lane
+from semel.testing.harness import Harness
+from semel.testing.inbox_model import SEVERAL, InboxModel, Letter
+from semel.testing.model import OPEN, Model
+from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement
+from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
+from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
+
+KEYS = "abc"
+SWEEP_LIMIT = 10_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A claim, before its harness is known."""
+
+    key: str
+    fingerprint: str | None
+    aliases: tuple[str, ...]
+    position: int | None
+
+    def by(self, harness: Harness) -> Claim:
+        return harness.claim(
+            self.key,
+            fingerprint=self.fingerprint,
+            aliases=self.aliases,
+            alias_retention_ms=60 * harness.unit_ms,
+            subject=None if self.position is None else "s",
+            position=self.position or 0,
+        )
+
+
+ASKED = st.builds(
+    Asked,
+    key=st.sampled_from(KEYS),
+    fingerprint=st.sampled_from([None, None, "1", "1", "2"]),
+    aliases=st.sampled_from([(), (), (), ("x",)]),
+    position=st.sampled_from([None, None, None, 1, 2]),
+)
+TOGETHER = st.lists(ASKED, min_size=1, max_size=2, unique_by=lambda asked: asked.key)  # the claims of one arrival
+ENDINGS: st.SearchStrategy[Ending] = st.sampled_from([Done(b"1"), Reject("no"), Uncertain("?"), Retry(5), Release()])
+LEAVINGS: st.SearchStrategy[Callable[[Taken], InboxEnding]] = st.sampled_from(
+    [
+        Finished,
+        lambda taken: Postponed(taken, 0),
+        lambda taken: Postponed(taken, 7_000),
+        lambda taken: GivenUp(taken, "up"),
+    ]
+)
+STEPS_MS = (1, 4_999, 7_000, 10_000, 30_000, 61_000)  # around the ends of waits, leases and retentions
+
+
+def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStateMachine]:
+    """A state machine over the ledgers of this harness."""
+
+    class InboxMachine(RuleBasedStateMachine):
+        leases: Bundle[Lease] = Bundle("leases")
+        taken: Bundle[Taken] = Bundle("taken")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.harness = harness_factory()
+            assert self.harness.clock is not None, "a machine moves the clock"
+            self.clock = self.harness.clock
+            self.workers = (Clerk(self.harness.open), Clerk(self.harness.open))
+            self.ledger = Model()
+            self.model = InboxModel(self.ledger)
+            self.newest_token = 0
+            self.numbers = count()
+            self.lanes = (lane(self.harness), "on_event")  # replays go to the lane of their handler
+
+        def teardown(self) -> None:
+            for worker in self.workers:
+                worker.close()
+            self.harness.dispose()
+
+        # ------------------------------------------------------------------------------------------------- the inbox
+
+        @rule(who=st.integers(0, 1), batch=st.lists(TOGETHER, min_size=1, max_size=4))
+        def accept(self, who: int, batch: Sequence[Sequence[Asked]]) -> None:
+            arrivals = [
+                Arrival(tuple(one.by(self.harness) for one in asked), self.lanes[0], b"%d" % next(self.numbers))
+                for asked in batch
+            ]
+            answers = self.workers[who].accept_all(arrivals)
+            expected = [self.model.accept(arrival, self.clock()) for arrival in arrivals]
+            assert [answer.status for answer in answers] == expected
+
+        @rule(target=taken, who=st.integers(0, 1), room=st.lists(st.integers(0, 3), min_size=2, max_size=2))
+        def take(self, who: int, room: Sequence[int]) -> MultipleResults[Taken]:
+            now, lease_ms = self.clock(), self.harness.lease_ms
+            got = self.workers[who].take_all(dict(zip(self.lanes, room, strict=True)), lease_ms)
+            dues = []
+            for name, limit in zip(self.lanes, room, strict=True):
+                due = self.model.due(name, now)[:limit]
+                mine = [self._found(one) for one in got if one.lane == name]
+                assert [letter.due for letter in mine] == [letter.due for letter in due], "the longest due first"
+                dues += [letter.due for letter in due]
+            assert [self._found(one).due for one in got] == sorted(dues)
+            for one in got:
+                self._check(one)
+                self.model.take(self._found(one), one.token, now + lease_ms)
+            return multiple(*got)
+
+        def _found(self, taken: Taken) -> Letter:
+            (letter,) = [one for one in self.model.letters if one.event == taken.event and one.lane == taken.lane]
+            return letter
+
+        def _check(self, taken: Taken) -> None:
+            letter = self._found(taken)
+            assert (taken.only, taken.lapses) == (letter.only, letter.lapses + letter.in_hands)
+            assert taken.token > self.newest_token
+            self.newest_token = taken.token
+
+        @rule(who=st.integers(0, 1), ends=st.lists(st.tuples(taken, LEAVINGS), min_size=1, max_size=4))
+        def finish(self, who: int, ends: Sequence[tuple[Taken, Callable[[Taken], InboxEnding]]]) -> None:
+            endings = [leave(one) for one, leave in ends]
+            answers = self.workers[who].finish_all(endings)
+            assert answers == [self.model.finish(ending, self.clock()) for ending in endings]
+
+        # ---------------------------------------------------------------------------------------- the ledger beside it
+
+        @rule(target=leases, who=st.integers(0, 1), asked=ASKED)
+        def claim(self, who: int, asked: Asked) -> MultipleResults[Lease]:
+            claim = asked.by(self.harness)
+            verdict = self.workers[who].claim(claim)
+            refusal = self.ledger.refuse(claim, self.clock())
+            if refusal is not None:
+                assert verdict == refusal
+                return multiple()
+            assert isinstance(verdict, Granted), f"{verdict} for a claim that nothing speaks against"
+            assert verdict.lease.token > self.newest_token
+            self.newest_token = verdict.lease.token
+            assert verdict == self.ledger.grant(claim, verdict.lease.token, self.clock())
+            return multiple(verdict.lease)
+
+        @rule(who=st.integers(0, 1), lease=leases, ending=ENDINGS)
+        def settle(self, who: int, lease: Lease, ending: Ending) -> None:
+            now, event = self.clock(), b"%d" % next(self.numbers)
+            letter = DeadLetter(event, 1) if isinstance(ending, Reject | Uncertain) else None
+            (answer,) = self.workers[who].settle_all([Settlement(lease, ending, letter)])
+            ended = lease.token in self.ledger.ended
+            expected = self.ledger.settle(lease, ending, now)
+            assert expected == OPEN or answer is expected
+            if expected is True and not ended and isinstance(ending, Final):
+                self.model.settled(lease, ending, event, now)
+
+        # ---------------------------------------------------------------------------------------------------- people
+
+        @rule(who=st.integers(0, 1), key=st.sampled_from(KEYS))
+        def replay(self, who: int, key: str) -> None:
+            claim = self.harness.claim(key)
+            assert self.workers[who].replay(claim) is self.model.replay(claim.digest, self.clock())
+
+        @rule(who=st.integers(0, 1), key=st.sampled_from(KEYS))
+        def discard(self, who: int, key: str) -> None:
+            claim = self.harness.claim(key)
+            assert self.workers[who].discard(claim) is self.model.discard(claim.digest)
+
+        @rule(who=st.integers(0, 1))
+        def look(self, who: int) -> None:
+            now, worker = self.clock(), self.workers[who]
+            hands = [one.in_hands and one.due > now for one in self.model.letters]
+            depths = worker.run(worker.store.depths())
+            seen = [(sum(d.waiting for d in depths), sum(d.taken for d in depths))]
+            assert seen == [(hands.count(False), hands.count(True))]
+            counts = worker.run(worker.store.counts())
+            dead = [type(record.ending) for record in self.model.dead()]
+            assert counts["accepted"] == len(self.model.letters)
+            assert (counts["dead"], counts["uncertain"]) == (dead.count(Reject), dead.count(Uncertain))
+            listed = worker.run(worker.store.entries("dead")) + worker.run(worker.store.entries("uncertain"))
+            assert sorted(entry.event or b"" for entry in listed) == sorted(one.event for one in self.model.dead())
+
+        @rule(who=st.integers(0, 1), key=st.sampled_from(KEYS))
+        def look_at_its_history(self, who: int, key: str) -> None:
+            claim = self.harness.claim(key)
+            told = [e for e in self.workers[who].history(claim) if e.key == claim.digest.hex()]
+            open_ones = [one for one in self.model.dead() if one.key == claim.digest]
+            assert sum(e.state in ("dead", "uncertain") for e in told) == len(open_ones)
+            assert SEVERAL not in (bytes.fromhex(e.key) for e in told)
+
+        # ------------------------------------------------------------------------------------------------------ time
+
+        @rule(ms=st.sampled_from(STEPS_MS))
+        def time_passes(self, ms: int) -> None:
+            self.harness.advance(ms)
+
+        @rule(who=st.integers(0, 1))
+        def purge(self, who: int) -> None:
+            assert 0 <= self.workers[who].purge(SWEEP_LIMIT) <= SWEEP_LIMIT
+            self.ledger.purge(self.clock())
+
+    return InboxMachine

@@ -1,0 +1,177 @@
+"""`semel events list|show` and `semel dead list|show`: filters, short and whole keys, and texts of strangers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import semel
+from tests.cli.ledgers import fill
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Looked at by all tests here, changed by none."""
+    folder = tmp_path_factory.mktemp("events")
+    fill(folder, dead=3, uncertain=1, done=2)
+    return "--ledger", fill(folder, dead=2, uncertain=0, done=0, tenant="acme")
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    ended = semel(*arguments, "--json")
+    assert ended.code == 0, ended.err
+    found: list[dict[str, Any]] = ended.json
+    return found
+
+
+def test_events_are_listed_the_newest_first(ledger: tuple[str, str]) -> None:
+    found = listed("events", "list", *ledger)
+    assert len(found) == 8
+    assert [entry["at_ms"] for entry in found] == sorted((entry["at_ms"] for entry in found), reverse=True)
+    assert all(len(entry["key"]) == 32 for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        (("--state", "dead"), 5),
+        (("--state", "uncertain"), 1),
+        (("--state", "done"), 2),
+        (("--state", "leased"), 0),
+        (("--handler", "to-crm"), 5),
+        (("--handler", "nobody"), 0),
+        (("--tenant", "acme"), 2),
+        (("--tenant", ""), 6),
+        (("--reason", "UNKNOWN customer"), 5),
+        (("--reason", "broke"), 1),
+        (("--matching", "broke"), 1),
+        (("--since", "1h"), 8),
+        (("--since", "2126-01-01"), 0),
+        (("--until", "1h"), 0),
+        (("--until", "2126-01-01T00:00Z"), 8),
+        (("--limit", "3"), 3),
+        (("--state", "dead", "--tenant", "acme", "--limit", "1"), 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_events_are_filtered(filters: tuple[str, ...], count: int, ledger: tuple[str, str]) -> None:
+    assert len(listed("events", "list", *filters, *ledger)) == count
+
+
+def test_time_filters_have_the_edges_that_they_say(ledger: tuple[str, str]) -> None:
+    oldest = listed("events", "list", *ledger)[-1]
+    assert oldest["key"] in [entry["key"] for entry in listed("events", "list", "--since", oldest["at"], *ledger)]
+    assert oldest["key"] not in [entry["key"] for entry in listed("events", "list", "--until", oldest["at"], *ledger)]
+
+
+def test_letters_are_the_dead_and_the_uncertain(ledger: tuple[str, str]) -> None:
+    assert {entry["state"] for entry in listed("dead", "list", *ledger)} == {"dead", "uncertain"}
+    assert len(listed("dead", "list", *ledger)) == 6
+    assert len(listed("dead", "list", "--state", "uncertain", *ledger)) == 1
+    assert len(listed("dead", "list", "--limit", "4", *ledger)) == 4
+    assert "4 of 6 in all." in semel("dead", "list", "--limit", "4", *ledger).out
+    assert "None match, of 6 in all." in semel("dead", "list", "--handler", "x", *ledger).out
+
+
+def test_tables_shorten_keys_and_wide_ones_do_not(ledger: tuple[str, str]) -> None:
+    key = listed("dead", "list", *ledger)[0]["key"]
+    narrow, wide = semel("dead", "list", *ledger).out, semel("dead", "list", "--wide", *ledger).out
+    assert key not in narrow
+    assert f"{key[:12]}…" in narrow
+    assert "second" in narrow or "minute" in narrow
+    assert key in wide
+    assert " UTC" in wide
+    assert "acme" in wide
+    assert all(len(line) < 400 for line in wide.splitlines())
+    assert "The newest 3; --limit shows more." in semel("events", "list", "--limit", "3", *ledger).out
+
+
+@pytest.mark.parametrize("command", [("dead", "list"), ("dead", "list", "--wide"), ("events", "list")], ids=" ".join)
+def test_what_strangers_wrote_cannot_steer_the_terminal(command: tuple[str, ...], ledger: tuple[str, str]) -> None:
+    out = semel(*command, *ledger).out
+    assert "\\x1b[31m" in out, "the trap is in the list"
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+
+
+def test_everything_known_of_a_dead_event_is_shown(ledger: tuple[str, str]) -> None:
+    entry = listed("dead", "list", "--state", "dead", *ledger)[0]
+    for command in ("events", "dead"):
+        out = semel(command, "show", entry["key"], *ledger).out
+        for part in (entry["key"], "dead", "to-crm", "acme", "unknown customer", '"customer": "\\u202ec1"', " UTC"):
+            assert part in out
+        assert "\x1b" not in out
+        whole = semel(command, "show", entry["key"], "--json", *ledger).json
+        assert whole["event"]["data"] == {"customer": "\u202ec1"}
+        assert (whole["state"], whole["generation"], whole["attempts"]) == ("dead", 1, 1)
+        assert len(whole["history"]) == 1
+
+
+def test_the_result_of_what_is_done_is_shown(ledger: tuple[str, str]) -> None:
+    entry = listed("events", "list", "--state", "done", *ledger)[0]
+    assert '"ticket": 7' in semel("events", "show", entry["key"], *ledger).out
+    whole = semel("events", "show", entry["key"], "--json", *ledger).json
+    assert (whole["result"], whole["event"]) == ({"ticket": 7}, None)
+
+
+def test_the_beginning_of_a_key_is_enough(ledger: tuple[str, str]) -> None:
+    for entry in listed("events", "list", *ledger):
+        key = entry["key"]
+        for text in (key[:10], f"{key[:12]}…", key[:8].upper(), f" {key} "):
+            assert semel("events", "show", text, "--json", *ledger).json["key"] == key
+
+
+def test_a_beginning_that_several_keys_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from semel.cli import looking
+
+    monkeypatch.setattr(looking, "PREFIX_MIN_CHARS", 1)
+    url = fill(tmp_path, dead=17, uncertain=0, done=0)  # of 17 keys, two begin with the same digit
+    digits = [entry["key"][0] for entry in listed("dead", "list", "--ledger", url)]
+    twice = next(digit for digit in digits if digits.count(digit) > 1)
+    ended = semel("dead", "show", twice, "--ledger", url)
+    assert ended.code == 2
+    assert f"{digits.count(twice)} keys begin with {twice}:" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("xyz!", "expected 32 hexadecimal digits"),
+        ("abc", "at least the first 4"),
+        ("0" * 33, "expected 32 hexadecimal digits"),
+        ("0" * 32, "nothing is known of the key"),
+        ("00000000", "no key begins with 00000000"),
+    ],
+)
+def test_a_key_that_is_none_is_told(key: str, said: str, ledger: tuple[str, str]) -> None:
+    for command in (("events", "show"), ("dead", "show"), ("dead", "replay", "--reason", "x")):
+        ended = semel(*command, key, *ledger)
+        assert ended.code == 2
+        assert said in ended.err
+
+
+def test_a_done_event_is_not_found_among_letters_by_its_beginning(ledger: tuple[str, str]) -> None:
+    key = listed("events", "list", "--state", "done", *ledger)[0]["key"]
+    assert semel("dead", "show", key[:12], *ledger).code == 2
+    assert semel("events", "show", key[:12], *ledger).code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--since", "yesterday"), ("--until", "2h ago"), ("--state", "lost"), ("--limit", "0")]
+)
+def test_a_bad_filter_is_named(option: str, value: str, ledger: tuple[str, str]) -> None:
+    for command in ("events", "dead"):
+        ended = semel(command, "list", option, value, *ledger)
+        assert ended.code == 2
+        assert option in ended.err
+
+
+def test_looking_changes_nothing(ledger: tuple[str, str]) -> None:
+    before = listed("events", "list", *ledger)
+    semel("status", *ledger)
+    semel("dead", "replay", "--all", "--dry-run", *ledger)
+    semel("dead", "discard", "--all", "--dry-run", *ledger)
+    time.sleep(0.01)
+    assert listed("events", "list", *ledger) == before

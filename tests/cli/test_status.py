@@ -1,0 +1,156 @@
+"""`semel status` and how the operator's commands find their ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.cli.command import ROOT, semel, started
+from tests.cli.ledgers import an_app, fill, message, url_of
+
+
+def test_the_state_of_things_is_told_with_what_to_look_at(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=2, uncertain=1, done=3)
+    ended = semel("status", "--ledger", url)
+    assert ended.code == 0
+    assert "2 dead letters: semel dead list" in ended.out
+    assert "1 uncertain event: semel dead list --state uncertain" in ended.out
+    assert "The inbox is empty." in ended.out
+    found = semel("status", "--ledger", url, "--json").json
+    expected = {"accepted": 0, "leased": 0, "waiting": 0, "done": 3, "dead": 2, "uncertain": 1}
+    assert found["states"] == expected
+    assert found["inbox"] == []
+    assert found["hints"] == [
+        "2 dead letters: semel dead list",
+        "1 uncertain event: semel dead list --state uncertain",
+    ]
+
+
+def test_what_waits_in_the_inbox_is_told_by_lane(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=2, uncertain=0)
+    assert semel("dead", "replay", "--all", "--yes", "--reason", "fixed", "--ledger", url).code == 0
+    (lane,) = semel("status", "--ledger", url, "--json").json["inbox"]
+    assert (lane["lane"], lane["waiting"], lane["taken"]) == ("to-crm", 2, 0)
+    assert 0 <= lane["oldest_age_s"] < 3_600
+    people = semel("status", "--ledger", url).out
+    assert "to-crm" in people
+    assert "second" in people
+    assert "Nothing wants a person." in people
+
+
+def test_an_empty_ledger_says_so(tmp_path: Path) -> None:
+    fill(tmp_path, 0, 0, 0)
+
+    async def open_it() -> None:
+        async with an_app(tmp_path) as app:
+            await app.process(message("nobody", "x"))
+            await app.entries()
+
+    asyncio.run(open_it())
+    ended = semel("status", "--ledger", url_of(tmp_path))
+    assert ended.code == 0
+    assert "Nothing has been handled yet." in ended.out
+    assert "Nothing wants a person." in ended.out
+    assert "No events yet." in semel("events", "list", "--ledger", url_of(tmp_path)).out
+    assert "All is well." in semel("dead", "list", "--ledger", url_of(tmp_path)).out
+
+
+def test_the_settings_name_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = fill(tmp_path)
+    settings = tmp_path / "semel.toml"
+    settings.write_text(f'ledger = "{url}"\n')
+    for arguments in (("-c", str(settings)), ("--config", str(settings)), ("--ledger", url)):
+        assert semel("status", *arguments, "--json").json["states"]["dead"] == 3
+    monkeypatch.chdir(tmp_path)
+    assert semel("status", "--json").json["states"]["dead"] == 3
+    assert semel("status", "--json", env={"SEMEL_LEDGER": "sqlite:///other.db"}).code == 2
+
+
+def test_settings_that_cannot_be_read_point_to_the_ledger_itself(tmp_path: Path) -> None:
+    settings = tmp_path / "semel.toml"
+    settings.write_text("ledgre = 1\n")
+    ended = semel("status", "-c", str(settings))
+    assert ended.code == 2
+    assert "semel.toml:1" in ended.err
+    assert "--ledger sqlite:///semel.db" in ended.err
+
+
+COMMANDS = (
+    ("status",),
+    ("events", "list"),
+    ("events", "show", "abcd"),
+    ("dead", "list"),
+    ("dead", "show", "abcd"),
+    ("dead", "replay", "--all", "--dry-run"),
+    ("dead", "discard", "--all", "--reason", "x", "--yes"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_looking_for_a_ledger_never_makes_one(command: tuple[str, ...], tmp_path: Path) -> None:
+    ended = semel(*command, "--ledger", f"sqlite:///{tmp_path}/nowhere.db")
+    assert ended.code == 2
+    assert "there is no file" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.db"
+    connection = sqlite3.connect(foreign)
+    connection.execute("create table theirs (x)")
+    connection.close()
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "notes.db").write_text("remember the milk")
+    for file in list(tmp_path.iterdir()):
+        before = file.read_bytes()
+        ended = semel("status", "--ledger", f"sqlite:///{file}")
+        assert ended.code == 2
+        assert "is no ledger of Semel" in ended.err
+        assert file.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 3, "nothing was put beside them"
+
+
+def test_a_ledger_that_is_in_use_can_be_looked_at(tmp_path: Path) -> None:
+    """A young ledger that is open elsewhere has everything in its write-ahead log."""
+
+    async def look_while_open() -> None:
+        async with an_app(tmp_path) as app:
+            await app.process(message("fine", "one"))
+            ended = await asyncio.to_thread(semel, "status", "--ledger", url_of(tmp_path), "--json")
+            assert ended.json["states"]["done"] == 1
+
+    asyncio.run(look_while_open())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ledger", "memory://"), "inside of the process"),
+        (("--ledger", "mysql://x"), "expected one of"),
+        (("--ledger", "sqlite:///a.db", "-c", "semel.toml"), "leave one of them out"),
+        (("-c", "no/such/semel.toml"), "no such file"),
+        (("--ledger", f"sqlite:///{ROOT}"), "cannot be read"),
+    ],
+)
+def test_a_ledger_that_cannot_be_looked_at_is_told(arguments: tuple[str, ...], said: str) -> None:
+    ended = semel("status", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_a_password_is_not_shown() -> None:
+    from semel.cli.looking import shown_url
+
+    assert shown_url("postgresql://anna:secret@db.example/semel") == "postgresql://anna:…@db.example/semel"
+    assert shown_url("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
+
+
+def test_the_commands_work_in_a_process_of_their_own(tmp_path: Path) -> None:
+    url = fill(tmp_path)
+    process = started("status", "--ledger", url, stdout=-1, stderr=-1)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "3 dead letters: semel dead list" in out
+    assert not [char for char in out if char < " " and char != "\n"]

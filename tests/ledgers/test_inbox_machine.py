@@ -1,0 +1,65 @@
+"""Random histories: the SQLite inbox against the model, and proof that the machine would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from tests.ledgers.test_machines import RARELY, sqlite
+
+from semel.adapters.ledgers.sqlite.statements import SQL
+from semel.testing.harness import Harness
+from semel.testing.inbox_machine import inbox_machine
+
+
+def run(harness: Callable[[], Harness], examples: int, steps: int = 50) -> None:
+    run_state_machine_as_test(
+        inbox_machine(harness),
+        settings=settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=RARELY),
+    )
+
+
+def test_the_inbox_answers_like_the_model() -> None:
+    run(sqlite, 100)
+
+
+@pytest.mark.long
+def test_long_histories_of_the_inbox_are_answered_like_the_model() -> None:
+    run(sqlite, 1_500, steps=100)
+
+
+# ------------------------------------------------------------------------------------- would the machine notice?
+
+BROKEN = {  # a statement, and what is wrong with it
+    "finish": ("and i.token = v.column2", "and i.token >= 0 * v.column2"),
+    "postpone": ("and state = 2", ""),
+    "give_up": ("and state = 2", ""),
+    "take": ("lapses + (state = 2)", "lapses"),
+    "due": ("and i.due <= ?", "and i.due <= ? + 1"),
+    "letters_by_key": ("iif(i.id is null, ifnull(r.result, x''), null)", "null"),
+    "settled": ("where d.k in", "where d.expires > 0 and r.outcome = 1 and d.k in"),
+    "forget_keys": ("k in ({keys})", "0 and k in ({keys})"),
+    "undecided_letter": ("and r.decided is null", ""),
+    "answered_by_another": ("and rec <> ?", "and rec = 0 * ?"),
+    "forget_done": ("and rec = ?", "and rec >= 0 * ?"),
+    "depths": ("state = 1 or due <= ?1", "state = 1 or due < ?1"),
+}
+
+
+@pytest.mark.parametrize("statement", list(BROKEN))
+def test_the_machine_notices_a_broken_inbox(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = BROKEN[statement]
+    assert SQL[statement].count(right) == 1
+    monkeypatch.setitem(SQL, statement, SQL[statement].replace(right, wrong))
+    quick = settings(
+        max_examples=400,
+        stateful_step_count=50,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=RARELY,
+    )
+    with pytest.raises((AssertionError, ValueError)):
+        run_state_machine_as_test(inbox_machine(sqlite), settings=quick)

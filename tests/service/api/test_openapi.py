@@ -1,0 +1,125 @@
+"""The description says what is checked, and what is checked is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from tests.service.api.live import PATIENCE_S, Client, api_on
+
+from semel.service.api.openapi import description
+from semel.service.api.refusals import TITLES
+from semel.service.problems import problem
+
+DESCRIBED = description()
+
+EXERCISE = """
+import msgspec
+from semel.service.api import shapes
+from semel.service.api.openapi import description
+item = {"handler": "h", "key": ["a", "b"], "order": {"subject": "s", "position": 1.0}}
+msgspec.convert({"items": [item]}, shapes.ClaimBatch)
+msgspec.convert({"items": [{"lease": "x", "outcome": "done"}]}, shapes.SettleBatch)
+description()
+"""
+
+
+def validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    reference = {"$ref": f"#/components/schemas/{name}", "components": DESCRIBED["components"]}
+    return jsonschema_rs.Draft202012Validator(reference)
+
+
+def everything_in(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, inside in value.items():
+            yield name, inside
+            yield from everything_in(inside)
+    elif isinstance(value, list):
+        for inside in value:
+            yield from everything_in(inside)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    references = [inside for name, inside in everything_in(DESCRIBED) if name == "$ref"]
+    assert references
+    for reference in references:
+        assert reference.removeprefix("#/components/schemas/") in DESCRIBED["components"]["schemas"]
+
+
+@pytest.mark.parametrize("name", DESCRIBED["components"]["schemas"])
+def test_every_schema_is_one(name: str) -> None:
+    jsonschema_rs.meta.validate(
+        {**DESCRIBED["components"]["schemas"][name], "$schema": "https://json-schema.org/draft/2020-12/schema"}
+    )
+
+
+def test_every_operation_tells_its_refusals_as_problems() -> None:
+    for path, operations in DESCRIBED["paths"].items():
+        for operation in operations.values():
+            refusals = {status: answer for status, answer in operation["responses"].items() if status != "200"}
+            for status, answer in refusals.items():
+                assert list(answer["content"]) == ["application/problem+json"], (path, status)
+                assert answer["description"] == TITLES[int(status)]
+            if path.startswith("/v1"):
+                assert {"401", "403", "405", "429", "503"} <= set(refusals)
+                assert operation.get("security", DESCRIBED["security"]) == [{"bearer": []}]
+            else:
+                assert operation["security"] == []
+
+
+def test_what_is_served_is_the_description(tmp_path: Path) -> None:
+    with api_on(tmp_path) as client:
+        assert Client(client.port, None).ask("GET", "/openapi.json").json() == DESCRIBED
+        assert Client(client.port, None).ask("HEAD", "/openapi.json").status == 200
+
+
+@pytest.mark.parametrize("key", ["k", ["k"], ["", "k"], "Grüße, 世界", ["k"] * 16])
+def test_what_the_description_accepts_is_accepted(tmp_path: Path, key: Any) -> None:
+    body = {"items": [{"handler": "h", "key": key}]}
+    assert validator("ClaimBatch").is_valid(body)
+    with api_on(tmp_path) as client:
+        reply = client.ask("POST", "/v1/claims", body)
+        assert reply.status == 200
+        assert validator("VerdictBatch").is_valid(reply.json())
+
+
+@pytest.mark.parametrize("key", ["", [], [""], ["", ""], "a\nb", "a\x7f", ["a\x9f"], "k" * 256, ["k"] * 17, 7, None])
+def test_what_the_description_forbids_is_refused(tmp_path: Path, key: Any) -> None:
+    body = {"items": [{"handler": "h", "key": key}]}
+    assert not validator("ClaimBatch").is_valid(body)
+    with api_on(tmp_path) as client:
+        assert client.ask("POST", "/v1/claims", body).status == 400
+
+
+def test_a_problem_is_what_the_description_says() -> None:
+    told = json.loads(problem(400, "Malformed request", "no key", at="items[0]"))
+    assert validator("Problem").is_valid(told)
+    assert told == {
+        "type": "about:blank",
+        "title": "Malformed request",
+        "status": 400,
+        "detail": "no key",
+        "at": "items[0]",
+    }
+
+
+def test_the_shapes_do_not_break_the_process_when_it_ends() -> None:
+    """msgspec frees some unions wrongly; with Python's own checks of its memory that is seen every time."""
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}
+    run = subprocess.run([sys.executable, "-c", EXERCISE], env=environment, capture_output=True, timeout=PATIENCE_S)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+def test_every_field_of_a_request_says_what_it_is() -> None:
+    for name in ("ClaimItem", "OrderItem", "SettleDone", "SettleRetry", "SettleReject"):
+        schema = DESCRIBED["components"]["schemas"][name]
+        assert re.match(r"[A-Z].*[.?]", schema["description"]), name
+        assert schema["additionalProperties"] is False

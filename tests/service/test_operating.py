@@ -1,0 +1,196 @@
+"""What the people who run it do: replay, look, restart with other settings, watch."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.running import Running, event, service
+
+ROOT = Path(__file__).parent.parent.parent
+APP = "tests.service.handlers_app:app"
+ENV = {"PYTHONPATH": str(ROOT)}
+BOTH = '[[endpoints]]\npath = "/inline"\nmode = "inline"\n[[endpoints]]\npath = "/inbox"\n'
+
+
+def semel(running: Running, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "semel", *arguments, "--json"],
+        cwd=running.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def runs(running: Running, id: str) -> list[str]:
+    path = running.folder / "runs.txt"
+    return [line for line in path.read_text().splitlines() if line.split()[0] == id] if path.exists() else []
+
+
+@contextmanager
+def downstream(status: int = 200) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]:
+    """A real HTTP server that keeps what it was sent."""
+    got: list[tuple[dict[str, str], bytes]] = []
+
+    class Taking(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", got
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("path", ["/inline", "/inbox"])
+def test_a_dead_event_is_replayed_and_is_not_eaten_by_its_own_key(tmp_path: Path, path: str) -> None:
+    with service(tmp_path, BOTH, APP, env=ENV) as running:
+        body = {"id": "r1", "type": "refused", "data": {}}
+        running.post(path, body)
+        running.until(lambda: runs(running, "r1"), "not handled")
+        running.until(lambda: semel(running, "dead", "list"), "not listed")
+        key = running.post("/inline", body).json["key"]
+        assert running.post(path, body).json["reason"] == "dead: no such customer"
+        (tmp_path / "mended").touch()
+        semel(running, "dead", "replay", key, "--reason", "the customer exists now")
+        running.until(lambda: len(runs(running, "r1")) == 2, "the replay did not run")
+        running.until(lambda: running.post(path, body).json.get("reason", "") in ("", "done"), "its record stays dead")
+        assert semel(running, "dead", "list") == []
+        assert len(runs(running, "r1")) == 2  # and not once more
+        history = json.dumps(semel(running, "events", "show", key))
+        assert "the customer exists now" in history
+        assert "no such customer" in history
+
+
+def test_a_route_forwards_with_the_key_and_the_trace_it_came_with(tmp_path: Path) -> None:
+    with downstream() as (url, got):
+        settings = f"""
+            [destinations.crm]
+            url = "{url}"
+            headers = {{ Authorization = "env:CRM_TOKEN" }}
+            allow = ["127.0.0.1"]
+            [[routes]]
+            name = "crm"
+            topics = ["interaction.*"]
+            forward = "crm"
+            effect = "keyed"
+            select = "data"
+        """
+        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        with service(tmp_path, settings, env={"CRM_TOKEN": "Bearer s3cret"}) as running:
+            reply = running.post("/events", event(1, name="Ada"), {"traceparent": trace})
+            running.until(lambda: got, "nothing was forwarded")
+            headers, body = got[0]
+            assert headers["idempotency-key"] == reply.json["key"]
+            assert headers["authorization"] == "Bearer s3cret"
+            assert headers["traceparent"].split("-")[1] == trace.split("-")[1]
+            assert json.loads(body) == {"id": "c-1", "name": "Ada"}
+            running.post("/events", event(1, name="Ada"))
+            assert len(got) == 1
+            assert not any("s3cret" in line for line in running.log)
+
+
+def test_a_dead_destination_holds_up_nobody_but_itself(tmp_path: Path) -> None:
+    with downstream(503) as (down, tried), downstream() as (up, got):
+        settings = f"""
+            [destinations.down]
+            url = "{down}"
+            allow = ["127.0.0.1"]
+            breaker_open = 60
+            [destinations.up]
+            url = "{up}"
+            allow = ["127.0.0.1"]
+            [[routes]]
+            name = "to-down"
+            topics = ["interaction.*"]
+            forward = "down"
+            [[routes]]
+            name = "to-up"
+            topics = ["interaction.*"]
+            forward = "up"
+        """
+        with service(tmp_path, settings) as running:
+            for number in range(300):
+                assert running.post("/events", event(number)).json["status"] == "accepted"
+            running.until(lambda: len(got) == 300, "the other destination waits")
+            page = running.get("/metrics").body.decode()
+            assert 'semel_destination_breaker_state{destination="down"} 2.0' in page  # open
+            assert 'semel_destination_breaker_state{destination="up"} 0.0' in page
+            assert len(tried) < 100  # the breaker and the budget spare it
+            assert re.search(r'semel_inbox_depth\{lane="to-down",\w+="waiting"\} [1-9]', page)
+            assert semel(running, "dead", "list") == []  # waiting for a destination burns no attempts
+
+
+def test_the_numbers_of_all_workers_are_on_every_page(tmp_path: Path) -> None:
+    with service(tmp_path, BOTH, APP, "--workers", "3", env=ENV) as running:
+        running.until(lambda: len(running.workers()) == 3, "three workers did not start")
+        for number in range(60):
+            assert running.post("/inline", {"id": f"m{number}", "type": "ok", "data": {}}).status == 200
+        wanted = 'semel_http_answers_total{endpoint="/inline",status="200"} 60.0'
+        for _ in range(10):
+            assert wanted in running.get("/metrics").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ('[server]\nhost = "0.0.0.0"\n', "token"),
+        ('ledger = "memory://"\n', "inbox"),
+        ('[[routes]]\nname = "a"\ntopics = ["x"]\nfowrard = "http://example.com"\n', 'did you mean "forward"'),
+        ('[[routes]]\nname = "a"\ntopics = ["x"]\nconsole = true\ntimeout = 60\n', "lease"),
+    ],
+)
+def test_it_refuses_to_start_on_what_doctor_calls_an_error(tmp_path: Path, settings: str, says: str) -> None:
+    (tmp_path / "semel.toml").write_text(settings)
+    for command in ("run", "doctor"):
+        done = subprocess.run(
+            [sys.executable, "-m", "semel", command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode in (1, 2)
+        assert says in " ".join((done.stdout + done.stderr).split())
+        assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    with service(tmp_path, BOTH, APP, env=ENV) as running:
+        done = subprocess.run(
+            [sys.executable, "-m", "semel", "run", "--port", str(running.port)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "cannot listen" in done.stderr
