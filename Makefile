@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # the steps share one .venv; the tests run in parallel by themselves
-.PHONY: help run test bench proof format lock clean FORCE
+.PHONY: help run demo test bench proof format lock clean FORCE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip
@@ -18,9 +18,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
-	@echo '  ARGS="…" is passed on (run, test, bench, proof, lock); PYTHON=… chooses the interpreter.'
+	@echo '  ARGS="…" is passed on (run, demo, test, bench, proof, lock); PYTHON=… chooses the interpreter.'
 
-run: .venv/.run .venv/.package  ## install what is needed and show the demo
+run: .venv/.run .venv/.package  ## install what is needed and start the service on 127.0.0.1:8080
+	@exec $(BIN)/semel run $(ARGS)
+
+demo: .venv/.run .venv/.package  ## kill workers under a storm, and count what came of it
 	@$(BIN)/semel demo $(ARGS)
 
 test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
@@ -35,6 +38,7 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 
 bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
 	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)
+	@$(BIN)/semel bench-service
 
 proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
 	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)

@@ -1,7 +1,7 @@
 """A small service that forwards each event once: what a storm is checked with, before it checks Semel.
 
 It keeps what it has done in a journal, so that it can be killed and started again. With a fault it cheats: "lose"
-answers every 100th event without forwarding it, "double" forwards every 100th twice.
+answers every 20th event without forwarding it, "double" forwards every 20th twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import ClientSession, web
 
-EVERY = 100
+EVERY = 20
 
 
 class Service:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.service.api.live import GLOBEX, READER, Client, api_on
@@ -79,6 +80,4 @@ def test_another_tenants_key_is_as_unknown_as_any_other(client: Client) -> None:
 
 @pytest.mark.parametrize("key", ["0" * 31, "0" * 33, "G" * 32, "A" * 32, "0" * 32 + "%0A", "%00" * 32, "٠" * 32, ".."])
 def test_what_is_no_key_is_refused(client: Client, key: str) -> None:
-    from urllib.parse import quote
-
     assert client.key(quote(key, safe="%")).status in (400, 404)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -30,6 +29,12 @@ msgspec.convert({"items": [item]}, shapes.ClaimBatch)
 msgspec.convert({"items": [{"lease": "x", "outcome": "done"}]}, shapes.SettleBatch)
 description()
 """
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with api_on(tmp_path_factory.mktemp("openapi")) as client:
+        yield client
 
 
 def validator(name: str) -> jsonschema_rs.Draft202012Validator:
@@ -75,28 +80,25 @@ def test_every_operation_tells_its_refusals_as_problems() -> None:
                 assert operation["security"] == []
 
 
-def test_what_is_served_is_the_description(tmp_path: Path) -> None:
-    with api_on(tmp_path) as client:
-        assert Client(client.port, None).ask("GET", "/openapi.json").json() == DESCRIBED
-        assert Client(client.port, None).ask("HEAD", "/openapi.json").status == 200
+def test_what_is_served_is_the_description(client: Client) -> None:
+    assert Client(client.port, None).ask("GET", "/openapi.json").json() == DESCRIBED
+    assert Client(client.port, None).ask("HEAD", "/openapi.json").status == 200
 
 
 @pytest.mark.parametrize("key", ["k", ["k"], ["", "k"], "Grüße, 世界", ["k"] * 16])
-def test_what_the_description_accepts_is_accepted(tmp_path: Path, key: Any) -> None:
+def test_what_the_description_accepts_is_accepted(client: Client, key: Any) -> None:
     body = {"items": [{"handler": "h", "key": key}]}
     assert validator("ClaimBatch").is_valid(body)
-    with api_on(tmp_path) as client:
-        reply = client.ask("POST", "/v1/claims", body)
-        assert reply.status == 200
-        assert validator("VerdictBatch").is_valid(reply.json())
+    reply = client.ask("POST", "/v1/claims", body)
+    assert reply.status == 200
+    assert validator("VerdictBatch").is_valid(reply.json())
 
 
 @pytest.mark.parametrize("key", ["", [], [""], ["", ""], "a\nb", "a\x7f", ["a\x9f"], "k" * 256, ["k"] * 17, 7, None])
-def test_what_the_description_forbids_is_refused(tmp_path: Path, key: Any) -> None:
+def test_what_the_description_forbids_is_refused(client: Client, key: Any) -> None:
     body = {"items": [{"handler": "h", "key": key}]}
     assert not validator("ClaimBatch").is_valid(body)
-    with api_on(tmp_path) as client:
-        assert client.ask("POST", "/v1/claims", body).status == 400
+    assert client.ask("POST", "/v1/claims", body).status == 400
 
 
 def test_a_problem_is_what_the_description_says() -> None:

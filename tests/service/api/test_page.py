@@ -1,4 +1,4 @@
-"""Hold docs/http-api.md to the code: its requests are sent, its answers are those that come, its tables are complete."""
+"""Hold docs/http-api.md to the code: its requests are sent, its answers are those that come, its tables whole."""
 
 from __future__ import annotations
 

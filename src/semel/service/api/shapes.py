@@ -21,8 +21,8 @@ POSITION_MAX = 2**53 - 1  # every language's numbers hold it exactly
 ATTEMPTS_MAX = 1_000_000
 LEASE_TEXT_MAX = 64 * 1024  # 16 parts of 255 characters, twice, in four bytes each, and base64
 
-# What `keys.checked` sees to, told to those who read the description. Not as Meta(pattern=…): a union of a list and a text
-# with a pattern is freed wrongly by msgspec 0.22, and the process may crash when it ends.
+# What `keys.checked` sees to, told to those who read the description. Not as Meta(pattern=…): msgspec 0.22 frees a
+# union of a list and a text with a pattern wrongly, and then the process may crash when it ends.
 _PRINTABLE = {"pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"}
 _NOT_ALL_EMPTY = {"contains": {"type": "string", "minLength": 1}}
 
