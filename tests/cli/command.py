@@ -1,4 +1,4 @@
-"""The operator's commands, in this process (quick) or in one of their own (real signals, real exit codes)."""
+"""`semel`, in this process (quick) or in one of its own (real signals, real exit codes)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import typer
 from typer.testing import CliRunner
 
-from semel.cli import dead, events, sink, status, storm
+from semel.cli import main
 from semel.values.errors import SemelError
 
 ROOT = Path(__file__).parent.parent.parent
 READY_S = 30
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-for command in (dead, events, sink, status, storm):
-    command.register(app)
+MAIN = "semel.cli.main"
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Ended:
 
 def semel(*arguments: str, env: dict[str, str] | None = None) -> Ended:
     """One command in this process. A SemelError is an exit with 2, as in the console entry."""
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", **(env or {})})
+    result = CliRunner().invoke(main.app, arguments, env={"COLUMNS": "200", **(env or {})})
     if isinstance(result.exception, SemelError):
         return Ended(2, result.stdout, f"{result.stderr}{result.exception}")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -49,7 +45,7 @@ def semel(*arguments: str, env: dict[str, str] | None = None) -> Ended:
 
 def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     """One command in a process of its own."""
-    return subprocess.Popen([sys.executable, "-m", "tests.cli.command", *arguments], cwd=ROOT, text=True, **options)
+    return subprocess.Popen([sys.executable, "-m", MAIN, *arguments], cwd=ROOT, text=True, **options)
 
 
 @contextmanager
@@ -71,18 +67,10 @@ def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @contextmanager
 def a_sink(*options: str) -> Iterator[str]:
-    with running("tests.cli.command", "sink", *options) as (_, url):
+    with running(MAIN, "sink", *options) as (_, url):
         yield url
 
 
 def get(url: str) -> Any:
     with urlopen(url, timeout=READY_S) as answer:
         return json.loads(answer.read())
-
-
-if __name__ == "__main__":
-    try:
-        app()
-    except SemelError as error:
-        typer.echo(f"semel: {error}", err=True)
-        raise SystemExit(2) from None

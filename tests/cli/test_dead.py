@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import signal
 import subprocess
 import threading
 import time
@@ -168,6 +169,22 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
     begun = time.monotonic()
     assert decide(url, "discard", "--all", "--yes", *REASON, "--rate", "10")["discarded"] == 5
     assert time.monotonic() - begun >= 0.39
+
+
+def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=9)
+    command = ("dead", "discard", "--all", "--yes", *REASON, "--rate", "1", "--ledger", url)
+    process = started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while states(url)["dead"] == 9:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    left = states(url)["dead"]
+    assert process.returncode == 130
+    assert 0 < left < 9
+    assert f"Interrupted: {9 - left} discarded, {left} not." in err
 
 
 @pytest.mark.parametrize("what", ["replay", "discard"])

@@ -10,7 +10,7 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
-from tests.cli.command import a_sink, get, running, semel
+from tests.cli.command import MAIN, a_sink, get, running, semel
 
 from semel.cli.counting import Effects
 from semel.cli.effect_marks import PAGE_LINES, identity, mark
@@ -147,7 +147,7 @@ def test_it_goes_down_once_and_comes_back() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_quietly(number: signal.Signals) -> None:
-    with running("tests.cli.command", "sink", "--drop", "1") as (process, url):
+    with running(MAIN, "sink", "--drop", "1") as (process, url):
         assert url.startswith("http://127.0.0.1:")
         assert Sender(url).post(traffic.body(0), key="k") == (0, "hung up")
         process.send_signal(number)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import queue
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
-from tests.cli.command import Ended, a_sink, get, running, semel, started
+from tests.cli.command import MAIN, Ended, a_sink, get, running, semel, started
 from tests.cli.scripted import answering, scripted
 from tests.cli.service_process import EVERY
 
@@ -110,6 +113,53 @@ def test_a_service_that_is_killed_and_started_again_is_survived(tmp_path: Path) 
     assert (report["check"]["lost"], report["check"]["doubled"]) == (0, 0)
 
 
+@contextmanager
+def a_slow_service(sink: str, gap_s: float, late_s: float | None = None) -> Iterator[str]:
+    """Takes everything at once, forwards an event every `gap_s`, and the last one again after `late_s`."""
+    waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def send(body: bytes, key: str) -> None:
+        urlopen(Request(sink, body, {"Idempotency-Key": key}), timeout=30).close()
+
+    def forward() -> None:
+        for key in itertools.count():
+            body = waiting.get()
+            if body is None:
+                return
+            time.sleep(gap_s)
+            send(body, str(key))
+            if late_s is not None and waiting.empty():
+                time.sleep(late_s)
+                send(body, "late")
+
+    def take(number: int, body: bytes) -> bytes:
+        waiting.put(body)
+        return b"HTTP/1.1 202 Later\r\nContent-Length: 0\r\n\r\n"
+
+    forwarder = threading.Thread(target=forward, daemon=True)
+    forwarder.start()
+    with scripted(take) as url:
+        yield url
+    waiting.put(None)
+    forwarder.join(60)
+
+
+def test_a_slow_service_gets_time_as_long_as_events_arrive() -> None:
+    with a_sink() as sink, a_slow_service(sink, gap_s=0.15) as url:
+        options = ("--events", "18", "--duplicates", "0", "--settle", "2", "--json")
+        ended = semel("storm", url, "--check", sink, *options)
+    assert ended.code == 0, ended.out
+    assert ended.json["check"]["waited_s"] > 2
+
+
+def test_an_effect_that_is_doubled_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storm_check, "QUIET_S", 2.0)
+    with a_sink() as sink, a_slow_service(sink, gap_s=0.1, late_s=0.7) as url:
+        ended = semel("storm", url, "--check", sink, "--events", "5", "--duplicates", "0", "--json")
+    assert ended.code == 1
+    assert ended.json["check"]["doubled"] == 1
+
+
 def test_what_the_sink_knew_before_is_told_and_does_not_count(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path) as (_, url):
         assert storm(url, sink, "--seed", "1").code == 0
@@ -179,7 +229,7 @@ def test_a_service_that_never_answers_ends_the_storm_in_bounded_time() -> None:
 
 
 def test_a_sink_that_ends_meanwhile_is_told_with_what_was_sent(tmp_path: Path) -> None:
-    with running("tests.cli.command", "sink") as (sink, at):
+    with running(MAIN, "sink") as (sink, at):
 
         def answer(number: int, body: bytes) -> bytes:
             sink.kill()

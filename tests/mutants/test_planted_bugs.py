@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.catalogue import MUTANTS as CORE_MUTANTS
+from tests.mutants.catalogue import Mutant
+from tests.mutants.service_catalogue import SERVICE_MUTANTS
 
 ROOT = Path(__file__).parents[2]
+MUTANTS = [*CORE_MUTANTS, *SERVICE_MUTANTS]
 TESTS_FAILED = 1  # pytest's exit code; 2 to 5 mean that it did not get to test anything
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parent.parent.parent
 START_S = 30.0  # the machine may be busy
 
 
@@ -55,13 +56,14 @@ class Running:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Running:
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))  # apps of the tests are here
         options = ["-c", str(self._settings)]
         if "--port" not in self._arguments:
             options += ["--port", str(self.port)]  # the same one after a restart
         self.process = subprocess.Popen(
             [*self._inside, sys.executable, "-m", "semel", "run", *self._arguments, *options],
             cwd=self.folder,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._env},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, **self._env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -6,16 +6,16 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.service.running import Reply, Running, service
 
-ROOT = Path(__file__).parent.parent.parent
-ENV = {"PYTHONPATH": str(ROOT), "SECRET_NEW": "new secret", "SECRET_OLD": "old secret"}
+ENV = {"SECRET_NEW": "new secret", "SECRET_OLD": "old secret"}
 
 SETTINGS = """
 [server]
@@ -228,9 +228,15 @@ def test_both_active_secrets_count(running: Running) -> None:
 def test_a_body_over_the_limit_is_413_whether_or_not_its_length_is_announced(running: Running) -> None:
     big = json.dumps(event("ok", "l1", text="x" * 20_000)).encode()
     assert running.post("/inline", big).status == 413
-    chunked = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (big[:9_000], big[9_000:])) + b"0\r\n\r\n"
-    head = b"POST /inline HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    assert running.raw(head + chunked).startswith(b"HTTP/1.1 413 ")
+    with socket.create_connection(("127.0.0.1", running.port), 30) as connection:
+        connection.sendall(
+            b"POST /inline HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        )
+        for part in (big[:9_000], big[9_000:]):
+            connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+            time.sleep(0.3)  # so that it arrives in pieces
+        connection.sendall(b"0\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
     assert runs(running, "l1") == []
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from tests.service.running import Reply, Running, service
 
-ROOT = Path(__file__).parent.parent.parent
 APP = "tests.service.handlers_app:app"
-ENV = {"PYTHONPATH": str(ROOT), "LEASE": "3"}
+ENV = {"LEASE": "3"}
 
 SETTINGS = """
 [server]

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from tests.service.running import Running, service
 
-ROOT = Path(__file__).parent.parent.parent
 APP = "tests.service.handlers_app:app"
 
 SETTINGS = """
@@ -68,7 +67,7 @@ def metric(running: Running, name: str) -> float:
 
 
 def test_a_locked_ledger_is_503_at_once_and_recovers_by_itself(tmp_path: Path) -> None:
-    with service(tmp_path, SETTINGS, APP, env={"PYTHONPATH": str(ROOT)}) as running:
+    with service(tmp_path, SETTINGS, APP) as running:
         assert running.post("/inline", event("ok", "before")).status == 200
         with locked(tmp_path / "semel.db"):
             slowest = 0.0
@@ -101,7 +100,7 @@ def test_a_locked_ledger_is_503_at_once_and_recovers_by_itself(tmp_path: Path) -
 
 
 def test_a_ledger_that_is_not_ready_is_said_so(tmp_path: Path) -> None:
-    with service(tmp_path, SETTINGS, APP, env={"PYTHONPATH": str(ROOT)}) as running:
+    with service(tmp_path, SETTINGS, APP) as running:
         running.until(lambda: running.get("/readyz").status == 200, "not ready")
         with locked(tmp_path / "semel.db"):
             running.until(lambda: running.get("/readyz").status == 503, "it calls itself ready", within_s=20)
@@ -109,7 +108,7 @@ def test_a_ledger_that_is_not_ready_is_said_so(tmp_path: Path) -> None:
 
 
 def test_a_route_that_fails_open_runs_and_is_counted(tmp_path: Path) -> None:
-    with service(tmp_path, SETTINGS, APP, env={"PYTHONPATH": str(ROOT)}) as running:
+    with service(tmp_path, SETTINGS, APP) as running:
         with locked(tmp_path / "semel.db"):
             reply = running.post("/inline", event("open", "o1"))
             assert (reply.status, reply.json["status"]) == (200, "processed")
@@ -129,7 +128,7 @@ def small_disk(folder: Path) -> list[str]:
 def test_a_full_disk_is_503_and_what_was_answered_is_kept(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    env = {"PYTHONPATH": str(ROOT), "LEDGER": f"sqlite:///{disk}/semel.db", "RUNS": str(tmp_path / "runs.txt")}
+    env = {"LEDGER": f"sqlite:///{disk}/semel.db", "RUNS": str(tmp_path / "runs.txt")}
     with service(tmp_path, SETTINGS, APP, env=env, inside=small_disk(disk)) as running:
         there = Path(f"/proc/{running.pid}/root{disk}")
         assert (there / "semel.db").exists()

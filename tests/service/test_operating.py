@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 from tests.service.running import Running, event, service
 
-ROOT = Path(__file__).parent.parent.parent
 APP = "tests.service.handlers_app:app"
-ENV = {"PYTHONPATH": str(ROOT)}
 BOTH = '[[endpoints]]\npath = "/inline"\nmode = "inline"\n[[endpoints]]\npath = "/inbox"\n'
 
 
@@ -70,7 +68,7 @@ def downstream(status: int = 200) -> Iterator[tuple[str, list[tuple[dict[str, st
 
 @pytest.mark.parametrize("path", ["/inline", "/inbox"])
 def test_a_dead_event_is_replayed_and_is_not_eaten_by_its_own_key(tmp_path: Path, path: str) -> None:
-    with service(tmp_path, BOTH, APP, env=ENV) as running:
+    with service(tmp_path, BOTH, APP) as running:
         body = {"id": "r1", "type": "refused", "data": {}}
         running.post(path, body)
         running.until(lambda: runs(running, "r1"), "not handled")
@@ -148,7 +146,7 @@ def test_a_dead_destination_holds_up_nobody_but_itself(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_all_workers_are_on_every_page(tmp_path: Path) -> None:
-    with service(tmp_path, BOTH, APP, "--workers", "3", env=ENV) as running:
+    with service(tmp_path, BOTH, APP, "--workers", "3") as running:
         running.until(lambda: len(running.workers()) == 3, "three workers did not start")
         for number in range(60):
             assert running.post("/inline", {"id": f"m{number}", "type": "ok", "data": {}}).status == 200
@@ -183,7 +181,7 @@ def test_it_refuses_to_start_on_what_doctor_calls_an_error(tmp_path: Path, setti
 
 
 def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
-    with service(tmp_path, BOTH, APP, env=ENV) as running:
+    with service(tmp_path, BOTH, APP) as running:
         done = subprocess.run(
             [sys.executable, "-m", "semel", "run", "--port", str(running.port)],
             cwd=tmp_path,

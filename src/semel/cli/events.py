@@ -64,8 +64,10 @@ def list_events(
 
 
 def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
-    """Show everything that is known of one event: its state, tries, result, what
-    people decided about it, and the event itself where it is kept.
+    """Show everything that is known of one event.
+
+    Its state, attempts and result, what people decided about it, and the event
+    itself where it is kept: while it is dead or uncertain.
     """
     show_one(key, [state.value for state in StateName], ledger, config, as_json)
 

@@ -19,6 +19,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -97,7 +98,8 @@ class Load:
         self.lost = 0
         self.trouble = ""
         self.dry_at: float | None = None
-        self.under_way = 0
+        self.over = asyncio.Event()  # every connection has had its last answer
+        self.at_work = 0  # connections
         self._requests = requests
 
     def next(self) -> bytes | None:
@@ -108,6 +110,12 @@ class Load:
         if request is None and self.dry_at is None:
             self.dry_at = self.clock()
         return request
+
+    def ended(self) -> None:
+        """A connection has nothing more to do."""
+        self.at_work -= 1
+        if self.at_work == 0:
+            self.over.set()
 
     def saw(self, status: int, body: bytes, sent_at: float) -> bool:
         """Count an answer. False: it was a refusal, which may be sent again."""
@@ -136,6 +144,7 @@ class Connection(asyncio.Protocol):
         self._sent_at = 0.0
 
     def start(self) -> None:
+        self._load.at_work += 1
         self._send(self._load.next())
 
     def close(self) -> None:
@@ -153,7 +162,6 @@ class Connection(asyncio.Protocol):
             return
         if answer is None:
             return
-        self._load.under_way -= 1
         if self._load.saw(answer.status, answer.body, self._sent_at):
             self._send(self._load.next())
         else:
@@ -162,18 +170,21 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._request is not None:
-            self._load.under_way -= 1
+            self._request = None
             self._load.lost += 1
+            self._load.ended()
 
     def _again(self) -> None:
-        self._send(self._request if self._load.clock() < self._load.end else None)
+        if self._request is not None:
+            self._send(self._request if self._load.clock() < self._load.end else None)
 
     def _send(self, request: bytes | None) -> None:
         self._request = request
-        if request is not None and self._transport is not None:
-            self._load.under_way += 1
-            self._sent_at = self._load.clock()
-            self._transport.write(request)
+        if request is None or self._transport is None:
+            self._load.ended()
+            return
+        self._sent_at = self._load.clock()
+        self._transport.write(request)
 
 
 async def send(job: Job, hear: Callable[[], str], say: Callable[[str], None]) -> None:
@@ -193,14 +204,18 @@ async def send(job: Job, hear: Callable[[], str], say: Callable[[str], None]) ->
         connection.start()
     await asyncio.sleep(load.begin - load.clock())
     cpu_s = time.process_time()
-    while load.clock() < load.end and not (load.dry_at is not None and load.under_way == 0):
-        await asyncio.sleep(min(0.05, max(0.0, load.end - load.clock())))
+    await _at_most(load.end - load.clock(), load.over)
     cpu_s = time.process_time() - cpu_s
-    while load.under_way and load.clock() < load.end + LAST_ANSWERS_S:
-        await asyncio.sleep(0.01)
+    await _at_most(LAST_ANSWERS_S, load.over)
     for connection in connections:
         connection.close()
     say(msgspec.json.encode(_seen(load, cpu_s)).decode())
+
+
+async def _at_most(seconds: float, over: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await over.wait()
 
 
 def _seen(load: Load, cpu_s: float) -> Seen:

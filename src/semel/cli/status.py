@@ -12,8 +12,9 @@ def register(app: typer.Typer) -> None:
 
 
 def status(ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
-    """Show how many events are in which state, what waits in the inbox, and what
-    wants a person. Reading changes nothing, and may be done while a service runs.
+    """Show what is in which state, what waits, and what wants a person.
+
+    Reading changes nothing, and can be done while a service runs.
     """
     import asyncio
 

@@ -62,7 +62,8 @@ def storm(
         str | None, typer.Option(metavar="URL", help="A counting sink (semel sink) that the service forwards to.")
     ] = None,
     settle: Annotated[
-        float, typer.Option(min=0, max=86_400, help="Seconds to wait, after the storm, for the sink to see everything.")
+        float,
+        typer.Option(min=0, max=86_400, help="Seconds without a new event at the sink, until what is missing is lost."),
     ] = 60.0,
     i_own_this_target: Annotated[
         bool, typer.Option("--i-own-this-target", help="Send to another machine than this one.")

@@ -90,19 +90,24 @@ def sink_target(url: str) -> Target:
 async def check(
     sink: SinkReader, traffic: Traffic, taken: bytearray, before: int, settle_s: float, show: Callable[[int, int], None]
 ) -> Checked:
-    """Wait until every event that was taken has arrived and nothing moves any more, or the time is over; compare."""
+    """Compare, once every event that was taken has arrived and nothing moves any more.
+
+    Whoever is slow gets time as long as new events arrive; after `settle_s` without one, what is missing is lost."""
     begun_s = monotonic()
     wanted = taken.count(1)
-    quiet_since_s, last = begun_s, -1
+    seen, seen_s = (-1, -1), begun_s  # effects and events, and when they last changed
+    arrived_s = begun_s  # when the last new event did
     compared: Checked | None = None
     while True:
         counts = await sink.counts()
         show(min(counts.distinct, wanted), wanted)
         now_s = monotonic()
-        if counts.effects != last:
-            quiet_since_s, last, compared = now_s, counts.effects, None
-        over = now_s - begun_s >= settle_s
-        if over or (counts.distinct >= wanted and now_s - quiet_since_s >= QUIET_S):
+        if counts.distinct != seen[1]:
+            arrived_s = now_s
+        if (counts.effects, counts.distinct) != seen:
+            seen, seen_s, compared = (counts.effects, counts.distinct), now_s, None
+        over = now_s - arrived_s >= settle_s
+        if over or (counts.distinct >= wanted and now_s - seen_s >= QUIET_S):
             if compared is None:
                 compared = _compare(counts, await sink.effects(), traffic, taken, before, now_s - begun_s)
             if over or not compared.lost:

@@ -106,7 +106,6 @@ class Breaker:
     def _open(self) -> None:
         bound_s = min(self._open_max_s, self._open_s * 2.0 ** min(self._trips, _DOUBLINGS_MAX))
         self._trips += 1
-        self._in_a_row = 0
         self._open_until = self._clock() + bound_s * (1 + JITTER * self._random())
         self._probe_until = None
         self._moved("open")

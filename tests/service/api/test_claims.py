@@ -140,6 +140,18 @@ def test_what_is_parked_is_never_granted_twice(client: Client, clock: FakeClock,
     assert [(letter.state, letter.event) for letter in letters(tmp_path)] == [("uncertain", '{"to":"…"}'.encode())]
 
 
+def test_a_doubt_is_told_though_its_event_is_stale_meanwhile(client: Client, clock: FakeClock) -> None:
+    def at(key: str, position: int, **more: Any) -> dict[str, Any]:
+        return {"handler": "sms", "key": key, "lease": 1, "order": {"subject": "s", "position": position}, **more}
+
+    client.claim(at("parked", 1, park=True))  # its holder vanishes
+    clock.now_ms += 1_000
+    (newer,) = client.claim(at("newer", 2))
+    client.settle({"lease": newer["lease"], "outcome": "done"})
+    (doubt,) = client.claim(at("parked", 1, park=True))
+    assert (doubt["verdict"], doubt["outcome"]) == ("settled", "uncertain")
+
+
 def test_a_retry_is_busy_until_it_is_due(client: Client, clock: FakeClock) -> None:
     lease = client.grant("a")["lease"]
     client.settle({"lease": lease, "outcome": "retry", "after": 30})

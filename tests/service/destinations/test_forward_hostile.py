@@ -148,11 +148,34 @@ def test_a_gzip_bomb_is_not_unpacked(chunked: bool) -> None:
         tracemalloc.stop()
 
 
+def test_a_compressed_error_is_not_shown() -> None:
+    body = gzip.compress(b"no such customer")
+    head = b"HTTP/1.1 422 No\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert told(saying(head + body)) == Reject("crm (127.0.0.1): 422")
+
+
+def test_a_connection_that_is_used_again_and_then_hangs_is_in_doubt_too() -> None:
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD_200 + b"Content-Length: 0\r\n\r\n")
+        await reader.read()  # the second request, for ever
+
+    async def story() -> int:
+        async with raw(answer_once) as server, opened(server.url, timeout_s=1) as crm:
+            assert await Forward(crm, park=True)(EVENT, Ctx()) == {"status": 200}
+            with pytest.raises(OutcomeUnknown):
+                await Forward(crm, park=True)(EVENT, Ctx())
+            return server.connections
+
+    assert run(story()) == 1, "the connection was not used again: the fault has not landed"
+
+
 def test_cookies_are_not_kept() -> None:
     async def story() -> list[Any]:
-        async with sink(answering(200, Set_Cookie="a=1; Path=/")) as server, opened(server.url) as crm:
-            for _ in range(2):
-                await Forward(crm)(EVENT, Ctx())
+        async with sink(answering(200, Set_Cookie="a=1; Path=/")) as server:
+            url = f"http://localhost:{server.port}/"  # clients keep no cookies of bare addresses anyway
+            async with opened(url, allow=["localhost"]) as crm:
+                for _ in range(2):
+                    await Forward(crm)(EVENT, Ctx())
             return [request.headers.get("Cookie") for request in server.requests]
 
     assert run(story()) == [None, None]

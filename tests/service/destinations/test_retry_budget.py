@@ -20,6 +20,14 @@ def test_first_tries_earn_their_share_of_retries_on_top_of_the_reserve() -> None
     assert spent(budget) == 4 + 10
 
 
+def test_a_part_of_a_retry_is_none() -> None:
+    budget = RetryBudget(0.5, clock=Clock(), reserve=0)
+    budget.earn()
+    assert not budget.spend()
+    budget.earn()
+    assert [budget.spend(), budget.spend()] == [True, False]
+
+
 def test_good_times_do_not_pay_for_a_storm() -> None:
     budget = RetryBudget(1, clock=Clock(), reserve=4, cap=20)
     for _ in range(10_000):

@@ -132,7 +132,7 @@ class _Endpoints(Struct, frozen=True):
         tenant = _may(request, "claims").tenant
         verdicts = await self.claims.claim(tenant, await read(request, ClaimBatch, self.body_max, self.read_timeout))
         if await request.is_disconnected():
-            pass
+            await self.claims.take_back(tenant, verdicts)
         return _json(verdicts)
 
     async def settle(self, request: Request) -> Response:

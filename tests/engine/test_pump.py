@@ -1,0 +1,283 @@
+"""The pump: what is taken is always answered, in its own lane, and whatever happens to a letter it is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.apps import message, run
+
+from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel
+from semel.app import Message, to_bytes
+from semel.core.accepting import Acceptor
+from semel.core.pump import LAPSES_MAX, Pump
+from semel.ports import Inbox
+from semel.values.inbox import Depth
+from semel.values.outcome import NotNow
+
+
+class Scene:
+    """An app on a real file, its inbox, and a pump that is run by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app = Semel(f"sqlite:///{folder}/semel.db", lease=5)
+        assert isinstance(self.app.ledger, Inbox)
+        self.inbox: Inbox = self.app.ledger
+
+    async def accept(self, body: dict[str, Any]) -> str:
+        accepted = Acceptor(self.inbox, self.app.planner, lambda: None)
+        return (await accepted.accept(Message(to_bytes(body)))).status
+
+    def pump(self, concurrency: int = 8) -> Pump:
+        engine = self.app.new_engine(self.app.ledger)
+        return Pump(self.inbox, engine.process, self.app.handlers, concurrency)
+
+    async def depth(self) -> dict[str, Depth]:
+        return {depth.lane: depth for depth in await self.inbox.depths() if depth.waiting or depth.taken}
+
+
+def story(folder: Path, tell: Callable[[Scene], Awaitable[None]]) -> None:
+    async def told() -> None:
+        scene = Scene(folder)
+        async with scene.app:
+            await tell(scene)
+
+    run(told())
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(3_000):
+        if await holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to hold")
+
+
+async def until_empty(scene: Scene, pump: Pump) -> None:
+    async def empty() -> bool:
+        await pump.run_once()
+        return await scene.depth() == {}
+
+    await until(empty)
+
+
+@pytest.mark.parametrize(
+    ("first", "runs"),
+    [(None, 1), (Retry(after=0.01), 2), (NotNow(0.01), 2), (RuntimeError("once"), 2), (Reject("never"), 1)],
+)
+def test_a_letter_is_finished_when_its_event_is_and_not_before(tmp_path: Path, first: Any, runs: int) -> None:
+    async def tell(scene: Scene) -> None:
+        ran: list[int] = []
+
+        @scene.app.on("**")
+        async def handler(event: Event, ctx: Context) -> None:
+            ran.append(ctx.attempt)
+            if first is not None and len(ran) == 1:
+                raise first
+
+        assert await scene.accept(message("1")) == "accepted"
+        pump = scene.pump()
+        await pump.run_once()
+        await until_empty(scene, pump)
+        await pump.stop(10)
+        assert len(ran) == runs
+        assert await scene.accept(message("1")) == "duplicate"
+
+    story(tmp_path, tell)
+
+
+def test_what_is_in_hand_when_time_is_up_is_given_back_at_once(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        begun = asyncio.Event()
+        ran: list[int] = []
+
+        @scene.app.on("**")
+        async def handler(event: Event, ctx: Context) -> None:
+            ran.append(ctx.attempt)
+            begun.set()
+            if len(ran) == 1:
+                await asyncio.sleep(60)
+
+        await scene.accept(message("1"))
+        pump = scene.pump()
+        await pump.run_once()
+        await begun.wait()
+        await pump.stop(0.0)
+        assert (await scene.depth())["handler"].waiting == 1  # not taken, and not gone
+        again = scene.pump()
+
+        async def ran_again() -> bool:
+            await again.run_once()
+            return len(ran) == 2
+
+        async with asyncio.timeout(4):  # before any lease is over
+            await until(ran_again)
+        await until_empty(scene, again)
+        await again.stop(10)
+
+    story(tmp_path, tell)
+
+
+def test_a_full_lane_holds_up_nobody_else(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        go = asyncio.Event()
+        quick: list[str] = []
+
+        @scene.app.on("slow.*")
+        async def slow(event: Event, ctx: Context) -> None:
+            await go.wait()
+
+        @scene.app.on("quick.*", name="quick")
+        async def be_quick(event: Event, ctx: Context) -> None:
+            quick.append(event.id)
+
+        for number in range(20):
+            await scene.accept(message(f"s{number}", "slow.one"))
+        for number in range(20):
+            await scene.accept(message(f"q{number}", "quick.one"))
+        pump = scene.pump(concurrency=4)
+        running = asyncio.create_task(pump.run())
+
+        async def all_quick() -> bool:
+            return len(quick) == 20
+
+        await until(all_quick)
+        depth = (await scene.depth())["slow"]
+        assert (depth.taken, depth.waiting) == (4, 16)
+        go.set()
+        await until_empty_by_itself(scene)
+        await pump.stop(10)
+        await running
+
+    story(tmp_path, tell)
+
+
+async def until_empty_by_itself(scene: Scene) -> None:
+    async def empty() -> bool:
+        return await scene.depth() == {}
+
+    await until(empty)
+
+
+def test_a_lane_whose_handler_is_not_ready_is_left_alone(tmp_path: Path) -> None:
+    class Gate:
+        __name__ = "gated"
+        concurrency = 2
+        wait_s = 5.0
+
+        def __init__(self) -> None:
+            self.ran = 0
+
+        def ready_in_s(self) -> float:
+            return self.wait_s
+
+        async def __call__(self, event: Event, ctx: Context) -> None:
+            self.ran += 1
+
+    async def tell(scene: Scene) -> None:
+        gate = Gate()
+        scene.app.on("**", name="gated")(gate)
+        for number in range(5):
+            await scene.accept(message(str(number)))
+        pump = scene.pump()
+        assert await pump.run_once() == 0
+        gate.wait_s = 0.0
+        assert await pump.run_once() == 2  # its own concurrency
+        await until_empty(scene, pump)
+        await pump.stop(10)
+        assert gate.ran == 5
+
+    story(tmp_path, tell)
+
+
+def test_each_handler_of_an_event_has_a_letter_of_its_own(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        ran: list[str] = []
+
+        @scene.app.on("**")
+        async def good(event: Event, ctx: Context) -> None:
+            ran.append("good")
+
+        @scene.app.on("**", max_attempts=3)
+        async def bad(event: Event, ctx: Context) -> None:
+            ran.append("bad")
+            raise Retry(after=0.01)
+
+        await scene.accept(message("1"))
+        pump = scene.pump()
+        await until_empty(scene, pump)
+        await pump.stop(10)
+        assert sorted(ran) == ["bad", "bad", "bad", "good"]
+        (dead,) = await scene.app.entries("dead")
+        assert dead.handler == "bad"
+
+    story(tmp_path, tell)
+
+
+def test_a_letter_waits_for_no_other_handler_of_its_event(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("**", name="good")(lambda event, ctx: None)
+
+        @scene.app.on("**")
+        async def bad(event: Event, ctx: Context) -> None:
+            raise Retry(after=60)
+
+        await scene.accept(message("1"))
+        pump = scene.pump()
+        await pump.run_once()
+        await pump.stop(10)
+        assert list(await scene.depth()) == ["bad"]
+
+    story(tmp_path, tell)
+
+
+def test_a_letter_for_a_handler_that_changed_its_topics_is_kept_with_its_reason(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("a.*", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1", "a.b"))
+        later = Scene(tmp_path)
+        async with later.app:
+            later.app.on("c.*", name="h")(lambda event, ctx: None)
+            pump = later.pump()
+            await pump.run_once()
+            await pump.stop(10)
+            (dead,) = await later.app.entries("dead")
+            assert "does not take this event any more" in dead.reason
+            assert dead.event is not None
+
+    story(tmp_path, tell)
+
+
+def test_a_letter_that_nobody_survives_is_given_up(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("**", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1"))
+        for _ in range(LAPSES_MAX + 1):
+            assert len(await scene.inbox.take({"h": 1}, 1)) == 1  # and it vanishes with it
+            await asyncio.sleep(0.01)
+        pump = scene.pump()
+        await pump.run_once()
+        await pump.stop(10)
+        (dead,) = await scene.app.entries("dead")
+        assert "takers vanished" in dead.reason
+
+    story(tmp_path, tell)
+
+
+def test_when_nothing_can_be_decided_the_letter_stays(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("**", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1"))
+
+        async def down(_: Any) -> Any:
+            raise LedgerUnavailable("gone")
+
+        pump = Pump(scene.inbox, down, scene.app.handlers, 8)
+        await pump.run_once()
+        await pump.stop(10)
+        assert (await scene.depth())["h"].waiting == 1
+
+    story(tmp_path, tell)

@@ -1,0 +1,126 @@
+"""Bugs of the service, planted like the others."""
+
+from __future__ import annotations
+
+from tests.mutants.catalogue import Mutant
+
+PUMP = "core/pump.py"
+GATE = "core/gate.py"
+INGEST = "service/ingest.py"
+CONNECTION = "service/connection.py"
+ACCEPTING = "core/accepting.py"
+
+PUMPING = "tests/engine/test_pump.py"
+GATING = "tests/engine/test_gate.py"
+NOT_NOW = "tests/engine/test_not_now.py"
+MOUNTED = "tests/service/test_mounted.py"
+ANSWERS = "tests/service/test_answers.py"
+LIMITS = "tests/service/test_limits.py"
+
+SERVICE_MUTANTS = [
+    Mutant(
+        "a letter whose event is to be retried is forgotten",
+        PUMP,
+        "return Postponed(taken, round((outcome.after or 0.0) * 1000))",
+        "return Finished(taken)",
+        f"{PUMPING}::test_a_letter_is_finished_when_its_event_is_and_not_before",
+    ),
+    Mutant(
+        "a letter in hand is forgotten when the pump stops",
+        PUMP,
+        "ending: InboxEnding = Postponed(taken, 0)",
+        "ending: InboxEnding = Finished(taken)",
+        f"{PUMPING}::test_what_is_in_hand_when_time_is_up_is_given_back_at_once",
+    ),
+    Mutant(
+        "a letter is forgotten when the ledger is down",
+        PUMP,
+        "return Postponed(taken, round(LEDGER_DOWN_S * 1000))",
+        "return Finished(taken)",
+        f"{PUMPING}::test_when_nothing_can_be_decided_the_letter_stays",
+    ),
+    Mutant(
+        "an event that its handler takes no more is dropped in silence",
+        PUMP,
+        'case "malformed" | "conflict":',
+        'case "ignored":\n                return Finished(taken)\n            case "malformed" | "conflict":',
+        f"{PUMPING}::test_a_letter_for_a_handler_that_changed_its_topics_is_kept_with_its_reason",
+    ),
+    Mutant(
+        "a lane that is not ready is taken from",
+        PUMP,
+        "if room > 0 and (ready_in_s is None or ready_in_s() <= 0):",
+        "if room > 0:",
+        f"{PUMPING}::test_a_lane_whose_handler_is_not_ready_is_left_alone",
+    ),
+    Mutant(
+        "only the first handler of an event gets a letter",
+        ACCEPTING,
+        "handlers, claims = plan.handlers, plan.claims",
+        "handlers, claims = plan.handlers[:1], plan.claims[:1]",
+        f"{PUMPING}::test_each_handler_of_an_event_has_a_letter_of_its_own",
+    ),
+    Mutant(
+        "a letter runs all handlers of its event, also those that are done",
+        "core/planning.py",
+        'if only := getattr(delivery, "only", ""):',
+        'if only := "":',
+        f"{PUMPING}::test_a_letter_waits_for_no_other_handler_of_its_event",
+    ),
+    Mutant(
+        "a lease that comes too late is kept",
+        GATE,
+        "too_late(asked.result())",
+        "asked.result()",
+        f"{GATING}::test_a_lease_that_comes_too_late_goes_back_unused",
+    ),
+    Mutant(
+        "slow round trips do not open the breaker",
+        GATE,
+        "elif in_time:",
+        "elif in_time is not None:",
+        f"{GATING}::test_slow_round_trips_are_waited_for_until_there_are_several_in_a_row",
+    ),
+    Mutant(
+        "a stuck store is waited for",
+        GATE,
+        "await self._in_time(asked, (STUCK - 1) * self._patience_s)",
+        "await self._in_time(asked, 3600)",
+        f"{GATING}::test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once",
+    ),
+    Mutant(
+        "not now counts as an attempt",
+        "core/runner.py",
+        'return Ran(Release(value.after, _text(value.reason) or "not now"))',
+        "return Ran(Retry(value.after, _text(value.reason)))",
+        f"{NOT_NOW}::test_not_now_burns_no_attempt_and_parks_nothing",
+    ),
+    Mutant(
+        "one handler that fails open opens for all",
+        "core/unguarded.py",
+        "return all(handler.fail_open for handler in plan.handlers)",
+        "return any(handler.fail_open for handler in plan.handlers)",
+        f"{NOT_NOW}::test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_called_final",
+    ),
+    Mutant(
+        "what is not verified is processed",
+        INGEST,
+        "if door.verifier is not None and not await door.verifier.verify(headers, body):",
+        "if door.verifier is not None and await door.verifier.verify(headers, body) is None:",
+        f"{MOUNTED}::test_it_is_mounted_in_starlette_verified_and_inline",
+    ),
+    Mutant(
+        "a body without a length has no limit",
+        INGEST,
+        "if len(body) > most:",
+        "if len(body) > most * 1000:",
+        f"{ANSWERS}::test_a_body_over_the_limit_is_413_whether_or_not_its_length_is_announced",
+    ),
+    Mutant(
+        "a slow sender keeps its connection",
+        CONNECTION,
+        "self.deadline = self.loop.time() + self.limits.read_timeout_s",
+        "self.deadline = NEVER",
+        f"{LIMITS}::test_a_sender_that_never_ends_its_headers_is_cut_off",
+    ),
+]
