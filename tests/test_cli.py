@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from semel import __version__
+from semel import Semel, __version__
 from semel.cli import demo, main
 from semel.cli.bench import LINES, SCENARIOS
 from semel.testing import traffic
@@ -152,3 +153,15 @@ def test_a_storm_has_both_kinds_of_copies_and_is_out_of_order() -> None:
 def test_an_impossible_storm_is_refused(events: int, duplicates: float) -> None:
     with pytest.raises(ValueError, match="events="):
         traffic.storm(events, duplicates)
+
+
+def test_purge_forgets_what_is_over_and_says_how_much(tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
+            app.on("**", name="h", retention=0.001)(lambda event, ctx: None)
+            await app.process_many([{"id": str(number), "type": "x", "data": {}} for number in range(1_500)])
+
+    asyncio.run(fill())
+    assert document("purge", "--ledger", f"sqlite:///{tmp_path}/semel.db") == {"forgotten": 1_500}
+    assert semel("purge", "--ledger", f"sqlite:///{tmp_path}/none.db").returncode == 2
+    assert not (tmp_path / "none.db").exists()

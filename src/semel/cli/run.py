@@ -39,7 +39,13 @@ def run(
     SIGTERM ends it gently: what is under way is finished, the rest stays in the ledger. A second one ends it at once.
     """
     from semel.cli.finding import find_app
-    from semel.service import process
+
+    try:
+        from semel.service import process
+    except ImportError as error:
+        from semel.values.errors import ConfigError
+
+        raise ConfigError(f"the service needs {error.name}: pip install 'semel[service]'") from None
 
     settings = _settings(config, target, host, port, workers)
     app = find_app(target) if target is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from semel.service.answers import Answer, refused
 from semel.service.background import Background
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
 from semel.values.errors import LedgerUnavailable
+
+log = logging.getLogger("semel")
 
 READY_S = 1.0  # how long a look at the ledger may take, and how long it is remembered
 
@@ -89,6 +92,7 @@ class Service:
     def begin_to_drain(self) -> None:
         """No new letters are taken; requests that are here are answered."""
         if self._stop_at is None:
+            log.info("draining: what is under way has %g s", self._drain_s)
             self._stop_at = asyncio.get_running_loop().time() + self._drain_s
             if self._background is not None:
                 self._background.begin_to_stop()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel import wiring
 from semel.app import Semel
@@ -18,7 +19,7 @@ from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.event import Event
-from semel.values.reading import Reading
+from semel.values.reading import PLAIN, Reading
 
 Place = Any  # a destination of the adapters, which only wiring names
 
@@ -133,11 +134,14 @@ def _place(name: str, said: Destination, watch: Watch | None, trace: Trace | Non
 
 def _door(endpoint: Endpoint, settings: Settings) -> Door:
     verify = endpoint.verify
+    reading = Reading(endpoint.origin, endpoint.id_path, endpoint.type_path)
+    if reading != PLAIN and not endpoint.origin:
+        reading = replace(reading, origin=settings.origin)
     return Door(
         endpoint.path,
         mode=endpoint.mode,
         tenant=endpoint.tenant,
-        reading=Reading(endpoint.origin or settings.origin, endpoint.id_path, endpoint.type_path),
+        reading=None if reading == PLAIN else reading,  # else the app's own, which may come from Python
         verifier=None if verify is None or verify.scheme == "none" else _verifier(verify),
         unwrap=wiring.unwrap_sns if verify is not None and verify.scheme == "sns" else None,
         busy_status=endpoint.busy_status,

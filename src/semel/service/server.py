@@ -79,6 +79,7 @@ def serve(service: Service, settings: ServerSettings, listening: socket.socket) 
         lifespan="on",
         backlog=BACKLOG,
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -54,7 +54,8 @@ ASKED = st.builds(
     aliases=st.sampled_from([(), (), (), ("x",)]),
     position=st.sampled_from([None, None, None, 1, 2]),
 )
-TOGETHER = st.lists(ASKED, min_size=1, max_size=2, unique_by=lambda asked: asked.key)  # the claims of one arrival
+# The claims of one arrival. They are of different handlers, so they have no key in common.
+TOGETHER = st.lists(ASKED, min_size=1, max_size=2, unique_by=(lambda asked: asked.key, lambda asked: asked.aliases))
 ENDINGS: st.SearchStrategy[Ending] = st.sampled_from([Done(b"1"), Reject("no"), Uncertain("?"), Retry(5), Release()])
 LEAVINGS: st.SearchStrategy[Callable[[Taken], InboxEnding]] = st.sampled_from(
     [

@@ -1,0 +1,49 @@
+"""`semel purge`: forget now what is past its retention. A running service does this by itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from semel.cli.options import Config, Json, Ledger
+
+BATCH = 1_000  # keys in one transaction: a few milliseconds, so that a running service does not notice
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(purge)
+
+
+def purge(
+    ledger: Ledger = None,
+    config: Config = None,
+    limit: Annotated[int, typer.Option(min=1, help="Forget at most so many keys.")] = 10_000_000,
+    as_json: Json = False,
+) -> None:
+    """Forget settled keys whose retention is over. Dead and uncertain events stay until a person has decided."""
+    import asyncio
+    import json
+
+    from semel.cli.looking import ledger_url
+
+    forgotten = asyncio.run(_forget(ledger_url(ledger, config), limit))
+    typer.echo(json.dumps({"forgotten": forgotten}) if as_json else f"{forgotten:,} keys forgotten")
+
+
+async def _forget(url: str, limit: int) -> int:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    from semel.cli.looking import opened
+
+    forgotten = 0
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.completed:,.0f} keys forgotten"), console=Console(stderr=True)
+    ) as bar:
+        task = bar.add_task("", total=None)
+        async with opened(url) as store:
+            while forgotten < limit and (count := await store.purge(min(BATCH, limit - forgotten))):
+                forgotten += count
+                bar.update(task, completed=forgotten)
+    return forgotten
