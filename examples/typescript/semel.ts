@@ -15,8 +15,14 @@ export type Claim = {
 };
 
 export type Granted = {
-  verdict: "granted"; key: string; lease: string; token: number;
-  attempt: number; takeover: boolean; expires_in: number; age: number;
+  verdict: "granted";
+  key: string;
+  lease: string;
+  token: number;
+  attempt: number;
+  takeover: boolean;
+  expires_in: number;
+  age: number;
 };
 
 export type Refused =

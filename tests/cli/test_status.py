@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.cli.command import ROOT, semel, started
 from tests.cli.ledgers import an_app, fill, message, url_of
@@ -97,19 +98,27 @@ def test_looking_for_a_ledger_never_makes_one(command: tuple[str, ...], tmp_path
 
 
 def test_a_file_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
-    foreign = tmp_path / "foreign.db"
-    connection = sqlite3.connect(foreign)
-    connection.execute("create table theirs (x)")
-    connection.close()
+    with closing(apsw.Connection(str(tmp_path / "foreign.db"))) as foreign:
+        foreign.execute("create table theirs (x)")
+    with closing(apsw.Connection(str(tmp_path / "in-use.db"))) as in_use:
+        in_use.execute("pragma journal_mode=wal")
+        in_use.execute("create table theirs (x)")
+        (tmp_path / "empty.db").touch()
+        (tmp_path / "notes.db").write_text("remember the milk")
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        assert before["in-use.db-wal"], "what it is made of is in its log"
+        for name in ("foreign.db", "in-use.db", "empty.db", "notes.db"):
+            ended = semel("status", "--ledger", f"sqlite:///{tmp_path}/{name}")
+            assert ended.code == 2
+            assert "is no ledger of Semel" in ended.err
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("log", [b"", b"x" * 31, b"\x37\x7f\x06\x82" + b"\0" * 28, b"\x37\x7f\x06\x82" + b"\xff" * 99])
+def test_a_broken_log_beside_an_empty_file_is_no_ledger(log: bytes, tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
-    (tmp_path / "notes.db").write_text("remember the milk")
-    for file in list(tmp_path.iterdir()):
-        before = file.read_bytes()
-        ended = semel("status", "--ledger", f"sqlite:///{file}")
-        assert ended.code == 2
-        assert "is no ledger of Semel" in ended.err
-        assert file.read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 3, "nothing was put beside them"
+    (tmp_path / "empty.db-wal").write_bytes(log)
+    assert "is no ledger of Semel" in semel("status", "--ledger", f"sqlite:///{tmp_path}/empty.db").err
 
 
 def test_a_ledger_that_is_in_use_can_be_looked_at(tmp_path: Path) -> None:
@@ -118,6 +127,8 @@ def test_a_ledger_that_is_in_use_can_be_looked_at(tmp_path: Path) -> None:
     async def look_while_open() -> None:
         async with an_app(tmp_path) as app:
             await app.process(message("fine", "one"))
+            header = (tmp_path / "semel.db").read_bytes()[:100]
+            assert b"SEML" not in header, "inconclusive: the log was written back"
             ended = await asyncio.to_thread(semel, "status", "--ledger", url_of(tmp_path), "--json")
             assert ended.json["states"]["done"] == 1
 

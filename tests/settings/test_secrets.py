@@ -183,10 +183,18 @@ def test_what_cannot_be_read_is_told_by_its_reference(tmp_path: Path, reference:
 
 @pytest.mark.parametrize(
     "written",
-    [f'"{VALUE}"', f'"Bearer {VALUE}"', f'"env:{VALUE} x"', f'"Bearer env:{VALUE}"', f'"ENV:{VALUE}"', '"hunter2\\nx"'],
+    [
+        f'"{VALUE}"',
+        f'"Bearer {VALUE}"',
+        f'"env:{VALUE} x"',
+        f'"Bearer env:{VALUE}"',
+        '"Bearer env:SECRET"',
+        f'"ENV:{VALUE}"',
+        '"hunter2\\nx"',
+    ],
 )
 def test_a_literal_is_refused_where_a_reference_is_asked_for_and_is_not_repeated(tmp_path: Path, written: str) -> None:
-    (line,) = told(tmp_path, VERIFY.format(written))
+    (line,) = told(tmp_path, VERIFY.format(written), SECRET=VALUE)
     assert "hunter2" not in line
     assert "env:" in line
 
@@ -200,7 +208,6 @@ def test_a_plain_value_may_stand_in_a_header(tmp_path: Path) -> None:
 
 
 MARKED = "s3cr3t"
-SECRET_PLACES = st.sampled_from([("endpoints", 0, "verify", "secrets"), ("destinations", "crm", "headers")])
 STRANGE = st.recursive(
     st.sampled_from([MARKED, f"Bearer {MARKED}", f"{MARKED}\n", f"env:{MARKED}-", f"file:\x01{MARKED}"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2),
@@ -213,7 +220,7 @@ def test_a_secret_in_the_wrong_form_is_never_repeated(
     tmp_path_factory: pytest.TempPathFactory, secrets: object, headers: object, digest: object
 ) -> None:
     document = {
-        "endpoints": [{"verify": {"scheme": "genesys", "secrets": secrets}}],
+        "endpoints": [{"verify": {"scheme": "header", "secrets": secrets, "header": f"X-Api-Key: {MARKED}"}}],
         "destinations": {"crm": {"url": f"https://user:{MARKED}@crm.example/", "headers": headers}},
         "tokens": [{"name": "a", "scopes": ["keys"], "digest": digest}],
     }

@@ -13,6 +13,7 @@ import signal
 import sys
 from itertools import islice
 from random import Random
+from typing import Literal
 
 import msgspec
 from aiohttp import web
@@ -49,12 +50,12 @@ class Effects:
         self._doubled: dict[str, None] = {}
         self.total = self.repeats = self.doubled_events = self.conflicts = self.refused = self.faults = 0
 
-    def is_repeat(self, key: str, event: bytes) -> bool | None:
-        """True: this key had its effect. None: it had it for another event."""
+    def judge(self, key: str, event: bytes) -> Literal["new", "repeat", "conflict"]:
+        """A conflict: this key had its effect for another event."""
         known = self._keys.get(mark(key)) if self.keyed else None
         if known is None:
-            return False
-        return True if known == event else None
+            return "new"
+        return "repeat" if known == event else "conflict"
 
     def add(self, key: str, event: bytes, name: str) -> None:
         if self.keyed:
@@ -118,14 +119,15 @@ class Sink:
             self._effects.refused += 1
             return _answer(400, b'{"status":"refused: no JSON object"}')
         event = mark(name)
-        match self._effects.is_repeat(key, event):
-            case None:
+        match self._effects.judge(key, event):
+            case "conflict":
                 self._effects.conflicts += 1
                 return _answer(422, b'{"status":"refused: this key came with another event"}')
-            case True:
+            case "repeat":
                 self._effects.repeats += 1
                 return _answer(200, REPEATED)
-        self._effects.add(key, event, name)
+            case "new":
+                self._effects.add(key, event, name)
         return self._hang_up(request) if self._happens(self._faults.drop) else _answer(200, TAKEN)
 
     async def counts(self, request: web.Request) -> web.Response:

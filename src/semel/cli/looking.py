@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from semel.cli import sqlite_mark
 from semel.cli.words import instant_ms
 from semel.ports import Catalog, Entry
 from semel.values.errors import ConfigError
@@ -24,9 +24,6 @@ SCAN_MAX = 100_000  # entries of one state that are looked at for the beginning 
 PAGE = 1_000  # entries of one look: their events are in memory meanwhile
 
 LETTERS = ("dead", "uncertain")
-_SQLITE = b"SQLite format 3\0"
-_OURS = b"SEML"  # application_id, in the header of the file
-_APPLICATION_ID_AT = 68
 
 
 class Filters(Struct, frozen=True):
@@ -98,6 +95,7 @@ async def opened(url: str) -> AsyncIterator[StoredLedger]:
 
 
 def _check_there(url: str) -> None:
+    """Opening a ledger makes one where there is none: so this looks first, at the bytes."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
         raise ConfigError(f"ledger {url!r}: it lives inside of the process that uses it; there is nothing to look at")
@@ -105,23 +103,13 @@ def _check_there(url: str) -> None:
         return
     file = Path(unquote(parts.path[1:]))
     try:
-        with file.open("rb") as opened:
-            header = opened.read(_APPLICATION_ID_AT + 4)
+        ours = sqlite_mark.is_ours(file)
     except FileNotFoundError:
         raise ConfigError(f"ledger {shown_url(url)}: there is no file {file}; nothing was made") from None
     except OSError as error:
         raise ConfigError(f"ledger {shown_url(url)}: {file} cannot be read: {error.strerror}") from None
-    if not _may_be_ours(file, header):
+    if not ours:
         raise ConfigError(f"ledger {shown_url(url)}: {file} is no ledger of Semel; it was left as it is")
-
-
-def _may_be_ours(file: Path, header: bytes) -> bool:
-    """A young ledger has all it knows in its write-ahead log, beside a file that says nothing yet."""
-    if header.startswith(_SQLITE) and header[_APPLICATION_ID_AT:] == _OURS:
-        return True
-    unmarked = not header or (header.startswith(_SQLITE) and struct.unpack(">I", header[_APPLICATION_ID_AT:]) == (0,))
-    log = file.with_name(f"{file.name}-wal")
-    return unmarked and log.exists() and log.stat().st_size > 0
 
 
 # -------------------------------------------------------------------------------------------------- what is in it

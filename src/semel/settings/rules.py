@@ -68,16 +68,12 @@ def _ledger(settings: Settings) -> Iterator[Fault]:
 
 
 def _twice(table: str, key: str, values: list[str]) -> Iterator[Fault]:
-    first: dict[str, int] = {}
+    seen: set[str] = set()
     for index, value in enumerate(values):
-        before = first.setdefault(value, index)
-        if before != index:
+        if value in seen:
             shown = "" if key == "digest" else f" {quoted(value)}"
-            yield Fault(
-                (table, index, key),
-                f"another of [[{table}]] has the {key}{shown} already",
-                about=((table, before, key),),
-            )
+            yield Fault((table, index, key), f"another of [[{table}]] has the {key}{shown} already")
+        seen.add(value)
 
 
 def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:

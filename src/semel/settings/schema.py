@@ -88,7 +88,13 @@ class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scheme: Literal["genesys", "standard-webhooks", "hmac-hex", "header", "basic", "sns", "none"]
     secrets: list[Secret] = field(default_factory=list)  # all of them count: add the new one, then remove the old one
     header: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_-]*\Z", max_length=100, description='the name of a header, such as "x-api-key"')
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_-]*\Z",
+            max_length=100,
+            description='the name of a header, such as "x-api-key"',
+            extra={"hidden": True},  # somebody may have written the secret beside the name
+        ),
     ] = ""  # of hmac-hex and header; empty: the usual one of the scheme
     username: Label = ""  # of basic
     topics: list[

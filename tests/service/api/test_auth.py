@@ -6,6 +6,7 @@ import hmac
 import http.client
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,16 +25,15 @@ ASKED = (
 )
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    with api_on(tmp_path) as client:
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with api_on(tmp_path_factory.mktemp("auth")) as client:
         yield client
 
 
-@pytest.mark.parametrize(("method", "path"), ASKED)
-def test_without_configured_tokens_everything_is_refused_and_says_why(tmp_path: Path, method: str, path: str) -> None:
+def test_without_configured_tokens_everything_is_refused_and_says_why(tmp_path: Path) -> None:
     with api_on(tmp_path, tokens=[]) as client:
-        for who in (client, Client(client.port, None)):
+        for who, (method, path) in product((client, Client(client.port, None)), ASKED):
             reply = who.ask(method, path)
             assert (reply.status, reply.headers["www-authenticate"]) == (401, 'Bearer realm="semel"')
             assert "no tokens are configured" in reply.json()["detail"]

@@ -191,4 +191,4 @@ class Calls(RuleBasedStateMachine):
 
 
 TestCalls = Calls.TestCase
-TestCalls.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestCalls.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

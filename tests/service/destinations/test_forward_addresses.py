@@ -6,11 +6,11 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
 import pytest
-from tests.service.destinations.servers import EVENT, Ctx, Raw, opened, outcome_of, raw, run, saying
+from tests.service.destinations.servers import EVENT, Ctx, Raw, opened, outcome_of, raw, run, saying, until
 
 from semel.adapters.destinations import Forward
 from semel.adapters.destinations.answers import Answered, Unsent
@@ -257,30 +257,33 @@ def test_a_name_without_addresses_or_with_impossible_labels_is_not_called() -> N
             run(story(host))
 
 
-def test_a_name_server_that_hangs_holds_up_its_own_destination_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    hanging, go_on = threading.Event(), threading.Event()
+def test_a_name_server_that_hangs_holds_up_its_own_destinations_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many of them as any pool of threads would have threads."""
+    hanging, go_on = threading.Semaphore(0), threading.Event()
     real = socket.getaddrinfo
 
     def getaddrinfo(host: str, *args: Any, **kwargs: Any) -> Any:
-        if host == "hangs.test":
-            hanging.set()
+        if host.startswith("hangs"):
+            hanging.release()
             go_on.wait(30)
         return real("127.0.0.1" if host.endswith(".test") else host, *args, **kwargs)
 
     async def story() -> Any:
-        async with (
-            raw(saying(OK)) as server,
-            opened(f"http://hangs.test:{server.port}/", allow=["hangs.test"], timeout_s=60, concurrency=50) as dead,
-            opened(f"http://works.test:{server.port}/", allow=["works.test"]) as alive,
-        ):
-            waiting = [asyncio.create_task(outcome_of(Forward(dead))) for _ in range(50)]
-            await asyncio.to_thread(hanging.wait, 30)
+        async with raw(saying(OK)) as server, AsyncExitStack() as stack:
+            dead = [
+                await stack.enter_async_context(opened(f"http://hangs-{n}.test:{server.port}/", timeout_s=60))
+                for n in range(40)
+            ]
+            alive = await stack.enter_async_context(opened(f"http://works.test:{server.port}/", allow=["works.test"]))
+            waiting = [asyncio.create_task(outcome_of(Forward(one))) for one in dead * 3]
+            for _ in dead:
+                await until(lambda: hanging.acquire(blocking=False))
             came_to = await outcome_of(Forward(alive))
             assert not any(task.done() for task in waiting)
+            assert not hanging.acquire(blocking=False), "a host was asked for more than once at a time"
             for task in waiting:
                 task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            go_on.set()
+            await asyncio.wait(waiting)
             return came_to
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

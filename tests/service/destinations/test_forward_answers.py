@@ -29,6 +29,7 @@ from tests.service.destinations.servers import (
 
 from semel.adapters.destinations import Forward
 from semel.adapters.destinations.answers import OutcomeUnknown
+from semel.adapters.destinations.headers import headers_for
 from semel.values.errors import ConfigError
 from semel.values.event import Event
 from semel.values.outcome import NotNow, Reject, Retry
@@ -327,3 +328,11 @@ def test_a_cancelled_forward_is_cancelled_and_leaves_its_turn() -> None:
             assert len(server.requests) == 3
 
     run(story())
+
+
+def test_a_request_has_each_header_once() -> None:
+    own = {"authorization": Hidden("x"), "CONTENT-TYPE": Hidden("y"), "user-agent": Hidden("z")}
+    made = headers_for("k", 2, own, {"traceparent": "t", "IDEMPOTENCY-KEY": "evil", "accept": "trace"})
+    names = [name.lower() for name in made]
+    assert len(names) == len(set(names))
+    assert (made["Idempotency-Key"], made["Semel-Attempt"], made["CONTENT-TYPE"]) == ("k", "2", "y")

@@ -34,7 +34,7 @@ class Client:
         self._allow = allow
         self._timeout_s = timeout_s
         self._connect_s = min(CONNECT_S, timeout_s)
-        self._opened: tuple[aiohttp.ClientSession, CheckedResolver] | None = None
+        self._opened: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         contact = SimpleNamespace(made=False)
@@ -53,15 +53,13 @@ class Client:
     async def close(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
-            session, resolver = opened
-            await session.close()
-            await resolver.close()
+            await opened.close()
 
     def _session(self) -> aiohttp.ClientSession:
         if self._opened is not None:
-            return self._opened[0]
+            return self._opened
         resolver = CheckedResolver(self._place.host, self._allow)
-        session = aiohttp.ClientSession(
+        self._opened = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=resolver,
                 socket_factory=resolver.make_socket,
@@ -76,8 +74,7 @@ class Client:
             auto_decompress=False,
             trace_configs=[_contact_trace()],
         )
-        self._opened = session, resolver
-        return session
+        return self._opened
 
 
 def tls_for(place: Place) -> ssl.SSLContext | None:

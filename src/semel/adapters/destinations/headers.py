@@ -38,8 +38,8 @@ def checked(name: str, headers: Mapping[str, Hidden]) -> dict[str, Hidden]:
 
 
 def headers_for(key: str, attempt: int, own: Mapping[str, Hidden], trace: Mapping[str, str]) -> dict[str, str]:
-    """Those of one request: the configured ones replace the usual ones, and nothing replaces the key."""
-    named = {name.lower() for name in own}
-    usual = {name: value for name, value in {**trace, **_USUAL}.items() if name.lower() not in named | _OURS}
+    """Those of one request: the configured ones replace the usual ones in any spelling, and nothing replaces the key."""
     revealed = {name: value.reveal() for name, value in own.items()}
-    return {**usual, **revealed, "Idempotency-Key": key, "Semel-Attempt": str(attempt)}
+    ours = {"Idempotency-Key": key, "Semel-Attempt": str(attempt)}
+    layers = (trace, _USUAL, revealed, ours)
+    return dict({name.lower(): (name, value) for layer in layers for name, value in layer.items()}.values())

@@ -25,8 +25,6 @@ async def reach(destination: Destination) -> str | None:
         return f"{destination.who}: no connection within {within_s:g} s"
     except OSError as error:
         return f"{destination.who}: {why_not(error)}"
-    finally:
-        await resolver.close()
     return None
 
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from semel.values.addresses import allowed, forbidden
-
-_THREADS = 2  # of its own: a name server that does not answer holds up this destination only
 
 
 class Refused(OSError):
@@ -32,20 +30,14 @@ class CheckedResolver(AbstractResolver):
     def __init__(self, host: str, allow: Sequence[str]) -> None:
         self._host = host
         self._allow = tuple(allow)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="semel-resolve")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AddressFamily.AF_UNSPEC
     ) -> list[ResolveResult]:
         """Raises Refused when the host has addresses and none of them may be called."""
-        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-        except UnicodeError:  # a label that is empty or longer than 63 characters
-            raise socket.gaierror(socket.EAI_NONAME, "it is no host name") from None
         refusals: list[str] = []
         callable_ones: list[ResolveResult] = []
-        for found_family, _, proto, _, sockaddr in found:
+        for found_family, _, proto, _, sockaddr in await _look_up(host, port, family):
             address = str(sockaddr[0])
             if (why := self._refusal(address)) is not None:
                 refusals.append(why)
@@ -72,10 +64,39 @@ class CheckedResolver(AbstractResolver):
         return socket.socket(family, kind, proto)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """There is nothing to let go of."""
 
     def _refusal(self, address: str) -> str | None:
         why = forbidden(address)
         if why is None or allowed(self._host, address, self._allow):
             return None
         return f'{address} is {why}, and is not called; if it is meant, write allow = ["{self._host}"]'
+
+
+async def _look_up(host: str, port: int, family: int) -> list[tuple[Any, ...]]:
+    """What DNS says, by a thread of its own: a name server that does not answer must hold up neither the others, who
+    would wait for a pool, nor the end of the process. The client asks once at a time for each host."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[tuple[Any, ...]]] = loop.create_future()
+
+    def keep(found: list[tuple[Any, ...]] | BaseException) -> None:
+        if answer.done():  # nobody waits for it any more
+            return
+        if isinstance(found, BaseException):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: list[tuple[Any, ...]] | BaseException
+        try:
+            found = list(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM))
+        except UnicodeError:  # a label that is empty or longer than 63 characters
+            found = socket.gaierror(socket.EAI_NONAME, "it is no host name")
+        except Exception as error:
+            found = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(keep, found)
+
+    threading.Thread(target=ask, name=f"semel-resolve-{host}", daemon=True).start()
+    return await answer

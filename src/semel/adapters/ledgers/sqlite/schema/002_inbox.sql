@@ -53,5 +53,5 @@ alter table semel_letter add column only_handler text;
 alter table semel_record add column decided integer; -- when a person decided about it (ms)
 
 drop index semel_record_letters;
-create index semel_record_letters on semel_record (outcome, at) where outcome <> 1 and decided is null;
+create index semel_record_letters on semel_record (outcome, decided, at) where outcome <> 1 and decided is null;
 create index semel_record_letter_keys on semel_record (k) where outcome <> 1;   -- letters are few

@@ -1,0 +1,143 @@
+"""Kill the process around every commit of the inbox: what was answered is there, and everything is all or nothing.
+
+One story is told step by step, each step one commit. A process is killed just before and just after each of them; what
+it leaves must be, table by table, what the same story leaves when it is told undisturbed to that point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.testing.clerk import arrival, of_handler
+from semel.testing.crash import crash_at, landing
+from semel.testing.harness import FakeClock, Harness
+from semel.values.claim import DeadLetter, Granted, Settlement
+from semel.values.inbox import Finished, GivenUp, Postponed
+from semel.values.outcome import Done, Reject
+
+HARNESS = Harness(open=lambda: SqliteLedger("nowhere"), namespace="crash")
+LANE = arrival(HARNESS, "a").lane
+LEASE_MS = 60_000
+STEPS = 16
+
+
+async def story(ledger: SqliteLedger, clock: FakeClock) -> AsyncIterator[str]:
+    """Says each step after it was answered."""
+    aliased = HARNESS.claim("aliased", aliases=["x"])
+    names = ["a", "b", "c", "d"]
+    came = [arrival(HARNESS, name, event=name.encode()) for name in names]
+    pair = arrival(HARNESS, of_handler(HARNESS, "one", "p"), of_handler(HARNESS, "two", "p"), event=b"pair")
+    await ledger.accept([*came, pair, came[0]])
+    yield "accepted"
+    a, b, c, d, p = await ledger.take({LANE: 10}, LEASE_MS)
+    yield "taken"
+    claims = [HARNESS.claim("a"), HARNESS.claim("b"), aliased]
+    one, two, three = [verdict for verdict in await ledger.claim(claims) if isinstance(verdict, Granted)]
+    yield "granted"
+    letter = DeadLetter(b"b", 1)
+    await ledger.settle([Settlement(one.lease, Done(b"1")), Settlement(two.lease, Reject("no"), letter)])
+    yield "settled"
+    assert await ledger.finish([Finished(a), Finished(b)]) == [True, True]
+    yield "finished"
+    assert await ledger.finish([Postponed(c, 5_000)]) == [True]
+    yield "postponed"
+    assert await ledger.finish([GivenUp(d, "nobody"), GivenUp(p, "nobody")]) == [True, True]
+    yield "given up"
+    await ledger.settle([Settlement(three.lease, Reject("no"), DeadLetter(b"aliased", 1))])
+    yield "dead"
+    assert await ledger.replay(HARNESS.claim("b").digest.hex(), "fixed", "anna")
+    yield "replayed"
+    assert await ledger.replay(aliased.digest.hex(), "fixed", "anna")
+    yield "replayed with its aliases"
+    assert await ledger.discard(HARNESS.claim("d").digest.hex(), "not needed", "otto")
+    yield "discarded"
+    (entry,) = await ledger.entries("dead")
+    assert await ledger.replay(entry.key, "fixed", "anna")
+    yield "replayed what was given up"
+    taken = await ledger.take({LANE: 1, "on_event": 2}, LEASE_MS)
+    assert len(taken) == 3
+    yield "taken again"
+    clock.now_ms += LEASE_MS
+    assert len(await ledger.take({LANE: 5, "on_event": 5}, LEASE_MS)) == 4
+    yield "taken after a lapse"
+    clock.now_ms += 10 * HARNESS.retention_ms
+    assert await ledger.purge(2) == 2
+    yield "purged in part"
+    assert await ledger.purge(100) > 0
+    yield "purged"
+
+
+def tell(folder: str, boundary: str, hit: int) -> None:
+    """In a process of its own, which does not come to the end."""
+    clock, place = FakeClock(), Path(folder)
+    crash = crash_at(boundary, hit, marker=place / "landed")
+
+    async def tell_it() -> None:
+        ledger = SqliteLedger(str(place / "ledger.db"), clock=clock, observe=crash)
+        async for step in story(ledger, clock):
+            with open(place / "said", "a") as file:
+                file.write(f"{step}\n")
+        await ledger.close()
+
+    asyncio.run(tell_it())
+
+
+def contents(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Everything in the file."""
+    connection = apsw.Connection(str(path))
+    tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
+    found = {name: sorted(connection.execute(f"select * from {name}"), key=repr) for name in tables}
+    assert connection.execute("pragma integrity_check").get == "ok"
+    connection.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, list[tuple[object, ...]]]]]:
+    """What is there before the first step, and after each."""
+    path, clock = tmp_path_factory.mktemp("undisturbed") / "ledger.db", FakeClock()
+    found: list[tuple[str, dict[str, list[tuple[object, ...]]]]] = []
+
+    async def tell_it() -> None:
+        ledger = SqliteLedger(str(path), clock=clock)
+        await ledger.claim([])
+        found.append(("nothing", contents(path)))
+        async for step in story(ledger, clock):
+            found.append((step, contents(path)))
+        await ledger.close()
+
+    asyncio.run(tell_it())
+    assert len(found) == STEPS + 1
+    return found
+
+
+@pytest.mark.parametrize("hit", range(1, STEPS + 1))
+@pytest.mark.parametrize("boundary", ["before_commit", "after_commit"])
+def test_a_crash_around_a_commit_leaves_all_of_it_or_nothing(
+    tmp_path: Path, undisturbed: list[tuple[str, dict[str, list[tuple[object, ...]]]]], boundary: str, hit: int
+) -> None:
+    process = multiprocessing.get_context("fork").Process(target=tell, args=(str(tmp_path), boundary, hit))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert (tmp_path / "landed").read_text() == landing(boundary, hit), "inconclusive: the fault did not land"
+    said = (tmp_path / "said").read_text().splitlines() if hit > 1 else []
+    assert said == [step for step, _ in undisturbed[1:hit]], "all steps before it were answered"
+    committed = hit if boundary == "after_commit" else hit - 1
+    found = contents(tmp_path / "ledger.db")
+    for table, rows in undisturbed[committed][1].items():
+        assert found[table] == rows, table
+
+
+def test_every_step_changes_something(undisturbed: list[tuple[str, dict[str, list[tuple[object, ...]]]]]) -> None:
+    """Else a crash there would prove nothing."""
+    for (_, before), (step, after) in zip(undisturbed, undisturbed[1:], strict=False):
+        assert before != after, step

@@ -1,0 +1,334 @@
+"""What is SQLite's own about the inbox and the catalog: its plans, its locks, its threads, its clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from semel.adapters.ledgers.sqlite import SqliteLedger, inbox, opening
+from semel.adapters.ledgers.sqlite.statements import FILES, SQL
+from semel.ports import Inbox, Letters
+from semel.testing.clerk import Clerk, arrival, lane
+from semel.testing.harness import FakeClock, Harness
+from semel.values.errors import LedgerUnavailable
+from semel.values.inbox import Finished, GivenUp, Postponed
+
+HARNESS = Harness(open=lambda: SqliteLedger("nowhere"), namespace="inbox")
+LANE = lane(HARNESS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger.db")
+
+
+@pytest.fixture
+def ledger(path: str) -> Iterator[Clerk]:
+    with Clerk(partial(SqliteLedger, path)) as clerk:
+        yield clerk
+
+
+def test_it_has_an_inbox_and_letters(ledger: Clerk) -> None:
+    assert isinstance(ledger.ledger, Inbox)
+    assert isinstance(ledger.ledger, Letters)
+
+
+# -------------------------------------------------------------------------------------------------------------- plans
+
+ONE_ROW = "(?,?,?)"
+WELL_PLANNED = {  # what must stand in the plan of a statement; nothing else may look at a whole table, or sort
+    "letters_by_key": "SEARCH q USING PRIMARY KEY (k=?)",
+    "due": "semel_inbox_due (lane=? AND due<?)",
+    "is_due": "semel_inbox_due (lane=? AND due<?)",
+    "take": "semel_inbox USING INTEGER PRIMARY KEY (rowid=?)",
+    "finish": "semel_inbox USING INTEGER PRIMARY KEY (rowid=?)",
+    "postpone": "semel_inbox USING INTEGER PRIMARY KEY (rowid=?)",
+    "forget_keys": "semel_inbox_key USING PRIMARY KEY (k=?)",
+    "forget_events": "semel_inbox_event USING INTEGER PRIMARY KEY (rowid=?)",
+    "undecided_letter": "semel_record_letter_keys (k=?)",
+    "letter_entries": "semel_record_letters (outcome=? AND decided=? AND at>? AND at<?)",
+    "count_letters": "COVERING INDEX semel_record_letters",
+    "records_of": "semel_record_letter_keys (k=?)",
+    "letters_waiting_of": "SEARCH q USING PRIMARY KEY (k=?)",
+    "depths": "SCAN semel_inbox USING COVERING INDEX semel_inbox_due",
+}
+SCANS = {"depths": "SCAN semel_inbox USING COVERING INDEX", "count_letters": "COVERING INDEX semel_record_letters"}
+SORTS = {"undecided_letter", "records_of", "letters_waiting_of"}  # the few rows of one key
+
+
+@pytest.mark.parametrize("name", list(WELL_PLANNED))
+def test_nothing_looks_at_a_whole_table(path: str, ledger: Clerk, name: str) -> None:
+    """As it would with a million letters: the planner knows of no statistics, so the plan is the same."""
+    ledger.put(arrival(HARNESS, "a"))
+    connection = opening.open_reader(path, "full")
+    connection.create_scalar_function("semel_contains", lambda *texts: True, 2)
+    sql = SQL[name].format(keys="?,?", others="?,?", rows=f"{ONE_ROW},{ONE_ROW}")
+    steps = [row[3] for row in connection.execute(f"explain query plan {sql}", _bindings(sql))]
+    connection.close()
+    tables = [step for step in steps if re.search(r"(SCAN|SEARCH)", step)]
+    assert any(WELL_PLANNED[name] in step for step in tables), steps
+    own = [step for step in tables if step.startswith("SCAN") and not re.search(r"SCAN (v|wanted|\d)", step)]
+    assert own == [] or all(SCANS.get(name, "nothing") in step for step in own), steps
+    assert name in SORTS or not any("TEMP B-TREE" in step for step in steps), steps
+
+
+def _bindings(sql: str) -> Any:
+    if ":since" in sql:
+        names = ("handler", "tenant", "reason", "since", "until", "limit", "outcome", "lease_state")
+        return dict.fromkeys(names, 1)
+    numbered = [int(number) for number in re.findall(r"\?(\d)", sql)]
+    return (1,) * (max(numbered) if numbered else sql.count("?"))
+
+
+def test_every_statement_has_a_name_of_its_own() -> None:
+    folder = Path(inbox.__file__).parent
+    names = [name for file in FILES for name in re.findall("-- name: (.*)", (folder / file).read_text())]
+    assert sorted(names) == sorted(SQL)
+
+
+# -------------------------------------------------------------------------------------------------------------- locks
+
+
+@pytest.fixture
+def locked(path: str, ledger: Clerk, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another process holds the write lock."""
+    monkeypatch.setattr(opening, "BUSY_S", 0.3)
+    ledger.put(arrival(HARNESS, "there"))
+    blocker = apsw.Connection(path)
+    blocker.execute("begin immediate")
+    yield
+    blocker.close()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda clerk: clerk.store.entries(),
+        lambda clerk: clerk.store.history("00" * 16),
+        lambda clerk: clerk.store.counts(),
+        lambda clerk: clerk.store.depths(),
+    ],
+    ids=["entries", "history", "counts", "depths"],
+)
+@pytest.mark.parametrize("fresh", [False, True], ids=["open", "fresh"])
+def test_reading_does_not_wait_for_whoever_writes(
+    path: str, ledger: Clerk, locked: None, ask: Callable[[Clerk], Any], fresh: bool
+) -> None:
+    with Clerk(partial(SqliteLedger, path)) as other:
+        assert (other if fresh else ledger).run(ask(other if fresh else ledger)) is not None
+        with pytest.raises(LedgerUnavailable, match="write lock"):
+            other.put(arrival(HARNESS, "a"))
+
+
+def test_writers_do_not_wait_for_a_reader(path: str, ledger: Clerk) -> None:
+    ledger.put(arrival(HARNESS, "a"))
+    reader = opening.open_reader(path, "full")
+    reader.execute("begin")
+    assert reader.execute("select count(*) from semel_inbox").get == 1
+    ledger.put(arrival(HARNESS, "b"))
+    assert reader.execute("select count(*) from semel_inbox").get == 1
+    reader.execute("commit")
+    assert reader.execute("select count(*) from semel_inbox").get == 2
+    reader.close()
+
+
+def test_a_reader_cannot_write(path: str, ledger: Clerk) -> None:
+    ledger.put(arrival(HARNESS, "a"))
+    reader = opening.open_reader(path, "full")
+    with pytest.raises(apsw.ReadOnlyError):
+        reader.execute("delete from semel_inbox")
+    reader.close()
+
+
+def test_whoever_waits_at_an_empty_inbox_takes_no_lock(
+    path: str, ledger: Clerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "BUSY_S", 0.3)
+    assert ledger.take(HARNESS) == []
+    with Clerk(partial(SqliteLedger, path)) as other:
+        other.put(arrival(HARNESS, "a", to="another lane"))
+    blocker = apsw.Connection(path)
+    blocker.execute("begin immediate")
+    assert [ledger.take(HARNESS) for _ in range(3)] == [[], [], []]
+    with pytest.raises(LedgerUnavailable, match="write lock"):
+        ledger.take(HARNESS, "another lane")
+    blocker.close()
+    assert len(ledger.take(HARNESS, "another lane")) == 1
+
+
+def test_slow_questions_of_people_do_not_hold_up_the_inbox(ledger: Clerk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait in another thread: here they wait for something that happens at the inbox."""
+    ledger.put(arrival(HARNESS, "a"))
+
+    async def story() -> None:
+        looked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slowly(connection: apsw.Connection) -> dict[str, int]:
+            asyncio.run_coroutine_threadsafe(looked.wait(), loop).result(30)
+            return {}
+
+        monkeypatch.setattr("semel.adapters.ledgers.sqlite.catalog.counts", slowly)
+        counting = asyncio.ensure_future(ledger.store.counts())
+        await asyncio.sleep(0.05)
+        assert len(await ledger.store.take({LANE: 1}, 1000)) == 1
+        assert await ledger.store.take({LANE: 1}, 60_000) == []
+        assert len(await ledger.store.depths()) == 1
+        assert not counting.done()
+        looked.set()
+        assert await counting == {}
+
+    ledger.run(story())
+
+
+# ------------------------------------------------------------------------------------------------- threads and files
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_others_cannot_see_is_not_read(path: str, how: str) -> None:
+    with Clerk(partial(SqliteLedger, path)) as clerk:
+        clerk.put(arrival(HARNESS, "a"))
+        asks: list[Callable[[], Any]] = [clerk.store.counts, clerk.store.depths, clerk.store.entries]
+        for ask in asks:
+            clerk.run(ask())
+        Path(path).rename(f"{path}.elsewhere")
+        if how == "replaced":
+            Path(path).write_bytes(b"")
+        for ask in asks:
+            with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+                clerk.run(ask())
+        clerk.run(clerk.store.close())
+        assert clerk.run(clerk.store.counts())["accepted"] == 0
+
+
+def test_a_closed_ledger_reads_again_when_asked(path: str) -> None:
+    ledger = SqliteLedger(path)
+    for number in (1, 2):
+        with Clerk(lambda: ledger) as clerk:
+            clerk.put(arrival(HARNESS, f"key {number}"))
+            assert clerk.run(clerk.store.counts())["accepted"] == number
+            assert clerk.depth(HARNESS) == (number, 0)
+
+
+def test_a_catalog_can_be_the_first_to_open_the_file(path: str) -> None:
+    for _ in range(2):
+        with Clerk(partial(SqliteLedger, path)) as clerk:
+            assert clerk.run(clerk.store.entries()) == []
+            assert clerk.run(clerk.store.depths()) == []
+    assert Path(path).exists()
+
+
+def test_a_reader_is_not_carried_over_a_fork(path: str, ledger: Clerk) -> None:
+    ledger.run(ledger.store.counts())
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "read"
+        try:
+            asyncio.new_event_loop().run_until_complete(ledger.store.counts())
+        except LedgerUnavailable as error:
+            said = str(error)
+        finally:
+            os.write(write, said.encode())
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert "forked" in told.read()
+    os.waitpid(child, 0)
+    assert ledger.run(ledger.store.counts())["accepted"] == 0
+
+
+def test_what_was_taken_for_someone_who_has_gone_is_put_back(ledger: Clerk, path: str) -> None:
+    """No lease has to lapse for that, and no lapse is counted."""
+    for at in range(3):
+        ledger.put(arrival(HARNESS, f"key {at}"))
+
+    async def story() -> None:
+        blocker = apsw.Connection(path)
+        blocker.execute("begin immediate")
+        taking = asyncio.ensure_future(ledger.store.take({LANE: 10}, 60_000))
+        await asyncio.sleep(0.05)
+        taking.cancel()
+        await asyncio.sleep(0.05)
+        blocker.close()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+
+    ledger.run(story())
+    assert ledger.depth(HARNESS) == (3, 0)
+    taken = ledger.take(HARNESS)
+    assert [one.lapses for one in taken] == [0, 0, 0]
+    assert min(one.token for one in taken) > 6, "the fault landed: they had been taken before"
+
+
+# -------------------------------------------------------------------------------------------------------------- clock
+
+
+def test_what_was_taken_in_an_earlier_boot_is_due(path: str) -> None:
+    with Clerk(partial(SqliteLedger, path)) as before:
+        before.accept_all([arrival(HARNESS, name, event=name.encode()) for name in ("taken", "later")])
+        taken, later = before.take(HARNESS, lease_ms=600_000)
+        before.finish(Postponed(later, 600_000))
+    with apsw.Connection(path) as connection:
+        assert connection.execute("update semel_meta set value = 'another' where name = 'boot' returning 1").fetchall()
+    with Clerk(partial(SqliteLedger, path)) as reader:
+        assert reader.depth(HARNESS) == (1, 1), "nobody has written since: nobody knows yet"
+    with Clerk(partial(SqliteLedger, path)) as after:
+        again = after.take_one(HARNESS)
+        assert (again.event, again.lapses) == (b"taken", 1)
+        assert after.finish(Finished(taken)) is False
+
+
+# ---------------------------------------------------------------------------------------------------------- diagnosis
+
+
+def test_a_sound_store_is_told_of(ledger: Clerk, path: str) -> None:
+    ledger.put(arrival(HARNESS, "a"))
+    assert isinstance(ledger.ledger, SqliteLedger)
+    facts = dict(ledger.run(ledger.ledger.diagnose()))
+    assert facts["file"] == path
+    assert facts["SQLite"] == apsw.sqlite_lib_version()
+    assert (facts["journal"], facts["synchronous"], facts["writable"]) == ("wal", "full", "yes")
+    assert (facts["integrity"], facts["schema"]) == ("ok", f"version {opening.SCHEMA_VERSION}")
+    for name in ("size", "WAL", "free disk"):
+        assert re.fullmatch(r"(warning: )?[\d,]+ bytes", facts[name])
+    assert not any(text.startswith("error: ") for text in facts.values())
+
+
+def test_a_store_that_cannot_be_written_is_told_of(ledger: Clerk, locked: None) -> None:
+    assert isinstance(ledger.ledger, SqliteLedger)
+    facts = dict(ledger.run(ledger.ledger.diagnose()))
+    assert facts["writable"].startswith("error: ")
+    assert "write lock" in facts["writable"]
+    assert facts["integrity"] == "ok"
+
+
+def test_a_store_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+    with Clerk(partial(SqliteLedger, str(tmp_path / "no" / "folder" / "ledger.db"))) as clerk:
+        assert isinstance(clerk.ledger, SqliteLedger)
+        facts = dict(clerk.run(clerk.ledger.diagnose()))
+    errors = {name for name, text in facts.items() if text.startswith("error: ")}
+    assert errors == {"folder", "readable", "writable"}
+
+
+def test_a_damaged_store_is_told_of(path: str) -> None:
+    with Clerk(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
+        for at in range(200):
+            clerk.put(arrival(HARNESS, f"key {at}", event=b"x" * 1000))
+            clerk.finish(GivenUp(clerk.take_one(HARNESS), "no"))
+    data = bytearray(Path(path).read_bytes())
+    page = len(data) // 4096 // 2 * 4096
+    data[page : page + 4096] = b"\xff" * 4096
+    Path(path).write_bytes(data)
+    with Clerk(partial(SqliteLedger, path)) as clerk:
+        assert isinstance(clerk.ledger, SqliteLedger)
+        facts = dict(clerk.run(clerk.ledger.diagnose()))
+        assert facts.get("integrity", facts.get("readable", "")).startswith("error: ")
