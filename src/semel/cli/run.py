@@ -103,14 +103,19 @@ def _listen(settings: Settings) -> socket.socket:
 def _introduce(settings: Settings, target: str | None, listening: socket.socket) -> None:
     """What runs where, and the line to try it with. On stderr: stdout belongs to the handlers."""
     from semel import __version__
+    from semel.cli.looking import shown_url
+    from semel.settings.urls import shown
 
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    lines = [f"Semel {__version__} on {url}, ledger {settings.ledger if target is None else 'of ' + target}"]
+    lines = [f"Semel {__version__} on {url}, ledger {shown_url(settings.ledger) if target is None else 'of ' + target}"]
     for endpoint in settings.endpoints:
         verified = endpoint.verify.scheme if endpoint.verify is not None else "not verified"
         lines.append(f"  POST {endpoint.path}  {endpoint.mode}, {verified}")
-    lines += [f"  {route.name}: {', '.join(route.topics)} → {route.forward or 'console'}" for route in settings.routes]
+    for route in settings.routes:
+        named = route.console or route.forward in settings.destinations
+        where = "console" if route.console else route.forward if named else shown(route.forward)
+        lines.append(f"  {route.name}: {', '.join(route.topics)} → {where}")
     if any(endpoint.verify is None for endpoint in settings.endpoints):
         path = next(endpoint.path for endpoint in settings.endpoints if endpoint.verify is None)
         lines += ["Try it, twice:", f"  curl -i {url}{path} -d '{SAMPLE}'"]

@@ -180,7 +180,7 @@ def _finding(aim: Aim, measured: dict[str, list[Measured]]) -> Finding:
     ratio = median([mine.rate / theirs.rate for mine, theirs in zip(own, floor, strict=True)]) if floor else None
     target = verdict = ""
     if aim.at_least is not None and ratio is not None:
-        target = f"≥ {aim.at_least:g} ×"
+        target = f"≥ {aim.at_least:g}"
         verdict = "ok" if ratio >= aim.at_least else "below"
     return Finding(
         scenario=aim.scenario,
@@ -210,15 +210,14 @@ def as_table(report: Report) -> Table:
     from semel.cli.service_measures import SCENARIOS
 
     table = Table(title=f"The service, one worker: medians of {report.rounds} rounds of {report.seconds:g} s")
-    for name in ("scenario", "200/s", "ratio", "target", "", "p50 ms", "p99 ms", "CPU µs"):
+    for name in ("scenario", "200/s", "ratio", "target", "p50 ms", "p99 ms", "CPU µs"):
         table.add_column(name, justify="right" if name[-2:] in ("/s", "ms", "µs") else "left", no_wrap=True)
     for finding in report.findings:
         table.add_row(
             finding.label,
             f"{finding.rate:,.0f}",
             "" if finding.ratio is None else f"{finding.ratio:.2f} × {SCENARIOS[finding.against].label}",
-            finding.target,
-            {"ok": "[green]ok[/]", "below": "[yellow]below[/]"}.get(finding.verdict, ""),
+            finding.target + {"ok": " [green]ok[/]", "below": " [yellow]below[/]"}.get(finding.verdict, ""),
             f"{finding.p50_ms:.1f}",
             f"{finding.p99_ms:.1f}",
             f"{finding.cpu_us:.0f}",

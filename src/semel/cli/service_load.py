@@ -30,7 +30,7 @@ from msgspec import Struct
 from semel.cli import loops
 from semel.cli.http_answer import AnswerReader, BadAnswer
 
-COPY_BEHIND = 512  # so many originals later comes a copy: by then its original is settled, whatever is under way
+COPY_BEHIND = 256  # so many originals later comes a copy: by then its original is settled, whatever is under way
 REFUSALS = frozenset({409, 429, 503})  # it may be sent again
 LAST_ANSWERS_S = 10.0  # how long to wait for what is under way at the end
 SHOWN_CHARS = 200

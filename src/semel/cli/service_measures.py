@@ -71,7 +71,9 @@ SCENARIOS = {
         Scenario("hello", "hello", "the same server around an app that reads the body and says 200", order="cycle"),
         Scenario("memory", "memory", "verified and deduplicated, handled before the answer, on memory://", "memory://"),
         Scenario("sqlite", "SQLite", "the same on SQLite, synchronous=full", SQLITE),
-        Scenario("duplicates", "SQLite, copies", "the same; every other request is a copy", SQLITE, order="copies"),
+        Scenario(
+            "duplicates", "copies", "the same; every other request is a copy of an earlier one", SQLITE, order="copies"
+        ),
         Scenario(
             "inbox", "inbox", "made durable on SQLite before the answer, handled by the same process", SQLITE, "inbox"
         ),
