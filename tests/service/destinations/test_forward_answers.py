@@ -235,6 +235,11 @@ def test_a_secret_that_the_destination_repeats_is_neither_kept_nor_shown() -> No
         assert str(status) in repr(came_to)
 
 
+def test_headers_that_are_no_secrets_do_not_hide_what_the_destination_says() -> None:
+    headers = {"X-Version": Hidden("1"), "X-Empty": Hidden(""), "X-Flag": Hidden("a b c")}
+    assert answer_to(answering(200, '{"abc":1}'), headers=headers) == {"status": 200, "body": {"abc": 1}}
+
+
 # --------------------------------------------------------------------------------- where nothing may be repeated
 
 

@@ -116,6 +116,42 @@ def dripping(first: bytes, drop: bytes) -> Speak:
     return drip
 
 
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade", b"HTTP/1.1 999 No", b"HTTP/1.0 600 ?"],
+)
+def test_a_status_that_means_nothing_is_in_doubt(head: bytes) -> None:
+    assert isinstance(told(saying(head + b"\r\n\r\n")), Retry)
+    with pytest.raises(OutcomeUnknown):
+        told(saying(head + b"\r\n\r\n"), park=True)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(later: bool) -> None:
+    """Else an event would be done that the destination refused."""
+    ok = HEAD_200 + b"Content-Length: 0\r\n\r\n"
+
+    async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if server.connections == 1:
+            writer.write(ok if later else ok + ok)
+            await asyncio.sleep(0.1 if later else 0)
+            writer.write(ok if later else b"")
+        await reader.readuntil(b"}}")
+        await reader.readuntil(b"}}") if server.connections == 1 else None
+        writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    async def story() -> None:
+        nonlocal server
+        async with raw(twice) as server, opened(server.url) as crm:
+            assert await outcome_of(Forward(crm)) == {"status": 200}
+            await asyncio.sleep(0.3)  # the second answer is here
+            assert isinstance(await outcome_of(Forward(crm)), Reject)
+
+    server = Raw(twice)
+    run(story())
+
+
 def test_an_endless_answer_is_dropped_after_its_limit() -> None:
     written = 0
 

@@ -27,7 +27,8 @@ from semel.values.strict_json import parse
 
 RESULT_BODY_MAX_BYTES = 4 * 1024  # a stored result is for answering duplicates: the id that was made, not a document
 PIECE_MAX_CHARS = 200  # of an error's body: enough for its sentence
-WORD_MIN_CHARS = 8  # a shorter word of a header is not recognised as its secret
+SECRET_MIN_CHARS = 4  # shorter ones stand in every text by chance
+WORD_MIN_CHARS = 8  # and so do the shorter words of a longer one
 
 
 class Answered(Struct, frozen=True):
@@ -115,7 +116,7 @@ def _tells(text: str, secrets: Sequence[str]) -> bool:
     return any(
         secret in text or any(word in text for word in secret.split() if len(word) >= WORD_MIN_CHARS)
         for secret in secrets
-        if secret
+        if len(secret) >= SECRET_MIN_CHARS
     )
 
 

@@ -38,7 +38,7 @@ def checked(name: str, headers: Mapping[str, Hidden]) -> dict[str, Hidden]:
 
 
 def headers_for(key: str, attempt: int, own: Mapping[str, Hidden], trace: Mapping[str, str]) -> dict[str, str]:
-    """Those of one request: the configured ones replace the usual ones in any spelling, and nothing replaces the key."""
+    """Those of one request: configured ones replace the usual ones in any spelling, and nothing replaces the key."""
     revealed = {name: value.reveal() for name, value in own.items()}
     ours = {"Idempotency-Key": key, "Semel-Attempt": str(attempt)}
     layers = (trace, _USUAL, revealed, ours)
