@@ -226,6 +226,7 @@ def test_a_catalog_can_be_the_first_to_open_the_file(path: str) -> None:
     assert Path(path).exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_reader_is_not_carried_over_a_fork(path: str, ledger: Clerk) -> None:
     ledger.run(ledger.store.counts())
     read, write = os.pipe()

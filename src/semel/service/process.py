@@ -72,6 +72,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         moved=metrics.ledger_breaker.says,
     )
     gate = Gate(breaker, settings.server.ledger_patience)
+    keyring = Keyring(settings.tokens)
     taking = doors(settings)
 
     def start() -> tuple[Ingest, Background]:
@@ -95,8 +96,15 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     return Service(
         app,
         start,
-        api=api(GatedLedger(app.ledger, gate, telemetry), settings.tokens, catalog=app.ledger, telemetry=telemetry),
-        metrics=_Numbers(app, metrics, Keyring(settings.tokens)),
+        api=api(
+            GatedLedger(app.ledger, gate, telemetry),
+            keyring,
+            catalog=app.ledger,
+            read_timeout=settings.server.read_timeout,
+            max_in_flight=settings.server.max_in_flight,
+            telemetry=telemetry,
+        ),
+        metrics=_Numbers(app, metrics, keyring),
         drain_s=settings.server.drain,
         on_stop=built.close,
     )

@@ -30,13 +30,19 @@ from tests.service.destinations.servers import (
     until,
 )
 
-from semel.adapters.destinations import Forward, reach
+from semel.adapters.destinations import Forward, client, reach
 from semel.adapters.destinations.answers import OutcomeUnknown
 from semel.adapters.destinations.client import BODY_MAX_BYTES
 from semel.values.outcome import Reject, Retry
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD_200 = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.fixture
+def patient_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections stay in hand however slow the machine is."""
+    monkeypatch.setattr(client, "KEEPALIVE_S", 60.0)
 
 
 def told(speak: Speak, *, park: bool = False, timeout_s: float = PATIENCE_S) -> Any:
@@ -126,29 +132,60 @@ def test_a_status_that_means_nothing_is_in_doubt(head: bytes) -> None:
         told(saying(head + b"\r\n\r\n"), park=True)
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(later: bool) -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 0.1])
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(pause_s: float, patient_pool: None) -> None:
     """Else an event would be done that the destination refused."""
     ok = HEAD_200 + b"Content-Length: 0\r\n\r\n"
+    said_twice = asyncio.Event()
 
-    async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if server.connections == 1:
-            writer.write(ok if later else ok + ok)
-            await asyncio.sleep(0.1 if later else 0)
-            writer.write(ok if later else b"")
-        await reader.readuntil(b"}}")
-        await reader.readuntil(b"}}") if server.connections == 1 else None
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not said_twice.is_set():
+            writer.write(ok)
+            await asyncio.sleep(pause_s)
+            writer.write(ok)
+            await writer.drain()
+            said_twice.set()
+            await reader.read(65_536)  # the body of the first request
+            await reader.read(65_536)  # the second, had it come this way
         writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
     async def story() -> None:
-        nonlocal server
-        async with raw(twice) as server, opened(server.url) as crm:
+        async with raw(speak) as server, opened(server.url) as crm:
             assert await outcome_of(Forward(crm)) == {"status": 200}
-            await asyncio.sleep(0.3)  # the second answer is here
-            assert isinstance(await outcome_of(Forward(crm)), Reject)
+            await said_twice.wait()
+            await asyncio.sleep(0.2)  # it is here, too
+            assert isinstance(await outcome_of(Forward(crm, park=True)), Reject)
+            assert server.connections == 2
 
-    server = Raw(twice)
+    run(story())
+
+
+def test_whoever_keeps_speaking_unasked_is_sent_nothing(patient_pool: None) -> None:
+    ok = HEAD_200 + b"Content-Length: 0\r\n\r\n"
+    most = client.CONNECTIONS_MAX
+
+    async def story() -> None:
+        go_on = asyncio.Event()
+
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await until(lambda: server.connections >= most)  # so that there are so many
+            writer.write(ok)
+            await go_on.wait()
+            writer.write(ok)
+            while await reader.read(65_536):
+                pass
+
+        async with raw(speak) as server, opened(server.url) as crm:
+            answers = await asyncio.gather(*[outcome_of(Forward(crm)) for _ in range(most)])
+            assert answers == [{"status": 200}] * most
+            go_on.set()
+            await asyncio.sleep(0.2)  # it is here
+            came_to = await outcome_of(Forward(crm, park=True))
+            assert came_to == Retry(None, "crm (127.0.0.1): it speaks before it is asked")
+            assert len(server.requests) == server.connections == most
+            assert await outcome_of(Forward(crm)) == {"status": 200}  # on a new connection
+
     run(story())
 
 
@@ -190,7 +227,7 @@ def test_a_compressed_error_is_not_shown() -> None:
     assert told(saying(head + body)) == Reject("crm (127.0.0.1): 422")
 
 
-def test_a_connection_that_is_used_again_and_then_hangs_is_in_doubt_too() -> None:
+def test_a_connection_that_is_used_again_and_then_hangs_is_in_doubt_too(patient_pool: None) -> None:
     async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEAD_200 + b"Content-Length: 0\r\n\r\n")
         await reader.read()  # the second request, for ever

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.service.telemetry.lines import configure, lines, logging_restored, written
 
@@ -91,6 +91,9 @@ nested = st.recursive(
 
 
 @styles
+@example(value={PLANTED: 1}, name="x")  # logging takes a lone dict for the values of %(name)s
+@example(value={"harmless": PLANTED}, name="x")
+@example(value=Account(), name="x")
 @given(value=nested, name=st.sampled_from(["handler", "count", "key", "x"]))
 def test_a_planted_secret_never_appears_however_deep_it_lies(style: str, value: object, name: str) -> None:
     def write() -> None:
@@ -129,8 +132,10 @@ def test_whatever_is_called_a_body_or_a_secret_is_masked(style: str, name: str, 
 
 def test_numbers_about_bodies_and_the_key_of_an_effect_are_shown(out: io.StringIO) -> None:
     configure("json", "info", out)
-    logs.get().info("read", body_bytes=120, key="79357a5d3ac84597", token=4, password=1234, endpoint="/events")
+    own = Secret("x", "env:X")
+    logs.get().info("read", body_bytes=120, key="79357a5d3ac84597", token=4, password=1234, endpoint="/events", own=own)
     line = lines(out)[0]
+    assert line["own"] == MASK
     assert (line["body_bytes"], line["key"], line["endpoint"]) == (120, "79357a5d3ac84597", "/events")
     assert (line["token"], line["password"]) == (MASK, MASK)
 

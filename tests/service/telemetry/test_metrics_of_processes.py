@@ -52,7 +52,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_what_two_processes_counted_is_added_up(tmp_path: Path, start: Start) -> None:
-    start(count=300, in_flight=2)
+    start(count=300, in_flight=2, breaker="half-open")
     start(count=40, in_flight=5, breaker="open")
     metrics = Metrics(tmp_path)
     metrics.handler("greet").outcomes["done"].up()
@@ -97,6 +97,18 @@ def test_the_next_process_counts_on_where_a_killed_one_stopped(tmp_path: Path, s
         assert value(metrics, "semel_in_flight") == 3
         kill(victim)
     assert len(files(tmp_path)) == 2, "a worker that dies again and again leaves one file, not many"
+    metrics.close()
+
+
+def test_a_process_that_counts_on_keeps_its_own_series_apart(tmp_path: Path, start: Start) -> None:
+    kill(start("greet", count=10))
+    kill(start("farewell", count=7))
+    start("greet", count=1)
+    metrics = Metrics(tmp_path)
+    assert value(metrics, "semel_deliveries_total", handler="greet", outcome="done") == 11
+    assert value(metrics, "semel_handler_seconds_count", handler="greet") == 11
+    assert value(metrics, "semel_deliveries_total", handler="farewell", outcome="done") == 7
+    assert value(metrics, "semel_handler_seconds_sum", handler="farewell") == 1.75
     metrics.close()
 
 
@@ -174,3 +186,12 @@ def test_a_full_disk_is_noticed_at_the_start_and_kills_nobody(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "metrics are of this process alone" in done.stderr
     assert files(tmp_path) == [], "what could not be written whole is removed"
+
+
+def test_a_file_of_numbers_has_its_room_on_the_disk_before_it_is_used(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path)
+    (path,) = tmp_path.iterdir()
+    written = tmp_path / "written"
+    written.write_bytes(bytes(SIZE))
+    assert written.stat().st_blocks <= path.stat().st_blocks, "a file with holes"
+    metrics.close()

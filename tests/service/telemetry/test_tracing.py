@@ -199,9 +199,13 @@ def test_a_malformed_traceparent_is_ignored(spans: Spans, malformed: bytes) -> N
     assert [span.parent for span in spans.ended().values()] == [None, None]
 
 
-def test_a_tracestate_that_is_too_long_is_left_out(spans: Spans) -> None:
+def test_a_header_that_is_too_long_is_left_out_without_a_word(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+    """A word for each of them would be a gift to whoever sends them."""
     with spans.tracing.receive({**REMOTE, b"tracestate": b"vendor=" + b"x" * 600}):
         assert set(tracing.headers()) == {"traceparent"}
+    with spans.tracing.receive({**REMOTE, b"traceparent": PARENT.encode() * 20}):
+        assert TRACE not in tracing.traceparent()
+    assert caplog.text == ""
 
 
 @given(parent=st.binary(max_size=80), state=st.binary(max_size=600), letter=st.text(max_size=80))

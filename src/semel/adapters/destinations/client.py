@@ -22,7 +22,22 @@ from semel.values import retry_after
 CONNECT_S = 5.0  # whoever has not accepted by then is down or drops packets
 KEEPALIVE_S = 1.5  # under the 2 s of the most impatient common server: a request into a closing connection is in doubt
 DNS_S = 5  # a name that moved is followed within this time; what is kept has been checked
+CONNECTIONS_MAX = 3  # tried for one request, while those at hand turn out to be unusable
 BODY_MAX_BYTES = 64 * 1024  # of an answer; behind that the connection is dropped
+
+
+class OutOfStep(aiohttp.ClientConnectionError):
+    """There are bytes on this connection that answer no request of ours. Nothing was sent on it."""
+
+
+class InStep(aiohttp.ClientRequest):
+    """A request that looks before it speaks: what a server said unasked would else be taken for the answer to it, and an
+    event be done that nobody acted on."""
+
+    async def send(self, conn: aiohttp.Connection) -> aiohttp.ClientResponse:
+        if conn.protocol is None or conn.protocol.should_close:
+            raise OutOfStep
+        return await super().send(conn)
 
 
 class Client:
@@ -37,12 +52,23 @@ class Client:
         self._opened: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """One request, on a connection that is in step."""
+        for _ in range(CONNECTIONS_MAX):
+            try:
+                return await self._try(body, headers)
+            except OutOfStep:
+                continue
+        return Unsent("it speaks before it is asked")
+
+    async def _try(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         contact = SimpleNamespace(made=False)
         try:
             async with self._session().post(
                 self._url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=contact
             ) as response:
                 return await _read(response)
+        except OutOfStep:
+            raise
         except TimeoutError:
             if contact.made:
                 return Unanswered(f"no answer within {self._timeout_s:g} s")
@@ -73,6 +99,7 @@ class Client:
             trust_env=False,
             auto_decompress=False,
             trace_configs=[_contact_trace()],
+            request_class=InStep,
         )
         return self._opened
 
