@@ -189,6 +189,26 @@ def test_slow_questions_of_people_do_not_hold_up_the_inbox(ledger: Clerk, monkey
     ledger.run(story())
 
 
+def test_purge_leaves_nothing_of_what_was_decided(path: str) -> None:
+    clock = FakeClock()
+    with Clerk(lambda: SqliteLedger(path, clock=clock)) as clerk:
+        for name in ("replayed", "discarded", "by the handler"):
+            claim = HARNESS.claim(name, aliases=[f"{name} alias"])
+            if name == "by the handler":
+                clerk.die(claim)
+            else:
+                clerk.put(arrival(HARNESS, claim))
+                clerk.finish(GivenUp(clerk.take_one(HARNESS), "no"))
+            assert (clerk.replay if name == "replayed" else clerk.discard)(claim) is True
+        clerk.finish(Finished(clerk.take_one(HARNESS)))
+        clock.now_ms += 2 * HARNESS.retention_ms
+        assert clerk.purge() == 3
+    with apsw.Connection(path) as connection:
+        tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
+        left = {name for name in tables if connection.execute(f"select count(*) from {name}").get}
+        assert left == {"semel_meta"}
+
+
 # ------------------------------------------------------------------------------------------------- threads and files
 
 

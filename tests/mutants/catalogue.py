@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from tests.mutants.inbox_catalogue import INBOX_MUTANTS
+from tests.mutants.mutant import Mutant
 
-
-class Mutant(NamedTuple):
-    name: str
-    file: str  # below src/semel
-    old: str
-    new: str
-    killer: str  # the test that fails when the bug is planted
-
+__all__ = ["MUTANTS", "Mutant"]
 
 STORE = "adapters/ledgers/sqlite/store.py"
 QUERIES = "adapters/ledgers/sqlite/queries.sql"
@@ -67,8 +61,8 @@ MUTANTS = [
     Mutant(
         "deferred SQLite transactions, so that a takeover decides from a stale read",
         WRITER,
-        'self._connection.execute("begin immediate")',
-        'self._connection.execute("begin deferred")',
+        'begin: str = "begin immediate",',
+        'begin: str = "begin deferred",',
         "tests/ledgers/test_sqlite_lock.py::test_a_claim_has_the_write_lock_before_it_reads",
     ),
     Mutant(
@@ -150,9 +144,9 @@ MUTANTS = [
     ),
     Mutant(
         "purge of letters",
-        STORE,
-        "over = [row for row in looked if row[3] <= now and row[4] == _DONE][:limit]",
-        "over = [row for row in looked if row[3] <= now][:limit]",
+        QUERIES,
+        "when decided is null then null",
+        "when decided is null then expires",
         f"{LAWS}::test_letters_are_kept_by_purge_and_visible",
     ),
     Mutant(
@@ -307,4 +301,5 @@ MUTANTS = [
         "return (event.origin, event.delivery_id, *event.identity)",
         "tests/envelopes/test_envelope_identity.py",
     ),
+    *INBOX_MUTANTS,
 ]

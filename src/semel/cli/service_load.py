@@ -196,8 +196,6 @@ async def send(job: Job, hear: Callable[[], str], say: Callable[[str], None]) ->
         (await loop.create_connection(lambda: Connection(load, loop), "127.0.0.1", job.port))[1]
         for _ in range(job.connections)
     ]
-    gc.collect()
-    gc.disable()  # nothing here is part of a cycle, and a collection would look like a slow answer
     say("ready")
     load.begin, load.end = map(float, hear().split())
     for connection in connections:
@@ -225,6 +223,7 @@ def _seen(load: Load, cpu_s: float) -> Seen:
 
 
 def main() -> None:
+    gc.disable()  # nothing here is part of a cycle, and a collection would look like a slow answer
     job = msgspec.json.decode(sys.stdin.readline(), type=Job)
     loops.run(send(job, sys.stdin.readline, lambda line: print(line, flush=True)))
 

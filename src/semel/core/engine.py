@@ -109,8 +109,6 @@ class Engine:
                     act.granted = verdict
                     act.holds_since(asked_at)
                     self._heartbeat.watch(act)
-                    if self._telemetry is not None:
-                        self._telemetry.granted(verdict)
                 case Settled() | Busy() | Stale() | Conflict():
                     act.answer = refusal(act, verdict)
 
@@ -146,6 +144,8 @@ class Engine:
         """The handler of one granted act, and its settle under way. In a transaction both happen together."""
         granted = act.granted
         assert granted is not None
+        if self._telemetry is not None:
+            self._telemetry.granted(granted)
         if self._loop.time() > act.lease_ends:  # the process was stopped, or the machine slept
             act.stop("the lease ended before the handler could begin", lost=True)
         ending = before_run(act.handler, granted)

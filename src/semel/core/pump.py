@@ -155,7 +155,8 @@ class Pump:
             log.error("nothing can be decided, the letter goes back: %s", error)
             return Postponed(taken, round(LEDGER_DOWN_S * 1000))
         if outcome.status in SAID:
-            log.warning("%s %s: %s: %s", outcome.handler or taken.lane, outcome.key, outcome.status, outcome.reason)
+            # not its reason: that may hold an exception's words, and those a customer's data. The ledger keeps it
+            log.warning("%s %s: %s", outcome.handler or taken.lane, outcome.key, outcome.status)
         match outcome.status:
             case "busy" | "retry":
                 return Postponed(taken, round((outcome.after or 0.0) * 1000))

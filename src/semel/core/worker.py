@@ -88,7 +88,8 @@ class Worker:
 
 async def _tell(delivery: Delivery, outcome: Outcome) -> None:
     if outcome.status in SAID:
-        log.warning("%s %s: %s: %s", outcome.handler or "event", outcome.key, outcome.status, outcome.reason)
+        # not its reason: that may hold an exception's words, and those a customer's data. The ledger keeps it
+        log.warning("%s %s: %s", outcome.handler or "event", outcome.key, outcome.status)
     match outcome.status:
         case "busy" | "retry":
             await delivery.retry(outcome.after or 0.0)

@@ -33,7 +33,7 @@ _CREDENTIAL = re.compile(
     r"secret|token|passw|passphrase|pwd|credential|cookie|header|signature|bearer|auth|(api|access|private|account)key|dsn"
 )
 # and of what is so named only numbers ("body_bytes": 120).
-_CONTENT = re.compile(r"body|bodies|payload|document|content|letter|^(data|raw|text|result|event)s?$")
+_CONTENT = re.compile(r"body|bodies|payload|document|content|^(data|raw|text|result|event)s?$")
 
 _PLAIN = (date, time, timedelta, Decimal, UUID, PurePath, IPv4Address, IPv6Address, IPv4Network, IPv6Network)
 

@@ -104,12 +104,17 @@ class Slots:
     def _open(self) -> mmap.mmap:
         """The file of a process that is gone, or a new one. A service without metrics is better than none."""
         assert self._directory is not None
+        file: FileIO | None = None
         try:
-            self._file = _taken_over(self._directory) or _created(self._directory)
-            return mmap.mmap(self._file.fileno(), SIZE)
+            file = _taken_over(self._directory) or _created(self._directory)
+            mapped = mmap.mmap(file.fileno(), SIZE)
         except (ImportError, OSError, ValueError) as error:  # no locks here, no room, not our file
             log.warning("metrics are of this process alone: %s cannot be used: %s", self._directory, error)
+            if file is not None:
+                file.close()
             return _in_memory()
+        self._file = file
+        return mapped
 
     def _read_file(self, path: Path) -> Sheet:
         with FileIO(path) as file:

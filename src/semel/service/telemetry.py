@@ -23,9 +23,9 @@ class ServiceTelemetry:
 
     Without a provider of OpenTelemetry it only counts: under 4 µs for a delivery through the whole flow."""
 
-    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
+    def __init__(self, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self.metrics = metrics
-        self.tracing = tracing
+        self.tracing = tracing or Tracing()
         self._failed = False
 
     # -------------------------------------------------------------------------------------------- of the flow

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
-
-from msgspec.structs import replace
+from typing import Any, Protocol, TypeVar, cast
 
 from semel.ports import Catalog, Entry, Inbox, Ledger, Letters
 from semel.testing.harness import Caller, Harness
@@ -13,6 +11,14 @@ from semel.values.claim import Claim, DeadLetter, Granted, Settlement
 from semel.values.inbox import Acceptance, Arrival, Depth, Finished, InboxEnding, Taken
 from semel.values.outcome import Ending, Reject
 from semel.values.reading import PLAIN, Reading
+
+T = TypeVar("T")
+
+
+def altered(value: T, **fields: Any) -> T:
+    """A frozen value with some of its fields changed."""
+    names: tuple[str, ...] = value.__struct_fields__  # type: ignore[attr-defined] # all values are structs
+    return type(value)(**{name: getattr(value, name) for name in names} | fields)
 
 
 class Store(Ledger, Catalog, Inbox, Letters, Protocol):
@@ -41,7 +47,7 @@ def arrival(
 def of_handler(harness: Harness, name: str, text: str, fingerprint: str | None = None) -> Claim:
     """The claim of one of several handlers on one event."""
     claim = harness.claim(text, fingerprint=fingerprint)
-    return replace(claim, handler=name, digest=harness.digest(f"{name} {text}"))
+    return altered(claim, handler=name, digest=harness.digest(f"{name} {text}"))
 
 
 class Clerk(Caller):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from semel.testing.clerk import altered
 from semel.testing.model import Life, Model
 from semel.values.claim import Claim, Lease
 from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -127,7 +128,8 @@ class InboxModel:
         life = self.ledger.lives[claim.digest]
         until = {alias.digest: now + alias.retention_ms for alias in claim.aliases}
         until[claim.digest] = now + claim.retention_ms
-        record = Record(lease.token, claim.digest, (claim,), ending, event, now, until, life=life)
+        as_known = altered(claim, fingerprint=life.fingerprint)  # an earlier attempt may have told it
+        record = Record(lease.token, claim.digest, (as_known,), ending, event, now, until, life=life)
         self.records.append(record)
         for key in keys(claim):
             self.answering[key] = record

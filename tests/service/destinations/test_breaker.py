@@ -89,7 +89,8 @@ def test_a_probe_that_vanished_does_not_block_it_for_ever() -> None:
     assert one.admit()
     clock.now += PROBE_S - 0.1
     assert not one.admit()
-    clock.now += 0.1
+    clock.now += PROBE_S
+    assert one.ready_in_s() == 0
     assert [one.admit(), one.admit()] == [True, False]
     one.succeeded()
     assert one.state == "closed"

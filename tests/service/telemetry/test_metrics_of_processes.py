@@ -168,6 +168,16 @@ def test_without_a_directory_that_can_be_used_a_process_counts_for_itself(
     metrics.close()
 
 
+def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "notes.numbers").write_bytes(b"seven")
+    metrics = Metrics(tmp_path)
+    metrics.handler("greet").outcomes["done"].up()
+    assert "metrics are of this process alone" in caplog.text
+    assert value(metrics, "semel_deliveries_total", handler="greet", outcome="done") == 1
+    assert (tmp_path / "notes.numbers").read_bytes() == b"seven"
+    metrics.close()
+
+
 FULL = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import aiohttp
+from aiohttp.connector import Connection
 
 from semel.adapters.destinations.answers import Answer, Answered, Unanswered, Unsent
 from semel.adapters.destinations.failures import why_not
@@ -31,10 +32,10 @@ class OutOfStep(aiohttp.ClientConnectionError):
 
 
 class InStep(aiohttp.ClientRequest):
-    """A request that looks before it speaks: what a server said unasked would else be taken for the answer to it, and an
-    event be done that nobody acted on."""
+    """A request that looks before it speaks: what a server said unasked would else be taken for the answer to it, and
+    an event be done that nobody acted on."""
 
-    async def send(self, conn: aiohttp.Connection) -> aiohttp.ClientResponse:
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         if conn.protocol is None or conn.protocol.should_close:
             raise OutOfStep
         return await super().send(conn)

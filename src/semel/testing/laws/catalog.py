@@ -6,9 +6,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from semel.ports import STATES, Catalog, Entry
+from semel.testing.clerk import altered
 from semel.testing.harness import Caller, Harness
 from semel.testing.laws.binding import Binding
 from semel.values.claim import Claim
@@ -65,9 +65,9 @@ class CatalogLaws(Binding):
     def test_entries_are_chosen_by_handler_and_tenant(self, harness: Harness, ledger: Caller) -> None:
         for state in ENDINGS:
             for handler in ("one", "two"):
-                claim = replace(harness.claim(f"{state} {handler}"), handler=handler)
+                claim = altered(harness.claim(f"{state} {handler}"), handler=handler)
                 _bring(ledger, claim, state)
-                elsewhere = replace(claim, tenant=f"{harness.namespace} 2", digest=harness.digest(f"2 {claim.text}"))
+                elsewhere = altered(claim, tenant=f"{harness.namespace} 2", digest=harness.digest(f"2 {claim.text}"))
                 _bring(ledger, elsewhere, state)
         for state in ENDINGS:
             (entry,) = _listed(ledger, harness, state, handler="two")

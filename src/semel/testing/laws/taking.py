@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
-from semel.testing.clerk import Clerk, arrival, lane
+from semel.testing.clerk import Clerk, altered, arrival, lane
 from semel.testing.harness import Harness
 from semel.testing.laws.inbox import WAITS, InboxBinding
 from semel.values.claim import Granted
@@ -202,7 +201,7 @@ class TakeLaws(InboxBinding):
     ) -> None:
         ledger.accept_all([arrival(harness, name) for name in "ab"])
         one, two = ledger.take(harness)
-        crossed = [ending(replace(one, token=two.token)), ending(replace(two, token=one.token))]
+        crossed = [ending(altered(one, token=two.token)), ending(altered(two, token=one.token))]
         assert ledger.finish_all(crossed) == [False, False]
         assert ledger.depth(harness) == (0, 2)
         assert ledger.finish_all([Finished(one), Finished(two)]) == [True, True]
@@ -213,8 +212,8 @@ class TakeLaws(InboxBinding):
         ledger.accept_all([arrival(harness, name) for name in "ab"])
         taken = ledger.take(harness, count=1)[0]
         for token in (0, -1, taken.token + 1000):
-            assert ledger.finish_all([ending(replace(taken, id=taken.id + 1, token=token))]) == [False]
-            assert ledger.finish_all([ending(replace(taken, token=token))]) == [False]
+            assert ledger.finish_all([ending(altered(taken, id=taken.id + 1, token=token))]) == [False]
+            assert ledger.finish_all([ending(altered(taken, token=token))]) == [False]
         assert ledger.depth(harness) == (1, 1)
 
     def test_finishing_after_the_lease_lapsed_but_before_another_take_still_counts(

@@ -1,0 +1,152 @@
+"""The planted bugs of the inbox, the letters and the catalog."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+WRITER = "adapters/ledgers/sqlite/writer.py"
+OPENING = "adapters/ledgers/sqlite/opening.py"
+QUERIES = "adapters/ledgers/sqlite/queries.sql"
+INBOX = "adapters/ledgers/sqlite/inbox.py"
+INBOX_QUERIES = "adapters/ledgers/sqlite/inbox.sql"
+LETTERS = "adapters/ledgers/sqlite/letters.py"
+LETTER_QUERIES = "adapters/ledgers/sqlite/letters.sql"
+
+INBOX_LAWS = "tests/ledgers/test_sqlite_inbox_laws.py::TestSqliteInbox"
+SQLITE_INBOX = "tests/ledgers/test_sqlite_inbox.py"
+
+INBOX_MUTANTS = [
+    Mutant(
+        "a letter is finished without its token",
+        INBOX_QUERIES,
+        "on i.id = v.column1 and i.token = v.column2",
+        "on i.id = v.column1 and i.token >= 0 * v.column2",
+        f"{INBOX_LAWS}::test_an_old_token_can_change_nothing",
+    ),
+    Mutant(
+        "a letter is postponed without its token",
+        INBOX_QUERIES,
+        "where id = v.column1 and token = v.column2 and state = 2",
+        "where id = v.column1 and token >= 0 * v.column2 and state = 2",
+        f"{INBOX_LAWS}::test_an_old_token_can_change_nothing",
+    ),
+    Mutant(
+        "a letter is given up without its token",
+        INBOX_QUERIES,
+        "delete from semel_inbox where id = ? and token = ? and state = 2",
+        "delete from semel_inbox where id = ? and token >= 0 * ? and state = 2",
+        f"{INBOX_LAWS}::test_an_old_token_can_change_nothing",
+    ),
+    Mutant(
+        "what was postponed is finished by whoever postponed it",
+        INBOX_QUERIES,
+        "    where i.state = 2\n",
+        "",
+        f"{INBOX_LAWS}::test_an_old_token_can_change_nothing",
+    ),
+    Mutant(
+        "accept does not look into the ledger",
+        INBOX,
+        "known = known_of(connection, digests)",
+        "known = known_of(connection, [])",
+        f"{INBOX_LAWS}::test_a_letter_or_a_record_is_there_at_every_moment",
+    ),
+    Mutant(
+        "accept does not look into the inbox",
+        INBOX,
+        "letters = _letters_of(connection, digests, now)",
+        "letters = _letters_of(connection, [], now)",
+        f"{INBOX_LAWS}::test_one_that_waits_already_is_a_duplicate",
+    ),
+    Mutant(
+        "copies in one batch are all accepted",
+        INBOX,
+        "            met.update(mine)\n",
+        "",
+        f"{INBOX_LAWS}::test_copies_inside_one_batch_are_decided_in_order",
+    ),
+    Mutant(
+        "one settled claim of several makes a duplicate",
+        INBOX,
+        "if len(told) == len(claims) else None",
+        "if told else None",
+        f"{INBOX_LAWS}::test_one_unsettled_claim_of_several_is_enough",
+    ),
+    Mutant(
+        "a letter that will be stale swallows the newer event",
+        INBOX,
+        "same = [letter for letter in about if letter.place == _place(claim)]",
+        "same = about",
+        f"{INBOX_LAWS}::test_the_same_key_at_another_place_in_the_order_is_not_swallowed",
+    ),
+    Mutant(
+        "what the inbox gave up is accepted again",
+        INBOX,
+        "if died is None or expires > now:",
+        "if died is None:",
+        f"{INBOX_LAWS}::test_what_is_given_up_is_kept_for_a_person",
+    ),
+    Mutant(
+        "a letter is taken while another has it",
+        INBOX_QUERIES,
+        "where i.lane = ? and i.due <= ? order by",
+        "where i.lane = ? and i.due - 1000000000 <= ? order by",
+        f"{INBOX_LAWS}::test_what_is_taken_is_in_nobody_elses_hands_for_the_lease",
+    ),
+    Mutant(
+        "takers that vanished are not counted",
+        INBOX_QUERIES,
+        "lapses = lapses + (state = 2), state = 2",
+        "state = 2",
+        f"{INBOX_LAWS}::test_a_lapsed_letter_is_due_again_with_a_higher_token_and_a_lapse",
+    ),
+    Mutant(
+        "whoever found nothing never looks again",
+        INBOX_QUERIES,
+        "on i.lane = wanted.value and i.due <= ?2 limit 1",
+        "on i.lane = wanted.value and i.due < 0 * ?2 limit 1",
+        f"{INBOX_LAWS}::test_whoever_found_nothing_finds_what_falls_due",
+    ),
+    Mutant(
+        "letters taken in an earlier boot wait for ever",
+        OPENING,
+        'connection.execute("update semel_inbox set due = 0 where state = 2")',
+        "pass",
+        f"{SQLITE_INBOX}::test_what_was_taken_in_an_earlier_boot_is_due",
+    ),
+    Mutant(
+        "a replay is eaten by its own key",
+        LETTERS,
+        'connection.execute(SQL["forget_done"], (digest, letter.id))',
+        "pass",
+        f"{INBOX_LAWS}::test_the_old_record_does_not_answer_the_claim_of_a_replay",
+    ),
+    Mutant(
+        "a replay forgets what is done under an alias",
+        QUERIES,
+        "delete from semel_done where k = ? and rec = ?",
+        "delete from semel_done where k = ? and rec >= 0 * ?",
+        f"{INBOX_LAWS}::test_an_alias_that_has_moved_on_stays",
+    ),
+    Mutant(
+        "a letter is decided about twice",
+        LETTER_QUERIES,
+        "where r.k = ?1 and r.outcome <> 1 and r.decided is null",
+        "where r.k = ?1 and r.outcome <> 1",
+        f"{INBOX_LAWS}::test_a_replay_counts_once",
+    ),
+    Mutant(
+        "a key that is done is replayed",
+        LETTERS,
+        'letter.event is None or rows(connection, SQL["answered_by_another"], k, letter.id, now)',
+        "letter.event is None",
+        f"{INBOX_LAWS}::test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded",
+    ),
+    Mutant(
+        "people who read keep writers out",
+        WRITER,
+        'READING = "begin deferred"',
+        'READING = "begin immediate"',
+        f"{SQLITE_INBOX}::test_reading_does_not_wait_for_whoever_writes",
+    ),
+]
