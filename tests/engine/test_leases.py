@@ -15,6 +15,7 @@ from semel import Context, Event, LedgerUnavailable, Retry, Semel
 
 
 async def no_lease_left(app: Semel) -> None:
+    await app.ledger.renew([])  # behind what is on its way: readers do not wait for writers
     while await app.entries("leased"):  # noqa: ASYNC110 - the ledger is asked, there is no event to wait for
         await asyncio.sleep(0.01)
 

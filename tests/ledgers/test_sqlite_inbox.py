@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -306,6 +307,20 @@ def test_what_was_taken_in_an_earlier_boot_is_due(path: str) -> None:
         again = after.take_one(HARNESS)
         assert (again.event, again.lapses) == (b"taken", 1)
         assert after.finish(Finished(taken)) is False
+
+
+def test_a_clock_that_went_back_between_two_boots_holds_up_no_letter(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Clerk(partial(SqliteLedger, path)) as before:
+        before.put(arrival(HARNESS, "a"))
+    with apsw.Connection(path) as connection:
+        assert connection.execute("update semel_meta set value = 'another' where name = 'boot' returning 1").fetchall()
+    a_year_ago_ns = time.time_ns() - 365 * 86_400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: a_year_ago_ns)
+    with Clerk(partial(SqliteLedger, path)) as after:
+        taken = after.take_one(HARNESS)
+        assert taken.accepted_ms > a_year_ago_ns // 1_000_000 + 300 * 86_400_000, "the clock did go back"
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis

@@ -191,12 +191,15 @@ def open_clock(connection: apsw.Connection) -> Clock:
     with _immediately(connection):
         clock = known_clock(connection)  # read again: another process may have been faster
         if clock is None:
-            offset = time.time_ns() // 1_000_000 - _since_boot_ms()
+            now = wall_clock()
             connection.execute(
-                "insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)", (_boot_id(), offset)
+                "insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)",
+                (_boot_id(), now - _since_boot_ms()),
             )
             connection.execute("update semel_lease set until = 0 where state = 1")
             connection.execute("update semel_inbox set due = 0 where state = 2")
+            # Accepted in the future: the clock went back between the boots, and must not hold up what waits.
+            connection.execute("update semel_inbox set due = ?1 where state = 1 and accepted > ?1", (now,))
             clock = known_clock(connection)
     assert clock is not None
     return clock
