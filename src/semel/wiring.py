@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.adapters.envelopes import decode
-from semel.core.breaker import Breaker, State
+from semel.core.breaker import PROBE_S, Breaker, State
 from semel.core.retry_budget import RetryBudget
 from semel.ports import Catalog, Ledger, Verifier
 from semel.values.errors import ConfigError
@@ -122,7 +122,14 @@ def destination(
     return Destination(
         name,
         url,
-        breaker=Breaker(breaker_failures, breaker_open_s, clock=clock, random=random.random, moved=moved),
+        breaker=Breaker(
+            breaker_failures,
+            breaker_open_s,
+            clock=clock,
+            random=random.random,
+            probe_s=max(PROBE_S, 2 * timeout_s),
+            moved=moved,
+        ),
         budget=RetryBudget(retry_budget, clock=clock),
         headers=headers,
         timeout_s=timeout_s,
