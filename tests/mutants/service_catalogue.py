@@ -123,4 +123,12 @@ SERVICE_MUTANTS = [
         "self.deadline = NEVER",
         f"{LIMITS}::test_a_sender_that_never_ends_its_headers_is_cut_off",
     ),
+    Mutant(
+        "an answer that nobody asked for is taken for the next one",
+        "adapters/destinations/client.py",
+        "            request_class=InStep,\n",
+        "",
+        "tests/service/destinations/test_forward_hostile.py"
+        "::test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one",
+    ),
 ]

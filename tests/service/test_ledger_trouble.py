@@ -131,8 +131,8 @@ def test_a_full_disk_is_503_and_what_was_answered_is_kept(tmp_path: Path) -> Non
     env = {"LEDGER": f"sqlite:///{disk}/semel.db", "RUNS": str(tmp_path / "runs.txt")}
     with service(tmp_path, SETTINGS, APP, env=env, inside=small_disk(disk)) as running:
         there = Path(f"/proc/{running.pid}/root{disk}")
-        assert (there / "semel.db").exists()
         assert running.post("/inline", event("ok", "before")).status == 200
+        assert (there / "semel.db").exists()
         fill(there / "filler")
         full = 0
         for number in range(2_000):
