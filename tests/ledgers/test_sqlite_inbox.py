@@ -193,7 +193,7 @@ def test_slow_questions_of_people_do_not_hold_up_the_inbox(ledger: Clerk, monkey
 def test_purge_leaves_nothing_of_what_was_decided(path: str) -> None:
     clock = FakeClock()
     with Clerk(lambda: SqliteLedger(path, clock=clock)) as clerk:
-        for name in ("replayed", "discarded", "by the handler"):
+        for name in ("by the handler", "discarded", "replayed"):
             claim = HARNESS.claim(name, aliases=[f"{name} alias"])
             if name == "by the handler":
                 clerk.die(claim)

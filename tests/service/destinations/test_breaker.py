@@ -192,4 +192,4 @@ class Calls(RuleBasedStateMachine):
 
 
 TestCalls = Calls.TestCase
-TestCalls.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCalls.settings = settings(max_examples=60, stateful_step_count=30)
