@@ -8,8 +8,16 @@ import pytest
 from tests.ledgers.test_memory import memory_harness
 from tests.ledgers.test_sqlite_laws import sqlite_harness
 
+from semel.adapters.ledgers.memory import MemoryLedger
+from semel.ports import Inbox, Letters
 from semel.testing.harness import Harness
 from semel.testing.laws.catalog import CatalogLaws
+
+
+def test_memory_has_no_inbox_and_no_letters() -> None:
+    """What it forgets with its process must not be answered as accepted."""
+    assert not isinstance(MemoryLedger(), Inbox)
+    assert not isinstance(MemoryLedger(), Letters)
 
 
 class TestMemoryCatalog(CatalogLaws):

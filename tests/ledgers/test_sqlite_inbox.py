@@ -180,7 +180,7 @@ def test_slow_questions_of_people_do_not_hold_up_the_inbox(ledger: Clerk, monkey
         monkeypatch.setattr("semel.adapters.ledgers.sqlite.catalog.counts", slowly)
         counting = asyncio.ensure_future(ledger.store.counts())
         await asyncio.sleep(0.05)
-        assert len(await ledger.store.take({LANE: 1}, 1000)) == 1
+        assert len(await ledger.store.take({LANE: 1}, 60_000)) == 1
         assert await ledger.store.take({LANE: 1}, 60_000) == []
         assert len(await ledger.store.depths()) == 1
         assert not counting.done()

@@ -33,8 +33,8 @@ MUTANTS = [
     Mutant(
         "settle without token",
         QUERIES,
-        "delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1",
-        "delete from semel_lease where k in ({keys}) and 0 not in ({others}) and state = 1",
+        "delete from semel_lease where (k, token) in (values {rows}) and state = 1",
+        "delete from semel_lease where k in (select column1 from (values {rows})) and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(

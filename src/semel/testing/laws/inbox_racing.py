@@ -18,7 +18,9 @@ from semel.testing.clerk import Clerk, arrival, lane
 from semel.testing.harness import Harness
 from semel.testing.laws.inbox import InboxBinding
 from semel.testing.race import Round, race_processes, race_threads
+from semel.values.claim import Busy, Claim, Granted, Settled
 from semel.values.inbox import Acceptance, Arrival, Finished, Taken
+from semel.values.outcome import Reject
 
 THREADS = 8
 PROCESSES = 4
@@ -72,6 +74,20 @@ async def replay(ledger: Any, keys: Sequence[str]) -> list[bool]:
 async def decide(ledger: Any, keys: Sequence[str]) -> list[bool]:
     """Half replay, half discard."""
     return [await (ledger.replay if at % 2 else ledger.discard)(key, "race", "racer") for at, key in enumerate(keys)]
+
+
+async def replay_or_claim_or_purge(ledger: Any, about: Sequence[Any]) -> list[Any]:
+    """A key is replayed, a claim is made, a number is how much is purged."""
+    answers: list[Any] = []
+    for one in about:
+        match one:
+            case str():
+                answers.append(await ledger.replay(one, "race", "racer"))
+            case int():
+                answers.append(await ledger.purge(one))
+            case _:
+                answers += await ledger.claim([one])
+    return answers
 
 
 class InboxRaceLaws(InboxBinding):
@@ -163,6 +179,36 @@ class InboxRaceLaws(InboxBinding):
             assert len([one for one in taken if one.tenant == harness.namespace]) == len(replayed)
             assert len(replayed) == LETTERS or ask is decide
             assert all(len(clerk.told(claim)) == 1 + (claim in replayed) for claim in claims)
+
+    def test_replays_claims_and_purges_at_once_grant_each_key_once(
+        self, harness: Harness, racers: int, run: Run, on_their_clock: Clerk
+    ) -> None:
+        """Before its replay a claim is answered by the record, after it one is granted; purge has no part in it."""
+        with on_their_clock as clerk:
+            claims = [harness.claim(f"key {at}", lease_ms=LEASE_MS, retention_ms=LEASE_MS) for at in range(LETTERS)]
+            for claim in claims:
+                clerk.die(claim)
+            keys = [claim.digest.hex() for claim in claims]
+            kinds = (
+                [*claims],
+                [*keys],
+                [key for pair in zip(claims, keys, strict=True) for key in pair],
+                [5] * LETTERS,
+            )
+            race = [[_rotated(kinds[racer % len(kinds)], racer)] for racer in range(racers)]
+            answers = run(replay_or_claim_or_purge, race)
+            replayed: Counter[str] = Counter()
+            granted: Counter[str] = Counter()
+            for asked, told in zip(race, answers, strict=True):
+                for one, answer in zip(asked[0], told[0], strict=True):
+                    if isinstance(one, str):
+                        replayed[one] += answer
+                    elif isinstance(one, Claim):
+                        assert isinstance(answer, Granted | Busy) or answer == Settled(Reject("no"))
+                        granted[one.digest.hex()] += isinstance(answer, Granted)
+            assert [replayed[key] for key in keys] == [1] * LETTERS
+            assert max(granted[key] for key in keys) <= 1
+            assert all(("accepted", 2) in clerk.told(claim) for claim in claims)
 
 
 def _rotated(items: Sequence[Any], by: int) -> list[Any]:

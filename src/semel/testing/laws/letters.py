@@ -200,6 +200,13 @@ class LetterLaws(InboxBinding):
         (done,) = ledger.entries(claim)
         assert (done.state, done.generation) == ("done", 2)
 
+    def test_any_words_can_be_given_as_a_reason(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        ledger.die(claim)
+        assert ledger.discard(claim, reason='it\'s "done" – ä\n100 %', by="\udcff") is True
+        (entry,) = ledger.history(claim)
+        assert 'it\'s "done" – ä\n100 %' in entry.decision
+
     # --------------------------------------------------------------------------------- letters of one key, and time
 
     def test_an_old_letter_is_replayed_after_its_retention(self, harness: Harness, ledger: Clerk) -> None:

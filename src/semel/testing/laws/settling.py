@@ -7,7 +7,7 @@ import pytest
 from semel.testing.harness import Caller, Harness
 from semel.testing.laws.binding import Binding
 from semel.testing.laws.claiming import BATCHES
-from semel.values.claim import Busy, Granted, Settled, Settlement
+from semel.values.claim import Busy, Granted, Lease, Settled, Settlement
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
 
 ENDINGS: tuple[Ending, ...] = (Done(b"2"), Reject("late"), Uncertain("late"), Retry(3600), Release())
@@ -38,6 +38,17 @@ class SettleLaws(Binding):
         assert ledger.settle(stale, ending, b"{}") is False
         assert ledger.renew(stale.lease) == [False]
         assert other.is_done(claim, b"1")
+
+    def test_the_token_of_another_key_is_nobodys(self, harness: Harness, ledger: Caller) -> None:
+        """Also in one batch, where each of them is the current one of some key."""
+        one, two = harness.claim("a"), harness.claim("b")
+        first, second = ledger.grant(one), ledger.grant(two)
+        crossed = [Lease(one, second.lease.token), Lease(two, first.lease.token)]
+        for ending in (Done(), Reject("no"), Retry(0), Release()):
+            assert ledger.settle_all([Settlement(lease, ending) for lease in crossed]) == [False, False]
+        assert ledger.renew(*crossed) == [False, False]
+        assert all(isinstance(verdict, Busy) for verdict in ledger.claim_all([one, two]))
+        assert ledger.settle_all([Settlement(first.lease, Done()), Settlement(second.lease, Done())]) == [True, True]
 
     def test_a_stale_owner_finds_the_same_outcome_of_another_not_its_own(
         self, harness: Harness, ledger: Caller, other: Caller

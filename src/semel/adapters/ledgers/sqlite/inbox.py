@@ -195,7 +195,7 @@ def is_due(connection: apsw.Connection, lanes: Iterable[str], now: int) -> bool:
 
 
 def take(connection: apsw.Connection, wanted: Mapping[str, int], lease_ms: int, now: int) -> list[Taken]:
-    due = [row for lane, room in wanted.items() if room > 0 for row in rows(connection, SQL["due"], lane, now, room)]
+    due = [row for lane, room in wanted.items() for row in rows(connection, SQL["due"], lane, now, room)]
     if not due:
         return []
     due.sort(key=lambda row: row[1])  # of each lane they are in order already

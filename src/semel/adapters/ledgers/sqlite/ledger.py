@@ -101,9 +101,10 @@ class SqliteLedger:
         return await self._writer.submit(lambda connection: inbox.accept(connection, arrivals, self._now()))
 
     async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
-        if not wanted or (self._none_due and not await self._is_due(wanted)):
+        lanes = {lane: room for lane, room in wanted.items() if room > 0}
+        if not lanes or (self._none_due and not await self._is_due(lanes)):
             return []
-        asked = self._writer.submit(lambda connection: inbox.take(connection, wanted, lease_ms, self._now()))
+        asked = self._writer.submit(lambda connection: inbox.take(connection, lanes, lease_ms, self._now()))
         try:
             taken = await asyncio.shield(asked)
         except asyncio.CancelledError:

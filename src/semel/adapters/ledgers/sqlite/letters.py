@@ -64,7 +64,8 @@ def _decide(
     connection: apsw.Connection, k: bytes, letter: _Letter, what: int, last: int, now: int, reason: str, by: str
 ) -> None:
     connection.execute(SQL["decide"], (now, letter.id))
-    connection.execute(SQL["add_decision"], (letter.id, k, what, last, now, reason, by))
+    said = [text.encode(errors="replace").decode() for text in (reason, by)]  # a shell can pass on any bytes
+    connection.execute(SQL["add_decision"], (letter.id, k, what, last, now, *said))
 
 
 def _to_its_handler(connection: apsw.Connection, k: bytes, letter: _Letter, id: int, now: int) -> None:

@@ -31,8 +31,8 @@ insert into semel_subject values {rows}
 on conflict (k) do update set holder = excluded.holder, token = excluded.token where excluded.token > token
 
 -- name: end_leases
--- Tokens are unique in the store: one that matches belongs to its own key.
-delete from semel_lease where k in ({keys}) and token in ({others}) and state = 1
+-- Pairs, not two lists: a token with another's key is nobody's.
+delete from semel_lease where (k, token) in (values {rows}) and state = 1
 returning k, token, attempts, fp
 
 -- name: add_records

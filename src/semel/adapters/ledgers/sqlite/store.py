@@ -141,7 +141,9 @@ def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _En
     """Take the leases away. Returns attempts and fingerprint of each (key, token) that was the current one."""
     ended = {
         (k, token): (attempts, fp)
-        for k, token, attempts, fp in _delete(connection, [(s.lease.claim.digest, s.lease.token) for s in final])
+        for k, token, attempts, fp in insert_many(
+            connection, SQL["end_leases"], [(s.lease.claim.digest, s.lease.token) for s in final]
+        )
     }
     twins = [
         (alias.digest, s.lease.token)
@@ -149,19 +151,8 @@ def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _En
         for alias in s.lease.claim.aliases
         if (s.lease.claim.digest, s.lease.token) in ended
     ]
-    for _ in _delete(connection, twins):
-        pass
+    insert_many(connection, SQL["end_leases"], twins)
     return ended
-
-
-def _delete(connection: apsw.Connection, pairs: Sequence[tuple[bytes, int]]) -> Iterable[Row]:
-    """Delete leases by key and token."""
-    return select_in(
-        connection,
-        SQL["end_leases"],
-        [k for k, _ in pairs],
-        [token for _, token in pairs],
-    )
 
 
 def _write_records(connection: apsw.Connection, final: Sequence[Settlement], ended: _Ended, now: int) -> None:
