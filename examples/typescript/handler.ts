@@ -1,7 +1,7 @@
 /** An EventBridge event, acted on once. Run it with Node or Deno, the event on standard input. */
 
 import process from "node:process";
-import { type Handled, type Refused, Semel } from "./semel.ts";
+import { type Handled, type Refused, Semel, why } from "./semel.ts";
 
 /** What Genesys Cloud publishes under v2.detail.events.conversation.{id}.customer.end */
 type CustomerEnd = {
@@ -45,14 +45,24 @@ export function comesAgainAfter(outcome: Handled | Refused): number | undefined 
   return outcome.outcome === "retry" ? outcome.after : undefined;
 }
 
-if (import.meta.main) {
+async function main(): Promise<void> {
+  if (!SEMEL_TOKEN) throw "set SEMEL_TOKEN: `semel token survey-worker --scope claims` makes a token";
+  if (!SURVEY_URL) throw "set SURVEY_URL: where surveys are sent, a URL that answers a POST with JSON";
   let text = "";
   for await (const chunk of process.stdin) text += chunk;
+  const event = JSON.parse(text);
   let after: number | undefined;
   do {
-    const outcome = await handler(JSON.parse(text));
-    console.log(JSON.stringify(outcome));
+    const outcome = await handler(event);
+    console.log(JSON.stringify(outcome)); // with the reason, where something went wrong
     after = comesAgainAfter(outcome);
     if (after !== undefined) await new Promise((resolve) => setTimeout(resolve, 1000 * (after ?? 0)));
   } while (after !== undefined);
+}
+
+if (import.meta.main) {
+  await main().catch((error) => {
+    console.error(why(error));
+    process.exitCode = 1;
+  });
 }

@@ -11,19 +11,11 @@ export type Claim = {
   order?: { subject: string | string[]; position: number };
   max_attempts?: number;
   park?: boolean; // at most once: what is in doubt is not tried again
-  event?: Json; // kept if it becomes a dead letter
+  event?: Json; // kept if the claim makes a dead letter of it; `once` brings it again with the settle
 };
 
-export type Granted = {
-  verdict: "granted";
-  key: string;
-  lease: string;
-  token: number;
-  attempt: number;
-  takeover: boolean;
-  expires_in: number;
-  age: number;
-};
+type Grant = { key: string; lease: string; token: number; attempt: number };
+export type Granted = Grant & { verdict: "granted"; takeover: boolean; expires_in: number; age: number };
 
 export type Refused =
   | { verdict: "settled"; key: string; outcome: "done" | "reject" | "uncertain"; result: Json; reason: string }
@@ -42,6 +34,13 @@ export type Handled = Answer & { verdict: "handled"; key: string; result: Json }
 
 /** Thrown by a handler: this event will never succeed. After anything else that it throws, it is tried again. */
 export class Reject extends Error {}
+
+/** What went wrong, and what caused it: "fetch failed" alone helps nobody. */
+export function why(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const cause = error.cause as { code?: string; message?: string } | undefined;
+  return cause ? `${error.message}: ${cause.code ?? cause.message ?? cause}` : error.message;
+}
 
 export class Semel {
   #url: string;
@@ -70,15 +69,15 @@ export class Semel {
     }, granted.expires_in * 333);
     try {
       const { key, lease } = granted;
-      const [ending, result] = await handle(granted, lost.signal).then(
-        (result): [Settlement, Json] => [{ lease, outcome: "done", result }, result],
-        (error): [Settlement, Json] => {
-          const outcome = error instanceof Reject ? "reject" : "retry";
-          return [{ lease, outcome, reason: String(error), event: claim.event }, null];
+      const [ending, result, reason] = await handle(granted, lost.signal).then(
+        (result): [Settlement, Json, string?] => [{ lease, outcome: "done", result }, result],
+        (error): [Settlement, Json, string?] => {
+          const [outcome, reason] = [error instanceof Reject ? "reject" as const : "retry" as const, why(error)];
+          return [{ lease, outcome, reason, event: claim.event }, null, reason];
         },
       );
       const [answer] = await this.settle(ending);
-      return { verdict: "handled", key, result, ...answer };
+      return { verdict: "handled", key, result, reason, ...answer };
     } finally {
       clearInterval(beat);
     }
@@ -90,7 +89,10 @@ export class Semel {
     const reply = await fetch(`${this.#url}/v1/claims${path}`, sent).catch((error: Error) => error);
     if (reply instanceof Response && reply.ok) return (await reply.json()).items;
     const passing = reply instanceof Error || reply.status === 429 || reply.status === 503;
-    if (!passing || tries === 1) throw reply instanceof Error ? reply : new Error(await reply.text());
+    if (!passing || tries === 1) {
+      const said = reply instanceof Error ? `${why(reply)}. Is it running?` : await reply.text();
+      throw new Error(`Semel at ${this.#url}: ${said}`);
+    }
     await new Promise((resolve) => setTimeout(resolve, 1000));
     return this.#post(path, items, tries - 1);
   }

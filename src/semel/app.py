@@ -283,6 +283,8 @@ class Semel:
 
         if mode == "inbox" and not isinstance(self.ledger, Inbox):
             raise ConfigError(f"mode='inbox': {self.ledger.traits.name} keeps no inbox; use mode='inline'")
+        if any(secret.startswith(("env:", "file:")) for secret in secrets):
+            raise ConfigError('secrets=: give the secrets themselves, os.environ["…"]; references are for semel.toml')
         verifier = None
         if verify is not None:
             verifier = wiring.verifier(verify, secrets=secrets, header=header, username=username)

@@ -153,7 +153,8 @@ class Letters(Protocol):
 
     async def replay(self, key: str, reason: str, by: str) -> bool:
         """Begin a new generation of this key: the event goes to the inbox for its handler alone, and the old record
-        does not answer its claim. All of it or nothing. False: the key is not dead or uncertain (any more)."""
+        does not answer its claim. An event that was kept for a handler elsewhere, or not kept at all, goes nowhere: the
+        next claim of its key is granted. All of it or nothing. False: the key is not dead or uncertain (any more)."""
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         """Take it off the list; duplicates are still answered from its record. False: as for replay."""

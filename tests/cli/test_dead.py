@@ -85,13 +85,65 @@ def test_all_means_the_dead_and_never_the_uncertain(tmp_path: Path) -> None:
 def test_uncertain_ones_are_replayed_when_they_are_meant_and_with_a_warning(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=0, uncertain=3)
     first = keys(url, "uncertain")[0]
-    named = semel("dead", "replay", first, *REASON, "--ledger", url)
+    named = semel("dead", "replay", first, "--yes", *REASON, "--ledger", url)
     rest = semel("dead", "replay", "--state", "uncertain", "--yes", *REASON, "--ledger", url)
     for ended, count in ((named, 1), (rest, 2)):
         assert ended.code == 0
         assert f"{count} uncertain: the effect may have happened" in ended.err
     assert keys(url, "uncertain") == []
     assert states(url)["accepted"] == 3
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_uncertain_one_is_never_replayed_unasked(named: bool, tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=0, uncertain=1)
+    which = keys(url, "uncertain") if named else ["--state", "uncertain"]
+    ended = semel("dead", "replay", *which, *REASON, "--ledger", url)
+    assert ended.code == 2
+    assert "Replay 1 event? There is nobody here to ask" in ended.err
+    assert states(url)["uncertain"] == 1
+    assert decide(url, "discard", *keys(url, "uncertain"), *REASON)["discarded"] == 1, "which repeats nothing"
+
+
+def test_what_a_filter_chose_is_asked_about_also_if_it_is_one(tmp_path: Path) -> None:
+    """Else a script would pass or not by how many there happen to be."""
+    url = fill(tmp_path, dead=1)
+    assert semel("dead", "replay", "--all", *REASON, "--ledger", url).code == 2
+    assert states(url)["dead"] == 1
+
+
+def test_a_key_that_is_not_dead_is_told_and_left_alone(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=1, done=1)
+    (done,) = [entry["key"] for entry in semel("events", "list", "--state", "done", "--ledger", url, "--json").json]
+    for options in ((), ("--dry-run",)):
+        ended = semel("dead", "replay", done[:12], *options, *REASON, "--ledger", url)
+        assert ended.code == 0
+        assert f"{done}: it is done, not dead" in ended.out
+        assert "decided already: " not in ended.out
+    report = decide(url, "replay", done, *keys(url), "--yes", *REASON)
+    assert (report["replayed"], report["not_dead"], report["already_decided"], report["not_tried"]) == (1, 1, 0, 0)
+    assert [event["outcome"] for event in report["events"]] == ["not dead", "replayed"]
+
+
+def test_a_discarded_event_is_known_by_the_whole_key_that_is_told(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=1)
+    (key,) = keys(url)
+    ended = semel("dead", "discard", key[:8], *REASON, "--ledger", url)
+    assert f"{key}: discarded" in ended.out
+    for command in (("events", "show"), ("dead", "show"), ("dead", "replay", *REASON)):
+        unknown = semel(*command, key[:8], "--ledger", url)
+        assert unknown.code == 2
+        assert f"no key begins with {key[:8]}. What was discarded is" in unknown.err
+        assert "known by its whole key only" in unknown.err
+    assert semel("events", "show", key, "--ledger", url).code == 0
+
+
+def test_a_replayed_event_is_still_found_by_the_beginning_of_its_key(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=1)
+    (key,) = keys(url)
+    decide(url, "replay", key, *REASON)
+    assert semel("events", "show", key[:8], "--ledger", url, "--json").json["state"] == "accepted"
+    assert f"{key}: decided already" in semel("dead", "replay", key[:8], *REASON, "--ledger", url).out
 
 
 def test_filters_choose(tmp_path: Path) -> None:

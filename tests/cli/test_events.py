@@ -100,6 +100,7 @@ def test_everything_known_of_a_dead_event_is_shown(ledger: tuple[str, str]) -> N
     entry = listed("dead", "list", "--state", "dead", *ledger)[0]
     for command in ("events", "dead"):
         out = semel(command, "show", entry["key"], *ledger).out
+        assert f"\nevent       {entry['text']}" in out
         for part in (entry["key"], "dead", "to-crm", "acme", "unknown customer", '"customer": "\\u202ec1"', " UTC"):
             assert part in out
         assert "\x1b" not in out
@@ -152,10 +153,46 @@ def test_a_key_that_is_none_is_told(key: str, said: str, ledger: tuple[str, str]
         assert said in ended.err
 
 
-def test_a_done_event_is_not_found_among_letters_by_its_beginning(ledger: tuple[str, str]) -> None:
-    key = listed("events", "list", "--state", "done", *ledger)[0]["key"]
-    assert semel("dead", "show", key[:12], *ledger).code == 2
-    assert semel("events", "show", key[:12], *ledger).code == 0
+def test_letters_come_first_and_others_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from semel.cli import looking
+
+    monkeypatch.setattr(looking, "PREFIX_MIN_CHARS", 1)
+    monkeypatch.setattr(looking, "PAGE", 3)
+    options = ("--ledger", fill(tmp_path, dead=1, uncertain=0, done=40))
+    letter = listed("dead", "list", *options)[0]["key"]
+    done = [entry["key"] for entry in listed("events", "list", "--state", "done", *options)]
+    assert any(key[0] == letter[0] for key in done), "inconclusive: nothing to confuse the letter with"
+    assert semel("dead", "show", letter[0], "--json", *options).json["key"] == letter
+    assert semel("events", "show", letter[0], *options).code == 2
+    for command in ("dead", "events"):
+        assert semel(command, "show", done[0][:12], "--json", *options).json["state"] == "done"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_listing_fits_the_terminal_and_nothing_squeezes_another(columns: int, tmp_path: Path) -> None:
+    """With tenants, a generation and a long event, as they come."""
+    fill(tmp_path, dead=2)
+    url = fill(tmp_path, dead=2, tenant="acme")
+    key = listed("dead", "list", "--state", "dead", "--ledger", url)[0]["key"]
+    assert semel("dead", "replay", key, "--reason", "fixed", "--ledger", url).code == 0
+    out = semel("events", "list", "--ledger", url, env={"COLUMNS": str(columns)}).out
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert all(len(line) <= columns for line in lines)
+    begins = {line[:12] for line in lines}
+    for entry in listed("events", "list", "--ledger", url):
+        assert entry["key"][:12] in begins
+        assert f"{entry['key'][:12]}…  {entry['state']}" in out
+    at = next(number for number, line in enumerate(lines) if line.startswith(key[:12]))
+    assert lines[at + 1].strip() == "tenant acme, generation 2"
+    if columns >= 80:
+        assert lines[0].split() == ["key", "state", "age", "handler", "event"]
+        assert lines[at].endswith("to-crm   test|acmecrm-1")
+        assert " " * 15 + "tenant acme: unknown customer \\x1b[31m\\u202ec0" in lines
+
+
+def test_a_tenant_that_all_share_is_not_repeated(ledger: tuple[str, str]) -> None:
+    assert "tenant acme" in semel("dead", "list", *ledger).out
+    assert "tenant acme" not in semel("dead", "list", "--tenant", "acme", *ledger).out
 
 
 @pytest.mark.parametrize(

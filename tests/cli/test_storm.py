@@ -22,6 +22,7 @@ from tests.cli.service_process import EVERY
 from semel.cli import storm_check
 from semel.cli.signing import Scheme
 from semel.cli.storm import SchemeName, ShapeName
+from semel.settings.loading import load
 from semel.testing.shapes import SHAPES
 
 EVENTS = 400
@@ -167,7 +168,46 @@ def test_what_the_sink_knew_before_is_told_and_does_not_count(tmp_path: Path) ->
         again = storm(url, sink, "--seed", "1")
     assert (other.code, again.code) == (0, 0)
     assert (other.json["check"]["before"], other.json["check"]["unexpected"]) == (EVENTS, EVENTS)
+    assert other.json["check"]["effects"] == other.json["check"]["distinct"] == EVENTS
     assert again.json["statuses"] == {"duplicate": 1.3 * EVENTS}
+
+
+def test_a_sink_that_is_never_reached_is_told_early_with_the_route_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the sink is an old one that knows as many events as were sent."""
+    monkeypatch.setattr(storm_check, "SILENT_S", 0.3)
+    elsewhere = answering(b"HTTP/1.1 204 Fine\r\n\r\n")
+    with a_sink() as sink, a_service(sink, tmp_path) as (_, service), scripted(elsewhere) as url:
+        assert storm(service, sink).code == 0
+        options = ("--events", "50", "--settle", "1.5", "--check", f"{sink}/counts")
+        people, ended = semel("storm", url, *options), semel("storm", url, *options, "--json")
+    for one in (people, ended):
+        assert one.code == 1
+        assert one.err.count("Nothing has reached the sink since the storm began.") == 1
+        assert f'url = "{sink}"' in one.err
+    check = ended.json["check"]
+    assert (check["effects"], check["distinct"], check["lost"], check["before"]) == (0, 0, 50, EVENTS)
+    assert check["waited_s"] >= 1.5
+    assert "NOT once: 50 effects lost, 0 doubled.\nNothing of this storm reached the sink" in people.out
+
+
+def test_the_route_that_is_told_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text(storm_check.needed_route("http://127.0.0.1:8095/counts"))
+    settings = load(file, {})
+    assert settings.destinations["sink"].url == "http://127.0.0.1:8095"
+    assert (settings.destinations["sink"].allow, settings.routes[0].forward) == (["127.0.0.1"], "sink")
+
+
+def test_a_sink_that_is_reached_is_not_talked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storm_check, "SILENT_S", 0.0)
+    with a_sink() as sink, a_service(sink, tmp_path, "lose") as (_, url):
+        lossy = storm(url, sink, "--seed", "1", settle="1")
+        again = storm(url, sink, "--seed", "1", settle="1")
+    assert "Nothing has reached" not in lossy.err
+    assert lossy.json["check"]["lost"] == LOST
+    assert "Nothing of this storm" not in again.out, "it had reached the sink before"
 
 
 def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:

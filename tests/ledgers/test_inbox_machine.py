@@ -56,19 +56,16 @@ BROKEN = {  # a statement, and what is wrong with it
     "due": ("and i.due <= ?", "and i.due <= ? + 1"),
     "letters_by_key": ("iif(i.id is null, ifnull(r.result, x''), null)", "null"),
     "settled": ("where d.k in", "where d.expires > 0 and r.outcome = 1 and d.k in"),
-    "forget_keys": ("k in ({keys})", "0 and k in ({keys})"),
     "undecided_letter": ("and r.decided is null", ""),
-    "answered_by_another": ("and rec <> ?", "and rec = 0 * ?"),
-    "forget_done": ("and rec = ?", "and rec >= 0 * ?"),
     "depths": ("state = 1 or due <= ?1", "state = 1 or due < ?1"),
 }
 
 
-QUICKLY = "take"  # the others take the machine some hundred histories
+QUICKLY = ("take", "settled")  # the others take the machine some hundred histories
 
 
 @pytest.mark.parametrize(
-    "statement", [pytest.param(name, marks=() if name == QUICKLY else pytest.mark.long) for name in BROKEN]
+    "statement", [pytest.param(name, marks=() if name in QUICKLY else pytest.mark.long) for name in BROKEN]
 )
 def test_the_machine_notices_a_broken_inbox(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = BROKEN[statement]

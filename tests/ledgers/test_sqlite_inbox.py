@@ -44,7 +44,7 @@ def test_it_has_an_inbox_and_letters(ledger: Clerk) -> None:
 
 # -------------------------------------------------------------------------------------------------------------- plans
 
-ONE_ROW = "(?,?,?)"
+ONE_ROW = "(?,?,?,?)"
 WELL_PLANNED = {  # what must stand in the plan of a statement; nothing else may look at a whole table, or sort
     "letters_by_key": "SEARCH q USING PRIMARY KEY (k=?)",
     "due": "semel_inbox_due (lane=? AND due<?)",

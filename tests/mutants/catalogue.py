@@ -40,8 +40,8 @@ MUTANTS = [
     Mutant(
         "retry without token",
         QUERIES,
-        "update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1",
-        "update semel_lease set state = 2, until = ? where k = ? and token >= 0 * ? and state = 1",
+        "update semel_lease set state = 2, until = ?, reason = ? where k = ? and token = ? and state = 1",
+        "update semel_lease set state = 2, until = ?, reason = ? where k = ? and token >= 0 * ? and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(

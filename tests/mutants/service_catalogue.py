@@ -21,7 +21,7 @@ SERVICE_MUTANTS = [
     Mutant(
         "a letter whose event is to be retried is forgotten",
         PUMP,
-        "return Postponed(taken, round((outcome.after or 0.0) * 1000))",
+        "return Postponed(taken, round((outcome.after or 0.0) * 1000), outcome.reason)",
         "return Finished(taken)",
         f"{PUMPING}::test_a_letter_is_finished_when_its_event_is_and_not_before",
     ),

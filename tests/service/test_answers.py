@@ -107,10 +107,11 @@ def test_an_event_that_nobody_wants_is_told_so_with_200(running: Running) -> Non
 
 def test_what_a_person_has_to_look_at_is_kept_and_answered_200(running: Running) -> None:
     dead = running.post("/inline", event("refused", "d1"))
-    assert (dead.status, dead.json["status"], dead.json["reason"]) == (200, "dead", "no such customer")
+    assert (dead.status, dead.json["status"]) == (200, "dead")
     doubtful = running.post("/inline", event("doubtful", "d2"))
     assert (doubtful.status, doubtful.json["status"]) == (200, "uncertain")
-    assert "the line broke" in doubtful.json["reason"]
+    assert b"customer" not in dead.body  # what a handler said may hold a customer's data
+    assert b"line broke" not in doubtful.body
 
 
 # ------------------------------------------------------------------------------------------------------ what did not
@@ -119,7 +120,8 @@ def test_what_a_person_has_to_look_at_is_kept_and_answered_200(running: Running)
 def test_a_handler_that_asks_for_a_retry_is_503_with_its_delay(running: Running) -> None:
     reply = running.post("/inline", event("again", "e1", after=7))
     assert (reply.status, reply.headers["retry-after"]) == (503, "7")
-    assert problem(reply)["detail"] == "not yet"
+    assert "not yet" not in json.dumps(problem(reply))
+    assert len(problem(reply)["key"]) == 32
     early = running.post("/inline", event("again", "e1", after=7))
     assert early.status == 503
     assert 1 <= int(early.headers["retry-after"]) <= 7

@@ -124,6 +124,7 @@ def test_alone_it_handles_its_inbox_and_goes_on_after_a_restart(tmp_path: Path) 
         ({"path": "events"}, "begins with /"),
         ({"verify": "genesys"}, "secret"),
         ({"verify": "guess", "secrets": ["x"]}, "guess"),
+        ({"verify": "header", "secrets": ["env:SECRET"]}, "the secrets themselves"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(options: dict[str, Any], says: str) -> None:

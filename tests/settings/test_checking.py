@@ -17,6 +17,7 @@ SQLITE = Traits("SQLite", durable=True, transactional=True)
 MEMORY = Traits("memory", durable=False, transactional=False)
 DAY = 86_400.0
 FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * DAY, window_s=900.0)
+QUICK = replace(FACTS, timeout_s=5.0)
 TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
 LONG = Secret("a secret of some length", "env:LONG")
 VERIFIED = Verify(scheme="genesys", secrets=[LONG])
@@ -108,26 +109,40 @@ def test_a_drain_that_cuts_a_handler_is_a_warning() -> None:
     assert "as long as it likes" in endless.what
 
 
-@pytest.mark.parametrize(("scheme", "waits"), [("genesys", 10), ("header", 5), ("basic", 5)])
+@pytest.mark.parametrize(("scheme", "waits"), [("genesys", 10), ("header", 5), ("hmac-hex", 5), ("none", 5), ("", 5)])
 def test_an_inline_handler_that_outlasts_its_sender_is_a_warning(scheme: str, waits: int) -> None:
-    verify = Verify(scheme=scheme, secrets=[LONG])  # type: ignore[arg-type]
-    finding = only(Settings(endpoints=[Endpoint(mode="inline", verify=verify)]))
+    verify = Verify(scheme=scheme, secrets=[LONG]) if scheme else None  # type: ignore[arg-type]
+    inline = Settings(endpoints=[Endpoint(mode="inline", verify=verify)])
+    finding = only(inline, replace(FACTS, timeout_s=waits + 0.5))
     assert (finding.level, finding.check) == ("warning", "inline")
-    assert f"gives up after {waits} s" in finding.what
+    assert finding.what.startswith(f"route a: a run may take {waits}.5 s inline at endpoint /events, and ")
+    assert finding.what.endswith(f"gives up after {waits} s")
+    assert finding.change == f'set mode = "inbox" there, or a timeout of {waits} s for the route'
     assert found(Settings(endpoints=[Endpoint(mode="inbox", verify=verify)])) == []
-    assert found(Settings(endpoints=[Endpoint(mode="inline", verify=verify)]), replace(FACTS, timeout_s=waits)) == []
+    assert found(inline, replace(FACTS, timeout_s=waits)) == []
+
+
+def test_every_route_that_is_too_slow_for_an_inline_answer_is_named() -> None:
+    settings = Settings(server=Server(drain=60), endpoints=[Endpoint(mode="inline"), Endpoint(path="/later")])
+    routes = [replace(FACTS, name="quick", timeout_s=5.0), FACTS, replace(FACTS, name="b", timeout_s=24.0)]
+    assert [finding.what.partition(" inline ")[0] for finding in found(settings, *routes)] == [
+        "route a: a run may take 20 s",
+        "route b: a run may take 24 s",
+    ]
+    endless = [one for one in found(settings, replace(FACTS, timeout_s=None)) if one.check == "inline"]
+    assert "may take as long as it likes inline" in endless[0].what
 
 
 def test_an_inbox_needs_a_store_that_lasts() -> None:
     finding = only(Settings(), traits=MEMORY)
     assert (finding.level, finding.check) == ("error", "durability")
-    inline = only(Settings(endpoints=[Endpoint(mode="inline")]), traits=MEMORY)
+    inline = only(Settings(endpoints=[Endpoint(mode="inline")]), QUICK, traits=MEMORY)
     assert inline.level == "warning"
 
 
 def test_workers_need_a_store_that_they_share() -> None:
     settings = Settings(server=Server(workers=2), endpoints=[Endpoint(mode="inline")])
-    assert [one.level for one in found(settings, traits=MEMORY)] == ["warning", "error"]
+    assert [one.level for one in found(settings, QUICK, traits=MEMORY)] == ["warning", "error"]
 
 
 def test_what_weakens_the_store_is_a_warning() -> None:
@@ -135,13 +150,27 @@ def test_what_weakens_the_store_is_a_warning() -> None:
     assert (finding.level, finding.what) == ("warning", "SQLite: synchronous=normal may forget on power loss")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "semel.internal", "::ffff:10.0.0.1"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "::ffff:10.0.0.1"])
 def test_what_other_machines_reach_asks_for_tokens_and_verification(host: str) -> None:
     server = Server(host=host)
     assert [one.level for one in found(Settings(server=server))] == ["error", "error"]
     assert [one.level for one in found(Settings(server=server, tokens=[TOKEN]))] == ["error"]
     closed = Settings(server=server, tokens=[TOKEN], endpoints=[Endpoint(verify=VERIFIED)])
     assert found(closed) == []
+
+
+def test_a_name_may_lead_to_other_machines() -> None:
+    settings = Settings(server=Server(host="semel.internal"))
+    access = [one for one in check(settings, [FACTS], SQLITE, leads=lambda host: True) if one.check == "access"]
+    assert [one.level for one in access] == ["error", "error"]
+
+
+@pytest.mark.parametrize("host", ["localhostt", "semel.invalid", "a..b", "x" * 70])
+def test_a_host_without_an_address_is_told_as_that_and_nothing_else(host: str) -> None:
+    finding = only(Settings(server=Server(host=host)))
+    assert (finding.level, finding.check) == ("error", "access")
+    assert finding.what == f"host: {host} has no address here: nothing can listen there"
+    assert ('did you mean "localhost"?' in finding.change) == (host == "localhostt")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST", "::ffff:127.0.0.1"])
@@ -183,7 +212,7 @@ def test_a_short_secret_is_a_warning_that_does_not_show_it() -> None:
 
 def test_acting_without_the_ledger_is_a_warning_that_it_may_double() -> None:
     route = Route(name="a", topics=["**"], console=True, fail_open=True)
-    finding = only(Settings(routes=[route], endpoints=[Endpoint(mode="inline")]))
+    finding = only(Settings(routes=[route], endpoints=[Endpoint(mode="inline")]), QUICK)
     assert (finding.level, finding.check) == ("warning", "fail-open")
     assert "may act twice" in finding.what
 
@@ -191,6 +220,16 @@ def test_acting_without_the_ledger_is_a_warning_that_it_may_double() -> None:
 def test_nothing_to_do_is_a_warning() -> None:
     (finding,) = [one for one in check(Settings(), [], SQLITE) if one.level != "ok"]
     assert (finding.level, finding.check) == ("warning", "routes")
+    assert "for the HTTP API alone, set endpoints = []" in finding.change
+
+
+def test_the_http_api_alone_asks_for_nothing_but_tokens() -> None:
+    alone = Settings(server=Server(host="0.0.0.0"), endpoints=[], tokens=[TOKEN])
+    findings = check(alone, [], SQLITE)
+    assert {finding.level for finding in findings} == {"ok"}
+    assert findings[0].what == "no endpoints and no routes: the HTTP API alone"
+    (open_door,) = errors(check(replace(alone, endpoints=[Endpoint()]), [], SQLITE))
+    assert "write endpoints = [] at the top" in open_door.change
 
 
 @pytest.mark.parametrize(

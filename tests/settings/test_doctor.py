@@ -73,6 +73,17 @@ def test_the_facts_of_the_store_are_shown_and_its_own_judgement_counts() -> None
     assert not found.ok
 
 
+def test_the_facts_of_the_store_are_a_table_with_sizes_for_people() -> None:
+    facts = [("file", "/a/" + "b" * 120), ("free disk", "80,767,057,920 bytes"), ("unused", "4,096 bytes in the file")]
+    found = looked(Telling(*facts, ("WAL", "warning: 1,234,567 bytes")))
+    lines = [line.rstrip() for line in printed(found).splitlines()]
+    assert "free disk 81 GB" in lines
+    assert "unused    4.1 kB in the file" in lines
+    assert "b" * 120 in "".join("".join(lines).split()), "a long one is folded, not cut"
+    assert "SQLite, WAL: 1.2 MB" in [one.what for one in found.findings]
+    assert json.loads(as_json(found))["store"]["free disk"] == "80,767,057,920 bytes", "programs get what was told"
+
+
 def test_a_store_that_cannot_be_opened_is_an_error_not_a_crash() -> None:
     facts, (finding,) = asyncio.run(diagnose(Broken()))  # type: ignore[arg-type]
     assert facts == []
@@ -127,7 +138,7 @@ def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
     assert str(long) in lines
     assert "error x [y] z" in " ".join(" ".join(lines).split())
     assert "→ do [that]" in " ".join(lines)
-    assert "journal wal" in lines
+    assert "journal wal" in [line.rstrip() for line in lines]
     assert lines[-1] == "1 error, 0 warnings: `semel run` does not start like this."
 
 
@@ -215,7 +226,8 @@ def test_it_connects_to_what_is_configured(folder: Path, listening: int) -> None
 
 
 def test_a_destination_that_may_not_be_called_is_an_error(folder: Path, listening: int) -> None:
-    write(folder, ROUTE.replace("console = true", f'forward = "http://127.0.0.1:{listening}/k3y"'))
+    place = f'[destinations.here]\nurl = "http://127.0.0.1:{listening}/k3y"\n'
+    write(folder, ROUTE.replace("console = true", 'forward = "here"') + place)
     ended = run()
     assert ended.exit_code == 1
     assert "cannot be reached" in ended.output

@@ -59,7 +59,7 @@ def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
         [[routes]]
         name = "direct"
         topics = ["*"]
-        forward = "http://127.0.0.1:9000/x?y=z"
+        forward = "http://hooks.example:9000/x?y=z"
     """
     settings = loaded(tmp_path, text, ONE="first", TWO="second", TOKEN="t0ken")
     assert settings.ledger == "memory://"
@@ -73,7 +73,7 @@ def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
         "X-Source": "semel",
     }
     assert settings.routes[0].window == 86_400
-    assert settings.routes[1].forward == "http://127.0.0.1:9000/x?y=z"
+    assert settings.routes[1].forward == "http://hooks.example:9000/x?y=z"
 
 
 # --------------------------------------------------------------------------------------------------- the file itself

@@ -87,6 +87,8 @@ def test_a_destination_and_its_headers_are_found_by_their_names(tmp_path: Path) 
         ("SEMEL_SERVER_PORT", 'no such setting; did you mean "SEMEL_SERVER__PORT"?'),
         ("SEMEL_SERVER__PROT", 'no such setting; did you mean "SEMEL_SERVER__PORT"?'),
         ("SEMEL_DESTINATIONS__CRM__ULR", 'no such setting; did you mean "SEMEL_DESTINATIONS__CRM__URL"?'),
+        ("SEMEL_PORT", 'no such setting; did you mean "SEMEL_SERVER__PORT"?'),
+        ("SEMEL_URL", 'no such setting; did you mean "SEMEL_DESTINATIONS__CRM__URL"?'),
         ("SEMEL_XYZZY", "no such setting"),
         ("SEMEL_", "no such setting"),
         ("SEMEL___", "no such setting"),

@@ -10,7 +10,7 @@ from tests.settings.writing import ROUTE, loaded, told
 
 from semel import wiring
 from semel.service.building import build, doors
-from semel.settings.rules import VERIFY
+from semel.settings.rules import NOT_FORWARDED, VERIFY
 from semel.settings.schema import Verify
 
 CRM = '[destinations.crm]\nurl = "https://crm.example/events"\n'
@@ -56,6 +56,15 @@ def to(url: str) -> str:
         (to("https://x\\\\@y/"), 4, "no backslashes"),
         (to("https://0x7f.1/"), 4, "its host 0x7f.1 is 127.0.0.1 in disguise"),
         (to("https://x/#y"), 4, "the part after # is never sent"),
+        (
+            to("http://127.0.0.1:9/k3y"),
+            4,
+            "forward: 127.0.0.1 is loopback, and is not called unless a destination allows it: "
+            'write [destinations.NAME] with url = "http://127.0.0.1:9/…" and allow = ["127.0.0.1"], and in the route forward = "NAME"',
+        ),
+        (to("http://localhost/"), 4, "forward: localhost is loopback, and is not called"),
+        (to("http://10.1.2.3/"), 4, "forward: 10.1.2.3 is private, and is not called"),
+        (to("http://[::1]:9/"), 4, 'with url = "http://[::1]:9/…" and allow = ["::1"]'),
         (CRM.replace("https:", "htps:"), 2, "url: expected a URL that begins with"),
         # routes
         (ROUTE.replace('"**"', '"a.**.b"'), 3, "`**` stands for the rest, so it comes last"),
@@ -65,6 +74,12 @@ def to(url: str) -> str:
         (ROUTE + "key = []", 5, "key: the list is empty"),
         (CRM + FORWARD + 'effect = "transaction"', 7, "no transaction of the ledger can hold what a route does"),
         (CRM + FORWARD + 'effect = "fenced"', 7, "nothing there checks ctx.token"),
+        (
+            CRM + FORWARD + 'effect = "keyd"',
+            7,
+            'effect: expected one of "keyed", "retry", "park", got the text "keyd"; did you mean "keyed"?',
+        ),
+        (CRM + FORWARD + 'allow = ["::1"]', 7, 'in [destinations.NAME], to which a route has forward = "NAME"'),
         (ROUTE + "window = 60", 5, 'only effect = "keyed" has one'),
         (ROUTE + "fail_open = true", 5, 'only at an endpoint with mode = "inline", and there is none'),
         (INLINE + ROUTE + 'effect = "park"\nfail_open = true', 8, "nobody can promise"),
@@ -122,7 +137,7 @@ def test_a_duplicate_name_of_a_token_is_told(tmp_path: Path) -> None:
         CRM + 'headers = { Content-Type = "text/plain", X-Source = "Zürich" }',
         ROUTE + 'key = ["detail.eventBody.conversationId", "detail.items.0.id"]',
         to("https://crm.example:8443/a/b?c=d") + 'select = "detail.eventBody"',
-        to("http://[2001:db8::1]/x"),
+        to("http://[2620:fe::fe]/x"),
         endpoint('scheme = "genesys"\nsecrets = ["env:S", "env:T"]'),
         endpoint('scheme = "standard-webhooks"\nsecrets = ["env:WHSEC"]'),
         endpoint('scheme = "hmac-hex"\nsecrets = ["env:S"]\nheader = "X-Signature"'),
@@ -138,6 +153,18 @@ def test_what_is_loaded_can_be_built(tmp_path: Path, text: str) -> None:
     settings = loaded(tmp_path, 'ledger = "memory://"\n' + text, **environ)
     assert build(settings).settings is settings
     assert len(doors(settings)) == len(settings.endpoints)
+
+
+def test_nothing_is_offered_that_a_route_refuses(tmp_path: Path) -> None:
+    for effect in NOT_FORWARDED:
+        (only,) = told(tmp_path, CRM + FORWARD + f'effect = "{effect[:-1]}"')
+        assert f'"{effect}"' not in only
+
+
+def test_a_list_that_is_empty_on_purpose_takes_no_events(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "endpoints = []").endpoints == []
+    assert loaded(tmp_path, "", SEMEL_ENDPOINTS="[]").endpoints == []
+    assert [endpoint.path for endpoint in loaded(tmp_path, "").endpoints] == ["/events"]
 
 
 def test_there_is_a_rule_for_every_scheme() -> None:

@@ -37,18 +37,18 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 REPLAY = """Try events again: each goes back into the inbox, as a new generation.
 
 Name keys, or say --all, or filter. Uncertain events are only replayed when
-they are named or --state uncertain is given: their effect may have happened,
-and would then happen twice.
+they are named or --state uncertain is given, and never without being asked
+about or --yes: their effect may have happened, and would then happen twice.
 
-Exit codes: 0, also where someone else had decided already, which is told. 1,
+Exit codes: 0, also where an event is not dead (any more), which is told. 1,
 something failed. 2, the command cannot work as given, and nothing was done.
 """
 DISCARD = """Take events off the list for good. Copies of them are still answered.
 
 Name keys, or say --all, or filter, as for replay. The decision is kept with
-its reason; `semel events show` tells it.
+its reason; `semel events show` tells it, by the whole key.
 
-Exit codes: 0, also where someone else had decided already, which is told. 1,
+Exit codes: 0, also where an event is not dead (any more), which is told. 1,
 something failed. 2, the command cannot work as given, and nothing was done.
 """
 
@@ -86,7 +86,7 @@ def list_letters(
     if as_json:
         typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
     elif found:
-        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide, reasons=True))
+        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide))
         if len(found) < in_all:
             typer.echo(f"{len(found):,} of {in_all:,} in all.")
     elif wanted.any and in_all:
@@ -144,7 +144,7 @@ def decide(
 
 
 def _confirmed(question: str) -> bool:
-    """Asked where someone can answer; elsewhere a decision about many has to be made beforehand."""
+    """Asked where someone can answer; elsewhere such a decision has to be made beforehand."""
     import sys
 
     from semel.values.errors import ConfigError

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from semel.cli import ledger_tables
 from semel.cli.looking import LETTERS, Filters, every, find, opened, shown_url
-from semel.cli.words import plain
+from semel.cli.words import counted, plain
 from semel.ports import Catalog, Entry, Letters
 from semel.values.errors import ConfigError, SemelError
 
@@ -57,12 +57,19 @@ class Report(Struct):
     dry_run: bool
     chosen: list[Entry]  # without their events
     decided: list[str] = field(default_factory=list)
-    already: list[str] = field(default_factory=list)  # someone else was faster, or it is not dead any more
+    already: list[str] = field(default_factory=list)  # someone else was faster
+    not_dead: dict[str, str] = field(default_factory=dict)  # named, and in this state; nobody had to decide about it
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
+    def waiting(self) -> list[Entry]:
+        """Chosen, and not known to need no decision."""
+        return [entry for entry in self.chosen if entry.state in LETTERS]
+
+    @property
     def not_tried(self) -> int:
-        return 0 if self.dry_run else len(self.chosen) - len(self.decided) - len(self.already) - len(self.failed)
+        ended = len(self.decided) + len(self.already) + len(self.not_dead) + len(self.failed)
+        return 0 if self.dry_run else len(self.chosen) - ended
 
     @property
     def holds(self) -> bool:
@@ -78,14 +85,16 @@ def run(url: str, ask: Ask, console: Console, confirm: Callable[[str], bool] | N
         console.print(
             f"{doubtful:,} uncertain: the effect may have happened, and a replay would repeat it.", style="yellow"
         )
-    if ask.dry_run or not report.chosen:
+    waiting = len(report.waiting)
+    if ask.dry_run or not waiting:
         return report
-    question = f"{ask.what.capitalize()} {len(report.chosen):,} events?"
-    if len(report.chosen) > 1 and confirm is not None and not confirm(question):
+    plainly_meant = len(ask.keys) == 1 and not (doubtful and ask.what == "replay")
+    question = f"{ask.what.capitalize()} {counted(waiting, 'event')}?"
+    if not plainly_meant and confirm is not None and not confirm(question):
         raise ConfigError("nothing was done")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(PAST[ask.what], total=len(report.chosen))
+        task = progress.add_task(PAST[ask.what], total=waiting)
         try:
             asyncio.run(_decide(url, ask, report, lambda: progress.advance(task)))
         except KeyboardInterrupt:
@@ -140,8 +149,12 @@ async def _choose_named(catalog: Catalog, keys: Sequence[str], report: Report) -
         if not history:
             raise ConfigError(f"nothing is known of the key {key}, or its retention is over; nothing was done")
         report.chosen.append(_without_event(history[0]))
-        if history[0].state not in LETTERS:
-            report.already.append(key)
+        if history[0].state in LETTERS:
+            continue
+        if any(entry.decision for entry in history):
+            report.already.append(history[0].key)
+        else:
+            report.not_dead[history[0].key] = history[0].state
 
 
 def _without_event(entry: Entry) -> Entry:
@@ -153,8 +166,7 @@ def _without_event(entry: Entry) -> Entry:
 
 
 async def _decide(url: str, ask: Ask, report: Report, told: Callable[[], None]) -> None:
-    known = set(report.already)
-    waiting = [entry.key for entry in report.chosen if entry.key not in known]
+    waiting = [entry.key for entry in report.waiting]
     together = 1 if ask.rate else TOGETHER
     begun_s, in_a_row = time.monotonic(), 0
     async with opened(url) as ledger:
@@ -200,6 +212,8 @@ def as_json(report: Report) -> str:
             return PAST[report.what]
         if key in already:
             return "already decided"
+        if key in report.not_dead:
+            return "not dead"
         if key in report.failed:
             return "failed"
         return f"would be {PAST[report.what]}" if report.dry_run else "not tried"
@@ -211,6 +225,7 @@ def as_json(report: Report) -> str:
             "chosen": len(report.chosen),
             PAST[report.what]: len(report.decided),
             "already_decided": len(report.already),
+            "not_dead": len(report.not_dead),
             "failed": len(report.failed),
             "not_tried": report.not_tried,
             "problems": dict(list(report.failed.items())[:SHOWN]),
@@ -223,10 +238,11 @@ def as_tables(report: Report, now_ms: int) -> RenderableType:
     if not report.chosen:
         return Text("Nothing matches: nothing to decide about.")
     if report.dry_run:
-        shown = [entry for entry in report.chosen if entry.key not in report.already]
+        shown = report.waiting
         more = f" The newest {SHOWN} are shown." if len(shown) > SHOWN else ""
         closing = Text(f"{len(shown):,} would be {PAST[report.what]}. Nothing was changed.{more}")
-        return Group(ledger_tables.listing(shown[:SHOWN], now_ms, wide=False, reasons=True), closing)
+        table = [ledger_tables.listing(shown[:SHOWN], now_ms, wide=False)] if shown else []
+        return Group(*table, closing, *_left_alone(report))
     return _closing(report)
 
 
@@ -240,9 +256,19 @@ def _closing(report: Report) -> RenderableType:
     table.add_row(
         "decided already", f"{len(report.already):,}", "not dead any more; left alone" if report.already else ""
     )
+    if report.not_dead:
+        table.add_row("not dead", f"{len(report.not_dead):,}", "left alone")
     table.add_row("failed", f"{len(report.failed):,}", "")
     if report.not_tried:
         table.add_row("not tried", f"{report.not_tried:,}", "the ledger failed too often; try again later")
+    gone = report.decided[:SHOWN] if report.what == "discard" else []  # from the lists: here is how to find them
+    told = [Text(f"{key}: discarded, known by this whole key") for key in gone]
+    told += _left_alone(report)
+    told += [Text(plain(f"{key}: {why}")) for key, why in list(report.failed.items())[:SHOWN]]
+    return Group(table, *told)
+
+
+def _left_alone(report: Report) -> list[Text]:
     told = [f"{key}: decided already" for key in report.already[:SHOWN]]
-    told += [f"{key}: {why}" for key, why in list(report.failed.items())[:SHOWN]]
-    return Group(table, *(Text(plain(line)) for line in told))
+    told += [f"{key}: it is {state}, not dead" for key, state in list(report.not_dead.items())[:SHOWN]]
+    return [Text(line) for line in told]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from semel.cli.words import size
 from semel.settings.checking import Finding, Level, RouteFacts, check, errors
 from semel.settings.problems import SettingsError
 from semel.settings.schema import Settings
@@ -79,8 +81,13 @@ async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]
 def _judged(what: str, value: str) -> Finding | None:
     for level in BAD:
         if value.startswith(f"{level}: "):
-            return Finding(level, f"{what}: {value.removeprefix(f'{level}: ')}", check="store")
+            return Finding(level, f"{what}: {_readable(value.removeprefix(f'{level}: '))}", check="store")
     return None
+
+
+def _readable(value: str) -> str:
+    """A store tells exact bytes, which programs get as they are."""
+    return re.sub(r"\b([0-9]{1,3}(?:,[0-9]{3})+) bytes\b", lambda found: size(int(found[1].replace(",", ""))), value)
 
 
 # ---------------------------------------------------------------------------------------------------- the destinations
@@ -119,10 +126,21 @@ def show(report: Report, console: Console) -> None:
         console.print()
     if report.store:
         console.print("[bold]The ledger[/]")
-        facts = ", ".join(f"{name} {value}" for name, value in report.store)
-        console.print(facts, markup=False, highlight=False)
+        console.print(_facts(report.store))
         console.print()
     console.print("[bold]What was looked at[/]", as_table(report), "", conclusion(report), sep="\n")
+
+
+def _facts(store: Sequence[tuple[str, str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, value in store:
+        table.add_row(Text(name), Text(_readable(value)))
+    return table
 
 
 def as_table(report: Report) -> Table:

@@ -45,7 +45,10 @@ def list_events(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """List events, the newest first."""
+    """List events, the newest first.
+
+    What was discarded is not in the list; its whole key still shows it.
+    """
     import asyncio
 
     from semel.cli import ledger_tables, looking
@@ -56,7 +59,7 @@ def list_events(
     if as_json:
         typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
     elif found:
-        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide, reasons=False))
+        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide))
         if len(found) == limit:
             typer.echo(f"The newest {limit:,}; --limit shows more.")
     else:
@@ -72,13 +75,13 @@ def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json =
     show_one(key, [state.value for state in StateName], ledger, config, as_json)
 
 
-def show_one(key: str, states: list[str], ledger: Ledger, config: Config, as_json: bool) -> None:
-    """Also for `semel dead show`, which looks for the beginning of a key among letters only."""
+def show_one(key: str, first: list[str], ledger: Ledger, config: Config, as_json: bool) -> None:
+    """Also for `semel dead show`, which looks for the beginning of a key among letters first."""
     import asyncio
 
     from semel.cli import ledger_tables, looking
 
-    history = asyncio.run(looking.known(looking.ledger_url(ledger, config), key, states))
+    history = asyncio.run(looking.known(looking.ledger_url(ledger, config), key, first))
     if as_json:
         typer.echo(ledger_tables.as_json(ledger_tables.whole(history)))
     else:

@@ -6,16 +6,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
+from msgspec import Struct
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.words import age, counted, iso, moment, plain, plain_lines, short
+from semel.cli.words import age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
 from semel.ports import Entry
 
-WIDE_COLUMNS = 400  # nothing is cut before that
+WIDE_COLUMNS = 10_000  # nothing is cut before that
 STYLES = {"dead": "red", "uncertain": "yellow", "done": "green", "leased": "cyan", "waiting": "cyan"}
+GAP = "  "
+HANDLER_SHOWN_CHARS = 24  # the event should have its place too
+REASON_SHOWN_CHARS = 300  # --wide and `show` have all of it
 SHOWN_MAX_CHARS = 20_000  # of one document; --json has all of it
 
 
@@ -26,43 +31,89 @@ def console(wide: bool) -> Console:
 # ------------------------------------------------------------------------------------------------------ listings
 
 
-def listing(entries: Sequence[Entry], now_ms: int, wide: bool, reasons: bool) -> Table:
-    """One line for each entry. Columns that would say the same everywhere, or nothing, are left out."""
-    tenants = any(entry.tenant for entry in entries)
-    generations = any(entry.generation > 1 for entry in entries)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("key", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("at" if wide else "age", no_wrap=True)
-    table.add_column("handler", no_wrap=wide, overflow="fold")
-    if tenants:
-        table.add_column("tenant", no_wrap=wide, overflow="fold")
-    table.add_column("attempts", justify="right", no_wrap=True)
-    if generations:
-        table.add_column("generation", justify="right", no_wrap=True)
-    table.add_column("reason" if reasons else "event", no_wrap=wide, overflow="fold", ratio=None if wide else 1)
-    if wide and reasons:
-        table.add_column("event", no_wrap=True)
-    for entry in entries:
-        cells = [
-            Text(entry.key if wide else short(entry.key)),
-            Text(entry.state, style=STYLES.get(entry.state, "")),
-            Text(moment(entry.at_ms) if wide else age(entry.at_ms, now_ms)),
-            Text(plain(entry.handler)),
-            *([Text(plain(entry.tenant))] if tenants else []),
-            Text(str(entry.attempts)),
-            *([Text(str(entry.generation))] if generations else []),
-            Text(plain(entry.reason if reasons else _what(entry, wide))),
-            *([Text(plain(entry.text))] if wide and reasons else []),
-        ]
-        table.add_row(*cells)
-    return table
+def listing(entries: Sequence[Entry], now_ms: int, wide: bool) -> Listing:
+    """For a terminal: below an entry stands what is unusual about it. Wide: everything on its line, and whole."""
+    return _wide(entries) if wide else _narrow(entries, now_ms)
 
 
-def _what(entry: Entry, wide: bool) -> str:
-    """The key's text and, where something went wrong, why."""
-    text = entry.text if wide or len(entry.text) <= 60 else f"{entry.text[:59]}…"
-    return f"{text}  {entry.reason}" if entry.reason else text
+class Listing(Struct, frozen=True):
+    """A line for each entry, cut where the terminal ends, and perhaps a note below it.
+
+    Not a table, whose columns would squeeze each other: a reason is long, and most entries have none."""
+
+    heads: list[str]
+    rows: list[list[str]]
+    styles: list[str]  # of each row's state
+    notes: list[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [max(cell_len(cell) for cell in column) for column in zip(self.heads, *self.rows, strict=True)]
+        line_max = options.max_width
+        yield Text.assemble((_line(self.heads, widths, line_max).plain, "bold"), no_wrap=True)
+        yield Text("─" * min(line_max, sum(widths) + len(GAP) * (len(widths) - 1)))
+        second = widths[0] + len(GAP)
+        for row, style, note in zip(self.rows, self.styles, self.notes, strict=True):
+            line = _line(row, widths, line_max)
+            line.stylize(style, second, second + len(row[1]))
+            yield line
+            if note:
+                yield Padding(Text(note, overflow="fold"), (0, 0, 0, second), expand=False)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], line_max: int) -> Text:
+    """Cells side by side."""
+    padded = [set_cell_size(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    line = Text(GAP.join(padded).rstrip(), no_wrap=True)
+    line.truncate(line_max, overflow="ellipsis")
+    return line
+
+
+def _narrow(entries: Sequence[Entry], now_ms: int) -> Listing:
+    tenants = len({entry.tenant for entry in entries}) > 1
+    return Listing(
+        ["key", "state", "age", "handler", "event"],
+        [
+            [
+                short(entry.key),
+                entry.state,
+                age(entry.at_ms, now_ms),
+                cut(plain(entry.handler), HANDLER_SHOWN_CHARS),
+                brief_ids(plain(entry.text)),
+            ]
+            for entry in entries
+        ],
+        [STYLES.get(entry.state, "") for entry in entries],
+        [_note(entry, tenants) for entry in entries],
+    )
+
+
+def _note(entry: Entry, tenants: bool) -> str:
+    """What is unusual: "generation 2, 3 attempts: the CRM answered 503"."""
+    facts = [
+        f"tenant {plain(entry.tenant)}" if tenants and entry.tenant else "",
+        f"generation {entry.generation}" if entry.generation > 1 else "",
+        counted(entry.attempts, "attempt") if entry.attempts > 1 else "",
+    ]
+    parts = [", ".join(filter(None, facts)), cut(plain(entry.reason), REASON_SHOWN_CHARS)]
+    return ": ".join(filter(None, parts))
+
+
+def _wide(entries: Sequence[Entry]) -> Listing:
+    """Columns that would say nothing are left out."""
+    columns = {
+        "key": [entry.key for entry in entries],
+        "state": [entry.state for entry in entries],
+        "at": [moment(entry.at_ms) for entry in entries],
+        "handler": [plain(entry.handler) for entry in entries],
+        "tenant": [plain(entry.tenant) for entry in entries],
+        "attempts": [str(entry.attempts) for entry in entries],
+        "generation": [str(entry.generation) if entry.generation > 1 else "" for entry in entries],
+        "event": [plain(entry.text) for entry in entries],
+        "reason": [plain(entry.reason) for entry in entries],
+    }
+    told = {head: cells for head, cells in columns.items() if any(cells)}
+    rows = [list(row) for row in zip(*told.values(), strict=True)]
+    return Listing(list(told), rows, [STYLES.get(entry.state, "") for entry in entries], [""] * len(entries))
 
 
 # ----------------------------------------------------------------------------------------------------- one entry
@@ -78,7 +129,7 @@ def portrait(history: Sequence[Entry], now_ms: int) -> RenderableType:
         parts += [Text("\nhistory, the newest first", style="bold"), _generations(history)]
     kept = next((entry.event for entry in history if entry.event is not None), None)
     if kept is not None:
-        parts += [Text("\nevent", style="bold"), Text(document(kept))]
+        parts += [Text("\nthe event as it came", style="bold"), Text(document(kept))]
     return Group(*parts)
 
 
@@ -92,7 +143,7 @@ def _facts(entry: Entry, now_ms: int) -> Table:
         ("since", f"{moment(entry.at_ms)}, {age(entry.at_ms, now_ms)} ago"),
         ("handler", entry.handler),
         ("tenant", entry.tenant),
-        ("text", entry.text),
+        ("event", entry.text),
         ("attempts", str(entry.attempts)),
         ("generation", str(entry.generation)),
         ("reason", entry.reason),

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from semel.cli import sqlite_mark
 from semel.cli.words import instant_ms
-from semel.ports import Catalog, Entry
+from semel.ports import STATES, Catalog, Entry
 from semel.values.errors import ConfigError
 from semel.wiring import StoredLedger, open_ledger
 
@@ -24,6 +24,7 @@ SCAN_MAX = 100_000  # entries of one state that are looked at for the beginning 
 PAGE = 1_000  # entries of one look: their events are in memory meanwhile
 
 LETTERS = ("dead", "uncertain")
+WHOLE_ONLY = "What was discarded is in no list any more, and known by its whole key only"
 
 
 class Filters(Struct, frozen=True):
@@ -123,10 +124,10 @@ async def listed(url: str, states: Sequence[str | None], limit: int, wanted: Fil
         return await newest(ledger, states, limit, wanted), in_all
 
 
-async def known(url: str, key: str, states: Sequence[str]) -> list[Entry]:
-    """The history of a key, which may be told by its beginning if it is in one of these states."""
+async def known(url: str, key: str, first: Sequence[str]) -> list[Entry]:
+    """The history of a key, which may be told by its beginning. It is looked for in these states first."""
     async with opened(url) as ledger:
-        whole = await find(ledger, key, states)
+        whole = await find(ledger, key, first)
         history = await ledger.history(whole)
     if not history:
         raise ConfigError(f"nothing is known of the key {whole}, or its retention is over")
@@ -163,21 +164,27 @@ async def every(catalog: Catalog, state: str, wanted: Filters) -> AsyncIterator[
         until_ms = oldest_ms if until_ms is None else min(until_ms, oldest_ms)
 
 
-async def find(catalog: Catalog, text: str, states: Sequence[str]) -> str:
-    """The whole key that begins with this text. Raises ConfigError when there is none, or more than one."""
+async def find(catalog: Catalog, text: str, first: Sequence[str] = STATES) -> str:
+    """The whole key that begins with this text. Raises ConfigError when there is none, or more than one.
+
+    Whoever means letters has to tell them apart from letters only: the other states are looked at when these have none.
+    """
     key = text.strip().rstrip("….").lower()
     if not re.fullmatch(rf"[0-9a-f]{{{PREFIX_MIN_CHARS},{KEY_CHARS}}}", key):
         expected = f"{KEY_CHARS} hexadecimal digits, or at least the first {PREFIX_MIN_CHARS} of them"
         raise ConfigError(f"key {text[:40]!r}: expected {expected}")
     if len(key) == KEY_CHARS:
         return key
-    matches, complete = await _beginning_with(catalog, key, states)
+    matches, complete = await _beginning_with(catalog, key, first)
+    if not matches and (others := [state for state in STATES if state not in first]):
+        matches, complete_too = await _beginning_with(catalog, key, others)
+        complete = complete and complete_too
     match sorted(matches):
         case [found]:
             return found
         case []:
-            limited = "" if complete else f" among the newest {SCAN_MAX:,} of each state; give the whole key"
-            raise ConfigError(f"no key begins with {key}{limited}")
+            limited = "" if complete else f" among the newest {SCAN_MAX:,} of each state"
+            raise ConfigError(f"no key begins with {key}{limited}. {WHOLE_ONLY}")
         case [*several]:
             raise ConfigError(f"{len(several)} keys begin with {key}: {', '.join(several[:5])}")
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.cli.effect_marks import IDS_SHOWN, Counts, mark
 from semel.cli.http_answer import Answer
@@ -20,19 +21,27 @@ POLL_S = 0.25
 QUIET_S = 1.0  # so long after the last effect, a second one of the same event would have come
 ASK_S = 30.0  # a page of counts; the sink shares the machine with the storm
 TRIES = 3
+SILENT_S = 5.0  # so long after the storm, a sink of which nobody knows is told: waiting alone would not help
+
+
+class Before(Struct, frozen=True):
+    """What the sink had seen when the storm began."""
+
+    counts: Counts
+    others: int  # events that are not of this storm
 
 
 class Checked(Struct, frozen=True):
     """What the sink has seen, compared with what was sent."""
 
-    effects: int
-    distinct: int
-    repeats: int  # of a key, which the sink answered without a second effect
+    effects: int  # of this storm's events
+    distinct: int  # of this storm's events
+    repeats: int  # of a key, which the sink answered without a second effect, since the storm began
     lost: int  # the service took the event, and it never arrived
     doubled: int  # events with more than one effect
     unexpected: int  # events that this storm did not send
     before: int  # events that the sink knew before the storm
-    conflicts: int  # a key that came with another event
+    conflicts: int  # a key that came with another event, since the storm began
     waited_s: float
     lost_ids: list[str]
     doubled_ids: list[str]
@@ -87,43 +96,79 @@ def sink_target(url: str) -> Target:
     )
 
 
+def needed_route(url: str) -> str:
+    """Settings with which a service forwards to the sink."""
+    base = url.rstrip("/").removesuffix("/counts")
+    return f"""\
+[destinations.sink]
+url = "{base}"
+allow = ["{urlsplit(url).hostname}"]
+
+[[routes]]
+name = "sink"
+topics = ["**"]
+forward = "sink"
+effect = "keyed"
+"""
+
+
+async def look_before(sink: SinkReader, traffic: Traffic, events: int) -> Before:
+    """A sink may be an old one, and may even know events of this storm, if its seed was used before."""
+    counts = await sink.counts()
+    known = await sink.effects() if counts.distinct else {}
+    own = sum(mark(traffic.identity(at)) in known for at in range(events)) if known else 0
+    return Before(counts, len(known) - own)
+
+
 async def check(
-    sink: SinkReader, traffic: Traffic, taken: bytearray, before: int, settle_s: float, show: Callable[[int, int], None]
+    sink: SinkReader,
+    traffic: Traffic,
+    taken: bytearray,
+    before: Before,
+    settle_s: float,
+    show: Callable[[int, int], None],
+    tell_silence: Callable[[], None],
 ) -> Checked:
     """Compare, once every event that was taken has arrived and nothing moves any more.
 
-    Whoever is slow gets time as long as new events arrive; after `settle_s` without one, what is missing is lost."""
+    Whoever is slow gets time as long as new events arrive; after `settle_s` without one, what is missing is lost. Where
+    nothing at all has arrived for a while, `tell_silence` is called, once."""
     begun_s = monotonic()
     wanted = taken.count(1)
     seen, seen_s = (-1, -1), begun_s  # effects and events, and when they last changed
     arrived_s = begun_s  # when the last new event did
+    told = False
     compared: Checked | None = None
     while True:
         counts = await sink.counts()
-        show(min(counts.distinct, wanted), wanted)
+        here = max(0, counts.distinct - before.others)
+        show(min(here, wanted), wanted)
         now_s = monotonic()
         if counts.distinct != seen[1]:
             arrived_s = now_s
         if (counts.effects, counts.distinct) != seen:
             seen, seen_s, compared = (counts.effects, counts.distinct), now_s, None
         over = now_s - arrived_s >= settle_s
-        if over or (counts.distinct >= wanted and now_s - seen_s >= QUIET_S):
+        if over or (here >= wanted and now_s - seen_s >= QUIET_S):
             if compared is None:
-                compared = _compare(counts, await sink.effects(), traffic, taken, before, now_s - begun_s)
+                compared = _compare(counts, await sink.effects(), traffic, taken, before)
             if over or not compared.lost:
-                return compared
+                return replace(compared, waited_s=now_s - begun_s)
+        if not told and here < wanted and counts == before.counts and now_s - begun_s >= SILENT_S:
+            told = True
+            tell_silence()
         await asyncio.sleep(POLL_S)
 
 
-def _compare(
-    counts: Counts, effects: dict[bytes, int], traffic: Traffic, taken: bytearray, before: int, waited_s: float
-) -> Checked:
-    lost = doubled = 0
+def _compare(counts: Counts, effects: dict[bytes, int], traffic: Traffic, taken: bytearray, before: Before) -> Checked:
+    total = distinct = lost = doubled = 0
     lost_ids: list[str] = []
     doubled_ids: list[str] = []
     for at, was_taken in enumerate(taken):
         name = traffic.identity(at)
         count = effects.pop(mark(name), 0)
+        total += count
+        distinct += count > 0
         if count == 0 and was_taken:
             lost += 1
             if len(lost_ids) < IDS_SHOWN:
@@ -133,15 +178,15 @@ def _compare(
             if len(doubled_ids) < IDS_SHOWN:
                 doubled_ids.append(f"{name} ({count} times)")
     return Checked(
-        effects=counts.effects,
-        distinct=counts.distinct,
-        repeats=counts.repeats,
+        effects=total,
+        distinct=distinct,
+        repeats=max(0, counts.repeats - before.counts.repeats),
         lost=lost,
         doubled=doubled,
         unexpected=len(effects),
-        before=before,
-        conflicts=counts.conflicts,
-        waited_s=waited_s,
+        before=before.counts.distinct,
+        conflicts=max(0, counts.conflicts - before.counts.conflicts),
+        waited_s=0.0,
         lost_ids=lost_ids,
         doubled_ids=doubled_ids,
         unexpected_marks=[event.hex() for event, _ in zip(effects, range(IDS_SHOWN), strict=False)],

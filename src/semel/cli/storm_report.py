@@ -129,15 +129,15 @@ def _checked(check: Checked) -> list[tuple[str, str, str]]:
         (
             "effects at the sink",
             f"{check.effects:,}",
-            f"of {check.distinct:,} events, after {check.waited_s:.1f} s more",
+            f"of {check.distinct:,} events of this storm, after {check.waited_s:.1f} s more",
         ),
         ("    repeats", f"{check.repeats:,}", "of a key, answered without a second effect"),
         ("    lost", f"{check.lost:,}", "taken by the service, never arrived"),
         ("    doubled", f"{check.doubled:,}", "more than one effect"),
     ]
     if check.unexpected:
-        held = f"it knew {check.before:,} events before" if check.before else ""
-        rows.append(("    unexpected", f"{check.unexpected:,}", f"not of this storm; {held}".rstrip("; ")))
+        held = f"; the sink knew {check.before:,} events before" if check.before else ""
+        rows.append(("    of others", f"{check.unexpected:,}", f"events that this storm did not send{held}"))
     if check.conflicts:
         rows.append(("    conflicts", f"{check.conflicts:,}", "a key came with another event"))
     return rows
@@ -158,11 +158,19 @@ def conclusion(report: Report) -> str:
     if report.check_failed:
         problems.append(f"not checked: {report.check_failed}")
     if problems:
-        named = [*_named("lost", check.lost_ids), *_named("doubled", check.doubled_ids)] if check else []
-        return "\n".join([f"NOT once: {'; '.join(problems)}.", *named])
+        return "\n".join([f"NOT once: {'; '.join(problems)}.", *(_which(check) if check else [])])
     if check is None:
         return f"{report.unique:,} events, every delivery was taken. What came of them was not checked (--check)."
     return f"{report.unique:,} events, {report.sent:,} deliveries: each had its effect once."
+
+
+def _which(check: Checked) -> list[str]:
+    if check.lost and not check.distinct:
+        return [
+            "Nothing of this storm reached the sink: see that a route forwards to it, and that the service can reach it"
+            " (semel doctor)."
+        ]
+    return [*_named("lost", check.lost_ids), *_named("doubled", check.doubled_ids)]
 
 
 def _named(what: str, ids: list[str]) -> list[str]:

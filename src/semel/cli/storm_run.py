@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from textwrap import indent
 
 from msgspec import Struct
 from rich.console import Console
@@ -14,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from semel.cli import loops
 from semel.cli.http_load import Target, target
 from semel.cli.signing import Scheme, signer
-from semel.cli.storm_check import Checked, SinkReader, check, sink_target
+from semel.cli.storm_check import Checked, SinkReader, check, look_before, needed_route, sink_target
 from semel.cli.storm_report import Report, report
 from semel.cli.storming import Manner, Storming
 from semel.testing.shapes import Shape
@@ -68,7 +70,7 @@ def run(wish: Wish, console: Console) -> Report:
     async def storm() -> Report:
         sending = Storming(service, sign, manner, traffic, wish.events, Random().random)
         reader = SinkReader(sink) if sink is not None else None
-        before = (await reader.counts()).distinct if reader is not None else 0
+        before = await look_before(reader, traffic, wish.events) if reader is not None else None
         total = wish.events + round(wish.events * wish.duplicates)
         console.print(f"{total:,} deliveries of {wish.events:,} events → {wish.url}", highlight=False, markup=False)
         with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -81,10 +83,11 @@ def run(wish: Wish, console: Console) -> Report:
                 showing.cancel()
             seconds, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
             checked: Checked | ConfigError | None = None
-            if reader is not None:
+            if reader is not None and before is not None:
                 show = _shown(progress, "events at the sink")
+                silence = partial(_tell_silence, wish, console)
                 try:
-                    checked = await check(reader, traffic, sending.tally.taken, before, wish.settle_s, show)
+                    checked = await check(reader, traffic, sending.tally.taken, before, wish.settle_s, show, silence)
                 except ConfigError as error:  # the sink is gone: what was sent is told all the same
                     checked = error
                 reader.close()
@@ -104,6 +107,15 @@ def _allowed(url: str, found: Target, anywhere: bool) -> Target:
 def _shown(progress: Progress, what: str) -> Callable[[int, int], None]:
     task = progress.add_task(what, total=None)
     return lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _tell_silence(wish: Wish, console: Console) -> None:
+    told = (
+        "Nothing has reached the sink since the storm began. Does the service forward to it? It needs, say,\n\n"
+        f"{indent(needed_route(wish.check or ''), '    ')}\n"
+        f"Waiting for the first event, for {wish.settle_s:g} s in all (--settle)."
+    )
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 async def _follow(show: Callable[[], None]) -> None:

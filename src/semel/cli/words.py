@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 KEY_SHOWN_CHARS = 12  # of 32: enough to tell a million keys apart
 
+_UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE)
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGES = ((604_800 * 2, "week", 604_800), (86_400 * 2, "day", 86_400), (3_600, "hour", 3_600), (60, "minute", 60))
 
@@ -45,8 +46,28 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def size(count: int) -> str:
+    """Bytes, as much of them as people want to know: "81 GB"."""
+    if count < 1000:
+        return counted(count, "byte")
+    amount, units = count / 1000, ["TB", "GB", "MB", "kB"]
+    while round(amount) >= 1000 and len(units) > 1:
+        amount /= 1000
+        units.pop()
+    return f"{amount:.1f} {units[-1]}" if amount < 9.95 else f"{amount:,.0f} {units[-1]}"
+
+
 def short(key: str) -> str:
     return key if len(key) <= KEY_SHOWN_CHARS else f"{key[:KEY_SHOWN_CHARS]}…"
+
+
+def cut(text: str, most_chars: int) -> str:
+    return text if len(text) <= most_chars else f"{text[: most_chars - 1]}…"
+
+
+def brief_ids(text: str) -> str:
+    """UUIDs by their first digits, as people tell them apart: a line has room for more than one then."""
+    return _UUID.sub(r"\1…", text)
 
 
 def instant_ms(text: str, now_ms: int) -> int:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from semel.core.batcher import Batcher
 from semel.core.handlers import Handler
+from semel.core.saying import say
 from semel.ports import Inbox
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -25,7 +26,6 @@ LEASE_S = 10.0  # a letter whose taker died is taken again after this; whoever t
 POLL_S = 0.25  # letters of other processes, and retries that fall due
 LAPSES_MAX = 20  # takers that vanished before any attempt was counted: nobody can read this letter
 LEDGER_DOWN_S = 1.0  # when nothing can be decided, letters wait this long
-SAID = ("retry", "dead", "uncertain", "conflict", "malformed", "ignored")  # what someone may want to look into
 
 
 class Letter:
@@ -154,15 +154,14 @@ class Pump:
         except LedgerUnavailable as error:
             log.error("nothing can be decided, the letter goes back: %s", error)
             return Postponed(taken, round(LEDGER_DOWN_S * 1000))
-        if outcome.status in SAID:
-            # not its reason: that may hold an exception's words, and those a customer's data. The ledger keeps it
-            log.warning("%s %s: %s", outcome.handler or taken.lane, outcome.key, outcome.status)
+        say(outcome)
         match outcome.status:
             case "busy" | "retry":
-                return Postponed(taken, round((outcome.after or 0.0) * 1000))
+                return Postponed(taken, round((outcome.after or 0.0) * 1000), outcome.reason)
             case "malformed" | "conflict":
                 return GivenUp(taken, outcome.reason)
             case "ignored":  # it was accepted for a handler, which has changed its topics since
+                log.warning("%s does not take an event any more that was accepted for it: given up", taken.lane)
                 return GivenUp(taken, f"the handler {taken.lane!r} does not take this event any more")
             case _:
                 return Finished(taken)

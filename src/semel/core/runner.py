@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -18,6 +19,8 @@ from semel.values.claim import Settlement
 from semel.values.errors import ConfigError, MalformedEvent, TransactionOver
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
 from semel.values.strict_json import DEPTH_MAX, check_bounds
+
+log = logging.getLogger("semel")
 
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
 
@@ -153,6 +156,7 @@ class Runner:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of an extension module is no Exception
+            log.warning("the handler %s raised", act.handler.name, exc_info=error)
             value = Failed(_sentence(error))
         finally:
             act.task = act.times_out = None

@@ -9,13 +9,13 @@ from contextlib import suppress
 
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
+from semel.core.saying import say
 from semel.ports import Delivery, Ledger, Source
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Outcome
 
 log = logging.getLogger("semel")
 
-SAID = ("retry", "dead", "uncertain", "conflict", "malformed")  # what someone may want to look into
 RECEIVE_MAX = 100  # deliveries in one batch: one commit for all of them
 LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything back with this delay
 PURGE_EVERY_S = 60.0
@@ -87,9 +87,7 @@ class Worker:
 
 
 async def _tell(delivery: Delivery, outcome: Outcome) -> None:
-    if outcome.status in SAID:
-        # not its reason: that may hold an exception's words, and those a customer's data. The ledger keeps it
-        log.warning("%s %s: %s", outcome.handler or "event", outcome.key, outcome.status)
+    say(outcome)
     match outcome.status:
         case "busy" | "retry":
             await delivery.retry(outcome.after or 0.0)

@@ -19,6 +19,8 @@ _JSON = (b"content-type", b"application/json")
 _PROBLEM = (b"content-type", b"application/problem+json")
 
 _SAID = {"done": "processed"}  # the other statuses are told by their own name
+_WITHHELD = ("duplicate", "dead", "uncertain")  # reasons may hold an exception's words: `semel events show` tells them
+_LOOK = "Whoever runs this finds the reason under the key"
 
 
 class Answer(Struct, frozen=True):
@@ -45,13 +47,16 @@ _encode = msgspec.json.Encoder().encode
 def told(outcome: Outcome) -> Answer:
     """It is known and kept: the sender may forget it."""
     status = outcome.status
-    body = _encode(_Told(_SAID.get(status, status), outcome.id, outcome.key, outcome.reason, outcome.result))
+    reason = outcome.reason
+    if status in _WITHHELD:
+        reason = reason.partition(":")[0] if status == "duplicate" else ""
+    body = _encode(_Told(_SAID.get(status, status), outcome.id, outcome.key, reason, outcome.result))
     return Answer(200, [_JSON, (b"content-length", b"%d" % len(body))], body)
 
 
-def refused(status: int, title: str, detail: str = "", after_s: float | None = None) -> Answer:
+def refused(status: int, title: str, detail: str = "", after_s: float | None = None, key: str = "") -> Answer:
     """Problem details (RFC 9457), with Retry-After where trying again makes sense."""
-    body = problem(status, title, detail)
+    body = problem(status, title, detail, **({"key": key} if key else {}))
     headers = [_PROBLEM, (b"content-length", b"%d" % len(body))]
     if after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(after_s))))
@@ -62,11 +67,13 @@ def answer(outcome: Outcome, busy_status: int) -> Answer:
     """The answer to a delivery that went through the flow, or into the inbox."""
     match outcome.status:
         case "retry":
-            return refused(503, "The handler did not succeed yet", outcome.reason, outcome.after or 0.0)
+            return refused(503, "The handler did not succeed yet", _LOOK, outcome.after or 0.0, outcome.key)
         case "busy":
-            return refused(busy_status, "Being handled elsewhere, or not due yet", outcome.reason, outcome.after or 0.0)
+            return refused(
+                busy_status, "Being handled elsewhere, or not due yet", "", outcome.after or 0.0, outcome.key
+            )
         case "conflict":
-            return refused(422, "The same id came before with another body", outcome.reason)
+            return refused(422, "The same id came before with another body", outcome.reason, key=outcome.key)
         case "malformed":
             return refused(400, "Not an event", outcome.reason)
         case _:
@@ -77,7 +84,9 @@ NOT_VERIFIED = refused(401, "Not verified")  # constant: it tells nobody how clo
 NOT_POST = Answer(
     405, [*refused(405, "Send events by POST").headers, (b"allow", b"POST")], problem(405, "Send events by POST")
 )
-NOT_HERE = refused(404, "Nothing here")
+NOT_HERE = refused(
+    404, "Nothing here", "Events go to the configured endpoints, by default /events; see /openapi.json for the API"
+)
 ENCODED = refused(415, "Encoded bodies are not read", "Send the body without Content-Encoding")
 UNREADABLE_LENGTH = refused(400, "Content-Length is no number")
 TOO_SLOW = refused(408, "The body took too long to arrive")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -20,6 +21,8 @@ from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.event import Event
 from semel.values.reading import PLAIN, Reading
+
+log = logging.getLogger("semel")
 
 Place = Any  # a destination of the adapters, which only wiring names
 
@@ -125,8 +128,20 @@ def _place(name: str, said: Destination, watch: Watch | None, trace: Trace | Non
         breaker_open_s=said.breaker_open,
         retry_budget=said.retry_budget,
         trace_headers=trace,
-        moved=watch.destination(name).says if watch is not None else None,
+        moved=_telling(name, watch),
     )
+
+
+def _telling(name: str, watch: Watch | None) -> Callable[[State], None] | None:
+    if watch is None:
+        return None
+    says = watch.destination(name).says
+
+    def moved(state: State) -> None:
+        says(state)
+        log.warning("the breaker of destination %s is %s", name, state)
+
+    return moved
 
 
 # ---------------------------------------------------------------------------------------------------------- doors

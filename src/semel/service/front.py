@@ -9,12 +9,15 @@ from semel.app import Message, Semel
 from semel.core import unguarded
 from semel.core.accepting import Acceptor
 from semel.core.gate import Gate, GatedInbox, GatedLedger
+from semel.core.saying import say
 from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.ports import Inbox
 from semel.values.errors import ConfigError
 from semel.values.outcome import Outcome
 
 log = logging.getLogger("semel")
+
+QUIET = ("done", "duplicate", "stale", "ignored", "malformed")  # a sender's nonsense is the sender's business
 
 
 class Front:
@@ -41,6 +44,8 @@ class Front:
 
     async def process(self, message: Message) -> Outcome:
         (outcome,) = await self._engine.process([message])
+        if outcome.status not in QUIET:
+            say(outcome)
         return outcome
 
     async def accept(self, message: Message) -> Outcome:

@@ -8,6 +8,7 @@ Nothing is parsed before it is verified, and nothing is claimed before that.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
@@ -22,6 +23,8 @@ from semel.values.outcome import Outcome
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+log = logging.getLogger("semel")
 
 MAX_IN_FLIGHT = 256  # deliveries being answered at a time
 READ_TIMEOUT_S = 10.0  # for a whole body
@@ -104,6 +107,7 @@ class Ingest:
             return body
         try:
             if door.verifier is not None and not await door.verifier.verify(headers, body):
+                log.warning("a delivery at %s was not verified", door.path)
                 return answers.NOT_VERIFIED
         except VerifierUnavailable as error:
             return answers.cannot_verify(str(error), VERIFIER_DOWN_S)

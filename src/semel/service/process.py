@@ -11,7 +11,7 @@ import threading
 import time
 
 from semel.app import Semel
-from semel.core.breaker import Breaker
+from semel.core.breaker import Breaker, State
 from semel.core.gate import SLOW_IN_A_ROW, Gate, GatedLedger
 from semel.ports import Inbox
 from semel.service import logs, tracing
@@ -63,13 +63,19 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     app.telemetry = telemetry = ServiceTelemetry(metrics, tracing.Tracing())
     for handler in app.handlers:
         metrics.handler(handler.name)  # its series exist from now on
+
+    def ledger_moved(state: State) -> None:
+        metrics.ledger_breaker.says(state)
+        if state != "half-open":  # probes are many
+            log.warning("the breaker of the ledger is %s", state)
+
     breaker = Breaker(
         SLOW_IN_A_ROW,
         OPEN_S,
         open_max_s=OPEN_MAX_S,
         clock=time.monotonic,
         random=random.random,
-        moved=metrics.ledger_breaker.says,
+        moved=ledger_moved,
     )
     gate = Gate(breaker, settings.server.ledger_patience)
     keyring = Keyring(settings.tokens)
@@ -121,8 +127,10 @@ class _Numbers:
     async def __call__(self, scope: Scope) -> Answer:
         if len(self._keyring):
             credential = self._keyring.authenticate(dict(scope["headers"]).get(b"authorization"))
-            if credential is None or "metrics" not in credential.scopes:
-                return refused(401, "A token with the scope metrics is needed")
+            if credential is None:
+                return refused(401, "Not authenticated", "Send a token with the scope metrics: Authorization: Bearer …")
+            if "metrics" not in credential.scopes:
+                return refused(403, "Not allowed", f"The token {credential.name!r} lacks the scope 'metrics'")
         ledger = self._app.ledger
         try:
             depths = await ledger.depths() if isinstance(ledger, Inbox) else []

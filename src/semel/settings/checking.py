@@ -1,11 +1,12 @@
 """What doctor thinks of settings that can be read: do the times fit together, is what is promised kept, who gets in?
 
-Pure: it looks at plain facts and answers with findings. `semel run` does not start when one of them is an error.
+It looks at plain facts and answers with findings; only where the name of a host leads is asked outside. `semel run`
+does not start when one of them is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from typing import Literal, TypeAlias
 
@@ -13,9 +14,10 @@ from msgspec import Struct
 
 from semel.core.handlers import Handler
 from semel.ports import Traits
+from semel.settings.problems import nearest
 from semel.settings.schema import Destination, Endpoint, Route, Settings
 from semel.settings.topics import misspelt
-from semel.settings.urls import host_of, is_loopback, shown
+from semel.settings.urls import host_of, is_loopback, leads_somewhere, shown
 from semel.values.effect import KEYED_SHARE
 from semel.values.errors import ConfigError
 from semel.values.retry import backoff_s
@@ -24,11 +26,8 @@ Level: TypeAlias = Literal["error", "warning", "ok"]
 
 REDELIVERIES = 2  # retention outlives the redelivery window so many times
 SECRET_CHARS = 16  # a shorter one can be guessed
-ANSWER_WITHIN_S = {  # how long a sender waits for an inline answer
-    "genesys": (10.0, "Genesys Open Messaging gives up after 10 s"),
-    "header": (5.0, "an EventBridge API destination gives up after 5 s"),
-    "basic": (5.0, "an EventBridge API destination gives up after 5 s"),
-}
+ANSWER_WITHIN = (5.0, "an EventBridge API destination gives up after 5 s")  # what a sender waits for an inline answer
+ANSWER_WITHIN_OF = {"genesys": (10.0, "Genesys Open Messaging gives up after 10 s")}  # where the scheme tells who it is
 SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"))
 
 
@@ -71,10 +70,17 @@ def facts_of(handlers: Iterable[Handler]) -> list[RouteFacts]:
     ]
 
 
-def check(settings: Settings, routes: Sequence[RouteFacts], traits: Traits) -> list[Finding]:
-    """Everything that can be told without touching anything. Each check has one finding when all is well."""
+def check(
+    settings: Settings,
+    routes: Sequence[RouteFacts],
+    traits: Traits,
+    leads: Callable[[str], bool] = leads_somewhere,
+) -> list[Finding]:
+    """Everything that can be told without touching anything. Each check has one finding when all is well.
+
+    `leads` says whether the name of a host has an address."""
     return [
-        *_one("routes", _routes(settings, routes), f"{len(routes)} {'route' if len(routes) == 1 else 'routes'}"),
+        *_one("routes", _routes(settings, routes), _routes_ok(routes)),
         *_one("timeout", _timeouts(routes), "every handler's timeout is under its lease"),
         *_one("retention", _retention(settings, routes), _retention_ok(settings)),
         *_one("window", _windows(routes), "every key window outlasts the retries"),
@@ -82,7 +88,7 @@ def check(settings: Settings, routes: Sequence[RouteFacts], traits: Traits) -> l
         *_one("drain", _drain(settings, routes), f"a drain of {span(settings.server.drain)} lets every handler finish"),
         *_one("inline", _inline(settings, routes), "no sender is kept waiting by a handler"),
         *_one("durability", _durability(settings, traits), f"{traits.name} keeps what it has answered"),
-        *_one("access", _access(settings), _access_ok(settings)),
+        *_one("access", _access(settings, leads), _access_ok(settings)),
         *_one("secrets", _secrets(settings), "no secret is short or sent in the clear"),
         *_one("fail-open", _fail_open(settings.routes), "nothing runs without the ledger"),
     ]
@@ -103,13 +109,19 @@ def refuse(findings: Iterable[Finding]) -> None:
 
 
 def _routes(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
-    if not routes:
-        change = "add [[routes]], or name an app: `semel run module:app`"
+    if not routes and settings.endpoints:
+        change = "add [[routes]], or name an app: `semel run module:app`; for the HTTP API alone, set endpoints = []"
         yield Finding("warning", "there are no routes and no handlers: events are only written to the console", change)
     for route in routes:
         for pattern in route.patterns:
             if meant := misspelt(pattern):
                 yield Finding("warning", f'route {route.name}: "{pattern}" looks misspelt', f'did you mean "{meant}"?')
+
+
+def _routes_ok(routes: Sequence[RouteFacts]) -> str:
+    if not routes:
+        return "no endpoints and no routes: the HTTP API alone"
+    return f"{len(routes)} {'route' if len(routes) == 1 else 'routes'}"
 
 
 def _timeouts(routes: Sequence[RouteFacts]) -> Iterator[Finding]:
@@ -192,13 +204,17 @@ def _drain(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding
 
 
 def _inline(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
-    longest = max((route.timeout_s or route.lease_s for route in routes), default=0.0)
+    """Whoever gave up waiting sends again: nothing doubles, but in the end they may drop the event."""
     for endpoint in settings.endpoints:
-        if endpoint.mode == "inline" and endpoint.verify is not None and endpoint.verify.scheme in ANSWER_WITHIN_S:
-            waits, who = ANSWER_WITHIN_S[endpoint.verify.scheme]
-            if longest > waits:
-                what = f"endpoint {endpoint.path}: a handler may take {span(longest)} inline, and {who}"
-                yield Finding("warning", what, f'use mode = "inbox", or timeouts below {span(waits)}')
+        if endpoint.mode != "inline":
+            continue
+        waits, who = ANSWER_WITHIN_OF.get(endpoint.verify.scheme if endpoint.verify else "", ANSWER_WITHIN)
+        for route in routes:
+            takes = route.timeout_s
+            if takes is None or takes > waits:
+                limit = "as long as it likes" if takes is None else span(takes)
+                what = f"route {route.name}: a run may take {limit} inline at endpoint {endpoint.path}, and {who}"
+                yield Finding("warning", what, f'set mode = "inbox" there, or a timeout of {span(waits)} for the route')
 
 
 def _durability(settings: Settings, traits: Traits) -> Iterator[Finding]:
@@ -221,9 +237,14 @@ def _durability(settings: Settings, traits: Traits) -> Iterator[Finding]:
 # --------------------------------------------------------------------------------------------------------- access
 
 
-def _access(settings: Settings) -> Iterator[Finding]:
+def _access(settings: Settings, leads: Callable[[str], bool]) -> Iterator[Finding]:
     host = settings.server.host
     if is_loopback(host):
+        return
+    if not leads(host):
+        meant = f'did you mean "{near}"? ' if (near := nearest(host, ["localhost"])) else ""
+        what = f"host: {host} has no address here: nothing can listen there"
+        yield Finding("error", what, f'{meant}"127.0.0.1" is this machine only, "0.0.0.0" every network it is in')
         return
     if not settings.tokens:
         what = f"{host} can be reached from other machines, and there are no [[tokens]]"
@@ -236,17 +257,17 @@ def _open_door(endpoint: Endpoint, host: str) -> Iterator[Finding]:
     what = f"endpoint {endpoint.path}: anybody who reaches {host} can send events to it"
     if endpoint.verify is None:
         change = 'add [endpoints.verify]; scheme = "none" says that something in front of it verifies'
-        yield Finding("error", what, change)
+        unsaid = "; if no events are to come at all, write endpoints = [] at the top" if endpoint == Endpoint() else ""
+        yield Finding("error", what, change + unsaid)
     elif endpoint.verify.scheme == "none":
         yield Finding("warning", what, "verify it here, or make sure that something in front of it does")
 
 
 def _access_ok(settings: Settings) -> str:
-    return (
-        f"{settings.server.host} is reached from this machine only"
-        if is_loopback(settings.server.host)
-        else "every endpoint verifies who sends, and the API asks for a token"
-    )
+    if is_loopback(settings.server.host):
+        return f"{settings.server.host} is reached from this machine only"
+    verified = "every endpoint verifies who sends, and " if settings.endpoints else ""
+    return f"{verified}the API asks for a token"
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:

@@ -150,7 +150,9 @@ def _variable(path: Path) -> str:
 
 
 def _unknown(variable: str, document: dict[str, Any]) -> str:
-    return f"no such setting{did_you_mean(variable.upper(), map(_variable, _paths(Settings, document)))}"
+    name, known = variable.upper(), list(map(_variable, _paths(Settings, document)))
+    deeper = [other for other in known if other.endswith(f"__{name.removeprefix(PREFIX)}")]  # its tables were left out
+    return f"no such setting{did_you_mean(name, known) if len(deeper) != 1 else f'; did you mean {quoted(deeper[0])}?'}"
 
 
 def _paths(kind: Any, table: object) -> Iterator[Path]:

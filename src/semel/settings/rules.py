@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from semel.settings.places import plain
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
 from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
-from semel.settings.urls import is_host_or_range, what_is_wrong
+from semel.settings.urls import host_of, inside, is_host_or_range, shown, what_is_wrong
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.topic import Pattern
@@ -182,6 +182,13 @@ def _target(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
     if any(sign in route.forward for sign in ":/"):
         if wrong := what_is_wrong(route.forward):
             yield Fault(here, f"forward: {wrong}")
+        elif kind := inside(host := host_of(route.forward)):
+            what = (
+                f"forward: {host} is {kind}, and is not called unless a destination allows it: write "
+                f'[destinations.NAME] with url = "{shown(route.forward)}/…" and allow = [{quoted(host)}], '
+                'and in the route forward = "NAME"'
+            )
+            yield Fault(here, what)
     elif route.forward not in settings.destinations:
         guess = did_you_mean(route.forward, settings.destinations)
         missing = guess or f"; add [destinations.{plain(route.forward)}], or write a URL"

@@ -150,7 +150,7 @@ class Route(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: Annotated[str | list[Dotted], Meta(description='"event", "delivery", "content" or a list of dotted paths')] = (
         "event"  # a list of paths: one effect for each combination of their values
     )
-    effect: Effect = "retry"
+    effect: Annotated[Effect, Meta(description='one of "keyed", "retry", "park"')] = "retry"  # of a route's own
     window: Seconds = KEYED_WINDOW_S  # of effect = "keyed": how long the destination honours an Idempotency-Key
     timeout: Seconds | None = None  # of one run; if not said, a little more than its destination may take
     lease: LeaseSeconds = LEASE_S

@@ -28,7 +28,7 @@ PLACES: dict[type[Struct], str] = {  # for a key that stands in the wrong table
     Server: "in [server]",
     Endpoint: "in [[endpoints]]",
     Verify: "in [endpoints.verify]",
-    Destination: "in [destinations.NAME]",
+    Destination: 'in [destinations.NAME], to which a route has forward = "NAME"',
     Route: "in [[routes]]",
     Token: "in [[tokens]]",
 }
@@ -158,8 +158,10 @@ class _Shaper:
         except msgspec.ValidationError:
             _, meta = unwrapped(kind)
             shown = _sort(value) if _extra(meta, "hidden") else _shown(value)
-            guess = did_you_mean(value, _choices(kind)) if isinstance(value, str) else ""
-            self._wrong(path, f"{named(path)}: expected {_expected(kind)}, got {shown}{guess}")
+            expected = _expected(kind)
+            offered = [choice for choice in _choices(kind) if quoted(choice) in expected]
+            guess = did_you_mean(value, offered) if isinstance(value, str) else ""
+            self._wrong(path, f"{named(path)}: expected {expected}, got {shown}{guess}")
             return _stand_in(kind)
 
     def _wrong(self, path: Path, what: str) -> None:

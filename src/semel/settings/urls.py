@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
-from semel.values.addresses import odd_spelling
+from semel.values.addresses import forbidden, odd_spelling
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 _NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9._-]{1,253}")
@@ -51,6 +52,17 @@ def host_of(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
+def inside(host: str) -> str:
+    """What kind of address this is, where it is one that has to be allowed; empty for public ones and for names."""
+    if is_loopback(host):
+        return "loopback"
+    try:
+        ip_address(host)
+    except ValueError:
+        return ""
+    return forbidden(host) or ""
+
+
 def is_loopback(host: str) -> bool:
     """True when only this machine can reach the host. A name other than localhost may lead anywhere."""
     if host.lower().rstrip(".") == "localhost":
@@ -61,6 +73,14 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def leads_somewhere(host: str) -> bool:
+    """True when a server could listen here: an address, or a name that has one. It may have to ask DNS."""
+    try:
+        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):  # UnicodeError: a part of the name is empty, or too long
+        return False
 
 
 def is_host_or_range(text: str) -> bool:

@@ -15,8 +15,6 @@ from semel.values.claim import Claim, Lease
 from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
 from semel.values.outcome import Done, Final, Reject
 
-SEVERAL = b"several claims"
-
 
 @dataclass(eq=False)
 class Letter:
@@ -183,8 +181,8 @@ def _differ(one: bytes | None, other: bytes | None) -> bool:
 
 
 def _given_up(id: int, letter: Letter, reason: str, now: int) -> Record:
-    """Its key is that of its claim; several claims are known by none of theirs."""
-    key = SEVERAL if len(letter.claims) > 1 else letter.claims[0].digest
+    """Its key is that of its claim; several claims have one of their own, which is none of theirs."""
+    key = b"".join(sorted(claim.digest for claim in letter.claims))
     kept_ms = [claim.retention_ms for claim in letter.claims]
     kept_ms += [alias.retention_ms for claim in letter.claims for alias in claim.aliases]
     until = {key: now + max(kept_ms)}

@@ -59,6 +59,7 @@ class Postponed(Struct, frozen=True):
 
     taken: Taken
     after_ms: int
+    reason: str = ""
 
 
 class GivenUp(Struct, frozen=True):

@@ -88,6 +88,26 @@ def test_what_is_malformed_is_refused_with_a_reason(client: Client, body: bytes)
     assert len(reply.body) < 1_000
 
 
+@pytest.mark.parametrize(
+    ("path", "item", "said"),
+    [
+        ("", {"handler": "h", "key": 7}, "items[0].key: expected string | array, got integer"),
+        ("", {"handler": "h", "key": "k", "leas": 1}, "items[0]: object contains unknown field `leas`"),
+        (
+            "/settle",
+            {"lease": "x", "outcome": "ok" * 999},
+            "items[0].outcome: expected one of done, retry, reject, uncertain, release, got 'okok",
+        ),
+    ],
+)
+def test_what_is_malformed_is_told_with_its_place_and_what_was_expected(
+    client: Client, path: str, item: dict[str, object], said: str
+) -> None:
+    reply = client.ask("POST", f"/v1/claims{path}", {"items": [item]})
+    assert reply.status == 400
+    assert reply.json()["detail"].startswith(said)
+
+
 def test_one_malformed_item_is_named_and_nothing_of_its_batch_is_claimed(client: Client) -> None:
     items = [{"handler": "h", "key": "beside"}, {"handler": "h", "key": ["", ""]}]
     reply = client.ask("POST", "/v1/claims", {"items": items})

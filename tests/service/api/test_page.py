@@ -61,6 +61,13 @@ def test_the_command_of_the_page_works(tmp_path: Path) -> None:
     assert json.loads(run.stdout)["items"][0]["verdict"] == "granted"
 
 
+def test_the_refusal_of_the_page_is_the_one_that_comes(tmp_path: Path) -> None:
+    (said,) = re.findall(r'^\{"type".*\}$', PAGE, re.MULTILINE)
+    with api_on(tmp_path) as client:
+        reply = client.ask("POST", "/v1/claims", {"items": [{"handler": "h", "key": "k", "lease": "long"}]})
+    assert reply.json() == json.loads(said)
+
+
 def test_the_page_names_everything_that_there_is() -> None:
     assert table("verdict") == [verdict.__struct_config__.tag for verdict in get_args(VerdictItem)]
     assert table("outcome") == [settlement.__struct_config__.tag for settlement in get_args(SettleItem)]

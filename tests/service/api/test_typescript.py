@@ -81,6 +81,16 @@ class Run:
             self.end()
         return [json.loads(line) for line in self._said.read_text().splitlines()]
 
+    def complaint(self) -> str:
+        """What it says on its way out, when it cannot go on."""
+        assert self.process.stderr is not None
+        try:
+            said = self.process.stderr.read()
+            assert self.process.wait(PATIENCE_S) == 1, said
+        finally:
+            self.end()
+        return said
+
     def end(self) -> int:
         self.process.kill()
         if self.process.stderr is not None:
@@ -98,7 +108,7 @@ class Scene:
     folder: Path
     runs: list[Run] = field(default_factory=list)
 
-    def start(self, event: dict[str, Any]) -> Run:
+    def start(self, event: dict[str, Any], **other: str) -> Run:
         environment = {
             "SEMEL_URL": f"http://127.0.0.1:{self.client.port}",
             "SEMEL_TOKEN": ACME,
@@ -107,6 +117,7 @@ class Scene:
             "DENO_DIR": str(self.folder),
             "DENO_NO_UPDATE_CHECK": "1",
             "NO_COLOR": "1",
+            **other,
         }
         said = self.folder / f"said-{len(self.runs)}.jsonl"
         run = Run([*self.runtime, str(EXAMPLE / "handler.ts")], environment, event, said)
@@ -204,7 +215,31 @@ def test_a_failure_is_tried_again_later(scene: Scene) -> None:
     scene.sink.status = 200
     outcomes = run.outcomes()
     assert (outcomes[0]["outcome"], outcomes[0]["settled"]) == ("retry", True)
+    assert outcomes[0]["reason"] == "the survey service answered 500"
     assert (outcomes[-1]["outcome"], outcomes[-1]["result"]) == ("done", {"survey": len(scene.sink.arrived)})
+
+
+def test_the_event_of_the_example_can_be_handled(scene: Scene) -> None:
+    event = json.loads((EXAMPLE / "event.json").read_text("utf-8"))
+    (outcome,) = scene.start(event).outcomes()
+    assert (outcome["verdict"], outcome["settled"], outcome["result"]) == ("handled", True, {"survey": 1})
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ({"SEMEL_TOKEN": ""}, "set SEMEL_TOKEN: `semel token survey-worker --scope claims` makes a token"),
+        ({"SEMEL_TOKEN": "wrong"}, "send a token of this service"),
+        ({"SURVEY_URL": ""}, "set SURVEY_URL"),
+        ({"SEMEL_URL": "http://127.0.0.1:1"}, "Is it running?"),
+    ],
+    ids=["token", "right token", "survey", "service"],
+)
+def test_what_is_missing_is_told_without_a_stack(scene: Scene, missing: dict[str, str], said: str) -> None:
+    complaint = scene.start(customer_end(), **missing).complaint()
+    assert said in complaint
+    assert len(complaint.splitlines()) == 1
+    assert scene.sink.arrived == []
 
 
 def test_the_types_of_the_example_are_right(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class MemoryLedger:
         self._known: dict[bytes, Known] = {}
         self._subjects: dict[bytes, Subject] = {}
         self._about: dict[bytes, tuple[Claim, DeadLetter | None, int]] = {}
+        self._reasons: dict[bytes, str] = {}  # why a key waits for its next attempt
         self._letters: list[Entry] = []  # they wait for a person, whatever becomes of their keys
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
@@ -65,6 +66,7 @@ class MemoryLedger:
             gone = list(islice((digest for digest in self._known if self._is_over(digest, now)), limit))
             for digest in gone:
                 del self._known[digest], self._about[digest]
+                self._reasons.pop(digest, None)
             for digest in [d for d, s in self._subjects.items() if s.holder is None and s.until_ms <= now]:
                 del self._subjects[digest]
             return len(gone)
@@ -167,6 +169,7 @@ class MemoryLedger:
             case Retry():
                 known.state = State.WAITING
                 known.until_ms = now + round((outcome.after or 0) * 1000)
+                self._reasons[lease.claim.digest] = outcome.reason
             case Release():
                 self._release(lease, known)
         self._free_subject(lease, now, applied=isinstance(outcome, Done))
@@ -200,13 +203,14 @@ class MemoryLedger:
         claim, letter, at_ms = self._about[digest]
         known = self._known[digest]
         names = {Done: "done", Reject: "dead", Uncertain: "uncertain"}
+        waiting = known.state is State.WAITING
         return Entry(
             key=digest.hex(),
             handler=claim.handler,
             text=claim.text,
             tenant=claim.tenant,
             state=names[type(known.outcome)] if known.outcome is not None else known.state.name.lower(),
-            reason=getattr(known.outcome, "reason", ""),
+            reason=getattr(known.outcome, "reason", self._reasons.get(digest, "") if waiting else ""),
             attempts=known.attempts,
             at_ms=at_ms,
             event=letter.event if letter else None,

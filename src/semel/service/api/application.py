@@ -175,7 +175,7 @@ def _line(entry: Entry) -> KeyLine:
         state=entry.state,
         reason=entry.reason,
         attempts=entry.attempts,
-        at=datetime.fromtimestamp(entry.at_ms / 1000, UTC),
+        at=datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         generation=entry.generation,
         decision=entry.decision,
         result=Raw(entry.result or b"null"),

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+import re
+from typing import TypeVar, get_args
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from semel.service.api.refusals import Refused
+from semel.service.api.shapes import SettleItem
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import parse
 
 Shape = TypeVar("Shape")
+
+OUTCOMES = [settlement.__struct_config__.tag for settlement in get_args(SettleItem)]
+
+_PLACED = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)  # as msgspec says where something is wrong
+_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}  # of Python, and in JSON
 
 
 async def read(request: Request, shape: type[Shape], body_max: int, patience_s: float) -> Shape:
@@ -22,7 +29,21 @@ async def read(request: Request, shape: type[Shape], body_max: int, patience_s: 
     try:
         return msgspec.convert(parse(raw), shape)
     except msgspec.ValidationError as error:
-        raise MalformedEvent(str(error)) from None
+        raise MalformedEvent(_told(str(error))) from None
+
+
+def _told(said: str) -> str:
+    """What msgspec says, in the words of JSON, and with its place in front: `items[0].lease: expected number, …`."""
+    placed = _PLACED.fullmatch(said)
+    what, where = (placed[1], placed[2]) if placed is not None else (said, "")
+    if what.startswith("Expected `"):
+        what = re.sub(
+            r"`([a-z| ]+)`", lambda kinds: re.sub(r"\w+", lambda one: _TYPES.get(one[0], one[0]), kinds[1]), what
+        )
+    if what.startswith("Invalid value") and where.endswith("outcome"):
+        what = f"expected one of {', '.join(OUTCOMES)}, got {what.removeprefix('Invalid value ')}"
+    what = what[:1].lower() + what[1:]
+    return f"{where}: {what}" if where else what
 
 
 def _check_media_type(request: Request) -> None:

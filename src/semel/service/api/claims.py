@@ -42,9 +42,12 @@ from semel.service.api.shapes import (
 from semel.values.claim import Busy, Conflict, DeadLetter, Granted, Lease, Settled, Settlement, Stale, Verdict
 from semel.values.errors import LedgerUnavailable, MalformedEvent
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.reading import Reading
 from semel.values.retry import backoff_s
 
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
+
+FOREIGN = Reading(foreign=True)  # its handler is the client's: a replay frees the key, and the client brings it again
 
 _encode = msgspec.json.Encoder().encode
 
@@ -232,7 +235,7 @@ def _settlement(lease: Lease, ending: Ending, attempts: int, event: Any) -> Sett
     """With the event, where it is given up on or in doubt."""
     if event is None or not isinstance(ending, (Reject, Uncertain)):
         return Settlement(lease, ending)
-    return Settlement(lease, ending, DeadLetter(_encode(event), attempts))
+    return Settlement(lease, ending, DeadLetter(_encode(event), attempts, FOREIGN))
 
 
 def _settled(item: SettleItem, ending: Ending) -> SettleAnswer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
@@ -97,7 +96,12 @@ class ClaimItem(Strict, frozen=True):
         bool,
         Meta(description="At most once: a key whose holder vanished is settled as uncertain instead of granted again."),
     ] = False
-    event: AnyEvent = None
+    event: Annotated[
+        Any,
+        Meta(
+            description="Kept with the dead letter that the claim itself makes. A settle brings it again. null: none."
+        ),
+    ] = None
 
 
 class ClaimBatch(Strict, frozen=True):
@@ -267,7 +271,13 @@ class KeyLine(Struct, frozen=True):
     state: Annotated[str, Meta(extra_json_schema={"enum": [*STATES, *DECIDED]})]
     reason: str
     attempts: Annotated[int, Meta(ge=0)]
-    at: Annotated[datetime, Meta(tz=True, description="When it came to this state, UTC.")]
+    at: Annotated[
+        str,
+        Meta(
+            description="When it came to this state, UTC, to the millisecond.",
+            extra_json_schema={"format": "date-time"},
+        ),
+    ]
     generation: Annotated[int, Meta(ge=1, description="2 after the first replay.")]
     decision: Annotated[str, Meta(description="By whom, when and why it was replayed or discarded.")]
     result: Annotated[Raw, Meta(description="Of what is done.")]

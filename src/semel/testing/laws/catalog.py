@@ -17,7 +17,7 @@ from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
 
 ENDINGS: dict[str, Ending | None] = {
     "leased": None,
-    "waiting": Retry(3600),
+    "waiting": Retry(3600, "later"),
     "done": Done(b"1"),
     "dead": Reject("no"),
     "uncertain": Uncertain("?"),
@@ -37,7 +37,7 @@ class CatalogLaws(Binding):
             assert (entry.text, entry.tenant, entry.attempts) == ("a", claim.tenant, 1)
             assert entry.event == (b"{}" if state in ("dead", "uncertain") else None)
             assert entry.result == (b"1" if state == "done" else None)
-            assert entry.reason == {"dead": "no", "uncertain": "?"}.get(state, "")
+            assert entry.reason == {"waiting": "later", "dead": "no", "uncertain": "?"}.get(state, "")
             assert (entry.generation, entry.decision) == (1, "")
         for asked in STATES:
             assert asked == state or _listed(other, harness, asked) == []

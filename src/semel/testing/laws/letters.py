@@ -35,6 +35,21 @@ class LetterLaws(InboxBinding):
         assert (taken.event, taken.reading, taken.tenant) == (b"1", READING, claim.tenant)
         assert (taken.lane, taken.only, taken.lapses) == (claim.handler, claim.handler, 0)
 
+    @pytest.mark.parametrize("event", [None, b"{}"])
+    def test_what_a_handler_elsewhere_gave_up_goes_nowhere_and_its_next_claim_is_granted(
+        self, harness: Harness, ledger: Clerk, other: Clerk, state: str, event: bytes | None
+    ) -> None:
+        claim = harness.claim("a", aliases=["x"])
+        ledger.die(claim, LETTERS[state], event, Reading(foreign=True))
+        before = ledger.run(ledger.store.depths())
+        assert other.replay(claim) is True
+        assert ledger.run(ledger.store.depths()) == before
+        assert other.replay(claim) is False
+        granted = other.grant(claim)
+        assert (granted.attempt, granted.takeover) == (1, False)
+        assert other.settle(granted, Done(b"1")) is True
+        assert ledger.claim(claim) == Settled(Done(b"1"))
+
     def test_the_old_record_does_not_answer_the_claim_of_a_replay(
         self, harness: Harness, ledger: Clerk, other: Clerk, state: str
     ) -> None:

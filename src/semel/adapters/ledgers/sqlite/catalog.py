@@ -65,12 +65,12 @@ def _of_state(connection: apsw.Connection, state: str, asked: Asked) -> list[Row
     }
     if state in _OUTCOMES:
         return _read(connection, "letter_entries", values | {"outcome": _OUTCOMES[state]})
-    if asked.reason:
-        return []  # only letters have one
     if state in _LEASE_STATES:
         return _read(connection, "lease_entries", values | {"lease_state": _LEASE_STATES[state]})
     if state == "accepted":
         return _read(connection, "accepted_entries", values)
+    if asked.reason:
+        return []  # what is done needs none
     return _read(connection, "done_entries", values | {"limit": values["limit"] + LATE})
 
 

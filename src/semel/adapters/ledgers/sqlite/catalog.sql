@@ -2,22 +2,26 @@
 -- :since, :until and :limit are the filters. A generation is one more than the replays that came before it.
 
 -- name: accepted_entries
-select lower(hex(i.k)), iif(i.only_handler = '', i.lane, i.only_handler), i.text, i.tenant, 'accepted', '', i.lapses,
+-- Whatever has a lease, or waits for its next attempt, is listed as that.
+select lower(hex(i.k)), iif(i.only_handler = '', i.lane, i.only_handler), i.text, i.tenant, 'accepted', ifnull(i.reason, ''), i.lapses,
        i.accepted, null, null,
        1 + ifnull((select max(generation) from semel_decision where k = i.k and what = 1), 0)
 from semel_inbox i
 where (:handler = '' or i.lane = :handler or i.only_handler = :handler) and (:tenant is null or i.tenant = :tenant)
       and i.accepted >= :since and i.accepted < :until
+      and (:reason = '' or semel_contains(i.reason, :reason))
+      and not exists (select 1 from semel_lease l where l.k = i.k)
 order by i.id desc limit :limit
 
 -- name: lease_entries
-select lower(hex(l.k)), l.handler, l.text, l.tenant, iif(l.state = 1, 'leased', 'waiting'), '', l.attempts,
-       l.first, null, null,
+select lower(hex(l.k)), l.handler, l.text, l.tenant, iif(l.state = 1, 'leased', 'waiting'),
+       iif(l.state = 1, '', ifnull(l.reason, '')), l.attempts, l.first, null, null,
        1 + ifnull((select max(generation) from semel_decision where k = l.k and what = 1), 0)
 from semel_lease l
 where l.owner is null and (:lease_state is null or l.state = :lease_state)
       and (:handler = '' or l.handler = :handler) and (:tenant is null or l.tenant = :tenant)
       and l.first >= :since and l.first < :until
+      and (:reason = '' or (l.state = 2 and semel_contains(l.reason, :reason)))
 order by l.first desc, l.rowid desc limit :limit
 
 -- name: letter_entries
@@ -40,13 +44,13 @@ where r.outcome = 1 and r.at >= :since and r.at < :until
 order by r.id desc limit :limit
 
 -- name: lease_of
-select lower(hex(ifnull(l.owner, l.k))), l.handler, l.text, l.tenant, iif(l.state = 1, 'leased', 'waiting'), '',
-       l.attempts, l.first, null, null,
+select lower(hex(ifnull(l.owner, l.k))), l.handler, l.text, l.tenant, iif(l.state = 1, 'leased', 'waiting'),
+       iif(l.state = 1, '', ifnull(l.reason, '')), l.attempts, l.first, null, null,
        1 + ifnull((select max(generation) from semel_decision where k = ifnull(l.owner, l.k) and what = 1), 0)
 from semel_lease l where l.k = ?
 
 -- name: letters_waiting_of
-select lower(hex(i.k)), iif(i.only_handler = '', i.lane, i.only_handler), i.text, i.tenant, 'accepted', '', i.lapses,
+select lower(hex(i.k)), iif(i.only_handler = '', i.lane, i.only_handler), i.text, i.tenant, 'accepted', ifnull(i.reason, ''), i.lapses,
        i.accepted, null, null,
        1 + ifnull((select max(generation) from semel_decision where k = i.k and what = 1), 0)
 from semel_inbox_key q join semel_inbox i on i.id = q.id where q.k = ? order by i.id desc
@@ -69,7 +73,7 @@ where r.id in (
 order by r.id desc
 
 -- name: count_accepted
-select count(*) from semel_inbox
+select count(*) from semel_inbox i where not exists (select 1 from semel_lease l where l.k = i.k)
 
 -- name: count_leases
 select count(*) filter (where state = 1), count(*) filter (where state = 2) from semel_lease where owner is null

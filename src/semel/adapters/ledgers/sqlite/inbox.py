@@ -23,7 +23,7 @@ from semel.values.key import DIGEST_BYTES
 from semel.values.outcome import Done, Final, Reject
 from semel.values.reading import dump, load
 
-WAITING, TAKEN = 1, 2
+WAITING = 1  # the state of a letter in nobody's hands
 NOBODY = 0  # the token of a letter that nobody has taken
 
 ACCEPTED = Acceptance("accepted")
@@ -236,7 +236,7 @@ def _forget(connection: apsw.Connection, pairs: Sequence[tuple[int, int]]) -> se
 
 
 def _postpone(connection: apsw.Connection, endings: Sequence[Postponed], now: int) -> set[tuple[int, int]]:
-    later = [(one.taken.id, one.taken.token, now + max(0, one.after_ms)) for one in endings]
+    later = [(one.taken.id, one.taken.token, now + max(0, one.after_ms), one.reason) for one in endings]
     return {(id, token) for id, token in insert_many(connection, SQL["postpone"], later)}
 
 

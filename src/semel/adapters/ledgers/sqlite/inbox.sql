@@ -8,7 +8,8 @@ from semel_inbox_key q left join semel_inbox i on i.id = q.id left join semel_re
 where q.k in ({keys})
 
 -- name: add_to_inbox
-insert into semel_inbox values {rows}
+insert into semel_inbox (id, k, keys, lane, token, state, due, lapses, accepted, keep, tenant, only_handler, text)
+values {rows}
 
 -- name: add_events
 insert into semel_inbox_event values {rows}
@@ -48,7 +49,7 @@ delete from semel_inbox_key where k in ({keys}) and +id in ({others})
 delete from semel_inbox_key where k = ? and id = ?
 
 -- name: postpone
-update semel_inbox set state = 1, due = v.column3
+update semel_inbox set state = 1, due = v.column3, reason = v.column4
 from (values {rows}) v where id = v.column1 and token = v.column2 and state = 2
 returning id, token
 

@@ -10,6 +10,7 @@ import apsw
 from semel.adapters.ledgers.sqlite.inbox import NOBODY, WAITING
 from semel.adapters.ledgers.sqlite.statements import SQL, insert_many, rows
 from semel.adapters.ledgers.sqlite.store import split
+from semel.values.reading import load
 
 REPLAYED, DISCARDED = 1, 2
 
@@ -31,14 +32,16 @@ class _Letter(NamedTuple):
 def replay(connection: apsw.Connection, k: bytes, reason: str, by: str, now: int) -> bool:
     """The record steps back, the event goes to the inbox. A key that another record answers by now is not dead."""
     letter = _undecided(connection, k)
-    if letter is None or letter.event is None or rows(connection, SQL["answered_by_another"], k, letter.id, now):
+    if letter is None or rows(connection, SQL["answered_by_another"], k, letter.id, now):
         return False
     ((last,),) = rows(connection, SQL["last_token"])
     connection.execute(SQL["set_last_token"], (last + 1,))
     _decide(connection, k, letter, REPLAYED, last, now, reason, by)
     for digest in (k, *split(letter.aliases)):
         connection.execute(SQL["forget_done"], (digest, letter.id))
-    if letter.lane is None:
+    if letter.event is None or load(letter.reading).foreign:
+        pass  # its handler lives elsewhere: whoever brings the event again is granted
+    elif letter.lane is None:
         _to_its_handler(connection, k, letter, last + 1, now)
     else:
         _to_its_lane(connection, k, letter, last + 1, now)

@@ -19,7 +19,8 @@ select k, token, state, until, attempts, first, fp, suspect from semel_lease whe
 select k, newest, holder, token from semel_subject where k in ({keys})
 
 -- name: add_leases
-insert into semel_lease values {rows}
+insert into semel_lease (k, token, state, until, attempts, first, suspect, fp, keep, tenant, handler, text, owner)
+values {rows}
 
 -- name: replace_lease
 -- Takeover and next attempt: compare-and-set on the token that was there when the claim was judged.
@@ -48,7 +49,7 @@ insert into semel_letter (id, event, reading) values (?, ?, ?)
 select k, outcome, result from semel_record where id = ?
 
 -- name: wait
-update semel_lease set state = 2, until = ? where k = ? and token = ? and state = 1
+update semel_lease set state = 2, until = ?, reason = ? where k = ? and token = ? and state = 1
 
 -- name: is_waiting
 select 1 from semel_lease where k = ? and token = ? and state = 2

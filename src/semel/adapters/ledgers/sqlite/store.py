@@ -205,7 +205,7 @@ def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -
     lease, outcome = settlement.lease, settlement.outcome
     match outcome:
         case Retry():
-            return _wait(connection, lease, now + round((outcome.after or 0) * 1000), now)
+            return _wait(connection, lease, now + round((outcome.after or 0) * 1000), outcome.reason, now)
         case Release():
             return _release(connection, lease, now)
         case _:
@@ -218,8 +218,8 @@ def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool
     return found == [(lease.claim.digest, *_dump(outcome))]
 
 
-def _wait(connection: apsw.Connection, lease: Lease, until: int, now: int) -> bool:
-    if _on_each_key(connection, lease, SQL["wait"], until):
+def _wait(connection: apsw.Connection, lease: Lease, until: int, reason: str, now: int) -> bool:
+    if _on_each_key(connection, lease, SQL["wait"], until, reason):
         _free_subject(connection, lease, now, applied=False)
         return True
     return rows(connection, SQL["is_waiting"], lease.claim.digest, lease.token) != []

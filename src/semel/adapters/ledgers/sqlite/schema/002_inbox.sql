@@ -15,7 +15,8 @@ create table semel_inbox (
     keep     integer not null,      -- retention (ms), once it is given up
     tenant   text not null,
     only_handler text not null,     -- the one handler of its lane that it is for; '': all of them
-    text     text not null          -- the key, for people
+    text     text not null,         -- the key, for people
+    reason   text                   -- why it was put off the last time; null: it was not
 ) strict;
 create index semel_inbox_due on semel_inbox (lane, due, state, accepted);   -- take reads its start, depths all of it
 
@@ -47,6 +48,7 @@ create table semel_decision (
 create index semel_decision_keys on semel_decision (k);
 
 alter table semel_lease add column owner blob;       -- the key whose alias this one is; null: a claim's own key
+alter table semel_lease add column reason text;      -- why it waits for its next attempt
 alter table semel_letter add column reading blob;
 alter table semel_letter add column lane text;       -- of a letter that the inbox gave up; null: its handler's
 alter table semel_letter add column only_handler text;
