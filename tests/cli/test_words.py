@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli.words import age, instant_ms, iso, moment, plain, plain_lines, short
+from semel.cli.words import age, brief_ids, cut, instant_ms, iso, moment, plain, plain_lines, short, size
 
 NOW = 1_700_000_000_000
 
@@ -85,3 +85,30 @@ def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
 def test_what_is_harmless_is_left_as_it_is() -> None:
     assert plain("naïve – 客户 🙂") == "naïve – 客户 🙂"
     assert plain("\x1b]0;title\x07\u202e") == "\\x1b]0;title\\x07\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1_000, "1.0 kB"),
+        (9_940, "9.9 kB"),
+        (9_960, "10 kB"),
+        (999_499, "999 kB"),
+        (999_700, "1.0 MB"),
+        (80_767_057_920, "81 GB"),
+        (10**15, "1,000 TB"),
+    ],
+)
+def test_a_size_is_told_as_far_as_people_want_to_know_it(count: int, words: str) -> None:
+    assert size(count) == words
+
+
+def test_long_texts_are_cut_and_ids_are_told_by_their_beginning() -> None:
+    assert (cut("abcd", 4), cut("abcde", 4)) == ("abcd", "abc…")
+    assert brief_ids("AE2ab026-0b53-4e7c-aa65-f0407a6e75f5|v2.7d5b5d19-ff12-4b10-a1ed-1cef3a50a74a.end") == (
+        "AE2ab026…|v2.7d5b5d19….end"
+    )
+    assert brief_ids("order-12345678-1") == "order-12345678-1"

@@ -77,8 +77,8 @@ def test_the_facts_of_the_store_are_a_table_with_sizes_for_people() -> None:
     facts = [("file", "/a/" + "b" * 120), ("free disk", "80,767,057,920 bytes"), ("unused", "4,096 bytes in the file")]
     found = looked(Telling(*facts, ("WAL", "warning: 1,234,567 bytes")))
     lines = [line.rstrip() for line in printed(found).splitlines()]
-    assert "free disk 81 GB" in lines
-    assert "unused    4.1 kB in the file" in lines
+    assert "free disk  81 GB" in lines
+    assert "unused     4.1 kB in the file" in lines
     assert "b" * 120 in "".join("".join(lines).split()), "a long one is folded, not cut"
     assert "SQLite, WAL: 1.2 MB" in [one.what for one in found.findings]
     assert json.loads(as_json(found))["store"]["free disk"] == "80,767,057,920 bytes", "programs get what was told"
@@ -138,7 +138,7 @@ def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
     assert str(long) in lines
     assert "error x [y] z" in " ".join(" ".join(lines).split())
     assert "→ do [that]" in " ".join(lines)
-    assert "journal wal" in [line.rstrip() for line in lines]
+    assert "journal  wal" in [line.rstrip() for line in lines]
     assert lines[-1] == "1 error, 0 warnings: `semel run` does not start like this."
 
 

@@ -60,7 +60,8 @@ def to(url: str) -> str:
             to("http://127.0.0.1:9/k3y"),
             4,
             "forward: 127.0.0.1 is loopback, and is not called unless a destination allows it: "
-            'write [destinations.NAME] with url = "http://127.0.0.1:9/…" and allow = ["127.0.0.1"], and in the route forward = "NAME"',
+            'write [destinations.NAME] with url = "http://127.0.0.1:9/…" and allow = ["127.0.0.1"], '
+            'and in the route forward = "NAME"',
         ),
         (to("http://localhost/"), 4, "forward: localhost is loopback, and is not called"),
         (to("http://10.1.2.3/"), 4, "forward: 10.1.2.3 is private, and is not called"),

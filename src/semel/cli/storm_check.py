@@ -154,7 +154,7 @@ async def check(
                 compared = _compare(counts, await sink.effects(), traffic, taken, before)
             if over or not compared.lost:
                 return replace(compared, waited_s=now_s - begun_s)
-        if not told and here < wanted and counts == before.counts and now_s - begun_s >= SILENT_S:
+        if not told and wanted and not here and counts == before.counts and now_s - begun_s >= SILENT_S:
             told = True
             tell_silence()
         await asyncio.sleep(POLL_S)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.api.live import ACME, GLOBEX, READER, TOKENS, WATCHER, Client, api_on, token
+from tests.service.running import service
 
 from semel.service.api import Keyring
 from semel.values.errors import ConfigError
@@ -135,3 +136,13 @@ def test_every_digest_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch
 def test_tokens_that_cannot_be_told_apart_are_refused(twin: object) -> None:
     with pytest.raises(ConfigError, match="'acme' and"):
         Keyring([*TOKENS, twin])  # type: ignore[list-item]
+
+
+def test_the_numbers_say_whether_a_token_or_its_scope_is_missing(tmp_path: Path) -> None:
+    known = [f'[[tokens]]\nname = "{one.name}"\ndigest = "{one.digest}"\nscopes = {one.scopes}\n' for one in TOKENS]
+    with service(tmp_path, "endpoints = []\n" + "".join(known)) as running:
+        assert running.get("/metrics").status == 401
+        for who, status in (("nobody", 401), (ACME, 403), (READER, 403), (WATCHER, 200)):
+            reply = running.get("/metrics", {"Authorization": f"Bearer {who}"})
+            assert reply.status == status, who
+        assert running.post("/events", {"id": "1", "type": "a"}).status == 404  # none was wanted

@@ -139,13 +139,6 @@ class LetterLaws(InboxBinding):
         with pytest.raises(ConfigError, match="hexadecimal"):
             ledger.run(ledger.store.history(key))
 
-    def test_without_its_event_a_letter_can_only_be_discarded(self, harness: Harness, ledger: Clerk) -> None:
-        claim = harness.claim("a")
-        ledger.die(claim, event=None)
-        assert ledger.replay(claim) is False
-        assert ledger.claim(claim) == Settled(Reject("no"))
-        assert ledger.discard(claim) is True
-
     # ------------------------------------------------------------------------------------------------------ discard
 
     def test_what_is_discarded_leaves_the_list_and_still_answers(

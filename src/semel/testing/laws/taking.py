@@ -11,6 +11,7 @@ from semel.testing.harness import Harness
 from semel.testing.laws.inbox import WAITS, InboxBinding
 from semel.values.claim import Granted
 from semel.values.inbox import Finished, GivenUp, InboxEnding, Postponed, Taken
+from semel.values.outcome import Reject, Retry, Uncertain
 
 ENDINGS: dict[str, Callable[[Taken], InboxEnding]] = {
     "finished": Finished,
@@ -170,6 +171,15 @@ class TakeLaws(InboxBinding):
         ledger.purge()
         ledger.put(arrival(harness, claim))
         assert len(ledger.entries(claim, "dead")) == 1
+
+    def test_half_a_character_in_a_reason_keeps_nothing_from_being_written(
+        self, harness: Harness, ledger: Clerk
+    ) -> None:
+        ledger.accept_all([arrival(harness, name) for name in "ab"])
+        a, b = ledger.take(harness)
+        assert ledger.finish_all([Postponed(a, 0, "half \udcff"), GivenUp(b, "half \udcff")]) == [True, True]
+        for ending in (Retry(0, "half \udcff"), Reject("half \udcff"), Uncertain("half \udcff")):
+            ledger.die(harness.claim(type(ending).__name__), ending)
 
     def test_the_inbox_decides_nothing_about_effects(self, harness: Harness, ledger: Clerk) -> None:
         ledger.put(arrival(harness, "a"))

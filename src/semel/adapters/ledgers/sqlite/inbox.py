@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import apsw
 
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, select_in
-from semel.adapters.ledgers.sqlite.store import DEAD, digests_of, known_of, split
+from semel.adapters.ledgers.sqlite.store import DEAD, digests_of, known_of, split, storable
 from semel.values.claim import Claim
 from semel.values.decision import Known, State
 from semel.values.inbox import Acceptance, Arrival, Depth, Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -236,7 +236,9 @@ def _forget(connection: apsw.Connection, pairs: Sequence[tuple[int, int]]) -> se
 
 
 def _postpone(connection: apsw.Connection, endings: Sequence[Postponed], now: int) -> set[tuple[int, int]]:
-    later = [(one.taken.id, one.taken.token, now + max(0, one.after_ms), one.reason) for one in endings]
+    later = [
+        (one.taken.id, one.taken.token, now + max(0, one.after_ms), storable(one.reason).decode()) for one in endings
+    ]
     return {(id, token) for id, token in insert_many(connection, SQL["postpone"], later)}
 
 
@@ -244,7 +246,7 @@ def _give_up(connection: apsw.Connection, ending: GivenUp, now: int) -> bool:
     """A letter for people, like one that a handler gave up."""
     gone = rows(connection, SQL["give_up"], ending.taken.id, ending.taken.token)
     for id, k, keys, lapses, keep, tenant, lane, only, text in gone:
-        reason = ending.reason.encode(errors="replace")
+        reason = storable(ending.reason)
         record = (id, k, keys, DEAD, reason, None, lapses, now, now + keep, tenant, only or lane, text)
         insert_many(connection, SQL["add_records"], [record])
         connection.execute(SQL["keep_given_up"], (id, lane, only))

@@ -9,7 +9,7 @@ import apsw
 
 from semel.adapters.ledgers.sqlite.inbox import NOBODY, WAITING
 from semel.adapters.ledgers.sqlite.statements import SQL, insert_many, rows
-from semel.adapters.ledgers.sqlite.store import split
+from semel.adapters.ledgers.sqlite.store import split, storable
 from semel.values.reading import load
 
 REPLAYED, DISCARDED = 1, 2
@@ -67,7 +67,7 @@ def _decide(
     connection: apsw.Connection, k: bytes, letter: _Letter, what: int, last: int, now: int, reason: str, by: str
 ) -> None:
     connection.execute(SQL["decide"], (now, letter.id))
-    said = [text.encode(errors="replace").decode() for text in (reason, by)]  # a shell can pass on any bytes
+    said = [storable(text).decode() for text in (reason, by)]
     connection.execute(SQL["add_decision"], (letter.id, k, what, last, now, *said))
 
 

@@ -205,7 +205,9 @@ def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -
     lease, outcome = settlement.lease, settlement.outcome
     match outcome:
         case Retry():
-            return _wait(connection, lease, now + round((outcome.after or 0) * 1000), outcome.reason, now)
+            return _wait(
+                connection, lease, now + round((outcome.after or 0) * 1000), storable(outcome.reason).decode(), now
+            )
         case Release():
             return _release(connection, lease, now)
         case _:
@@ -326,10 +328,15 @@ def _dump(outcome: Any) -> tuple[int, bytes | None]:
         case Done(result):
             return DONE, None if result == b"null" else result
         case Reject():
-            return DEAD, outcome.reason.encode()
+            return DEAD, storable(outcome.reason)
         case Uncertain(reason):
-            return UNCERTAIN, reason.encode()
+            return UNCERTAIN, storable(reason)
     raise TypeError(f"{outcome!r} does not end a key's life")
+
+
+def storable(text: str) -> bytes:
+    """Words of a person or of an exception: half a character in them must not keep a settle from being written."""
+    return text.encode(errors="replace")
 
 
 def _load(code: int, result: bytes | None) -> Final:
