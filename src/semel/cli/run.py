@@ -116,7 +116,7 @@ def _introduce(settings: Settings, target: str | None, listening: socket.socket)
         named = route.console or route.forward in settings.destinations
         where = "console" if route.console else route.forward if named else shown(route.forward)
         lines.append(f"  {route.name}: {', '.join(route.topics)} → {where}")
-    if any(endpoint.verify is None for endpoint in settings.endpoints):
+    if target is None and any(endpoint.verify is None for endpoint in settings.endpoints):
         path = next(endpoint.path for endpoint in settings.endpoints if endpoint.verify is None)
         lines += ["Try it, twice:", f"  curl -i {url}{path} -d '{SAMPLE}'"]
     print("\n".join(lines), file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ def before_run(handler: Handler, granted: Granted) -> Ending | None:
             f"the downstream may have forgotten the key: {granted.age_ms / 1000:.0f} s after the first try"
         )
     if granted.attempt > handler.max_attempts:
-        return Reject(f"gave up after {handler.max_attempts} attempts: the last one died or lost its lease")
+        return Reject(f"gave up after {_attempts(handler.max_attempts)}: the last one died or lost its lease")
     return None
 
 
@@ -46,6 +46,10 @@ def after_run(
             return Uncertain(reason)
     reason = came_to.reason or "the handler asked for a retry"
     if granted.attempt >= handler.max_attempts:
-        return Reject(f"gave up after {granted.attempt} attempts: {reason}")
+        return Reject(f"gave up after {_attempts(granted.attempt)}: {reason}")
     after_s = came_to.after if isinstance(came_to, Retry) else None
     return Retry(backoff_s(granted.attempt, random) if after_s is None else after_s, reason)
+
+
+def _attempts(count: int) -> str:
+    return f"{count} attempt{'s' if count > 1 else ''}"
