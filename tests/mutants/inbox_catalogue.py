@@ -138,8 +138,8 @@ INBOX_MUTANTS = [
     Mutant(
         "a key that is done is replayed",
         LETTERS,
-        'letter.event is None or rows(connection, SQL["answered_by_another"], k, letter.id, now)',
-        "letter.event is None",
+        'if letter is None or rows(connection, SQL["answered_by_another"], k, letter.id, now):',
+        "if letter is None:",
         f"{INBOX_LAWS}::test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded",
     ),
     Mutant(

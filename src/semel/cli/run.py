@@ -81,7 +81,7 @@ def _settings(
     said = {name: value for name, value in (("host", host), ("port", port), ("workers", workers)) if value is not None}
     if said:
         settings = replace(settings, server=replace(settings.server, **said))
-    if target is None and not settings.routes:
+    if target is None and not settings.routes and settings.endpoints:
         settings = replace(settings, routes=[Route(name="demonstration", topics=["**"], console=True)])
     return settings
 
