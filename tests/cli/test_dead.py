@@ -48,7 +48,7 @@ def test_one_key_is_replayed_without_asking(tmp_path: Path) -> None:
     first, *others = keys(url)
     ended = semel("dead", "replay", first[:12], *REASON, "--by", "anna", "--ledger", url)
     assert ended.code == 0
-    assert "in the inbox; a running service takes them" in ended.out
+    assert "in the inbox, where a running service" in ended.out
     assert keys(url) == others
     assert states(url)["accepted"] == 1
     shown = semel("events", "show", first, "--ledger", url)

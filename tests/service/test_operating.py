@@ -160,6 +160,7 @@ def test_the_numbers_of_all_workers_are_on_every_page(tmp_path: Path) -> None:
     [
         ('[server]\nhost = "0.0.0.0"\n', "token"),
         ('ledger = "memory://"\n', "inbox"),
+        ('ledger = "sqlite:////nowhere/at/all.db"\n', "make the folder"),
         ('[[routes]]\nname = "a"\ntopics = ["x"]\nfowrard = "http://example.com"\n', 'did you mean "forward"'),
         ('[[routes]]\nname = "a"\ntopics = ["x"]\nconsole = true\ntimeout = 60\n', "lease"),
     ],

@@ -147,7 +147,7 @@ def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
     [
         ([], "No errors, 0 warnings."),
         ([Finding("warning", "x"), Finding("warning", "y")], "No errors, 2 warnings."),
-        ([Finding("error", "x", check="reach")], "1 error, 0 warnings."),
+        ([Finding("error", "x", check="reach")], "1 error, 0 warnings; `semel run` starts all the same."),
     ],
 )
 def test_the_conclusion_counts(findings: list[Finding], said: str) -> None:

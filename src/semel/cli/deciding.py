@@ -251,7 +251,7 @@ def _closing(report: Report) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    notes = {"replay": "in the inbox; a running service takes them", "discard": ""}
+    notes = {"replay": "in the inbox, where a running service takes them, or free to be claimed again", "discard": ""}
     table.add_row(PAST[report.what], f"{len(report.decided):,}", notes[report.what] if report.decided else "")
     table.add_row(
         "decided already", f"{len(report.already):,}", "not dead any more; left alone" if report.already else ""

@@ -74,6 +74,10 @@ async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]
     except (SemelError, OSError) as error:
         change = "see that the folder is there and can be written, and that the file is a ledger of this Semel"
         return [], [Finding("error", f"the ledger cannot be used: {error}", change, "store")]
+    missing = next((value for fact, value in facts if fact == "folder" and value.startswith("error: ")), "")
+    if missing:  # the file cannot be opened either, for the same reason
+        change = "make the folder, or write another path in ledger"
+        return facts, [Finding("error", f"{name}: {missing.removeprefix('error: ')}", change, "store")]
     found = [finding for fact, value in facts if (finding := _judged(f"{name}, {fact}", value)) is not None]
     return facts, found or [Finding("ok", f"{name} can be opened and written", check="store")]
 
@@ -160,7 +164,7 @@ def conclusion(report: Report) -> str:
     warned = sum(finding.level == "warning" for finding in report.findings)
     if wrong:
         stops = any(finding.check != "reach" for finding in errors(report.findings))
-        start = ": `semel run` does not start like this" if stops else ""
+        start = ": `semel run` does not start like this" if stops else "; `semel run` starts all the same"
         return f"[bold red]{_count(wrong, 'error')}[/], {_count(warned, 'warning')}{start}."
     return f"No errors, {_count(warned, 'warning')}."
 

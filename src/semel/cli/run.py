@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from semel.app import Semel
     from semel.settings.schema import Settings
 
 SAMPLE = '{"id":"1","type":"interaction.created","data":{"id":"c-1"}}'
@@ -55,6 +56,7 @@ def run(
         process.run(*process.prepare(settings, app, shared), listening, int(parent_fd))
         return
     prepared = process.prepare(settings, app)
+    _refuse_broken_store(prepared[0].app)
     listening = _listen(settings)
     _introduce(settings, target, listening)
     if settings.server.workers == 1:
@@ -84,6 +86,22 @@ def _settings(
     if target is None and not settings.routes and settings.endpoints:
         settings = replace(settings, routes=[Route(name="demonstration", topics=["**"], console=True)])
     return settings
+
+
+def _refuse_broken_store(app: Semel) -> None:
+    """What doctor says of the store: a service that could only answer 503 is better not started."""
+    import asyncio
+
+    from semel.cli.doctor_view import diagnose
+    from semel.settings.checking import refuse
+
+    async def look() -> None:
+        try:
+            refuse((await diagnose(app.ledger))[1])
+        finally:
+            await app.close()
+
+    asyncio.run(look())
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -70,7 +70,8 @@ class CheckedResolver(AbstractResolver):
         why = forbidden(address)
         if why is None or allowed(self._host, address, self._allow):
             return None
-        return f'{address} is {why}, and is not called; if it is meant, write allow = ["{self._host}"] in its [destinations.NAME]'
+        where = f'allow = ["{self._host}"] in its [destinations.NAME]'
+        return f"{address} is {why}, and is not called; if it is meant, write {where}"
 
 
 async def _look_up(host: str, port: int, family: int) -> list[tuple[Any, ...]]:
