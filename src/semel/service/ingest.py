@@ -17,6 +17,7 @@ from semel.app import Message
 from semel.service import answers
 from semel.service.answers import Answer
 from semel.service.doors import Door
+from semel.service.turns import Turns
 from semel.values.errors import LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
 
@@ -71,9 +72,8 @@ class Ingest:
         watch: Watch | None = None,
     ) -> None:
         self.doors = {door.path: door for door in doors}
-        self.in_flight = 0
         self._handling = handling
-        self._max_in_flight = max_in_flight
+        self._turns = Turns(max_in_flight)
         self._read_timeout_s = read_timeout_s
         self._watch = watch
 
@@ -88,18 +88,17 @@ class Ingest:
         await reply(answer, send)
 
     async def _admit(self, door: Door, scope: Scope, receive: Receive) -> Answer:
-        """More at a time would only make everybody wait: the rest is told to come again."""
+        """More at a time would only make everybody wait: who does not get a turn soon is told to come again."""
         if scope["method"] != "POST":
             return answers.NOT_POST
-        if self.in_flight >= self._max_in_flight:
+        if not await self._turns.take():
             if self._watch is not None:
                 self._watch.overloaded(door.path)
             return door.overloaded
-        self.in_flight += 1
         try:
             return await self._answer(door, _joined(scope["headers"]), receive)
         finally:
-            self.in_flight -= 1
+            self._turns.give_back()
 
     async def _answer(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
         body = await self._body(door, headers, receive)
