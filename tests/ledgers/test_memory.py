@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.adapters.ledgers.memory import MemoryLedger
+from semel.ports import Inbox, Letters
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.ledger_laws import LedgerLaws
 
@@ -13,6 +14,12 @@ def memory_harness() -> Harness:
     clock = FakeClock()
     ledger = MemoryLedger(clock)
     return Harness(open=lambda: ledger, clock=clock)
+
+
+def test_it_has_no_inbox_and_no_letters() -> None:
+    """What it forgets with its process must not be answered as accepted."""
+    assert not isinstance(MemoryLedger(), Inbox)
+    assert not isinstance(MemoryLedger(), Letters)
 
 
 class TestMemory(LedgerLaws):

@@ -1,6 +1,8 @@
 """Shipped with Semel, for adapters of your own: contract suites, a model to compare a ledger with, races.
 
 semel.testing.ledger_laws   LedgerLaws and TransactionLaws: a ledger binds them in a few lines
+semel.testing.inbox_laws    InboxLaws: the same for an inbox and its letters
 semel.testing.machine       ledger_machine: random histories, compared with the model step by step
+semel.testing.inbox_machine inbox_machine: the same for an inbox
 semel.testing.harness       what a ledger under test brings along
 """

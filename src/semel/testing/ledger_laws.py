@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from semel.ports import TransactionalLedger
 from semel.testing.harness import Caller
+from semel.testing.laws.catalog import CatalogLaws
 from semel.testing.laws.claiming import ClaimLaws
 from semel.testing.laws.keeping import KeepLaws
 from semel.testing.laws.ordering import OrderLaws
@@ -26,7 +27,7 @@ from semel.testing.laws.transactions import TransactionLaws
 __all__ = ["LedgerLaws", "TransactionLaws"]
 
 
-class LedgerLaws(ClaimLaws, SettleLaws, OrderLaws, KeepLaws, RaceLaws):
+class LedgerLaws(ClaimLaws, SettleLaws, OrderLaws, KeepLaws, RaceLaws, CatalogLaws):
     """All laws that every ledger keeps."""
 
     def test_it_says_what_it_is_and_keeps_the_laws_of_that(self, ledger: Caller) -> None:
