@@ -12,7 +12,7 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 from tests.engine.faults import FaultyLine
 
-from semel import Context, Event, Reject, Retry
+from semel import Context, Event, Reject, Retry, Semel
 from semel.ports import Delivery
 
 
@@ -154,3 +154,23 @@ def test_a_delivery_that_cannot_be_answered_keeps_no_other_waiting(ledger: str, 
             assert len(await app.entries("done")) == 3
 
     run(story())
+
+
+def test_the_log_says_where_a_handler_raised_and_not_what(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with Semel("memory://") as app:
+
+            def deep() -> None:
+                raise ValueError("the customer's number is 4711")
+
+            @app.on("**")
+            async def charge(event: Event, ctx: Context) -> None:
+                deep()
+
+            await app.process({"id": "1", "type": "x", "data": {}})
+
+    asyncio.run(story())
+    (line,) = [record.getMessage() for record in caplog.records if "raised" in record.getMessage()]
+    assert line.startswith("the handler charge raised ValueError ← test_worker.py:")
+    assert "deep" in line
+    assert "4711" not in line

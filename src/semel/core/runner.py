@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
@@ -22,6 +24,7 @@ from semel.values.strict_json import DEPTH_MAX, check_bounds
 
 log = logging.getLogger("semel")
 
+STEPS = 3  # of a traceback that the log shows
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
 
 _encode = msgspec.json.Encoder().encode
@@ -156,7 +159,7 @@ class Runner:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of an extension module is no Exception
-            log.warning("the handler %s raised", act.handler.name, exc_info=error)
+            log.warning("the handler %s raised %s%s", act.handler.name, type(error).__name__, _where(error))
             value = Failed(_sentence(error))
         finally:
             act.task = act.times_out = None
@@ -230,6 +233,12 @@ def _came_to(value: Any) -> Ran:
     except MalformedEvent:
         return Ran(Reject(f"the handler ran, but its result nests deeper than {DEPTH_MAX} levels"))
     return Ran(Done(stored), value)
+
+
+def _where(error: BaseException) -> str:
+    """The last steps to where it was raised. Its words stay in the ledger: they may hold a customer's data."""
+    steps = traceback.extract_tb(error.__traceback__)[1:][-STEPS:]
+    return "".join(f" ← {PurePath(step.filename).name}:{step.lineno} {step.name}" for step in reversed(steps))
 
 
 def _sentence(error: BaseException) -> str:
