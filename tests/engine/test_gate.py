@@ -168,3 +168,22 @@ class Slow:
         verdicts = await self._ledger.claim(claims)
         await self.go.wait()
         return verdicts
+
+
+def test_a_handlers_own_transaction_is_no_evidence_against_the_store() -> None:
+    async def story() -> None:
+        held = True
+        moves: list[State] = []
+        loop = asyncio.get_running_loop()
+        breaker = Breaker(SLOW_IN_A_ROW, 0.2, clock=loop.time, random=lambda: 0.0, moved=moves.append)
+        through = Gate(breaker, PATIENCE_S, lambda: held)
+        store = Store()
+        store.takes_s = (STUCK + 5) * PATIENCE_S
+        for _ in range(SLOW_IN_A_ROW):
+            assert await through.ask(store) == "answer"
+        assert moves == []
+        held = False
+        assert await refused(through.ask(store))
+        assert moves == ["open"]
+
+    asyncio.run(story())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from tests.engine.apps import message, run
 
-from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel
+from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, keys, latest
 from semel.app import Message, to_bytes
 from semel.core.accepting import Acceptor
-from semel.core.pump import LAPSES_MAX, Pump
+from semel.core.pump import LAPSES_MAX, UNKNOWN_MAX_S, Pump
 from semel.ports import Inbox
 from semel.values.inbox import Depth
 from semel.values.outcome import NotNow
@@ -23,7 +25,8 @@ class Scene:
     """An app on a real file, its inbox, and a pump that is run by hand."""
 
     def __init__(self, folder: Path) -> None:
-        self.app = Semel(f"sqlite:///{folder}/semel.db", lease=5)
+        self.file = str(folder / "semel.db")
+        self.app = Semel(f"sqlite:///{self.file}", lease=5)
         assert isinstance(self.app.ledger, Inbox)
         self.inbox: Inbox = self.app.ledger
 
@@ -31,9 +34,15 @@ class Scene:
         accepted = Acceptor(self.inbox, self.app.planner, lambda: None)
         return (await accepted.accept(Message(to_bytes(body)))).status
 
-    def pump(self, concurrency: int = 8) -> Pump:
+    def pump(self, concurrency: int = 8, **options: Any) -> Pump:
         engine = self.app.new_engine(self.app.ledger)
-        return Pump(self.inbox, engine.process, self.app.handlers, concurrency)
+        return Pump(self.inbox, engine.process, self.app.handlers, concurrency, **options)
+
+    async def let_it_be_due(self, lane: str) -> None:
+        """As if the time for which it was put off had passed."""
+        with apsw.Connection(self.file) as connection:
+            connection.execute("update semel_inbox set due = 0 where lane = ?", (lane,))
+        connection.close()
 
     async def depth(self) -> dict[str, Depth]:
         return {depth.lane: depth for depth in await self.inbox.depths() if depth.waiting or depth.taken}
@@ -244,6 +253,12 @@ def test_a_letter_for_a_handler_that_changed_its_topics_is_kept_with_its_reason(
             pump = later.pump()
             await pump.run_once()
             await pump.stop(10)
+            assert await later.app.entries("dead") == []  # another version may still be there, which takes it
+            assert (await later.depth())["h"].waiting == 1
+            await later.let_it_be_due("h")
+            pump = later.pump(now_ms=lambda: time.time_ns() // 1_000_000 + round(UNKNOWN_MAX_S * 1000))
+            await pump.run_once()
+            await pump.stop(10)
             (dead,) = await later.app.entries("dead")
             assert "does not take this event any more" in dead.reason
             assert dead.event is not None
@@ -279,5 +294,70 @@ def test_when_nothing_can_be_decided_the_letter_stays(tmp_path: Path) -> None:
         await pump.run_once()
         await pump.stop(10)
         assert (await scene.depth())["h"].waiting == 1
+
+    story(tmp_path, tell)
+
+
+def test_a_key_that_is_held_is_looked_at_again_soon_and_not_at_the_end_of_its_lease(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        ran: list[int] = []
+
+        @scene.app.on("**", order=latest(subject="data.who", by="createdTime"), lease=30)
+        async def ordered(event: Event, ctx: Context) -> None:
+            ran.append(event.document["createdTime"])
+            await asyncio.sleep(0.05)
+
+        for at in range(5):
+            await scene.accept({**message(f"o{at}", who="ada"), "createdTime": 1_678_886_400_000 + at})
+        pump = scene.pump()
+        running = asyncio.create_task(pump.run())
+        async with asyncio.timeout(20):  # the lease is 30 s
+            await until_empty_by_itself(scene)
+        await pump.stop(10)
+        await running
+        assert ran[-1] == 1_678_886_400_004
+        assert ran == sorted(ran)
+
+    story(tmp_path, tell)
+
+
+def test_what_would_be_another_effect_now_is_not_run_in_its_name(tmp_path: Path) -> None:
+    """SIGKILL after the effect of a `park` handler, then a restart with another key: nobody knows what happened."""
+
+    async def tell(scene: Scene) -> None:
+        ran: list[str] = []
+        scene.app.on("**", name="h", effect="park")(lambda event, ctx: ran.append(event.id))
+        await scene.accept(message("1"))
+        later = Scene(tmp_path)
+        async with later.app:
+            later.app.on("**", name="h", effect="park", key=keys.content)(lambda event, ctx: ran.append(event.id))
+            pump = later.pump()
+            await pump.run_once()
+            await pump.stop(10)
+            (dead,) = await later.app.entries("dead")
+            assert "another key" in dead.reason
+            assert ran == []
+
+    story(tmp_path, tell)
+
+
+def test_a_bug_around_a_letter_is_no_hot_loop_and_does_not_end_the_pump(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("**", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1"))
+        tried = 0
+
+        async def broken(_: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            raise ZeroDivisionError
+
+        pump = Pump(scene.inbox, broken, scene.app.handlers, 8)
+        running = asyncio.create_task(pump.run())
+        await asyncio.sleep(0.5)
+        assert not running.done()
+        assert tried == 1
+        await pump.stop(10)
+        await running
 
     story(tmp_path, tell)

@@ -391,3 +391,25 @@ def test_a_closed_ledger_opens_again_when_asked(path: str) -> None:
         caller.do(claim("a"))
     with Caller(lambda: ledger) as caller:
         assert caller.claim(claim("a")) == Settled(Done())
+
+
+def test_a_reader_that_opens_late_makes_no_file_where_the_ledger_stood(tmp_path: Path) -> None:
+    """It would take the log of the file that comes back, and with it what was answered."""
+
+    async def story() -> None:
+        path = tmp_path / "ledger.db"
+        ledger = SqliteLedger(str(path))
+        (granted,) = await ledger.claim([claim])
+        assert isinstance(granted, Granted)
+        away = tmp_path / "away.db"
+        path.rename(away)
+        for ask in (ledger.counts, ledger.depths):
+            with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+                await ask()
+        assert not path.exists()
+        away.rename(path)
+        assert (await ledger.counts())["leased"] == 1
+        await ledger.close()
+
+    claim = Claim(b"k" * 16, "h", "k", 60_000, 60_000)
+    asyncio.run(story())

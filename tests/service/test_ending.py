@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -146,6 +148,148 @@ def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         workers = running.workers()
         running.kill()
         running.until(lambda: not any(_alive(pid) for pid in workers), "they keep the port", within_s=20)
+
+
+def test_a_signal_for_every_process_of_the_service_is_not_a_second_one(tmp_path: Path) -> None:
+    """As systemd does it: the worker gets the supervisor's signal and another."""
+    with service(tmp_path, SETTINGS, APP, "--workers", "2", env=ENV) as running:
+        running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+        thread, replies = posted(running, event("slow", "g1", seconds=2))
+        workers = running.workers()
+        running.terminate()
+        running.until(lambda: refuses(running), "the first signal did not land")
+        for pid in workers:
+            _tell(pid)
+        assert running.wait() == 0
+        thread.join()
+        assert (replies[0].status, replies[0].json["status"]) == (200, "processed")
+
+
+def test_workers_that_drain_go_on_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with service(tmp_path, SETTINGS, APP, "--workers", "2", env=ENV) as running:
+        running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+        thread, replies = posted(running, event("slow", "p1", seconds=2))
+        workers = running.workers()
+        running.terminate()
+        running.until(lambda: refuses(running), "the signal did not land")
+        running.kill()
+        assert not lines(running, "p1")[1:], "the handler has ended: the kill came too late"
+        thread.join()
+        assert (replies[0].status, replies[0].json["status"]) == (200, "processed")
+        running.until(lambda: not any(_alive(pid) for pid in workers), "they do not end", within_s=20)
+
+
+def test_sigterm_while_workers_start_ends_all_of_them_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "semel", "run", "--port", "0", "--workers", "8"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as supervisor:
+        assert supervisor.stderr is not None
+        assert supervisor.stderr.readline().startswith(b"Semel ")  # it has just begun
+        begun = time.monotonic()
+        supervisor.terminate()
+        assert supervisor.wait(60) == 0
+        assert time.monotonic() - begun < 15  # the drain is 20 s
+
+
+def test_a_worker_that_starts_later_has_the_settings_of_the_others(tmp_path: Path) -> None:
+    with service(tmp_path, SETTINGS, APP, "--workers", "2", env=ENV) as running:
+        for edited in (SETTINGS.replace("/inline", "/other"), "no = TOML ["):
+            running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+            (tmp_path / "semel.toml").write_text(edited)
+            before = set(running.workers())
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            running.until(lambda before=before: not before & set(running.workers()), "they were not replaced")
+            assert running.post("/inline", event("ok", f"{edited[:4]}-1")).status == 200
+            assert running.post("/other", event("ok", f"{edited[:4]}-2")).status == 404
+
+
+FRAGILE = """
+import sys
+from pathlib import Path
+from tests.service.handlers_app import app
+if Path("broken").exists():
+    sys.exit(7)
+"""
+
+
+def test_a_worker_that_cannot_start_is_tried_again_while_the_others_serve(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    with service(tmp_path, SETTINGS, "fragile:app", "--workers", "2", env=ENV) as running:
+        running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+        (tmp_path / "broken").touch()
+        gone, healthy = running.workers()
+        os.kill(gone, 40)  # a signal without a name
+        running.until(lambda: sum("exit code 7" in line for line in running.log) >= 2, "the fault did not land")
+        assert any("signal 40" in line for line in running.log)
+        assert running.post("/inline", event("ok", "h1")).status == 200
+        (tmp_path / "broken").unlink()
+        running.until(lambda: len(lived(running)) == 2, "the worker does not come back")
+        assert healthy in running.workers()
+
+
+def lived(running: Running) -> list[int]:
+    """Workers that have come as far as to listen to signals."""
+    caught = "SigCgt"
+    handlers = {
+        pid: next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(caught))
+        for pid in running.workers()
+        if _alive(pid)
+    }
+    return [pid for pid, line in handlers.items() if int(line.split()[1], 16) & 1 << signal.SIGTERM - 1]
+
+
+HANGING = """
+import asyncio, time
+from pathlib import Path
+from semel import Semel
+
+app = Semel("sqlite:///semel.db", lease=120)
+
+@app.on("thread", timeout=100)
+def thread(event, ctx):
+    Path("begun").touch()
+    time.sleep(60)
+
+@app.on("stubborn", timeout=100)
+async def stubborn(event, ctx):
+    Path("begun").touch()
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            pass
+
+@app.on("blocking", timeout=100)
+async def blocking(event, ctx):
+    Path("begun").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("mode", ["inline", "inbox"])
+@pytest.mark.parametrize("kind", ["thread", "stubborn", "blocking"])
+def test_a_handler_that_does_not_let_go_does_not_hold_the_process(tmp_path: Path, kind: str, mode: str) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    with service(tmp_path, SETTINGS.replace("drain = 4", "drain = 1"), "hanging:app") as running:
+
+        def post() -> None:
+            with suppress(OSError, http.client.HTTPException):
+                running.post(f"/{mode}", event(kind, "h1"))
+
+        thread = threading.Thread(target=post)
+        thread.start()
+        running.until((tmp_path / "begun").exists, "the handler did not begin")
+        begun = time.monotonic()
+        running.terminate()
+        running.wait()
+        assert time.monotonic() - begun < 20  # the drain is 1 s, its handler needs 60
+        thread.join()
+
+
+def _tell(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it had nothing to do and has ended
+        os.kill(pid, signal.SIGTERM)
 
 
 def _alive(pid: int) -> bool:

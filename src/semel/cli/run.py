@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ def run(
     SIGTERM ends it gently: what is under way is finished, the rest stays in the ledger. A second one ends it at once.
     """
     from semel.cli.finding import find_app
+    from semel.settings.loading import source
 
     try:
         from semel.service import process
@@ -48,38 +50,48 @@ def run(
 
         raise ConfigError(f"the service needs {error.name}: pip install 'semel[service]'") from None
 
-    settings = _settings(config, target, host, port, workers)
+    inherited = worker.split(",", 3) if worker is not None else None
+    content = source(config, os.environ) if inherited is None else _handed(int(inherited[2]))
+    settings = _settings(content, config, target, host, port, workers)
     app = find_app(target) if target is not None else None
-    if worker is not None:
-        listening_fd, parent_fd, shared = worker.split(",", 2)
+    if inherited is not None:
+        listening_fd, parent_fd, _, shared = inherited
         listening = socket.socket(fileno=int(listening_fd))
         process.run(*process.prepare(settings, app, shared), listening, int(parent_fd))
-        return
     prepared = process.prepare(settings, app)
     _refuse_broken_store(prepared[0].app)
     listening = _listen(settings)
-    _introduce(settings, target, listening)
     if settings.server.workers == 1:
+        _introduce(settings, target, listening)
         process.run(*prepared, listening)
-        return
+    from semel.service import logs
     from semel.service.supervisor import Supervisor
 
+    server = settings.server
+    logs.configure(server.log, server.log_level)
     arguments = ["run", *_again(target, config, host, port, workers)]
-    raise typer.Exit(Supervisor(settings.server.workers, arguments, listening, settings.server.drain).run())
+    supervisor = Supervisor(server.workers, arguments, content, listening, server.drain)
+    raise typer.Exit(supervisor.run(lambda: _introduce(settings, target, listening)))
+
+
+def _handed(fd: int) -> bytes:
+    """The settings' file as the supervisor read it. Other workers read it too, so its position is left alone."""
+    try:
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
 
 
 def _settings(
-    config: Path | None, target: str | None, host: str | None, port: int | None, workers: int | None
+    content: bytes, config: Path | None, target: str | None, host: str | None, port: int | None, workers: int | None
 ) -> Settings:
     """The file, what the command line says besides, and a demonstration where nobody says what to do."""
-    import os
-
     from msgspec.structs import replace
 
     from semel.settings.loading import load
     from semel.settings.schema import Route
 
-    settings = load(config, os.environ)
+    settings = load(config, os.environ, content)
     said = {name: value for name, value in (("host", host), ("port", port), ("workers", workers)) if value is not None}
     if said:
         settings = replace(settings, server=replace(settings.server, **said))

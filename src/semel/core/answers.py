@@ -8,6 +8,7 @@ from semel.core.act import Act
 from semel.values.claim import Busy, Conflict, Settled, Stale
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain
 
+HELD = "held elsewhere, or not due yet"
 GIVEN_BACK_S = 1.0  # what undid a transaction from outside (a neighbour, another process) is mostly over by then
 
 
@@ -21,7 +22,7 @@ def refusal(act: Act, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
         case Settled(Uncertain(reason)):
             return _say(act, "duplicate", reason=f"uncertain: {reason}")
         case Busy(after_ms):
-            return _say(act, "busy", reason="held elsewhere, or not due yet", after=after_ms / 1000)
+            return _say(act, "busy", reason=HELD, after=after_ms / 1000)
         case Stale():
             return _say(act, "stale", reason="a newer event of the subject was applied")
         case Conflict():

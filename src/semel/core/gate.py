@@ -32,9 +32,11 @@ class Gate:
     A round trip longer than our patience is slow. When several in a row are, or one is stuck or fails, the breaker
     opens and everybody is sent away at once. It closes when a probe is answered within our patience."""
 
-    def __init__(self, breaker: Breaker, patience_s: float) -> None:
+    def __init__(self, breaker: Breaker, patience_s: float, excused: Callable[[], bool] = lambda: False) -> None:
+        """`excused`: the store is held by a handler's own transaction now, which says nothing about the store."""
         self._breaker = breaker
         self._patience_s = patience_s
+        self._excused = excused
 
     async def ask(self, call: Callable[[], Awaitable[T]], too_late: Callable[[T], None] | None = None) -> T:
         """The answer of `call`, if it comes in time. `too_late` is told one that comes afterwards."""
@@ -42,9 +44,7 @@ class Gate:
             raise LedgerUnavailable("The ledger was slow or out of reach a moment ago.")
         asked = asyncio.ensure_future(call())
         try:
-            in_time = await self._in_time(asked, self._patience_s)
-            if not in_time and self._breaker.state == "closed":
-                await self._in_time(asked, (STUCK - 1) * self._patience_s)
+            patiences = await self._wait(asked, STUCK if self._breaker.state == "closed" else 1)
         except asyncio.CancelledError:
             asked.add_done_callback(lambda late: _late(late, too_late))
             raise
@@ -54,15 +54,22 @@ class Gate:
             raise LedgerUnavailable("The ledger is stuck.")
         if isinstance(asked.exception(), LedgerUnavailable):
             self._breaker.trip()
-        elif in_time:
+        elif patiences == 0:
             self._breaker.succeeded()
         else:
             self._breaker.failed()
         return asked.result()
 
-    async def _in_time(self, asked: asyncio.Future[T], within_s: float) -> bool:
-        done, _ = await asyncio.wait((asked,), timeout=within_s)
-        return bool(done)
+    async def _wait(self, asked: asyncio.Future[T], most: int) -> int:
+        """How many patiences it took, at most so many. What is excused is waited for, and not counted."""
+        taken = 0
+        while taken < most:
+            done, _ = await asyncio.wait((asked,), timeout=self._patience_s)
+            if done:
+                break
+            if not self._excused():
+                taken += 1
+        return taken
 
 
 def _late(asked: asyncio.Future[T], too_late: Callable[[T], None] | None) -> None:

@@ -57,17 +57,18 @@ class Heartbeat:
             self._timer = self._loop.call_later(TICK_S, self._tick)
 
     async def _renew_all(self, acts: list[Act], asked_at: float) -> None:
-        for act in acts:
+        held = [(act, act.granted.lease) for act in acts if act.granted is not None]  # others were given back meanwhile
+        for act, _ in held:
             act.renewing = True
         try:
-            kept = await self._renew([act.granted.lease for act in acts if act.granted is not None])
+            kept = await self._renew([lease for _, lease in held])
         except LedgerUnavailable:
-            for act in acts:
+            for act, _ in held:
                 act.renewing = False
                 act.renew_at = self._loop.time() + AGAIN * act.handler.lease_s
             return
-        for act, held in zip(acts, kept, strict=True):
-            if held:
+        for (act, _), is_held in zip(held, kept, strict=True):
+            if is_held:
                 act.holds_since(asked_at)
             elif act in self._acts and not act.lost:
                 act.stop("the lease was taken over", lost=True)

@@ -14,13 +14,15 @@ from semel.values.event import Event
 from semel.values.outcome import Outcome
 from semel.values.reading import Reading
 
+REKEYED = "accepted under another key: its handler's key, name or tenant changed since, and it may have acted"
 CONTROL = "control"  # the shape of a channel's own frames: heartbeats and the like, no events
 
 
 class Arrived(Protocol):
     """What is needed of a delivery; answering it is the business of whoever received it.
 
-    It may also have a `reading`, where the app's own is not right for it, and `only`, the one handler it is for."""
+    It may also have a `reading`, where the app's own is not right for it, `only`, the one handler it is for, and `key`,
+    under which it was accepted: what would be another effect now must not be run in its name."""
 
     @property
     def body(self) -> bytes: ...
@@ -59,6 +61,10 @@ class Planner:
             if not handlers or event.shape == CONTROL:
                 return Outcome("ignored", reason="no handler matches")
             event.document  # noqa: B018 - strictly parsed here, so that nothing malformed is ever claimed
-            return Plan(event, reading, handlers, [handler.claim_for(event) for handler in handlers])
+            claims = [handler.claim_for(event) for handler in handlers]
+            key = getattr(delivery, "key", b"")
+            if key and key != claims[0].digest:
+                return Outcome("conflict", reason=REKEYED)
+            return Plan(event, reading, handlers, claims)
         except MalformedEvent as error:
             return Outcome("malformed", reason=str(error))

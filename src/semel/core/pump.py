@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from random import random
 
+from semel.core.answers import HELD
 from semel.core.batcher import Batcher
 from semel.core.handlers import Handler
 from semel.core.saying import say
@@ -22,22 +25,27 @@ from semel.values.outcome import Outcome
 
 log = logging.getLogger("semel")
 
-LEASE_S = 10.0  # a letter whose taker died is taken again after this; whoever takes that of a slow one is told busy
+LEASE_MIN_S = 10.0  # a letter is in hand for as long as its handler's lease, and at least this
 POLL_S = 0.25  # letters of other processes, and retries that fall due
 LAPSES_MAX = 20  # takers that vanished before any attempt was counted: nobody can read this letter
 LEDGER_DOWN_S = 1.0  # when nothing can be decided, letters wait this long
+HELD_S = 0.5  # whoever holds the key mostly ends long before its lease does
+UNKNOWN_S = 5.0  # another version of the app may know what to do with it …
+UNKNOWN_MAX_S = 600.0  # … but not for ever
+CANCEL_S = 1.0  # for handlers to be cancelled; what refuses that is left behind
 
 
 class Letter:
     """A taken letter as a delivery for one handler."""
 
-    __slots__ = ("body", "only", "reading", "tenant")
+    __slots__ = ("body", "key", "only", "reading", "tenant")
 
     def __init__(self, taken: Taken) -> None:
         self.body = taken.event
         self.tenant = taken.tenant
         self.reading = taken.reading
         self.only = taken.only or taken.lane
+        self.key = taken.key
 
 
 class Pump:
@@ -50,8 +58,10 @@ class Pump:
         handlers: Sequence[Handler],
         concurrency: int,
         resume: Callable[[str], AbstractContextManager[object]] | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`resume` makes the trace of a letter's delivery the current one."""
+        self._now_ms = now_ms
         self._inbox = inbox
         self._process = process
         self._handlers = {handler.name: handler for handler in handlers}
@@ -73,8 +83,9 @@ class Pump:
             self._awake.clear()
             try:
                 taken = await self.run_once()
-            except LedgerUnavailable as error:
-                log.error("the inbox cannot be read: %s", error)
+            except Exception as error:  # whatever it is, events are still being accepted: go on
+                said = str(error) if isinstance(error, LedgerUnavailable) else type(error).__name__
+                log.error("the inbox cannot be handled, trying again: %s", said)
                 await asyncio.sleep(LEDGER_DOWN_S)
                 continue
             if not taken:
@@ -85,13 +96,15 @@ class Pump:
         wanted = self._wanted()
         if not wanted:
             return 0
-        letters = await self._inbox.take(wanted, round(LEASE_S * 1000))
-        for taken in letters:
-            self._in_hand[taken.lane] += 1
-            task = asyncio.create_task(self._handle(taken))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return len(letters)
+        count = 0
+        for lease_s, lanes in wanted.items():
+            for taken in await self._inbox.take(lanes, round(lease_s * 1000)):
+                self._in_hand[taken.lane] += 1
+                task = asyncio.create_task(self._handle(taken))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                count += 1
+        return count
 
     def begin_to_stop(self) -> None:
         """Take no more."""
@@ -105,7 +118,8 @@ class Pump:
             _, late = await asyncio.wait(list(self._tasks), timeout=within_s)
             for task in late:
                 task.cancel()  # the engine gives its lease back
-            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                await asyncio.wait(late, timeout=CANCEL_S)
         told = self._endings.ask([])  # it travels behind the last ending
         told.add_done_callback(_looked_at)
         await asyncio.wait([told])
@@ -116,14 +130,14 @@ class Pump:
 
     # ------------------------------------------------------------------------------------------------ its parts
 
-    def _wanted(self) -> dict[str, int]:
-        """How many letters of each lane could begin now."""
-        wanted: dict[str, int] = {}
+    def _wanted(self) -> dict[float, dict[str, int]]:
+        """How many letters of each lane could begin now, by the time for which they are in hand."""
+        wanted: dict[float, dict[str, int]] = {}
         for lane, handler in self._handlers.items():
             room = getattr(handler.fn, "concurrency", self._concurrency) - self._in_hand[lane]
             ready_in_s = getattr(handler.fn, "ready_in_s", None)
             if room > 0 and (ready_in_s is None or ready_in_s() <= 0):
-                wanted[lane] = room
+                wanted.setdefault(max(LEASE_MIN_S, handler.lease_s), {})[lane] = room
         return wanted
 
     async def _until_awake(self) -> None:
@@ -139,6 +153,9 @@ class Pump:
         try:
             with self._resume(taken.trace):
                 ending = await self._ending_of(taken)
+        except Exception as error:  # a bug: it must not become a hot loop
+            log.error("a letter of %s could not be handled: %s", taken.lane, type(error).__name__)
+            ending = Postponed(taken, round(LEDGER_DOWN_S * 1000), f"could not be handled: {type(error).__name__}")
         finally:
             self._in_hand[taken.lane] -= 1
             self._awake.set()
@@ -156,12 +173,16 @@ class Pump:
             return Postponed(taken, round(LEDGER_DOWN_S * 1000))
         say(outcome)
         match outcome.status:
+            case "busy" if outcome.reason == HELD:
+                return Postponed(taken, round(min(outcome.after or 0.0, HELD_S * (1 + random())) * 1000), HELD)
             case "busy" | "retry":
                 return Postponed(taken, round((outcome.after or 0.0) * 1000), outcome.reason)
             case "malformed" | "conflict":
                 return GivenUp(taken, outcome.reason)
-            case "ignored":  # it was accepted for a handler, which has changed its topics since
-                log.warning("%s does not take an event any more that was accepted for it: given up", taken.lane)
+            case "ignored":  # accepted for a handler of this name, in another version of the app or of its settings
+                log.warning("%s does not take an event that was accepted for it", taken.lane)
+                if self._now_ms() - taken.accepted_ms < UNKNOWN_MAX_S * 1000:
+                    return Postponed(taken, round(UNKNOWN_S * 1000), f"the handler {taken.lane!r} does not take it")
                 return GivenUp(taken, f"the handler {taken.lane!r} does not take this event any more")
             case _:
                 return Finished(taken)

@@ -7,7 +7,6 @@ import contextvars
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ import msgspec
 from semel.core.act import Act, Context
 from semel.core.boundaries import Boundary
 from semel.core.judgement import Failed
+from semel.core.threads import in_thread
 from semel.ports import Ledger, Telemetry, TransactionalLedger
 from semel.values.claim import Settlement
 from semel.values.errors import ConfigError, MalformedEvent, TransactionOver
@@ -67,7 +67,7 @@ class Runner:
         self._at = at
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = asyncio.Semaphore(concurrency)
 
     async def run_all(self, acts: Sequence[Act], run: Callable[[Act], Awaitable[None]]) -> None:
         """Each act by `run`; a lone one in the calling task."""
@@ -156,9 +156,9 @@ class Runner:
             if caller_is_cancelled():
                 raise  # not only this run
             value = Failed(act.stopped or _sentence(error))  # the handler may also have awaited what others cancelled
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # a panic of an extension module is no Exception
+        except BaseException as error:  # a panic of an extension module is no Exception, and neither is sys.exit()
             log.warning("the handler %s raised %s%s", act.handler.name, type(error).__name__, _where(error))
             value = Failed(_sentence(error))
         finally:
@@ -178,9 +178,6 @@ class Runner:
     ) -> Any:
         """A thread cannot be stopped: past its timeout it is still waited for, since what it comes to is the truth as
         long as the lease lasts. It can look at `ctx.lost`. A transaction is not waited for: it can be undone."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="semel-handler")
-        variables = contextvars.copy_context()
         undoable = act.handler.effect == "transaction"
 
         def call() -> Any:
@@ -188,17 +185,22 @@ class Runner:
                 self._start_clock(act)
             return fn(act.event, context)
 
-        job = self._threads.submit(variables.run, call)
-        running = asyncio.wrap_future(job)
-        while True:
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                if act.lost or undoable or running.done() or caller_is_cancelled():
-                    if job.cancel():
-                        act.started = False  # it was still waiting for a thread
-                    running.add_done_callback(_look_away)
-                    raise
+        try:
+            await self._threads.acquire()
+        except asyncio.CancelledError:
+            act.started = False  # it was still waiting for a thread
+            raise
+        try:
+            running = in_thread(call, act.handler.name)
+            while True:
+                try:
+                    return await asyncio.shield(running)
+                except asyncio.CancelledError:
+                    if act.lost or undoable or running.done() or caller_is_cancelled():
+                        running.add_done_callback(_look_away)
+                        raise
+        finally:
+            self._threads.release()  # also for one that is left behind: a thread that hangs must not cost a place
 
 
 def _look_away(abandoned: asyncio.Future[Any]) -> None:

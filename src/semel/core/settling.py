@@ -11,7 +11,7 @@ from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary
 from semel.ports import Telemetry
 from semel.values.claim import Settlement
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import LedgerUnavailable, NotRecorded
 
 AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giving up would repeat the effect
 
@@ -73,6 +73,6 @@ class Settling:
         """Settling is idempotent on its token, so a failed round trip may be repeated."""
         await asyncio.sleep(AGAIN_S)
         if self._loop.time() > min(act.lease_ends for act, _ in group):
-            raise LedgerUnavailable("what was done could not be recorded in time; it will be delivered again")
+            raise NotRecorded("what was done could not be recorded in time; it will be delivered again")
         self._next = [*group, *self._next]
         self._send()

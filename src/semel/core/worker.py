@@ -83,7 +83,8 @@ class Worker:
         if now - self._purged_at >= PURGE_EVERY_S:
             self._purged_at = now
             with suppress(LedgerUnavailable):  # next time, then
-                await self._ledger.purge(PURGE_MAX)
+                if await self._ledger.purge(PURGE_MAX) == PURGE_MAX:
+                    self._purged_at = now - PURGE_EVERY_S  # there is more: after the next batch
 
 
 async def _tell(delivery: Delivery, outcome: Outcome) -> None:

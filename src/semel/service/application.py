@@ -117,7 +117,7 @@ class Service:
     async def _look(self) -> Answer:
         try:
             async with asyncio.timeout(READY_S):
-                await self._app.ledger.renew([])  # takes the write lock, and writes nothing
+                await self._app.ledger.claim([])  # takes the write lock, reads, and writes nothing
         except (LedgerUnavailable, TimeoutError) as error:
             return refused(
                 503, "The ledger cannot be written", str(error) or f"No answer within {READY_S:g} s", READY_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
@@ -12,6 +13,10 @@ from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.ports import Inbox
 from semel.values.errors import LedgerUnavailable
+
+log = logging.getLogger("semel")
+
+MORE_S = 0.05  # between two batches of a purge: others write too
 
 
 class Background:
@@ -34,7 +39,7 @@ class Background:
             inbox = WatchedInbox(ledger, self._app.telemetry)
             self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
             self._tasks.append(asyncio.create_task(self._pump.run()))
-        self._tasks.append(asyncio.create_task(self._forget()))
+        self._tasks.append(asyncio.create_task(self._tidy()))
 
     def wake(self) -> None:
         """A letter has come."""
@@ -54,8 +59,27 @@ class Background:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _forget(self) -> None:
+    async def _tidy(self) -> None:
+        """Forget what is past its retention, as fast as it comes; say what waits for nobody."""
+        pause_s = 0.0
         while True:
-            await asyncio.sleep(PURGE_EVERY_S)
+            await asyncio.sleep(pause_s)
+            pause_s = PURGE_EVERY_S
             with suppress(LedgerUnavailable):  # next time, then
-                await self._app.ledger.purge(PURGE_MAX)
+                if await self._app.ledger.purge(PURGE_MAX) == PURGE_MAX:
+                    pause_s = MORE_S
+                else:
+                    await self._say_orphans()
+
+    async def _say_orphans(self) -> None:
+        ledger = self._app.ledger
+        if not isinstance(ledger, Inbox):
+            return
+        known = {handler.name for handler in self._app.handlers}
+        for depth in await ledger.depths():
+            if depth.lane not in known and depth.waiting:
+                log.error(
+                    "%d events wait for %s, which is no route or handler here: give one that name, or run what has it",
+                    depth.waiting,
+                    depth.lane,
+                )

@@ -1,4 +1,4 @@
-"""One connection of the HTTP server, with the limits that uvicorn leaves open: headers, reading time, idle time.
+"""One connection of the HTTP server, with the limits that uvicorn leaves open: headers, pipelining, time.
 
 Deadlines are numbers that a sweep compares once a second; a timer for each request would cost more than its parsing.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 NEVER = float("inf")
 URL_MAX_BYTES = 8 * 1024
-CHUNK_BYTES = 256 * 1024  # what the loop may hand over at once, part of it already body
+SLICE_BYTES = 16 * 1024  # what the parser is given at once: it keeps what it has no word for yet
+PIPELINE_MAX = 8  # requests behind the one that is being answered; hardly anybody sends even one
 
 
 class Limits(Struct, frozen=True):
@@ -38,20 +40,49 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.deadline = self.loop.time() + self.limits.idle_timeout_s
+        self._write_deadline = NEVER
         self._in_headers = True
-        self._arrived = self._header_bytes = 0
+        self._unsaid = self._header_bytes = 0
         self._too_large = False
         if len(self.connections) > self.limits.connections_max:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._in_headers:
-            self._arrived += len(data)
-            if self._arrived > self.limits.header_max + CHUNK_BYTES:  # one endless header, which nobody is told of yet
-                self._too_large = True
-                self.send_400_response("")
+        self._unset_keepalive_if_required()
+        for at in range(0, len(data), SLICE_BYTES):
+            if not self._parsed(data[at : at + SLICE_BYTES]):
                 return
-        super().data_received(data)
+
+    def _parsed(self, data: bytes) -> bool:
+        """False: it was refused, and the connection is closed."""
+        self._unsaid += len(data)
+        while data:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as offer:
+                data = self._without_the_offer(data[offer.args[0] :])
+            except httptools.HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+                return False
+        if self._unsaid > self.limits.header_max:  # one endless header, trailer or chunk extension
+            self._too_large = True
+            self.send_400_response("")
+        return not self.transport.is_closing()
+
+    def _without_the_offer(self, rest: bytes) -> bytes:
+        """The same request again without `Upgrade`, because the parser left its body unread. Java's client offers h2c
+        with every request, and an offer may be ignored. Not so CONNECT, which is nothing but an upgrade."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self.send_400_response("Invalid HTTP request received.")
+            return b""
+        head = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        return b"\r\n".join(head) + b"\r\n\r\n" + rest
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -61,30 +92,56 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
+        self._unsaid = 0
         self._check(len(self.url) <= URL_MAX_BYTES)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._unsaid = 0
         self._header_bytes += len(name) + len(value)
         self._check(self._header_bytes <= self.limits.header_max)
+        if not self._in_headers:
+            return  # a trailer: what comes behind the body decides nothing
         self._check(len(self.headers) < self.limits.header_count_max)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._unsaid = 0
+        if self.parser.should_upgrade():
+            return
         self._in_headers = False
-        self._arrived = 0
+        if len(self.pipeline) >= PIPELINE_MAX:
+            self.transport.abort()
+            raise TooLarge
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._unsaid = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._unsaid = 0
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self.deadline = NEVER  # the time of the answer is the application's business
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.deadline == NEVER:  # else its body is still on the way
+        if self.deadline == NEVER and self.cycle.response_complete:  # else another one is being read or answered
             self.deadline = self.loop.time() + self.limits.idle_timeout_s
 
+    def pause_writing(self) -> None:
+        """It does not read its answers, and may be doing so for good."""
+        super().pause_writing()
+        self._write_deadline = self.loop.time() + self.limits.idle_timeout_s
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_deadline = NEVER
+
     def close_if_late(self, now: float) -> None:
-        if now > self.deadline and not self.transport.is_closing():
+        """Also where it is closing: that waits until everything is read."""
+        if now > min(self.deadline, self._write_deadline):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:

@@ -12,11 +12,12 @@ from semel.core.gate import Gate, GatedInbox, GatedLedger
 from semel.core.saying import say
 from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.ports import Inbox
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, NotRecorded
 from semel.values.outcome import Outcome
 
 log = logging.getLogger("semel")
 
+NOT_RECORDED_S = 5.0  # its lease is over by then, or the ledger is back
 QUIET = ("done", "duplicate", "stale", "ignored", "malformed")  # a sender's nonsense is the sender's business
 
 
@@ -43,7 +44,10 @@ class Front:
             self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
 
     async def process(self, message: Message) -> Outcome:
-        (outcome,) = await self._engine.process([message])
+        try:
+            (outcome,) = await self._engine.process([message])
+        except NotRecorded as error:  # it ran: a route that fails open must not run it once more
+            return Outcome("busy", reason=str(error), after=NOT_RECORDED_S)
         if outcome.status not in QUIET:
             say(outcome)
         return outcome

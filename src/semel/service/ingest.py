@@ -1,8 +1,9 @@
 """The webhook source: raw ASGI, because a framework would cost more than the whole flow.
 
-    limits → body → verification → (inbox: durable, 200) or (inline: the flow, its outcome decides) → answer
+    limits → body → turn → verification → (inbox: durable, 200) or (inline: the flow, its outcome decides) → answer
 
-Nothing is parsed before it is verified, and nothing is claimed before that.
+Nothing is parsed before it is verified, and nothing is claimed before that. A body is read before its turn comes, or
+whoever sends slowly would take the turns of all others.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
+from msgspec.structs import replace
+
 from semel.app import Message
 from semel.service import answers
 from semel.service.answers import Answer
 from semel.service.doors import Door
-from semel.service.turns import Turns
+from semel.service.turns import Place, Room, Turns
 from semel.values.errors import LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
 
@@ -28,9 +31,11 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 log = logging.getLogger("semel")
 
 MAX_IN_FLIGHT = 256  # deliveries being answered at a time
+ARRIVING_MAX_BYTES = 64 * 1024 * 1024  # of all bodies that wait for their rest or for their turn
 READ_TIMEOUT_S = 10.0  # for a whole body
 LEDGER_DOWN_S = 1.0  # what a sender is asked to wait
 VERIFIER_DOWN_S = 5.0
+NOT_PROVEN = "CloudEvents in binary mode need a scheme that proves headers: header or basic"
 
 
 class Handling(Protocol):
@@ -74,6 +79,7 @@ class Ingest:
         self.doors = {door.path: door for door in doors}
         self._handling = handling
         self._turns = Turns(max_in_flight)
+        self._room = Room(ARRIVING_MAX_BYTES)
         self._read_timeout_s = read_timeout_s
         self._watch = watch
 
@@ -91,19 +97,24 @@ class Ingest:
         """More at a time would only make everybody wait: who does not get a turn soon is told to come again."""
         if scope["method"] != "POST":
             return answers.NOT_POST
-        if not await self._turns.take():
-            if self._watch is not None:
-                self._watch.overloaded(door.path)
-            return door.overloaded
+        headers = _joined(scope["headers"])
+        with self._room.place() as place:
+            body = await self._body(door, headers, receive, place)
+            if isinstance(body, Answer):
+                return body
+            if not await self._turns.take():
+                return self._overloaded(door)
         try:
-            return await self._answer(door, _joined(scope["headers"]), receive)
+            return await self._answer(door, headers, body)
         finally:
             self._turns.give_back()
 
-    async def _answer(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
-        body = await self._body(door, headers, receive)
-        if isinstance(body, Answer):
-            return body
+    def _overloaded(self, door: Door) -> Answer:
+        if self._watch is not None:
+            self._watch.overloaded(door.path)
+        return door.overloaded
+
+    async def _answer(self, door: Door, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
         try:
             if door.verifier is not None and not await door.verifier.verify(headers, body):
                 log.warning("a delivery at %s was not verified", door.path)
@@ -118,7 +129,9 @@ class Ingest:
             if inner is None:
                 return answers.told(Outcome("ignored", reason="no event, but a word of its transport"))
             body = inner
-        message = Message(body, door.tenant, door.reading, _texts(headers))
+        described = b"ce-specversion" in headers  # headers are part of an event only for CloudEvents in binary mode
+        proven = door.verifier is None or door.verifier.covers_headers
+        message = Message(body, door.tenant, door.reading, _texts(headers) if described and proven else None)
         try:
             if door.mode == "inbox":
                 outcome = await self._handling.accept(message)
@@ -129,9 +142,11 @@ class Ingest:
             if ran is None:
                 return answers.ledger_down(str(error), LEDGER_DOWN_S)
             outcome = ran
+        if described and not proven and outcome.status == "malformed":
+            outcome = replace(outcome, reason=f"{outcome.reason}; {NOT_PROVEN}")
         return answers.answer(outcome, door.busy_status)
 
-    async def _body(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | Answer:
+    async def _body(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive, place: Place) -> bytes | Answer:
         """The whole body, or why it is not read. It is never decoded: a small body cannot become a large one."""
         if headers.get(b"content-encoding", b"identity") != b"identity":
             return answers.ENCODED
@@ -145,20 +160,25 @@ class Ingest:
             body: bytes = event.get("body", b"")
             return body if len(body) <= door.body_max else answers.too_large(door.body_max)
         try:
-            async with asyncio.timeout(self._read_timeout_s):
-                return await _rest(event, receive, door.body_max)
+            async with asyncio.timeout(self._read_timeout_s) as patience:
+                place.arriving(patience)
+                return await _rest(event, receive, door.body_max, place)
         except TimeoutError:
-            return answers.TOO_SLOW
+            return self._overloaded(door) if place.given_up else answers.TOO_SLOW
+        finally:
+            place.arrived()
 
 
-async def _rest(event: MutableMapping[str, Any], receive: Receive, most: int) -> bytes | Answer:
+async def _rest(event: MutableMapping[str, Any], receive: Receive, most: int, place: Place) -> bytes | Answer:
     body = bytearray()
     while True:
         if event["type"] == "http.disconnect":
             return answers.GONE
-        body += event.get("body", b"")
+        piece: bytes = event.get("body", b"")
+        body += piece
         if len(body) > most:
             return answers.too_large(most)
+        place.grow(len(piece))
         if not event.get("more_body", False):
             return bytes(body)
         event = await receive()
@@ -174,10 +194,7 @@ def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
     return headers
 
 
-def _texts(headers: Mapping[bytes, bytes]) -> Mapping[str, str] | None:
-    """Headers are part of an event only for CloudEvents in binary mode."""
-    if b"ce-specversion" not in headers:
-        return None
+def _texts(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
 
 

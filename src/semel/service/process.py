@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import random
 import signal
 import socket
+import sys
 import threading
 import time
+from contextlib import suppress
+from typing import NoReturn
 
 from semel.app import Semel
 from semel.core.breaker import Breaker, State
@@ -45,16 +49,23 @@ def prepare(settings: Settings, app: Semel | None, shared: str | None = None) ->
     return built, metrics
 
 
-def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int | None = None) -> None:
-    """Serve until told to end. `parent_fd` is closed by the supervisor's end, and then this process ends too."""
+def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int | None = None) -> NoReturn:
+    """Serve until told to end, and end the process. `parent_fd` is closed by the supervisor's end, and ends us too."""
     server = built.settings.server
     logs.configure(server.log, server.log_level)
     tracing.configure_from_environment()
     service = assemble(built, metrics)
     if parent_fd is not None:
         _end_with_parent(parent_fd)
-    serve(service, server, listening)
-    tracing.finish()
+    code = 0
+    try:
+        serve(service, server, listening, supervised=parent_fd is not None)
+    except SystemExit as end:  # of uvicorn, when the service cannot begin
+        code = end.code if isinstance(end.code, int) else 1
+    except Exception:
+        log.exception("the server failed")
+        code = 1
+    _leave(code)
 
 
 def assemble(built: Built, metrics: Metrics) -> Service:
@@ -77,7 +88,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         random=random.random,
         moved=ledger_moved,
     )
-    gate = Gate(breaker, settings.server.ledger_patience)
+    gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
     keyring = Keyring(settings.tokens)
     taking = doors(settings)
 
@@ -138,6 +149,16 @@ class _Numbers:
             depths = None
         page, kind = self._metrics.exposition(depths)
         return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))], page)
+
+
+def _leave(code: int) -> NoReturn:
+    """End, without waiting for threads: a handler that hangs in one had its time, and its letter is given back."""
+    tracing.finish()
+    atexit._run_exitfuncs()  # what libraries want to send or write at the end: os._exit leaves it out
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _end_with_parent(fd: int) -> None:

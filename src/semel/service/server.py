@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -18,18 +20,35 @@ from semel.service.application import Service
 from semel.service.connection import Limits, connection_class, sweep
 from semel.settings.schema import Server as ServerSettings
 
+log = logging.getLogger("semel")
+
 BACKLOG = 2_048
 SWEEP_TICKS = 10  # of 0.1 s
+LATE_S = 5.0  # beyond the drain: then the process ends, whatever somebody still does in it
+SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
 SWITCH_S = 0.0005  # the ledger's thread and the event loop take turns: the default of 5 ms lets one wait for the other
 
 
 class Server(uvicorn.Server):
-    """Stops accepting on the first SIGTERM or SIGINT and lets what is under way end; the second ends at once."""
+    """Stops accepting on the first SIGTERM or SIGINT and lets what is under way end; the second ends at once.
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    Under a supervisor it is the one that knows a second signal: what arrives here may be the same one twice, from it
+    and from whoever tells all processes of a service."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, *, supervised: bool) -> None:
         super().__init__(config)
         self._service = service
+        self._drain_s = drain_s
+        self._supervised = supervised
+        self._told = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Unlike `asyncio.run`, it does not wait afterwards for tasks and threads: the drain was their time."""
+        threading.Thread(target=self._end_in_time, daemon=True, name="semel-deadline").start()
+        factory = self.config.get_loop_factory()
+        loop = factory() if factory is not None else asyncio.new_event_loop()
+        loop.run_until_complete(self.serve(sockets))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,19 +68,32 @@ class Server(uvicorn.Server):
         try:
             yield  # after a drain the process ends with 0: it did as it was told
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if not self._supervised:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
+            if self._supervised:
+                return
             os._exit(128 + sig)  # as a crash: nothing that was answered is lost by it
         self.should_exit = True
+        self._told.set()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.begin_to_drain)
 
+    def _end_in_time(self) -> None:
+        """A handler that blocks the event loop, or does not let itself be cancelled, has a deadline all the same."""
+        self._told.wait()
+        time.sleep(self._drain_s + LATE_S)
+        said = threading.Thread(target=log.error, args=("the drain did not end in time: ending as it is",), daemon=True)
+        said.start()
+        said.join(SAY_S)
+        os._exit(1)
 
-def serve(service: Service, settings: ServerSettings, listening: socket.socket) -> None:
-    """Serve until a signal says to end."""
+
+def serve(service: Service, settings: ServerSettings, listening: socket.socket, *, supervised: bool = False) -> None:
+    """Serve until a signal says to end. Tasks and threads may be left: the process must end now, and not wait."""
     _allow_many_files()
     sys.setswitchinterval(SWITCH_S)
     limits = Limits(
@@ -86,7 +118,7 @@ def serve(service: Service, settings: ServerSettings, listening: socket.socket) 
         timeout_keep_alive=3600,  # our sweep closes idle connections
         timeout_graceful_shutdown=max(1, round(settings.drain)),
     )
-    Server(config, service).run(sockets=[listening])
+    Server(config, service, settings.drain, supervised=supervised).run(sockets=[listening])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -17,10 +17,10 @@ from types import FrameType
 log = logging.getLogger("semel")
 
 LOOK_S = 0.05
-GRACE_S = 5.0  # beyond the drain's own deadline
+GRACE_S = 8.0  # beyond the drain: more than the time after which a worker ends itself (server.LATE_S)
 SOON_S = 5.0  # a worker that dies within this time was not able to work
 BACKOFF_MAX_S = 5.0
-GIVE_UP_AFTER = 10  # workers in a row that died soon
+GIVE_UP_AFTER = 10  # deaths in a row that came soon, in every place
 
 
 class Worker:
@@ -28,85 +28,109 @@ class Worker:
 
     def __init__(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         self._start = start
-        self.died_soon = 0
-        self.start_at = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
+        self._start_at = 0.0
         self._started = 0.0
+        self._died_soon = 0
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def look(self, now: float) -> int | None:
-        """Start it if it is time; the exit code if it has just ended."""
+    @property
+    def is_hopeless(self) -> bool:
+        return self.process is None and self._died_soon >= GIVE_UP_AFTER
+
+    def look(self, now: float) -> str | None:
+        """Start it if it is time. What became of it, if it has just ended or cannot be started."""
         if self.process is None:
-            if now >= self.start_at:
-                self.process, self._started = self._start(), now
-            return None
+            return self._try_to_start(now) if now >= self._start_at else None
         code = self.process.poll()
-        if code is not None:
-            self.process = None
-            self.died_soon = self.died_soon + 1 if now - self._started < SOON_S else 0
-            self.start_at = now + min(BACKOFF_MAX_S, 0.1 * 2**self.died_soon) if self.died_soon else now
-        return code
+        if code is None:
+            return None
+        pid, self.process = self.process.pid, None
+        self._wait(now, soon=now - self._started < SOON_S)
+        return f"worker {pid} ended with {_words(code)}"
+
+    def _try_to_start(self, now: float) -> str | None:
+        try:
+            self.process, self._started = self._start(), now
+        except OSError as error:  # no memory, no processes, no files left: the others work, and it may pass
+            self._wait(now, soon=True)
+            return f"a worker cannot be started: {error.strerror or error}"
+        return None
+
+    def _wait(self, now: float, *, soon: bool) -> None:
+        """Before the next start, if the last one came to nothing."""
+        self._died_soon = min(self._died_soon + 1, GIVE_UP_AFTER) if soon else 0
+        self._start_at = now + min(BACKOFF_MAX_S, 0.1 * 2**self._died_soon) if soon else now
 
 
 class Supervisor:
     """Owns the workers until a signal says to end."""
 
-    def __init__(self, count: int, arguments: Sequence[str], listening: socket.socket, drain_s: float) -> None:
-        """`arguments` is the command line of a worker, to which the socket and the pipe are added."""
+    def __init__(
+        self, count: int, arguments: Sequence[str], settings: bytes, listening: socket.socket, drain_s: float
+    ) -> None:
+        """`arguments` is the command line of a worker, to which what it inherits is added. `settings` is the text of
+        the file as we read it: a worker that starts later must not read another."""
         self._arguments = arguments
         self._listening = listening
         self._drain_s = drain_s
         self._alive, self._held = os.pipe()  # workers see its end when we are gone
-        os.set_inheritable(self._alive, True)
+        self._settings = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as we live
+        self._settings.write(settings)
+        self._settings.flush()
         self._shared = tempfile.mkdtemp(prefix="semel-metrics-")
         self._workers = [Worker(self._start_one) for _ in range(count)]
-        self._stop_at: float | None = None
+        self._told_to_end = False
 
-    def run(self) -> int:
-        """Until all have ended. The exit code is 0 when that was asked for."""
+    def run(self, greet: Callable[[], None]) -> int:
+        """Until all have ended. The exit code is 0 when that was asked for. `greet`s when a signal does no harm."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
-            while self._stop_at is None:
-                if not self._look():
+            greet()
+            while not self._told_to_end:
+                self._look()
+                if all(worker.is_hopeless for worker in self._workers):
+                    log.error("no worker can live: each place was tried %d times in a row. Giving up", GIVE_UP_AFTER)
                     return 1
                 time.sleep(LOOK_S)
-            return self._wait_for_end()
+            return self._end()
         finally:
             self._kill()
             shutil.rmtree(self._shared, ignore_errors=True)
 
-    def _look(self) -> bool:
-        """One round. False: they die as fast as they are started."""
-        now = time.monotonic()
+    def _look(self) -> None:
         for worker in self._workers:
-            pid = worker.process.pid if worker.process else 0
-            code = worker.look(now)
-            if code is not None and self._stop_at is None:
-                log.error("worker %d ended with %s, starting another", pid, _words(code))
-        return all(worker.died_soon < GIVE_UP_AFTER for worker in self._workers)
+            if self._told_to_end:
+                return
+            news = worker.look(time.monotonic())
+            if news is not None:
+                log.error("%s; starting another", news)
 
     def _start_one(self) -> subprocess.Popen[bytes]:
-        listening = self._listening.fileno()
+        inherited = self._listening.fileno(), self._alive, self._settings.fileno()
+        said = ",".join(map(str, (*inherited, self._shared)))
         return subprocess.Popen(
-            [sys.executable, "-m", "semel", *self._arguments, "--worker", f"{listening},{self._alive},{self._shared}"],
-            pass_fds=(listening, self._alive),
+            [sys.executable, "-m", "semel", *self._arguments, "--worker", said],
+            pass_fds=inherited,
             start_new_session=True,  # Ctrl-C reaches the supervisor, which tells them in its own way
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop_at is not None:
+        """Only takes note: it may have come in the middle of a start, and that worker must be told too."""
+        if self._told_to_end:
             self._kill()
             os._exit(128 + number)
-        self._stop_at = time.monotonic() + self._drain_s + GRACE_S
-        for worker in self._workers:
-            if worker.process is not None:
-                worker.process.terminate()
+        self._told_to_end = True
 
-    def _wait_for_end(self) -> int:
-        assert self._stop_at is not None
+    def _end(self) -> int:
+        """Workers drain; one that has not come as far as that just ends."""
         self._listening.close()
-        while time.monotonic() < self._stop_at:
-            if all(worker.process is None or worker.process.poll() is not None for worker in self._workers):
+        running = [worker.process for worker in self._workers if worker.process is not None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + self._drain_s + GRACE_S
+        while time.monotonic() < deadline:
+            if all(process.poll() is not None for process in running):
                 return 0
             time.sleep(LOOK_S)
         log.error("workers did not end in time and are killed")
@@ -119,4 +143,9 @@ class Supervisor:
 
 
 def _words(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-code}"

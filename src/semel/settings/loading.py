@@ -23,14 +23,21 @@ FILE_MAX_BYTES = 1024 * 1024  # thousands of routes; more is a wrong file
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
+def source(path: Path | None, environ: Mapping[str, str]) -> bytes:
+    """The bytes that `load` would read, for those who load them more than once; none where there is no file."""
+    file = _file(path, environ)
+    return _read(file) if file is not None else b""
+
+
+def load(path: Path | None, environ: Mapping[str, str], content: bytes | None = None) -> Settings:
     """The settings of a file, with `SEMEL_…` variables over them and secrets read.
 
     Without a path: the file that SEMEL_CONFIG names, else semel.toml in the working directory, else the defaults.
+    `content` is what the file had when `source` read it: then its name and its folder matter, and no longer itself.
     Raises SettingsError with everything that is wrong.
     """
     file = _file(path, environ)
-    text = _read(file) if file is not None else ""
+    text = _text(file, source(path, environ) if content is None else content)
     document = _parse(text, str(file))
     origins, problems = override(document, environ)
     shaped = shape(document, reader(environ, file.parent if file is not None else Path()))
@@ -50,7 +57,7 @@ def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return Path(FILE) if os.path.lexists(FILE) else None  # a link that leads nowhere is a mistake, not the defaults
 
 
-def _read(file: Path) -> str:
+def _read(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             content = opened.read(FILE_MAX_BYTES + 1)
@@ -62,10 +69,14 @@ def _read(file: Path) -> str:
         _refuse(file, f"it cannot be read: {getattr(error, 'strerror', None) or error}")
     if len(content) > FILE_MAX_BYTES:
         _refuse(file, f"it has more than {FILE_MAX_BYTES:,} bytes: is it the right file?")
+    return content
+
+
+def _text(file: Path | None, content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError as error:
-        _refuse(file, "this is not UTF-8: save it as UTF-8", content[: error.start].count(b"\n") + 1)
+        _refuse(file or Path(FILE), "this is not UTF-8: save it as UTF-8", content[: error.start].count(b"\n") + 1)
 
 
 def _parse(text: str, file: str) -> dict[str, Any]:

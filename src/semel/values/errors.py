@@ -5,6 +5,7 @@ SemelError
 ├── MalformedEvent     a body that is no event we can act on; says what is wrong and where
 │   └── NoKey          an event without the identity its handler asks for
 ├── LedgerUnavailable  the store could not be read or written: nothing was decided, nothing was run
+│   └── NotRecorded    the handler ran, and what it came to could not be written in time
 ├── TransactionOver    a handler used ctx.tx after its transaction ended
 └── VerifierUnavailable  nobody can tell now whether a delivery is genuine: have it sent again
 """
@@ -30,6 +31,10 @@ class NoKey(MalformedEvent):
 
 class LedgerUnavailable(SemelError):
     """The store could not be read or written, so nothing may be done: deliver again later."""
+
+
+class NotRecorded(LedgerUnavailable):
+    """The handler ran, and what it came to could not be written in time: deliver again later, it is decided then."""
 
 
 class TransactionOver(SemelError):

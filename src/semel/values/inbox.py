@@ -44,8 +44,9 @@ class Taken(Struct, frozen=True):
     reading: Reading
     only: str  # the one handler that it is for: set for a replay
     trace: str
-    lapses: int  # how often a taker before this one vanished
+    lapses: int  # how many takers in a row vanished before this one
     accepted_ms: int
+    key: bytes = b""  # what it was accepted under
 
 
 class Finished(Struct, frozen=True):

@@ -21,6 +21,8 @@ _BASIC = re.compile(rb"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]+={0,2})")
 class StaticHeader:
     """`X-Api-Key: <secret>`, or the same in a header of another name."""
 
+    covers_headers = True  # whoever knows it wrote the whole request
+
     def __init__(self, secrets: Sequence[bytes], name: bytes = API_KEY_HEADER) -> None:
         self._digests = [sha256(secret).digest() for secret in secrets]
         self._name = name
@@ -31,6 +33,8 @@ class StaticHeader:
 
 class Basic:
     """`Authorization: Basic <base64 of username:secret>`, both in UTF-8."""
+
+    covers_headers = True  # whoever knows it wrote the whole request
 
     def __init__(self, secrets: Sequence[bytes], username: bytes) -> None:
         self._digests = [sha256(b64encode(username + b":" + secret)).digest() for secret in secrets]

@@ -23,6 +23,8 @@ _HEX_ALONE = re.compile(rb"(?:sha256=)?([0-9A-Fa-f]{64})")
 class Genesys:
     """`X-Hub-Signature-256: sha256=<base64>`."""
 
+    covers_headers = False
+
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._secrets = tuple(secrets)
 
@@ -37,6 +39,8 @@ class Genesys:
 class HmacHex:
     """`X-Hub-Signature-256: sha256=<hex>`. In a header of another name the prefix may be missing: senders with
     headers of their own often leave it out."""
+
+    covers_headers = False
 
     def __init__(self, secrets: Sequence[bytes], name: bytes = SIGNATURE_HEADER) -> None:
         self._secrets = tuple(secrets)

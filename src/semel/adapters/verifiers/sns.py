@@ -25,6 +25,8 @@ _FILE = re.compile(r"[A-Za-z0-9_-]{1,100}\.pem")
 class Sns:
     """Messages of these topics, signed by the SNS of their region."""
 
+    covers_headers = False
+
     def __init__(self, topics: Sequence[str], fetch: Fetch, now: Callable[[], float]) -> None:
         self._homes: dict[str, str] = {}
         for topic in topics:

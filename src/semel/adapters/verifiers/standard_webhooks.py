@@ -22,6 +22,8 @@ _SIGNATURE = re.compile(rb"v1,([A-Za-z0-9+/]{43}=)")
 class StandardWebhooks:
     """`webhook-id`, `webhook-timestamp`, and `webhook-signature: v1,<base64> v1,<base64> …`."""
 
+    covers_headers = False  # but for its own
+
     def __init__(self, secrets: Sequence[bytes], now: Callable[[], float]) -> None:
         self._keys = [_key(secret, number) for number, secret in enumerate(secrets, 1)]
         self._now = now

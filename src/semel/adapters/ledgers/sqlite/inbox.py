@@ -202,8 +202,8 @@ def take(connection: apsw.Connection, wanted: Mapping[str, int], lease_ms: int, 
     ((last,),) = rows(connection, SQL["last_token"])
     connection.execute(SQL["set_last_token"], (last + len(due),))
     taken = [
-        Taken(id, token, lane, event, tenant, load(reading), only, trace or "", lapses, accepted)
-        for token, (id, _, lane, tenant, only, lapses, accepted, event, reading, trace) in enumerate(due, last + 1)
+        Taken(id, token, lane, event, tenant, load(reading), only, trace or "", lapses, accepted, k)
+        for token, (id, _, lane, tenant, only, lapses, accepted, event, reading, trace, k) in enumerate(due, last + 1)
     ]
     insert_many(connection, SQL["take"], [(one.id, one.token, now + lease_ms) for one in taken])
     return taken

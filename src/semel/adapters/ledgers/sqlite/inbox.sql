@@ -19,7 +19,8 @@ insert into semel_inbox_key values {rows}
 
 -- name: due
 -- In the order of the index: the longest due first, and of what fell due together the first accepted.
-select i.id, i.due, i.lane, i.tenant, i.only_handler, i.lapses + (i.state = 2), i.accepted, e.event, e.reading, e.trace
+select i.id, i.due, i.lane, i.tenant, i.only_handler, i.lapses + (i.state = 2), i.accepted, e.event, e.reading, e.trace,
+       i.k
 from semel_inbox i join semel_inbox_event e on e.id = i.id
 where i.lane = ? and i.due <= ? order by i.due, i.state, i.accepted, i.id limit ?
 
@@ -49,7 +50,7 @@ delete from semel_inbox_key where k in ({keys}) and +id in ({others})
 delete from semel_inbox_key where k = ? and id = ?
 
 -- name: postpone
-update semel_inbox set state = 1, due = v.column3, reason = v.column4
+update semel_inbox set state = 1, due = v.column3, reason = v.column4, lapses = 0   -- somebody lived to say so
 from (values {rows}) v where id = v.column1 and token = v.column2 and state = 2
 returning id, token
 

@@ -50,8 +50,8 @@ class SqliteLedger:
         self._synchronous = synchronous
         self._clock = clock
         self._none_due = False  # the last take found nothing
-        place = Place(path, self._open)
-        self._writer = Writer(place.connect, place.check, observe)
+        self._place = Place(path)
+        self._writer = Writer(lambda: self._place.connect(self._open), self._place.check, observe)
         self._catalog = self._reader()
         self._lookout = self._reader()
 
@@ -60,6 +60,11 @@ class SqliteLedger:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return await self._writer.submit(lambda connection: store.settle(connection, settlements, self._now()))
+
+    @property
+    def held_by_handler(self) -> bool:
+        """A handler's own transaction has the write lock now: whoever waits, waits for it and not for a slow store."""
+        return self._writer.in_session
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._writer.submit(lambda connection: store.renew(connection, leases, self._now()))
@@ -178,8 +183,7 @@ class SqliteLedger:
     # ------------------------------------------------------------------------------------------------- its parts
 
     def _reader(self) -> Writer:
-        place = Place(self._path, self._open_reader)
-        return Writer(place.connect, place.check, begin=READING)
+        return Writer(lambda: self._place.connect(self._open_reader), self._place.check, begin=READING)
 
     def _open(self) -> apsw.Connection:
         connection = open_database(self._path, self._synchronous)
@@ -199,6 +203,7 @@ class SqliteLedger:
     def _close(self) -> None:
         for thread in (self._lookout, self._catalog, self._writer):
             thread.close()
+        self._place.leave()
 
     def _told_by(self, connection: apsw.Connection) -> int:
         """The time, for whoever only reads: the store may not have been written to since the machine was started."""

@@ -65,21 +65,29 @@ def open_reader(path: str, synchronous: str) -> apsw.Connection:
 
 
 class Place:
-    """One connection to a path. It notices when another file stands there: what is written into a file that others
-    cannot see is lost, and duplicates would run again elsewhere."""
+    """Where the file stands. All connections of a ledger share it, and notice when another file stands there: what is
+    written into a file that others cannot see is lost, and duplicates would run again elsewhere. A connection that
+    opens late must not even make one: it would take the log of the file that comes back."""
 
-    def __init__(self, path: str, open: Callable[[], apsw.Connection]) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._open = open
         self._file: tuple[int, int] | None = None  # device and inode of the open file
+        self._left = True  # nobody has it open, as far as we know
 
-    def connect(self) -> apsw.Connection:
+    def connect(self, open: Callable[[], apsw.Connection]) -> apsw.Connection:
+        if not self._left:
+            self.check()
         try:
-            connection = self._open()
+            connection = open()
         except apsw.Error as error:
             raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {error}") from error
-        self._file = file_identity(self._path)
+        if self._left:
+            self._file, self._left = file_identity(self._path), False
         return connection
+
+    def leave(self) -> None:
+        """The ledger was closed: whoever opens next may find another file."""
+        self._left = True
 
     def check(self) -> None:
         if file_identity(self._path) != self._file:
@@ -200,6 +208,7 @@ def open_clock(connection: apsw.Connection) -> Clock:
             connection.execute("update semel_inbox set due = 0 where state = 2")
             # Accepted in the future: the clock went back between the boots, and must not hold up what waits.
             connection.execute("update semel_inbox set due = ?1 where state = 1 and accepted > ?1", (now,))
+            connection.execute("update semel_lease set until = ?1 where state = 2 and first > ?1", (now,))
             clock = known_clock(connection)
     assert clock is not None
     return clock

@@ -145,6 +145,10 @@ class Writer:
         self._thread: _Thread | None = None
         self._changing = threading.Lock()
 
+    @property
+    def in_session(self) -> bool:
+        return self._thread is not None and self._thread.in_session
+
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         job = Job(work)
         self._put(job)
@@ -193,7 +197,7 @@ class _Thread(threading.Thread):
         self._observe = observe
         self._begin_sql = begin
         self._connection: apsw.Connection | None = None
-        self._in_session = False  # while a handler has the connection, a COMMIT is refused
+        self.in_session = False  # while a handler has the connection, a COMMIT is refused
         self._rolled_back = False
 
     def run(self) -> None:
@@ -241,7 +245,7 @@ class _Thread(threading.Thread):
     def _begin(self) -> apsw.Connection:
         if self._connection is None:
             self._connection = self._connect()
-            self._connection.set_commit_hook(lambda: self._in_session)
+            self._connection.set_commit_hook(lambda: self.in_session)
             self._connection.set_rollback_hook(self._note_rollback)
         self._check()
         self._connection.execute(self._begin_sql)
@@ -257,11 +261,11 @@ class _Thread(threading.Thread):
             for job in group:
                 if taken and isinstance(job, Session) and time.monotonic() - begun > SESSIONS_S:
                     break
-                self._in_session, self._rolled_back = isinstance(job, Session), False
+                self.in_session, self._rolled_back = isinstance(job, Session), False
                 try:
                     job.run(connection)
                 finally:
-                    self._in_session = False
+                    self.in_session = False
                 if self._rolled_back:  # also the work of the others in this group is gone
                     raise TransactionOver(ENDED_ITSELF)
                 taken += 1

@@ -1,0 +1,89 @@
+"""One place for a worker, with real processes; what a whole service does is in test_ending."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from semel.service.supervisor import GIVE_UP_AFTER, SOON_S, Worker
+from semel.settings.loading import load, source
+
+FOR_EVER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def ended(worker: Worker, now: float) -> str | None:
+    assert worker.process is not None
+    worker.process.wait(30)
+    return worker.look(now)
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
+    missing = [True]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["/nowhere/python"] if missing else FOR_EVER)
+
+    worker = Worker(start)
+    news = worker.look(100.0)
+    assert news is not None
+    assert "cannot be started" in news
+    assert worker.look(100.0) is None  # not yet
+    missing.clear()
+    assert worker.look(110.0) is None
+    assert worker.process is not None
+    worker.process.kill()
+    assert ended(worker, 110.0 + SOON_S) is not None
+
+
+def test_the_end_by_a_signal_without_a_name_is_told_by_its_number() -> None:
+    worker = Worker(lambda: subprocess.Popen(FOR_EVER))
+    worker.look(0.0)
+    assert worker.process is not None
+    os.kill(worker.process.pid, 40)
+    assert str(ended(worker, 1.0)).endswith("ended with signal 40")
+
+
+def test_a_place_is_hopeless_after_deaths_in_a_row_and_not_while_its_worker_runs() -> None:
+    worker = Worker(lambda: subprocess.Popen(FOR_EVER))
+    now = 0.0
+    for _ in range(GIVE_UP_AFTER):
+        assert not worker.is_hopeless
+        worker.look(now)
+        assert worker.process is not None
+        worker.process.kill()
+        ended(worker, now)
+        now += 2 * SOON_S
+    assert worker.is_hopeless
+    worker.look(now)
+    assert not worker.is_hopeless
+    assert worker.process is not None
+    worker.process.kill()
+    ended(worker, now + SOON_S)  # it had worked
+    assert not worker.is_hopeless
+
+
+GIVING_UP = """
+from semel.service import supervisor
+from semel.service.server import listen
+supervisor.GIVE_UP_AFTER = 2
+made = supervisor.Supervisor(2, ["--version"], b"", listen("127.0.0.1", 0), 1.0)
+raise SystemExit(40 + made.run(lambda: None))
+"""
+
+
+def test_a_supervisor_none_of_whose_workers_can_live_gives_up() -> None:
+    run = subprocess.run([sys.executable, "-c", GIVING_UP], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 41
+    assert "Giving up" in run.stderr
+
+
+def test_settings_that_were_handed_over_find_their_secrets_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "semel.toml"
+    path.write_text('tenant = "acme"\n[[endpoints]]\npath = "/in"\nverify = {scheme = "token", secret = "file:s"}\n')
+    (tmp_path / "s").write_text("a secret of some length, for this test")
+    content = source(path, {})
+    before = load(path, {})
+    path.unlink()
+    assert load(path, {}, content) == before
