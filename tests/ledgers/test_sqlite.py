@@ -399,7 +399,7 @@ def test_a_reader_that_opens_late_makes_no_file_where_the_ledger_stood(tmp_path:
     async def story() -> None:
         path = tmp_path / "ledger.db"
         ledger = SqliteLedger(str(path))
-        (granted,) = await ledger.claim([claim])
+        (granted,) = await ledger.claim([mine])
         assert isinstance(granted, Granted)
         away = tmp_path / "away.db"
         path.rename(away)
@@ -411,5 +411,5 @@ def test_a_reader_that_opens_late_makes_no_file_where_the_ledger_stood(tmp_path:
         assert (await ledger.counts())["leased"] == 1
         await ledger.close()
 
-    claim = Claim(b"k" * 16, "h", "k", 60_000, 60_000)
+    mine = Claim(b"k" * 16, "h", "k", 60_000, 60_000)
     asyncio.run(story())

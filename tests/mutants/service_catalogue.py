@@ -16,6 +16,7 @@ NOT_NOW = "tests/engine/test_not_now.py"
 MOUNTED = "tests/service/test_mounted.py"
 ANSWERS = "tests/service/test_answers.py"
 LIMITS = "tests/service/test_limits.py"
+EDGE = "tests/service/test_edge.py"
 
 SERVICE_MUTANTS = [
     Mutant(
@@ -122,6 +123,27 @@ SERVICE_MUTANTS = [
         "self.deadline = self.loop.time() + self.limits.read_timeout_s",
         "self.deadline = NEVER",
         f"{LIMITS}::test_a_sender_that_never_ends_its_headers_is_cut_off",
+    ),
+    Mutant(
+        "who does not read keeps its connection",
+        CONNECTION,
+        "if now > min(self.deadline, self._write_deadline):",
+        "if now > self.deadline:",
+        f"{EDGE}::test_who_does_not_read_answers_is_closed",
+    ),
+    Mutant(
+        "a trailer counts as a header",
+        CONNECTION,
+        "return  # a trailer: what comes behind the body decides nothing",
+        "pass",
+        f"{EDGE}::test_a_trailer_is_no_header",
+    ),
+    Mutant(
+        "unsigned headers decide what a signed event is",
+        INGEST,
+        "proven = door.verifier is None or door.verifier.covers_headers",
+        "proven = True",
+        f"{EDGE}::test_headers_that_no_signature_covers_do_not_decide_what_an_event_is",
     ),
     Mutant(
         "an answer that nobody asked for is taken for the next one",

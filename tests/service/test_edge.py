@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import http.client
 import json
 import socket
 import time
@@ -71,8 +72,18 @@ def healthy(running: Running, number: int | str) -> bool:
 
 def established(running: Running) -> int:
     """Connections at the side of the service, as the kernel counts them."""
+    return len(queues(running))
+
+
+def unread(running: Running) -> int:
+    """Bytes that the service has sent and nobody has taken."""
+    return sum(queues(running))
+
+
+def queues(running: Running) -> list[int]:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[1].endswith(f":{running.port:04X}") and row[3] == "01" for row in rows)
+    ours = (row for row in rows if row[1].endswith(f":{running.port:04X}") and row[3] == "01")
+    return [int(row[4].split(":")[0], 16) for row in ours]
 
 
 # ------------------------------------------------------------------------------------------- what is never said
@@ -95,10 +106,10 @@ def test_what_the_parser_keeps_to_itself_is_no_longer_than_all_headers_may_be(ru
 
 
 def test_many_small_trailers_count_like_headers(running: Running) -> None:
-    with connected(running) as endless, pytest.raises(ConnectionError):
+    with connected(running) as endless:
         endless.sendall(b"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n")
-        for _ in range(1_000):
-            endless.sendall(b"X: y\r\n" * 10_000)
+        endless.sendall(b"X: y\r\n" * 5_000)
+        assert endless.recv(1000).startswith(b"HTTP/1.1 431 ")
 
 
 def test_a_trailer_is_no_header(running: Running) -> None:
@@ -125,26 +136,23 @@ def test_a_few_requests_may_come_at_once_and_many_end_the_connection(running: Ru
     assert healthy(running, "after-pipelining")
 
 
-@pytest.mark.parametrize("ending", [b"", b"Connection: close\r\n"])
-def test_who_does_not_read_answers_is_closed(running: Running, ending: bytes) -> None:
-    """One that is closing waits for its reader too."""
+@pytest.mark.parametrize("closing", [False, True])
+def test_who_does_not_read_answers_is_closed(running: Running, closing: bool) -> None:
+    """Also one that the service closes itself: that waits for its reader too."""
     running.until(lambda: established(running) == 0, "others are still connected")
     asks = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n"
-    with ExitStack() as opened:
-        for _ in range(3):
-            deaf = opened.enter_context(connected(running, receive_buffer=2048))
-            deaf.settimeout(0.5)
-            try:
-                for _ in range(300):
-                    deaf.sendall(asks + b"\r\n")
-                    time.sleep(0.001)  # one by one, or it is closed for pipelining
-                    if ending:
-                        deaf.sendall(asks + ending + b"\r\n")
-                        break
-            except OSError:
-                pass
-        running.until(lambda: established(running) == 0, "those who do not read were not closed", 20)
-    assert healthy(running, f"after-deaf-{ending!r}")
+    with connected(running, receive_buffer=2048) as deaf:
+        full = before = -1
+        while full < (1 if closing else 6):  # what the kernel takes no more, the service keeps
+            before = unread(running)
+            deaf.sendall(asks + b"\r\n")
+            time.sleep(0.02)
+            full += unread(running) == before
+        if closing:
+            deaf.sendall(asks + b"Connection: close\r\n\r\n")
+        assert unread(running) > 0
+        running.until(lambda: established(running) == 0, "who does not read was not closed", 20)
+    assert healthy(running, f"after-deaf-{closing}")
 
 
 # ------------------------------------------------------------------------------------------------------- upgrades
@@ -162,9 +170,9 @@ def test_an_offer_of_another_protocol_is_ignored_and_the_body_is_read(running: R
             )
             time.sleep(pause_s)
             java.sendall(body)
-            answer = java.recv(65536)
-            assert answer.startswith(b"HTTP/1.1 200 ")
-            assert b'"processed"' in answer
+            answer = http.client.HTTPResponse(java, method="POST")
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())["status"]) == (200, "processed")
 
 
 def test_an_offer_with_a_body_in_chunks_hides_no_other_request(running: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,15 +193,15 @@ def test_sigterm_while_workers_start_ends_all_of_them_at_once(tmp_path: Path) ->
 
 def test_a_worker_that_starts_later_has_the_settings_of_the_others(tmp_path: Path) -> None:
     with service(tmp_path, SETTINGS, APP, "--workers", "2", env=ENV) as running:
-        for edited in (SETTINGS.replace("/inline", "/other"), "no = TOML ["):
+        for turn, edited in enumerate((SETTINGS.replace("/inline", "/other"), "no = TOML [")):
             running.until(lambda: len(running.workers()) == 2, "two workers did not start")
             (tmp_path / "semel.toml").write_text(edited)
             before = set(running.workers())
             for pid in before:
                 os.kill(pid, signal.SIGKILL)
             running.until(lambda before=before: not before & set(running.workers()), "they were not replaced")
-            assert running.post("/inline", event("ok", f"{edited[:4]}-1")).status == 200
-            assert running.post("/other", event("ok", f"{edited[:4]}-2")).status == 404
+            assert running.post("/inline", event("ok", f"s{turn}")).status == 200
+            assert running.post("/other", event("ok", f"t{turn}")).status == 404
 
 
 FRAGILE = """
@@ -219,7 +220,7 @@ def test_a_worker_that_cannot_start_is_tried_again_while_the_others_serve(tmp_pa
         (tmp_path / "broken").touch()
         gone, healthy = running.workers()
         os.kill(gone, 40)  # a signal without a name
-        running.until(lambda: sum("exit code 7" in line for line in running.log) >= 2, "the fault did not land")
+        running.until(lambda: sum("exit code 2" in line for line in running.log) >= 2, "the fault did not land")
         assert any("signal 40" in line for line in running.log)
         assert running.post("/inline", event("ok", "h1")).status == 200
         (tmp_path / "broken").unlink()
@@ -229,13 +230,8 @@ def test_a_worker_that_cannot_start_is_tried_again_while_the_others_serve(tmp_pa
 
 def lived(running: Running) -> list[int]:
     """Workers that have come as far as to listen to signals."""
-    caught = "SigCgt"
-    handlers = {
-        pid: next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(caught))
-        for pid in running.workers()
-        if _alive(pid)
-    }
-    return [pid for pid, line in handlers.items() if int(line.split()[1], 16) & 1 << signal.SIGTERM - 1]
+    caught = {pid: re.search(r"SigCgt:\s+(\w+)", _status(pid)) for pid in running.workers()}
+    return [pid for pid, found in caught.items() if found and int(found[1], 16) & 1 << signal.SIGTERM - 1]
 
 
 HANGING = """
@@ -282,8 +278,9 @@ def test_a_handler_that_does_not_let_go_does_not_hold_the_process(tmp_path: Path
         running.until((tmp_path / "begun").exists, "the handler did not begin")
         begun = time.monotonic()
         running.terminate()
-        running.wait()
+        code = running.wait()
         assert time.monotonic() - begun < 20  # the drain is 1 s, its handler needs 60
+        assert code == 0 or "did not end in time" in running.text
         thread.join()
 
 
@@ -293,7 +290,11 @@ def _tell(pid: int) -> None:
 
 
 def _alive(pid: int) -> bool:
+    return "zombie" not in (_status(pid) or "zombie")
+
+
+def _status(pid: int) -> str:
     try:
-        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+        return Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return ""

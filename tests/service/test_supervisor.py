@@ -79,9 +79,16 @@ def test_a_supervisor_none_of_whose_workers_can_live_gives_up() -> None:
     assert "Giving up" in run.stderr
 
 
+SECRET = """
+[[endpoints]]
+path = "/in"
+verify = { scheme = "header", header = "x-secret", secrets = ["file:s"] }
+"""
+
+
 def test_settings_that_were_handed_over_find_their_secrets_beside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
-    path.write_text('tenant = "acme"\n[[endpoints]]\npath = "/in"\nverify = {scheme = "token", secret = "file:s"}\n')
+    path.write_text(SECRET)
     (tmp_path / "s").write_text("a secret of some length, for this test")
     content = source(path, {})
     before = load(path, {})

@@ -230,7 +230,8 @@ def legend(report: Report) -> str:
     from semel.cli.service_measures import SCENARIOS
 
     copies = [one.duplicates / max(1, one.answers["200"]) for one in report.measured["duplicates"]]
-    refused = next(finding.refused for finding in report.findings if finding.scenario == "overload")
+    overload = report.measured["overload"]
+    refused, in_flight = (median([getattr(one, name) for one in overload]) for name in ("refused", "in_flight"))
     return "\n".join(
         [
             f"Python {report.python}, {report.machine}, {report.processors} processors with a load of "
@@ -240,7 +241,8 @@ def legend(report: Report) -> str:
             *[f"  {scenario.label}: {scenario.meaning}" for scenario in SCENARIOS.values()],
             f"  {SCENARIOS['duplicates'].label}: {median(copies):.0%} of the answers said duplicate",
             f"  inbox: {_letters(report.measured['inbox'])}",
-            f"  overload: {refused:.0%} of the answers were refusals; memory {_memory(report.measured['overload'])}",
+            f"  overload: {in_flight:.0f} deliveries in the service at a time, {refused:.0%} of the answers were "
+            f"refusals; memory {_memory(overload)}",
             f"  {_senders(report)}",
         ]
     )

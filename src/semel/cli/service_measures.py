@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -101,6 +101,7 @@ class Measured:
     answers: dict[str, int]  # by status
     duplicates: int  # 200 that said so
     lost: int  # connections
+    in_flight: int  # deliveries that were in the service at a time; of hello nobody knows
     rss_begin_mib: float
     rss_end_mib: float
     rss_max_mib: float
@@ -164,15 +165,17 @@ class ServiceBench:
 
     def _watch(self, scenario: Scenario, running: ServerProcess, sending: Senders) -> Measured:
         begin, end = sending.begin(self.warm_s, self.seconds)
+        _sleep_until(begin - self.warm_s / 2)
+        in_flight = round(_number(running, "semel_in_flight")) if scenario.ledger else 0
         _sleep_until(begin)
         before, handled_before = running.usage(), _handled(scenario, running)
         _sleep_until(end)
         after, handled = running.usage(), _handled(scenario, running) - handled_before
         seen = sending.seen()
+        measured = _measured(scenario, running, seen, before, after, in_flight)
         if scenario.mode != "inbox":
-            return _measured(scenario, running, seen, before, after)
-        emptied_rate = _until_empty(running)
-        return _measured(scenario, running, seen, before, after, handled / self.seconds, emptied_rate)
+            return measured
+        return replace(measured, handled_rate=handled / self.seconds, emptied_rate=_until_empty(running))
 
 
 def _measured(
@@ -181,8 +184,7 @@ def _measured(
     seen: Sequence[Seen],
     before: Usage,
     after: Usage,
-    handled_rate: float | None = None,
-    emptied_rate: float | None = None,
+    in_flight: int,
 ) -> Measured:
     good_s = sorted(took for one in seen for took in one.good_s)
     trouble = next((one.trouble for one in seen if one.trouble), "")
@@ -200,11 +202,10 @@ def _measured(
         answers=dict(answers),
         duplicates=sum(one.duplicates for one in seen),
         lost=sum(one.lost for one in seen),
+        in_flight=in_flight,
         rss_begin_mib=before.rss_mib,
         rss_end_mib=after.rss_mib,
         rss_max_mib=after.rss_max_mib,
-        handled_rate=handled_rate,
-        emptied_rate=emptied_rate,
     )
 
 
@@ -237,5 +238,5 @@ def _until_empty(running: ServerProcess) -> float | None:
 def _number(running: ServerProcess, family: str, label: str = "") -> float:
     """The sum of a family's series with this label."""
     page = running.get("/metrics").decode()
-    series = re.findall(rf"^{family}\{{([^}}]*)\}} (\S+)$", page, re.MULTILINE)
+    series = re.findall(rf"^{family}(?:\{{([^}}]*)\}})? (\S+)$", page, re.MULTILINE)
     return sum(float(value) for labels, value in series if label in labels)
