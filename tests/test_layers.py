@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "edges": {"values", "ports", "core", "adapters", "testing", "edges"},
 }
 
-SERVICE = {"aiohttp", "opentelemetry", "prometheus_client", "starlette", "structlog", "uvicorn", "uvloop"}
+SERVICE = {"aiohttp", "httptools", "opentelemetry", "prometheus_client", "starlette", "structlog", "uvicorn", "uvloop"}
 
 THIRD_PARTY = {
     "values": {"msgspec"},

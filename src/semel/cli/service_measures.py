@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -164,18 +165,23 @@ class ServiceBench:
         ]
 
     def _watch(self, scenario: Scenario, running: ServerProcess, sending: Senders) -> Measured:
+        """Look at the server before, at the beginning and at the end. A busy one tells its numbers late, in a thread:
+        the clock does not wait for it."""
         begin, end = sending.begin(self.warm_s, self.seconds)
-        _sleep_until(begin - self.warm_s / 2)
-        in_flight = round(_number(running, "semel_in_flight")) if scenario.ledger else 0
-        _sleep_until(begin)
-        before, handled_before = running.usage(), _handled(scenario, running)
-        _sleep_until(end)
-        after, handled = running.usage(), _handled(scenario, running) - handled_before
-        seen = sending.seen()
+        with ThreadPoolExecutor(max_workers=3) as looking:
+            _sleep_until(begin - self.warm_s / 2)
+            warm = looking.submit(_look, scenario, running)
+            _sleep_until(begin)
+            before, first = running.usage(), looking.submit(_look, scenario, running)
+            _sleep_until(end)
+            after, last = running.usage(), looking.submit(_look, scenario, running)
+            seen = sending.seen()
+        in_flight = round(warm.result().sum("semel_in_flight"))
         measured = _measured(scenario, running, seen, before, after, in_flight)
         if scenario.mode != "inbox":
             return measured
-        return replace(measured, handled_rate=handled / self.seconds, emptied_rate=_until_empty(running))
+        rate = _handled_rate(first.result(), last.result())
+        return replace(measured, handled_rate=rate, emptied_rate=_emptied_rate(scenario, running))
 
 
 def _measured(
@@ -217,26 +223,39 @@ def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
-# --------------------------------------------------------------------------------------------------------- inbox
+# ------------------------------------------------------------------------------------------ what the server says
 
 
-def _handled(scenario: Scenario, running: ServerProcess) -> float:
-    """Letters that were handled so far, as /metrics tells it."""
-    return _number(running, "semel_deliveries_total", 'outcome="done"') if scenario.mode == "inbox" else 0.0
+@dataclass(frozen=True)
+class Page:
+    """/metrics, and when it was told."""
+
+    at: float  # monotonic seconds
+    text: str
+
+    def sum(self, family: str, label: str = "") -> float:
+        """Of all series of a family that have this label."""
+        series = re.findall(rf"^{family}(?:\{{([^}}]*)\}})? (\S+)$", self.text, re.MULTILINE)
+        return sum(float(value) for labels, value in series if label in labels)
 
 
-def _until_empty(running: ServerProcess) -> float | None:
+def _look(scenario: Scenario, running: ServerProcess) -> Page:
+    text = running.get("/metrics").decode() if scenario.ledger else ""
+    return Page(time.monotonic(), text)
+
+
+def _handled_rate(first: Page, last: Page) -> float:
+    """Letters a second, from one page to the other."""
+    done = [page.sum("semel_deliveries_total", 'outcome="done"') for page in (first, last)]
+    return (done[1] - done[0]) / max(last.at - first.at, 0.001)
+
+
+def _emptied_rate(scenario: Scenario, running: ServerProcess) -> float | None:
     """Letters a second, from now until the inbox is empty; None when there are too few to say."""
-    begun, left = time.monotonic(), _number(running, "semel_inbox_depth")
-    while _number(running, "semel_inbox_depth"):
-        if time.monotonic() - begun > EMPTY_S:
+    first = page = _look(scenario, running)
+    while page.sum("semel_inbox_depth"):
+        if page.at - first.at > EMPTY_S:
             raise SemelError(f"inbox: it was not empty after {EMPTY_S:g} s\n{running.log}")
         time.sleep(0.02)
-    return left / (time.monotonic() - begun) if left >= LETTERS_MIN else None
-
-
-def _number(running: ServerProcess, family: str, label: str = "") -> float:
-    """The sum of a family's series with this label."""
-    page = running.get("/metrics").decode()
-    series = re.findall(rf"^{family}(?:\{{([^}}]*)\}})? (\S+)$", page, re.MULTILINE)
-    return sum(float(value) for labels, value in series if label in labels)
+        page = _look(scenario, running)
+    return _handled_rate(first, page) if first.sum("semel_inbox_depth") >= LETTERS_MIN else None
