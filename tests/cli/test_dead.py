@@ -20,8 +20,8 @@ from rich.console import Console
 from tests.cli.command import semel, started
 from tests.cli.ledgers import an_app, fill, message, url_of
 
-from semel.cli import deciding, looking
-from semel.cli.looking import Filters, every, opened
+from semel.cli.operating import deciding, looking
+from semel.cli.operating.looking import Filters, every, opened
 from semel.wiring import open_ledger
 
 REASON = ("--reason", "the CRM is fixed")

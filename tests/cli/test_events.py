@@ -125,7 +125,7 @@ def test_the_beginning_of_a_key_is_enough(ledger: tuple[str, str]) -> None:
 
 
 def test_a_beginning_that_several_keys_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.cli import looking
+    from semel.cli.operating import looking
 
     monkeypatch.setattr(looking, "PREFIX_MIN_CHARS", 1)
     url = fill(tmp_path, dead=17, uncertain=0, done=0)  # of 17 keys, two begin with the same digit
@@ -154,7 +154,7 @@ def test_a_key_that_is_none_is_told(key: str, said: str, ledger: tuple[str, str]
 
 
 def test_letters_come_first_and_others_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.cli import looking
+    from semel.cli.operating import looking
 
     monkeypatch.setattr(looking, "PREFIX_MIN_CHARS", 1)
     monkeypatch.setattr(looking, "PAGE", 3)

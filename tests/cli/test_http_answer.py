@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli import http_answer
-from semel.cli.http_answer import Answer, AnswerReader, BadAnswer
+from semel.cli.load import http_answer
+from semel.cli.load.http_answer import Answer, AnswerReader, BadAnswer
 
 MEASURED = b"HTTP/1.1 200 OK\r\nServer: x\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;note=1\r\nlo\r\n0\r\nTrailer: 1\r\n\r\n"

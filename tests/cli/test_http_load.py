@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.cli.scripted import answering, listening, read_request, scripted
 
-from semel.cli import loops
-from semel.cli.http_answer import Answer
-from semel.cli.http_load import Line, NoAnswer, Target, target
+from semel.cli.load import loops
+from semel.cli.load.http_answer import Answer
+from semel.cli.load.http_load import Line, NoAnswer, Target, target
 from semel.values.errors import ConfigError
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel.cli.signing import Scheme, signer
+from semel.cli.load.signing import Scheme, signer
 from semel.values.errors import ConfigError
 from semel.wiring import verifier
 

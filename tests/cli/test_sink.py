@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.command import MAIN, a_sink, get, running, semel
 
-from semel.cli.counting import Effects
-from semel.cli.effect_marks import PAGE_LINES, identity, mark
+from semel.cli.load.counting import Effects
+from semel.cli.load.effect_marks import PAGE_LINES, identity, mark
 from semel.testing.traffic import Traffic
 
 traffic = Traffic(1)

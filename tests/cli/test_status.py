@@ -152,7 +152,7 @@ def test_a_ledger_that_cannot_be_looked_at_is_told(arguments: tuple[str, ...], s
 
 
 def test_a_password_is_not_shown() -> None:
-    from semel.cli.looking import shown_url
+    from semel.cli.operating.looking import shown_url
 
     assert shown_url("postgresql://anna:secret@db.example/semel") == "postgresql://anna:…@db.example/semel"
     assert shown_url("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"

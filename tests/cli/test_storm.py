@@ -19,8 +19,8 @@ from tests.cli.command import MAIN, Ended, a_sink, get, running, semel, started
 from tests.cli.scripted import answering, scripted
 from tests.cli.service_process import EVERY
 
-from semel.cli import storm_check
-from semel.cli.signing import Scheme
+from semel.cli.load import storm_check
+from semel.cli.load.signing import Scheme
 from semel.cli.storm import SchemeName, ShapeName
 from semel.settings.loading import load
 from semel.testing.shapes import SHAPES

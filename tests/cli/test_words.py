@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli.words import age, brief_ids, cut, instant_ms, iso, moment, plain, plain_lines, short, size
+from semel.cli.operating.words import age, brief_ids, cut, instant_ms, iso, moment, plain, plain_lines, short, size
 
 NOW = 1_700_000_000_000
 

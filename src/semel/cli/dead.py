@@ -78,7 +78,7 @@ def list_letters(
     """List what was given up on and what is in doubt, the newest first."""
     import asyncio
 
-    from semel.cli import ledger_tables, looking
+    from semel.cli.operating import ledger_tables, looking
 
     wanted = looking.filters(handler, tenant, reason, since, until)
     states = [state.value] if state else looking.LETTERS
@@ -121,7 +121,7 @@ def decide(
 ) -> None:
     from rich.console import Console
 
-    from semel.cli import deciding, looking
+    from semel.cli.operating import deciding, looking
 
     ask = deciding.Ask(
         what="discard" if ctx.info_name == "discard" else "replay",

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from semel.app import Semel
-from semel.cli.demo_crew import FINAL, Crew, command
-from semel.cli.demo_worker import ledger_url
+from semel.cli.demonstration.demo_crew import FINAL, Crew, command
+from semel.cli.demonstration.demo_worker import ledger_url
 from semel.testing import traffic
 from semel.values.errors import ConfigError
 

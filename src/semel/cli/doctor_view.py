@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from semel.cli.words import size
+from semel.cli.operating.words import size
 from semel.settings.checking import Finding, Level, RouteFacts, check, errors
 from semel.settings.problems import SettingsError
 from semel.settings.schema import Settings

@@ -51,7 +51,7 @@ def list_events(
     """
     import asyncio
 
-    from semel.cli import ledger_tables, looking
+    from semel.cli.operating import ledger_tables, looking
 
     wanted = looking.filters(handler, tenant, reason, since, until)
     url = looking.ledger_url(ledger, config)
@@ -79,7 +79,7 @@ def show_one(key: str, first: list[str], ledger: Ledger, config: Config, as_json
     """Also for `semel dead show`, which looks for the beginning of a key among letters first."""
     import asyncio
 
-    from semel.cli import ledger_tables, looking
+    from semel.cli.operating import ledger_tables, looking
 
     history = asyncio.run(looking.known(looking.ledger_url(ledger, config), key, first))
     if as_json:

@@ -25,7 +25,7 @@ def purge(
     import asyncio
     import json
 
-    from semel.cli.looking import ledger_url
+    from semel.cli.operating.looking import ledger_url
 
     forgotten = asyncio.run(_forget(ledger_url(ledger, config), limit))
     typer.echo(json.dumps({"forgotten": forgotten}) if as_json else f"{forgotten:,} keys forgotten")
@@ -35,7 +35,7 @@ async def _forget(url: str, limit: int) -> int:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from semel.cli.looking import opened
+    from semel.cli.operating.looking import opened
 
     forgotten = 0
     with Progress(

@@ -133,7 +133,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _introduce(settings: Settings, target: str | None, listening: socket.socket) -> None:
     """What runs where, and the line to try it with. On stderr: stdout belongs to the handlers."""
     from semel import __version__
-    from semel.cli.looking import shown_url
+    from semel.cli.operating.looking import shown_url
     from semel.settings.urls import shown
 
     host, port = listening.getsockname()[:2]

@@ -27,8 +27,8 @@ from typing import Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from semel.cli import loops
-from semel.cli.http_answer import AnswerReader, BadAnswer
+from semel.cli.load import loops
+from semel.cli.load.http_answer import AnswerReader, BadAnswer
 
 COPY_BEHIND = 256  # so many originals later comes a copy: by then its original is settled, whatever is under way
 REFUSALS = frozenset({409, 429, 503})  # it may be sent again

@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from semel.cli.load.signing import signer
 from semel.cli.service_load import Job, Order, Seen, write_requests
 from semel.cli.service_processes import Senders, ServerProcess, Usage, senders, server
-from semel.cli.signing import signer
 from semel.testing import traffic
 from semel.values.errors import SemelError
 

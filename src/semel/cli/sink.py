@@ -42,10 +42,10 @@ def sink(
     /counts/ids has a line for each event, POST /reset forgets everything. Ends
     quietly on Ctrl-C.
     """
-    from semel.cli.loops import run
+    from semel.cli.load.loops import run
 
     try:
-        from semel.cli import counting
+        from semel.cli.load import counting
     except ModuleNotFoundError as error:
         from semel.values.errors import ConfigError
 

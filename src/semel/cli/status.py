@@ -18,8 +18,8 @@ def status(ledger: Ledger = None, config: Config = None, as_json: Json = False) 
     """
     import asyncio
 
-    from semel.cli import status_view
-    from semel.cli.looking import ledger_url
+    from semel.cli.operating import status_view
+    from semel.cli.operating.looking import ledger_url
 
     found = asyncio.run(status_view.look(ledger_url(ledger, config)))
     if as_json:

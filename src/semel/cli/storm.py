@@ -85,7 +85,7 @@ def storm(
 
     from rich.console import Console
 
-    from semel.cli import storm_report, storm_run
+    from semel.cli.load import storm_report, storm_run
 
     wish = storm_run.Wish(
         url=url,

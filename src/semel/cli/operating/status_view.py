@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.ledger_tables import STYLES
-from semel.cli.looking import now_ms, opened, shown_url
-from semel.cli.words import age, counted, iso, moment, plain
+from semel.cli.operating.ledger_tables import STYLES
+from semel.cli.operating.looking import now_ms, opened, shown_url
+from semel.cli.operating.words import age, counted, iso, moment, plain
 from semel.ports import STATES, Inbox
 from semel.values.inbox import Depth
 

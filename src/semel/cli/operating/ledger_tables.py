@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.words import age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
+from semel.cli.operating.words import age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
 from semel.ports import Entry
 
 WIDE_COLUMNS = 10_000  # nothing is cut before that

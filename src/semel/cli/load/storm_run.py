@@ -13,12 +13,12 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from semel.cli import loops
-from semel.cli.http_load import Target, target
-from semel.cli.signing import Scheme, signer
-from semel.cli.storm_check import Checked, SinkReader, check, look_before, needed_route, sink_target
-from semel.cli.storm_report import Report, report
-from semel.cli.storming import Manner, Storming
+from semel.cli.load import loops
+from semel.cli.load.http_load import Target, target
+from semel.cli.load.signing import Scheme, signer
+from semel.cli.load.storm_check import Checked, SinkReader, check, look_before, needed_route, sink_target
+from semel.cli.load.storm_report import Report, report
+from semel.cli.load.storming import Manner, Storming
 from semel.testing.shapes import Shape
 from semel.testing.traffic import BURST_EVENTS, Traffic
 from semel.values.errors import ConfigError

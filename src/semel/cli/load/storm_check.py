@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.cli.effect_marks import IDS_SHOWN, Counts, mark
-from semel.cli.http_answer import Answer
-from semel.cli.http_load import Line, Target, target
+from semel.cli.load.effect_marks import IDS_SHOWN, Counts, mark
+from semel.cli.load.http_answer import Answer
+from semel.cli.load.http_load import Line, Target, target
 from semel.testing.traffic import Traffic
 from semel.values.errors import ConfigError
 

@@ -21,9 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli import ledger_tables
-from semel.cli.looking import LETTERS, Filters, every, find, opened, shown_url
-from semel.cli.words import counted, plain
+from semel.cli.operating import ledger_tables
+from semel.cli.operating.looking import LETTERS, Filters, every, find, opened, shown_url
+from semel.cli.operating.words import counted, plain
 from semel.ports import Catalog, Entry, Letters
 from semel.values.errors import ConfigError, SemelError
 

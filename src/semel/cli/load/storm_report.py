@@ -10,9 +10,9 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from semel.cli.storm_check import Checked
-from semel.cli.storming import Tally
-from semel.cli.words import plain
+from semel.cli.load.storm_check import Checked
+from semel.cli.load.storming import Tally
+from semel.cli.operating.words import plain
 from semel.values.errors import ConfigError
 
 

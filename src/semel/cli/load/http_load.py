@@ -13,7 +13,7 @@ import ssl
 from typing import Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from semel.cli.http_answer import Answer, AnswerReader, BadAnswer
+from semel.cli.load.http_answer import Answer, AnswerReader, BadAnswer
 from semel.values.errors import ConfigError
 
 Failure = Literal["not connected", "timeout", "closed", "not HTTP"]

@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from semel.cli.effect_marks import PAGE_LINES, Counts, identity, mark
+from semel.cli.load.effect_marks import PAGE_LINES, Counts, identity, mark
 
 BODY_MAX_BYTES = 2 * 1024 * 1024  # an event has at most one
 DOUBLED_SHOWN = 100

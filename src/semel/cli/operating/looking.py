@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from semel.cli import sqlite_mark
-from semel.cli.words import instant_ms
+from semel.cli.operating import sqlite_mark
+from semel.cli.operating.words import instant_ms
 from semel.ports import STATES, Catalog, Entry
 from semel.values.errors import ConfigError
 from semel.wiring import StoredLedger, open_ledger

@@ -187,4 +187,4 @@ class Worker:
 
 
 def command(ledger: Path, calls: Path) -> list[str]:
-    return [sys.executable, "-m", "semel.cli.demo_worker", str(ledger), str(calls)]
+    return [sys.executable, "-m", "semel.cli.demonstration.demo_worker", str(ledger), str(calls)]

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from semel.cli.effect_marks import mark
-from semel.cli.http_answer import Answer
-from semel.cli.http_load import Line, NoAnswer, Target
-from semel.cli.signing import Sign
+from semel.cli.load.effect_marks import mark
+from semel.cli.load.http_answer import Answer
+from semel.cli.load.http_load import Line, NoAnswer, Target
+from semel.cli.load.signing import Sign
 from semel.testing.traffic import Arrival, Traffic
 from semel.values.retry import backoff_s
 

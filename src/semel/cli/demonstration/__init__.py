@@ -1,0 +1,1 @@
+"""The workers of `semel demo`, and what kills them."""

@@ -1,0 +1,1 @@
+"""What the commands for operators share: finding the ledger, looking into it, deciding, showing."""
