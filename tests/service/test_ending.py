@@ -129,7 +129,7 @@ def test_sigkill_loses_nothing_that_was_answered(tmp_path: Path) -> None:
 
 
 def numbered(number: int) -> dict[str, object]:
-    return event("slow", f"k{number}", seconds=1.0) if number % 2 else event("ok", f"k{number}")
+    return event("slow", f"k{number}", seconds=0.4) if number % 2 else event("ok", f"k{number}")
 
 
 def test_a_worker_that_dies_is_replaced_and_the_others_go_on(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ if Path("broken").exists():
 def test_a_worker_that_cannot_start_is_tried_again_while_the_others_serve(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(FRAGILE)
     with service(tmp_path, SETTINGS, "fragile:app", "--workers", "2", env=ENV) as running:
-        running.until(lambda: len(running.workers()) == 2, "two workers did not start")
+        running.until(lambda: len(lived(running)) == 2, "two workers did not start")
         (tmp_path / "broken").touch()
         gone, healthy = running.workers()
         os.kill(gone, 40)  # a signal without a name
