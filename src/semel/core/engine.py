@@ -85,10 +85,10 @@ class Engine:
             if isinstance(plan, Outcome):
                 answers[index].append(plan)
                 continue
-            event = plan.event
-            for handler, claim in zip(plan.handlers, plan.claims, strict=True):
+            for number, (handler, claim) in enumerate(zip(plan.handlers, plan.claims, strict=True)):
+                # a handler that changes its event changes only its own
+                event = msgspec.structs.replace(plan.event) if number else plan.event
                 acts.append(Act(index, event, handler, claim, plan.reading))
-                event = msgspec.structs.replace(plan.event)  # a handler that changes its event changes only its own
         return acts
 
     async def _claim(self, acts: Sequence[Act]) -> None:
