@@ -24,12 +24,13 @@ from semel.testing.crash import crash_at, landing
 from semel.testing.harness import FakeClock, Harness
 from semel.values.claim import DeadLetter, Granted, Settlement
 from semel.values.inbox import Finished, GivenUp, Postponed
-from semel.values.outcome import Done, Reject
+from semel.values.outcome import Done, Reject, Retry
+from semel.values.reading import Reading
 
 HARNESS = Harness(open=lambda: SqliteLedger("nowhere"), namespace="crash")
 LANE = arrival(HARNESS, "a").lane
 LEASE_MS = 60_000
-STEPS = 16
+STEPS = 21
 
 PROCESSES = multiprocessing.get_context("forkserver")  # quick to start, and without this process's threads
 PROCESSES.set_forkserver_preload(["pytest", "semel.adapters.ledgers.sqlite", "semel.testing.clerk"])
@@ -82,6 +83,20 @@ async def story(ledger: SqliteLedger, clock: FakeClock) -> AsyncIterator[str]:
     yield "purged in part"
     assert await ledger.purge(100) > 0
     yield "purged"
+    elsewhere = HARNESS.claim("of a handler elsewhere")
+    (first,) = await ledger.claim([elsewhere])
+    assert isinstance(first, Granted)
+    yield "granted elsewhere"
+    assert await ledger.settle([Settlement(first.lease, Retry(0, "not yet"))]) == [True]
+    yield "waits with its reason"
+    (second,) = await ledger.claim([elsewhere])
+    assert isinstance(second, Granted)
+    yield "granted once more"
+    foreign = DeadLetter(b"{}", 2, Reading(foreign=True))
+    assert await ledger.settle([Settlement(second.lease, Reject("no"), foreign)]) == [True]
+    yield "dead elsewhere"
+    assert await ledger.replay(elsewhere.digest.hex(), "fixed", "anna")
+    yield "its key is free again"
 
 
 def tell(folder: str, boundary: str, hit: int) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from semel.ports import Ledger
 from semel.testing.harness import Caller, Harness
+
+THREADS = 8
+PROCESSES = 4
 
 
 class Binding:
@@ -26,3 +30,22 @@ class Binding:
         """Another worker on the same store."""
         with Caller(harness.open) as caller:
             yield caller
+
+
+class RaceBinding(Binding):
+    """Every race is run by threads, and by processes where the store allows it."""
+
+    @pytest.fixture(params=["threads", "processes"])
+    def how(self, request: pytest.FixtureRequest, harness: Harness) -> str:
+        if request.param == "processes" and harness.remote is None:
+            pytest.skip("this store does not leave its process")
+        return str(request.param)
+
+    @pytest.fixture
+    def racers(self, how: str) -> int:
+        return THREADS if how == "threads" else PROCESSES
+
+    @pytest.fixture
+    def opener(self, how: str, harness: Harness) -> Callable[[], Ledger]:
+        """Whoever races by processes lives by the store's own clock."""
+        return harness.open if how == "threads" or harness.remote is None else harness.remote

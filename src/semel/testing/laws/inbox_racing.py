@@ -16,14 +16,13 @@ import pytest
 from semel.ports import Ledger
 from semel.testing.clerk import Clerk, arrival, lane
 from semel.testing.harness import Harness
+from semel.testing.laws.binding import PROCESSES, RaceBinding
 from semel.testing.laws.inbox import InboxBinding
 from semel.testing.race import Round, race_processes, race_threads
 from semel.values.claim import Busy, Claim, Granted, Settled
 from semel.values.inbox import Acceptance, Arrival, Finished, Taken
 from semel.values.outcome import Reject
 
-THREADS = 8
-PROCESSES = 4
 ROUNDS = 8
 LETTERS = 20
 LEASE_MS = 600_000  # outlasts every race
@@ -90,22 +89,7 @@ async def replay_or_claim_or_purge(ledger: Any, about: Sequence[Any]) -> list[An
     return answers
 
 
-class InboxRaceLaws(InboxBinding):
-    @pytest.fixture(params=["threads", "processes"])
-    def how(self, request: pytest.FixtureRequest, harness: Harness) -> str:
-        if request.param == "processes" and harness.remote is None:
-            pytest.skip("this store does not leave its process")
-        return str(request.param)
-
-    @pytest.fixture
-    def racers(self, how: str) -> int:
-        return THREADS if how == "threads" else PROCESSES
-
-    @pytest.fixture
-    def opener(self, how: str, harness: Harness) -> Callable[[], Ledger]:
-        """Whoever races by processes lives by the store's own clock."""
-        return harness.open if how == "threads" or harness.remote is None else harness.remote
-
+class InboxRaceLaws(InboxBinding, RaceBinding):
     @pytest.fixture
     def run(self, how: str, opener: Callable[[], Ledger]) -> Run:
         def run(ask: Ask, race: Sequence[Sequence[Sequence[Any]]]) -> list[list[list[Any]]]:

@@ -8,13 +8,11 @@ import pytest
 
 from semel.ports import Ledger
 from semel.testing.harness import Caller, Harness
-from semel.testing.laws.binding import Binding
+from semel.testing.laws.binding import PROCESSES, RaceBinding
 from semel.testing.race import Race, Ran, Round, race_processes, race_threads
 from semel.values.claim import Busy, Claim, Granted, Lease, Settled, Settlement
 from semel.values.outcome import Done
 
-THREADS = 8
-PROCESSES = 4
 ROUNDS = 12
 KEYS = 20
 LAPSE_MS = 100  # between processes nobody can move the clock: leases that lapse are short
@@ -22,22 +20,7 @@ LAPSE_MS = 100  # between processes nobody can move the clock: leases that lapse
 Run = Callable[[Race], list[list[Ran]]]
 
 
-class RaceLaws(Binding):
-    @pytest.fixture(params=["threads", "processes"])
-    def how(self, request: pytest.FixtureRequest, harness: Harness) -> str:
-        if request.param == "processes" and harness.remote is None:
-            pytest.skip("this store does not leave its process")
-        return str(request.param)
-
-    @pytest.fixture
-    def racers(self, how: str) -> int:
-        return THREADS if how == "threads" else PROCESSES
-
-    @pytest.fixture
-    def opener(self, how: str, harness: Harness) -> Callable[[], Ledger]:
-        """Whoever races by processes lives by the store's own clock."""
-        return harness.open if how == "threads" or harness.remote is None else harness.remote
-
+class RaceLaws(RaceBinding):
     @pytest.fixture
     def run(self, how: str, opener: Callable[[], Ledger]) -> Run:
         return lambda race: (race_threads if how == "threads" else race_processes)(opener, race)
