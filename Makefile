@@ -56,8 +56,8 @@ lock:  ## write requirements/*.txt anew, with hashes (needs uv)
 	@echo '→ requirements/run.txt'
 	@$(COMPILE) pyproject.toml --extra service requirements/run.in -o requirements/run.txt
 	@echo '→ requirements/dev.txt'
-	@$(COMPILE) pyproject.toml --extra service --extra testing requirements/run.in requirements/dev.in -c requirements/run.txt \
-		-o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --extra service --extra redis --extra postgres --extra aws --extra testing \
+		requirements/run.in requirements/dev.in -c requirements/run.txt -o requirements/dev.txt
 
 clean:  ## remove the environment and everything generated
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -13,6 +13,15 @@ from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.outcome import Outcome
 
 
+class Loses(Struct, frozen=True):
+    """What a store, as it is configured, may forget of what it has answered, by fault. Empty: nothing."""
+
+    store_killed: str = ""  # its process is killed, and started again on its data
+    power_loss: str = ""
+    failover: str | None = None  # None: nothing takes its place
+    tokens_go_back: bool = False  # after such a loss a token may be given twice
+
+
 class Traits(Struct, frozen=True):
     """What a store can promise; guarantees are computed from it."""
 
@@ -20,6 +29,7 @@ class Traits(Struct, frozen=True):
     durable: bool  # what it has answered survives the process
     transactional: bool  # it is a TransactionalLedger
     caveat: str = ""  # what weakens its promises, as configured: "synchronous=normal may forget on power loss"
+    loses: Loses = Loses()
 
 
 class Ledger(Protocol):

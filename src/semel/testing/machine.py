@@ -3,7 +3,7 @@
     TestMyLedger = ledger_machine(my_harness).TestCase
 
 The harness needs a clock that can be moved. Two workers share the store, and every verdict must be the model's:
-tokens are the ledger's own, but each must be higher than all before it.
+tokens are the ledger's own, but each must be higher than all that its keys had before.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
             self.clock = self.harness.clock
             self.workers = (Caller(self.harness.open), Caller(self.harness.open))
             self.model = Model()
-            self.newest_token = 0
+            self.newest_tokens: dict[bytes, int] = {}
 
         def teardown(self) -> None:
             for worker in self.workers:
@@ -92,8 +92,9 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
             if refusal is not None:
                 return refusal
             assert isinstance(verdict, Granted), f"{verdict} for a claim that nothing speaks against"
-            assert verdict.lease.token > self.newest_token
-            self.newest_token = verdict.lease.token
+            for digest in (claim.digest, *[alias.digest for alias in claim.aliases]):
+                assert verdict.lease.token > self.newest_tokens.get(digest, 0)
+                self.newest_tokens[digest] = verdict.lease.token
             return self.model.grant(claim, verdict.lease.token, self.clock())
 
         @rule(who=st.integers(0, 1), ends=st.lists(st.tuples(leases, ENDINGS), min_size=1, max_size=4))

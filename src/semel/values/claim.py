@@ -40,7 +40,7 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """A time-limited right to act. Every grant of a store has a higher token than all grants before it."""
+    """A time-limited right to act. Every grant of a key has a higher token than all its grants before."""
 
     claim: Claim
     token: int
