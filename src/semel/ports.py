@@ -89,6 +89,26 @@ class TransactionalLedger(Ledger, Protocol):
         Once the block has ended, the handle refuses to be used."""
 
 
+@runtime_checkable
+class Waits(Protocol):
+    """A store that runs transactions beside each other, and can tell when one of them has ended."""
+
+    async def wait(self, claim: Claim, timeout_s: float) -> None:
+        """Return when no open transaction holds this key any more, or when the time is over. Changes nothing."""
+
+
+@runtime_checkable
+class Migrates(Protocol):
+    """A store that must be made ready, once for each version of its schema, by whoever may change it."""
+
+    async def pending(self) -> list[str]:
+        """What `migrate` would do, in order; empty when the store is ready. Changes nothing."""
+
+    async def migrate(self) -> list[str]:
+        """Make the store ready, while others use it. Returns what was done. Running it twice, or twice at once,
+        does everything once."""
+
+
 class Delivery(Protocol):
     """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last."""
 
