@@ -30,6 +30,11 @@ def refusal(act: Act, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
     raise TypeError(f"{verdict!r} is no refusal")
 
 
+def is_held_elsewhere(act: Act) -> bool:
+    """It was refused as busy; not one that ran and asked to come again."""
+    return act.answer is not None and act.answer.status == "busy" and not act.started
+
+
 def answer_to(act: Act, ending: Ending) -> Outcome:
     """The lease was settled with this ending."""
     match ending:

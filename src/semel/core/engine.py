@@ -10,7 +10,7 @@ lease: whoever claims next sees a takeover, and `core/judgement.py` says what ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from semel.core.act import Act
-from semel.core.answers import answer_to, given_back, lost, refusal
+from semel.core.answers import answer_to, given_back, is_held_elsewhere, lost, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
 from semel.core.heartbeat import Heartbeat
@@ -30,6 +30,8 @@ from semel.ports import Ledger, Telemetry
 from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
+
+WAIT_S = 5.0  # for somebody else's transaction; a deliverer waits longer than that for its answer
 
 _in_suspect: ContextVar[bool] = ContextVar("_in_suspect", default=False)
 
@@ -57,6 +59,7 @@ class Engine:
         self._heartbeat = Heartbeat(ledger.renew)
         self._runner = Runner(ledger, concurrency, self._at, telemetry)
         self._one_suspect = asyncio.Lock()
+        self._wait: Callable[[Claim, float], Awaitable[None]] | None = getattr(ledger, "wait", None)
 
     # ------------------------------------------------------------------------------------------------- the flow
 
@@ -68,6 +71,7 @@ class Engine:
             acts, later = _one_of_each(acts)  # a copy in the same batch is decided after the first has settled
             await self._claim(acts)
             await self._act_on(acts)
+            await self._act_on(await self._behind_transactions(acts))
             for act in acts:
                 answers[act.delivery].append(act.answer or lost(act))
             acts = later
@@ -111,6 +115,19 @@ class Engine:
                     self._heartbeat.watch(act)
                 case Settled() | Busy() | Stale() | Conflict():
                     act.answer = refusal(act, verdict)
+
+    async def _behind_transactions(self, acts: Sequence[Act]) -> list[Act]:
+        """A transaction that holds a key commits soon, or never: its duplicates wait for that and ask once more, so
+        that they are told what it came to instead of being sent away. Returns what was asked again."""
+        if self._wait is None:
+            return []
+        busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]
+        if busy:
+            await asyncio.gather(*[self._wait(act.claim, min(act.claim.lease_ms / 1000, WAIT_S)) for act in busy])
+            for act in busy:
+                act.answer = None
+            await self._claim(busy)
+        return busy
 
     async def _act_on(self, acts: Sequence[Act]) -> None:
         """Run what was granted and settle it. What a vanished holder left behind may have killed it: such an event is

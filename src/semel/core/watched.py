@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from semel.ports import Inbox, Ledger, Telemetry, Traits, Transaction
+from semel.ports import Inbox, Ledger, Telemetry, Traits, Transaction, Waits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 
@@ -59,6 +59,11 @@ class WatchedLedger(Watched):
 
     async def close(self) -> None:
         await self._ledger.close()
+
+    @property
+    def wait(self) -> Callable[[Claim, float], Awaitable[None]] | None:
+        """As the store has it, or None."""
+        return self._ledger.wait if isinstance(self._ledger, Waits) else None
 
     def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
         opened: AbstractAsyncContextManager[Transaction] = self._ledger.transaction(lease)
