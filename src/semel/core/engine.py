@@ -122,11 +122,20 @@ class Engine:
         if self._wait is None:
             return []
         busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]
-        if busy:
-            await asyncio.gather(*[self._wait(act.claim, min(act.claim.lease_ms / 1000, WAIT_S)) for act in busy])
-            for act in busy:
-                act.answer = None
+        if not busy:
+            return []
+        waits = [self._wait(act.claim, min(act.claim.lease_ms / 1000, WAIT_S)) for act in busy]
+        if any(await asyncio.gather(*waits, return_exceptions=True)):
+            return []  # the store cannot tell: they stay busy
+        answers = [act.answer for act in busy]
+        for act in busy:
+            act.answer = None
+        try:
             await self._claim(busy)
+        except LedgerUnavailable:
+            for act, answer in zip(busy, answers, strict=True):
+                act.answer = answer
+            return []
         return busy
 
     async def _act_on(self, acts: Sequence[Act]) -> None:
