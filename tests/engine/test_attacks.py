@@ -121,18 +121,22 @@ def test_a_sync_handler_that_still_waits_for_a_thread_does_not_run_after_its_cal
     async def story() -> None:
         async with app_on(ledger, tmp_path, concurrency=1) as app:
             ran: list[str] = []
+            begun, may_end = threading.Event(), threading.Event()
 
             @app.on("**", effect="park", max_attempts=1)
             def handle(event: Event, ctx: Context) -> None:
-                time.sleep(0.1)
+                begun.set()
+                may_end.wait(30)
                 ran.append(event.id)
 
             bodies = [message("first"), message("second")]
             callers = [asyncio.create_task(app.process(body)) for body in bodies]
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(begun.wait, 30)
+            await asyncio.sleep(0.05)  # the second waits for the thread by now
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
+            may_end.set()
             await asyncio.sleep(0.2)
             assert ran == ["first"]
             outcomes = await app.process_many(bodies)
