@@ -57,7 +57,9 @@ class Message(Struct, frozen=True):
 class Semel:
     """Runs your handlers so that each event has its effect once.
 
-    ledger: "sqlite:///file.db" (with "?synchronous=normal", quicker and less durable) or "memory://".
+    ledger: "sqlite:///file.db" (with "?synchronous=normal", quicker and less durable), "memory://", "postgresql://…",
+        "redis://…" (also rediss, unix, redis+cluster, redis+sentinel) or "dynamodb://table?region=…".
+    dead_letters: another store for what was given up on, where the ledger may lose it: SQLite or PostgreSQL.
     tenant, origin: what `process` assumes where it is told nothing else; both are part of keys.
     id_path, type_path: dotted paths that make any JSON an event.
     lease: seconds a lease lasts; renewed while a handler runs. concurrency: handlers of one batch at a time.
@@ -71,6 +73,7 @@ class Semel:
         self,
         ledger: str = "sqlite:///semel.db",
         *,
+        dead_letters: str = "",
         tenant: str = "",
         origin: str = "",
         id_path: str | None = None,
@@ -84,7 +87,7 @@ class Semel:
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency!r}: it must be above 0")
         _ms("lease", lease, LEASE_MIN_S)
-        self.ledger = wiring.open_ledger(ledger, observe)
+        self.ledger = wiring.open_ledger(ledger, observe, dead_letters)
         self._tenant = tenant
         self._reading = Reading(origin, id_path, type_path)
         self._lease_s = lease
@@ -134,7 +137,8 @@ class Semel:
             raise ConfigError(f"effect={effect!r}: expected one of {', '.join(EFFECTS)}")
         if effect == "transaction" and not self.ledger.traits.transactional:
             raise ConfigError(
-                f'effect="transaction" needs a ledger with transactions, {self.ledger.traits.name} has none'
+                f'effect="transaction" needs a ledger with transactions, {self.ledger.traits.name} has none: '
+                "use SQLite, PostgreSQL or DynamoDB"
             )
         if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
             raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
@@ -159,7 +163,7 @@ class Semel:
 
         def register(fn: Function) -> Function:
             check_handler(fn, "a handler")
-            self._router.add(
+            self._add(
                 Handler(
                     name=name or str(getattr(fn, "__name__", type(fn).__name__)),
                     fn=fn,
@@ -182,6 +186,22 @@ class Semel:
             return fn
 
         return register
+
+    def _add(self, handler: Handler) -> None:
+        """Register it, unless the ledger cannot do what it needs."""
+        traits, together = self.ledger.traits, getattr(self.ledger, "together", None)
+        if handler.effect == "transaction" and traits.async_handle and not handler.is_async:
+            raise ConfigError(
+                f"handler {handler.name!r}: on {traits.name} ctx.tx has to be awaited, so a handler with "
+                'effect="transaction" is an async one: write async def'
+            )
+        several = "order=" if handler.order is not None else "keys.tiers" if isinstance(handler.key, keys.tiers) else ""
+        if several and together is not None and not {"*", handler.name} & set(together):
+            raise ConfigError(
+                f"handler {handler.name!r}: {several} needs several keys of the ledger at once, and {traits.name} keeps"
+                f" those of a handler in one place only where its URL says so: add together={handler.name} to it"
+            )
+        self._router.add(handler)
 
     @property
     def handlers(self) -> Sequence[Handler]:

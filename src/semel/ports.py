@@ -30,6 +30,7 @@ class Traits(Struct, frozen=True):
     transactional: bool  # it is a TransactionalLedger
     caveat: str = ""  # what weakens its promises, as configured: "synchronous=normal may forget on power loss"
     loses: Loses = Loses()
+    async_handle: bool = False  # ctx.tx has to be awaited: a sync handler could do nothing with it
 
 
 class Ledger(Protocol):
@@ -188,6 +189,20 @@ class Letters(Protocol):
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         """Take it off the list; duplicates are still answered from its record. False: as for replay."""
+
+
+@runtime_checkable
+class Letterbox(Protocol):
+    """Keeps the letters of a ledger elsewhere, which is not to be trusted with them."""
+
+    async def keep(self, settlements: Sequence[Settlement]) -> None:
+        """Make their letters durable, before the ledger that gave the leases is told. The same token leaves one letter
+        however often it comes, also after a person has decided about it. An event that waits for a person already
+        stays one letter: a higher token takes the place of a lower one, and a lower one changes nothing. Another
+        event of the same key is another letter."""
+
+    async def withdraw(self, leases: Sequence[Lease]) -> None:
+        """Forget what was kept under exactly these leases and waits for a person: the ledger has refused it."""
 
 
 @runtime_checkable

@@ -5,24 +5,41 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.adapters.envelopes import decode
 from semel.core.breaker import PROBE_S, Breaker, State
 from semel.core.retry_budget import RetryBudget
-from semel.ports import Catalog, Ledger, Verifier
+from semel.ledger_urls import masked, without_secrets
+from semel.ports import Catalog, Inbox, Ledger, Letterbox, Letters, Traits, Verifier
 from semel.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from semel.adapters.destinations import Destination
 
-__all__ = ["decode", "destination", "forward", "open_ledger", "reach", "unwrap_sns", "verifier"]
+__all__ = ["decode", "destination", "every_store", "forward", "open_ledger", "reach", "unwrap_sns", "verifier"]
 
 log = logging.getLogger("semel")
 
-SCHEMES = ("sqlite:///file.db", "memory://")
+Observe = Callable[[str], None]
+
+SCHEMES = (
+    "sqlite:///file.db",
+    "memory://",
+    "postgresql://user@host/database",
+    "redis://host",
+    "rediss://host",
+    "unix:///path/to/redis.sock",
+    "redis+cluster://host",
+    "rediss+cluster://host",
+    "redis+sentinel://host/service",
+    "rediss+sentinel://host/service",
+    "dynamodb://table?region=eu-central-1",
+)
 
 
 class Hidden(Protocol):
@@ -35,38 +52,116 @@ class StoredLedger(Ledger, Catalog, Protocol):
     """A ledger that can also be read by people."""
 
 
-def open_ledger(url: str, observe: Callable[[str], None] | None = None) -> StoredLedger:
-    """The ledger that a URL names."""
+# --------------------------------------------------------------------------------------------------------- ledgers
+
+
+def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = "") -> StoredLedger:
+    """The ledger that a URL names; `dead_letters` names another store for what was given up on.
+
+    Nothing is opened and nobody is asked before it is used. Raises ConfigError, which shows no password.
+    """
+    ledger = _one_ledger(url, observe)
+    if not dead_letters:
+        return ledger
+    with _shown(dead_letters):
+        letterbox: Any = _one_ledger(dead_letters, None)
+        _check_letterbox(ledger, letterbox)
+    from semel.core.letterbox import letters_elsewhere
+
+    return letters_elsewhere(ledger, letterbox)
+
+
+def every_store() -> list[Traits]:
+    """What every kind of ledger promises, in each way in which it can be set up: for the table of guarantees."""
+    from semel.adapters.ledgers import dynamodb, memory, postgres, redis, sqlite
+
+    return [traits for adapter in (sqlite, memory, postgres, redis, dynamodb) for traits in adapter.profiles()]
+
+
+def _one_ledger(url: str, observe: Observe | None) -> StoredLedger:
     if not isinstance(url, str):
         raise ConfigError(f"ledger {url!r}: expected a URL, one of {', '.join(SCHEMES)}")
+    with _shown(url):
+        match url.partition("://")[0]:
+            case "sqlite":
+                return _sqlite(url, observe)
+            case "memory" if url.partition("?")[0] == "memory://":
+                return _memory(url)
+            case "postgresql" | "postgres":
+                _need("asyncpg", "postgres")
+                from semel.adapters.ledgers.postgres import PostgresLedger
+
+                return PostgresLedger.from_url(url, observe=observe)
+            case (
+                "redis" | "rediss" | "unix" | "redis+cluster" | "rediss+cluster" | "redis+sentinel" | "rediss+sentinel"
+            ):
+                _need("redis", "redis")
+                from semel.adapters.ledgers.redis import RedisLedger
+
+                return RedisLedger.from_url(url, observe=observe)
+            case "dynamodb":
+                _need("aiobotocore", "aws")
+                from semel.adapters.ledgers.dynamodb import DynamoLedger
+
+                return DynamoLedger.from_url(url, observe=observe)
+    raise ConfigError(f"ledger {masked(url)!r}: expected one of {', '.join(SCHEMES)}")
+
+
+@contextmanager
+def _shown(url: str) -> Iterator[None]:
+    """Whatever is wrong with this URL is told without its password."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(without_secrets(str(error), url)) from None
+
+
+def _need(driver: str, extra: str) -> None:
+    if find_spec(driver) is None:
+        raise ConfigError(f"this kind of ledger needs {driver}: pip install 'semel[{extra}]'")
+
+
+def _check_letterbox(ledger: StoredLedger, letterbox: StoredLedger) -> None:
+    if isinstance(ledger, Inbox):
+        raise ConfigError(
+            f"dead_letters: {ledger.traits.name} keeps its letters itself, beside its inbox: leave dead_letters out"
+        )
+    if not isinstance(letterbox, Letterbox) or not isinstance(letterbox, Letters) or not letterbox.traits.durable:
+        raise ConfigError(
+            f"dead_letters: {letterbox.traits.name} cannot keep letters of another ledger: name a sqlite:///file.db or "
+            "a postgresql:// database"
+        )
+
+
+def _memory(url: str) -> StoredLedger:
+    from semel.adapters.ledgers.memory import MemoryLedger
+
+    _check_options(url, ())
+    return MemoryLedger()
+
+
+def _sqlite(url: str, observe: Observe | None) -> StoredLedger:
+    from semel.adapters.ledgers.sqlite import SqliteLedger
+
+    options = _check_options(url, ("synchronous",))
+    return SqliteLedger(_sqlite_path(url), synchronous=options.get("synchronous", "full"), observe=observe)
+
+
+def _sqlite_path(url: str) -> str:
     parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if parts.scheme == "memory" and url.partition("?")[0] == "memory://":
-        from semel.adapters.ledgers.memory import MemoryLedger
-
-        _check_options(url, options, ())
-        return MemoryLedger()
-    if parts.scheme == "sqlite":
-        from semel.adapters.ledgers.sqlite import SqliteLedger
-
-        _check_options(url, options, ("synchronous",))
-        path = _sqlite_path(url, parts.netloc, parts.path)
-        return SqliteLedger(path, synchronous=options.get("synchronous", "full"), observe=observe)
-    raise ConfigError(f"ledger {url!r}: expected one of {', '.join(SCHEMES)}")
-
-
-def _sqlite_path(url: str, host: str, path: str) -> str:
-    if path == "/:memory:":
+    if parts.path == "/:memory:":
         raise ConfigError(f"ledger {url!r}: for a ledger in memory use memory://")
-    if host or not url.startswith("sqlite:///") or len(path) < 2 or path.endswith("/"):
+    if parts.netloc or not url.startswith("sqlite:///") or len(parts.path) < 2 or parts.path.endswith("/"):
         raise ConfigError(f"ledger {url!r}: expected sqlite:///relative.db or sqlite:////absolute/path.db")
-    return unquote(path[1:])
+    return unquote(parts.path[1:])
 
 
-def _check_options(url: str, options: dict[str, str], known: tuple[str, ...]) -> None:
+def _check_options(url: str, known: tuple[str, ...]) -> dict[str, str]:
+    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     for name in options:
         if name not in known:
             raise ConfigError(f"ledger {url!r}: unknown option {name!r}; known are: {', '.join(known) or 'none'}")
+    return options
 
 
 # ------------------------------------------------------------------------------------------------------- verifying

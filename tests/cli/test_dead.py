@@ -20,8 +20,10 @@ from rich.console import Console
 from tests.cli.command import semel, started
 from tests.cli.ledgers import an_app, fill, message, url_of
 
-from semel.cli.operating import deciding, looking
-from semel.cli.operating.looking import Filters, every, opened
+from semel.cli.operating import deciding, looking, place
+from semel.cli.operating.looking import Filters, every
+from semel.cli.operating.place import Place, opened
+from semel.settings.secret import Secret
 from semel.wiring import open_ledger
 
 REASON = ("--reason", "the CRM is fixed")
@@ -205,7 +207,7 @@ def test_two_operators_decide_each_event_once(tmp_path: Path) -> None:
         wish = deciding.Ask(
             what="replay", keys=[], every=True, state=None, wanted=Filters(), reason="fixed", by=name, rate=500
         )
-        return deciding.run(url, wish, Console(stderr=True), confirm)
+        return deciding.run(Place(Secret(url)), wish, Console(stderr=True), confirm)
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("anna", "bert")))
@@ -324,7 +326,7 @@ def test_all_letters_are_found_page_after_page(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(looking, "PAGE", 3)
 
     async def found() -> list[str]:
-        async with opened(url_of(tmp_path)) as ledger:
+        async with opened(Place(Secret(url_of(tmp_path)))) as ledger:
             return [entry.key async for entry in every(ledger, "dead", Filters())]
 
     listed = asyncio.run(found())
@@ -362,7 +364,7 @@ def test_a_ledger_without_letters_is_told(tmp_path: Path, monkeypatch: pytest.Mo
                 ledger.close,
             )
 
-    monkeypatch.setattr(looking, "open_ledger", lambda url: Plain(open_ledger(url)))
+    monkeypatch.setattr(place, "open_ledger", lambda url, dead_letters: Plain(open_ledger(url)))
     assert semel("dead", "list", "--ledger", url).code == 0
     assert semel("status", "--ledger", url, "--json").json["inbox"] is None
     ended = semel("dead", "replay", "--all", "--yes", *REASON, "--ledger", url)

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.command import ROOT, semel, started
 from tests.cli.ledgers import an_app, fill, message, url_of
 
+from semel.settings.secret import Secret
+
 
 def test_the_state_of_things_is_told_with_what_to_look_at(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2, uncertain=1, done=3)
@@ -152,10 +154,12 @@ def test_a_ledger_that_cannot_be_looked_at_is_told(arguments: tuple[str, ...], s
 
 
 def test_a_password_is_not_shown() -> None:
-    from semel.cli.operating.looking import shown_url
+    from semel.cli.operating.place import Place
 
-    assert shown_url("postgresql://anna:secret@db.example/semel") == "postgresql://anna:…@db.example/semel"
-    assert shown_url("sqlite:///a:b@c.db") == "sqlite:///a:b@c.db"
+    where = Place(Secret("redis://anna:secret@db.example/0"), Secret("postgresql://bert:secret@db.example/semel"))
+    assert str(where) == "redis://anna:…@db.example/0, letters in postgresql://bert:…@db.example/semel"
+    assert "secret" not in repr(where)
+    assert str(Place(Secret("sqlite:///a:b@c.db"))) == "sqlite:///a:b@c.db"
 
 
 def test_the_commands_work_in_a_process_of_their_own(tmp_path: Path) -> None:

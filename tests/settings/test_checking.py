@@ -6,32 +6,34 @@ import pytest
 from msgspec.structs import replace
 
 from semel import Semel
-from semel.ports import Traits
-from semel.settings.checking import Finding, RouteFacts, check, errors, facts_of, refuse, span
+from semel.ports import Loses, Traits
+from semel.settings.checking import Finding, RouteFacts, StoreFacts, check, errors, facts_of, refuse, span
 from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
 from semel.settings.secret import Secret
 from semel.settings.topics import misspelt
 from semel.values.errors import ConfigError
 
-SQLITE = Traits("SQLite", durable=True, transactional=True)
-MEMORY = Traits("memory", durable=False, transactional=False)
+SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
+MEMORY = StoreFacts(Traits("memory", durable=False, transactional=False), inbox=False)
+LOSES = Loses(power_loss="the last second", failover="what was not copied yet")
+REDIS = StoreFacts(Traits("Redis", durable=True, transactional=False, loses=LOSES), inbox=False)
 DAY = 86_400.0
 FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * DAY, window_s=900.0)
 QUICK = replace(FACTS, timeout_s=5.0)
 TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
 LONG = Secret("a secret of some length", "env:LONG")
 VERIFIED = Verify(scheme="genesys", secrets=[LONG])
-CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "durability"]
-CHECKS += ["access", "secrets", "fail-open"]
+CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "inbox"]
+CHECKS += ["durability", "letters", "access", "secrets", "fail-open"]
 
 
-def found(settings: Settings, *routes: RouteFacts, traits: Traits = SQLITE) -> list[Finding]:
+def found(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> list[Finding]:
     """What is not well."""
-    return [one for one in check(settings, routes or [FACTS], traits) if one.level != "ok"]
+    return [one for one in check(settings, routes or [FACTS], store) if one.level != "ok"]
 
 
-def only(settings: Settings, *routes: RouteFacts, traits: Traits = SQLITE) -> Finding:
-    (finding,) = found(settings, *routes, traits=traits)
+def only(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> Finding:
+    (finding,) = found(settings, *routes, store=store)
     assert finding.change
     return finding
 
@@ -133,20 +135,52 @@ def test_every_route_that_is_too_slow_for_an_inline_answer_is_named() -> None:
     assert "may take as long as it likes inline" in endless[0].what
 
 
-def test_an_inbox_needs_a_store_that_lasts() -> None:
-    finding = only(Settings(), traits=MEMORY)
-    assert (finding.level, finding.check) == ("error", "durability")
-    inline = only(Settings(endpoints=[Endpoint(mode="inline")]), QUICK, traits=MEMORY)
-    assert inline.level == "warning"
+@pytest.mark.parametrize("store", [MEMORY, REDIS, replace(REDIS, letterbox=True)])
+def test_an_inbox_needs_a_store_that_keeps_one(store: StoreFacts) -> None:
+    endpoints = [Endpoint(path="/a"), Endpoint(path="/b", mode="inline"), Endpoint(path="/c")]
+    refused = errors(found(Settings(endpoints=endpoints), QUICK, store=store))
+    assert [(one.check, one.what) for one in refused] == [
+        ("inbox", f"endpoint {path} accepts into the inbox, and {store.traits.name} keeps none")
+        for path in ("/a", "/c")
+    ]
+    assert refused[0].change == (
+        'set mode = "inline" there, or a ledger with an inbox: sqlite:///semel.db or postgresql://…'
+    )
+    inline = Settings(endpoints=[Endpoint(mode="inline")])
+    assert errors(found(inline, QUICK, store=store)) == []
+
+
+def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
+    inline = Settings(endpoints=[Endpoint(mode="inline")])
+    assert [(one.level, one.check) for one in found(inline, QUICK, store=MEMORY)] == [
+        ("warning", "durability"),
+        ("warning", "letters"),
+    ]
+
+
+def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_loses_them() -> None:
+    inline = Settings(endpoints=[Endpoint(mode="inline")])
+    finding = only(inline, QUICK, store=REDIS)
+    assert (finding.level, finding.check) == ("warning", "letters")
+    assert "kept in Redis itself, and a replay there waits until the event is sent again." in finding.what
+    assert finding.what.endswith("It may lose, by power loss, the last second; by failover, what was not copied yet.")
+    both = replace(REDIS.traits, loses=Loses(store_killed="everything", power_loss="everything"))
+    assert "by a kill or power loss, everything." in only(inline, QUICK, store=StoreFacts(both, inbox=False)).what
+    assert "dead_letters" in finding.change
+    assert found(inline, QUICK, store=replace(REDIS, letterbox=True)) == []
 
 
 def test_workers_need_a_store_that_they_share() -> None:
     settings = Settings(server=Server(workers=2), endpoints=[Endpoint(mode="inline")])
-    assert [one.level for one in found(settings, QUICK, traits=MEMORY)] == ["warning", "error"]
+    assert [one.level for one in found(settings, QUICK, store=MEMORY) if one.check == "durability"] == [
+        "warning",
+        "error",
+    ]
 
 
 def test_what_weakens_the_store_is_a_warning() -> None:
-    finding = only(Settings(), traits=replace(SQLITE, caveat="synchronous=normal may forget on power loss"))
+    weaker = replace(SQLITE.traits, caveat="synchronous=normal may forget on power loss")
+    finding = only(Settings(), store=StoreFacts(weaker))
     assert (finding.level, finding.what) == ("warning", "SQLite: synchronous=normal may forget on power loss")
 
 

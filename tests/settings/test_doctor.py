@@ -29,9 +29,14 @@ PROMISE = guarantee("a", ("**",), "retry", 900.0, "SQLite", "")
 
 
 class Store:
-    """A ledger as far as doctor looks at it."""
+    """A ledger with an inbox, as far as doctor looks at it."""
 
     traits = Traits("SQLite", durable=True, transactional=True)
+
+    async def accept(self, arrivals: object) -> None: ...
+    async def take(self, wanted: object, lease_ms: int) -> None: ...
+    async def finish(self, endings: object) -> None: ...
+    async def depths(self) -> None: ...
 
 
 class Telling(Store):

@@ -24,7 +24,7 @@ from semel.values.errors import ConfigError
 
 SETTING = re.compile(r"^#(?=\[|[a-z_]+ = )", re.MULTILINE)
 SECRETS = {"GENESYS_SECRET": "a secret of some length", "CRM_TOKEN": "t0ken"}
-EXAMPLES = {"id_path", "type_path", "body_max", "timeout", "verify", "forward"}  # where there is no default to show
+EXAMPLES = {"dead_letters", "id_path", "type_path", "body_max", "timeout", "verify", "forward"}  # without a default
 
 
 def uncommented() -> str:
@@ -35,7 +35,7 @@ def test_as_it_stands_it_has_sqlite_and_a_route_to_the_console(tmp_path: Path) -
     path = tmp_path / "semel.toml"
     write(path)
     demonstration = Route(name="demonstration", topics=["**"], console=True)
-    assert load(path, {}) == Settings(ledger="sqlite:///semel.db", routes=[demonstration])
+    assert load(path, {}) == Settings(ledger=Secret("sqlite:///semel.db"), routes=[demonstration])
 
 
 def test_as_it_stands_doctor_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +48,10 @@ def test_as_it_stands_doctor_finds_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_with_every_sign_taken_away_it_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
-    path.write_text(uncommented(), "utf-8")
+    for_redis = uncommented().replace('ledger = "sqlite:///semel.db"', 'ledger = "redis://host"')
+    path.write_text(for_redis, "utf-8")  # SQLite keeps its letters itself
     settings = load(path, SECRETS)
+    assert settings.dead_letters == Secret("sqlite:///letters.db")
     assert settings.routes[1].forward == "crm"
     assert settings.destinations["crm"].headers["authorization"] == Secret("Bearer t0ken")
 

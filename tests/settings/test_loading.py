@@ -12,6 +12,7 @@ from tests.settings.writing import ROUTE, loaded, problems, told, write
 from semel.settings.loading import FILE_MAX_BYTES, load
 from semel.settings.problems import Problem, SettingsError
 from semel.settings.schema import Endpoint, Settings
+from semel.settings.secret import Secret
 from semel.values.errors import ConfigError
 
 
@@ -62,7 +63,7 @@ def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
         forward = "http://hooks.example:9000/x?y=z"
     """
     settings = loaded(tmp_path, text, ONE="first", TWO="second", TOKEN="t0ken")
-    assert settings.ledger == "memory://"
+    assert settings.ledger == Secret("memory://")
     assert (settings.server.port, settings.server.drain, settings.server.host) == (0, 5.0, "127.0.0.1")
     verify = settings.endpoints[0].verify
     assert verify is not None
@@ -192,7 +193,7 @@ def test_deep_nesting_is_an_error_like_others(tmp_path: Path) -> None:
         # types
         ("tenant = 5", "1: tenant: expected a text of at most 255 characters, on one line, got 5"),
         ('tenant = "a\\nb"', '1: tenant: expected a text of at most 255 characters, on one line, got the text "a\\nb"'),
-        ("ledger = 1979-05-27", "1: ledger: expected a text, got a date"),
+        ("ledger = 1979-05-27", '1: ledger: expected a URL, "env:NAME" or "file:path", got a date'),
         ('[server]\nport = "80"', '2: [server]: port: expected a whole number from 0 to 65535, got the text "80"'),
         ("[server]\nport = 65536", "2: [server]: port: expected a whole number from 0 to 65535, got 65536"),
         ("[server]\nport = 8080.0", "2: [server]: port: expected a whole number from 0 to 65535, got 8080.0"),

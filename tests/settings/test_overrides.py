@@ -17,7 +17,7 @@ CRM = '[destinations.crm]\nurl = "https://crm.example/events"\nheaders = { X-Api
 def test_a_variable_is_stronger_than_the_file(tmp_path: Path) -> None:
     text = 'ledger = "sqlite:///file.db"\n[server]\nport = 1\nworkers = 2\n'
     settings = loaded(tmp_path, text, SEMEL_LEDGER="memory://", SEMEL_SERVER__PORT="9000")
-    assert (settings.ledger, settings.server.port, settings.server.workers) == ("memory://", 9000, 2)
+    assert (settings.ledger.reveal(), settings.server.port, settings.server.workers) == ("memory://", 9000, 2)
 
 
 def test_a_variable_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

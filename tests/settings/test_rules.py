@@ -177,4 +177,4 @@ def test_there_is_a_rule_for_every_scheme() -> None:
 
 def test_every_known_ledger_is_let_through(tmp_path: Path) -> None:
     for example in wiring.SCHEMES:
-        assert loaded(tmp_path, f'ledger = "{example}"').ledger == example
+        assert loaded(tmp_path, f'ledger = "{example}"').ledger.reveal() == example

@@ -17,7 +17,7 @@ from tests.settings.writing import as_toml, loaded
 from semel.settings.problems import Path, SettingsError
 from semel.settings.schema import Settings
 from semel.settings.secret import Secret
-from semel.settings.shaping import PLACES, shape, unwrapped
+from semel.settings.shaping import PLACES, Form, shape, unwrapped
 
 DOCUMENT: dict[str, Any] = {
     "ledger": "memory://",
@@ -63,7 +63,7 @@ def changed(choice: random.Random) -> dict[str, Any]:
     return document
 
 
-def plain_secret(written: str, plain: bool) -> Secret:
+def plain_secret(written: str, form: Form) -> Secret:
     return Secret(written)
 
 

@@ -79,10 +79,11 @@ def list_letters(
     import asyncio
 
     from semel.cli.operating import ledger_tables, looking
+    from semel.cli.operating.place import place
 
     wanted = looking.filters(handler, tenant, reason, since, until)
     states = [state.value] if state else looking.LETTERS
-    found, in_all = asyncio.run(looking.listed(looking.ledger_url(ledger, config), states, limit, wanted))
+    found, in_all = asyncio.run(looking.listed(place(ledger, config), states, limit, wanted))
     if as_json:
         typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
     elif found:
@@ -122,6 +123,7 @@ def decide(
     from rich.console import Console
 
     from semel.cli.operating import deciding, looking
+    from semel.cli.operating.place import place
 
     ask = deciding.Ask(
         what="discard" if ctx.info_name == "discard" else "replay",
@@ -135,7 +137,7 @@ def decide(
         dry_run=dry_run,
     )
     told = Console(stderr=True)
-    report = deciding.run(looking.ledger_url(ledger, config), ask, told, None if yes else _confirmed)
+    report = deciding.run(place(ledger, config), ask, told, None if yes else _confirmed)
     if as_json:
         typer.echo(deciding.as_json(report))
     else:

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from semel.cli.operating.words import size
-from semel.settings.checking import Finding, Level, RouteFacts, check, errors
+from semel.ports import Migrates
+from semel.settings.checking import Finding, Level, RouteFacts, check, errors, store_facts
 from semel.settings.problems import SettingsError
 from semel.settings.schema import Settings
 from semel.settings.urls import shown
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from semel.ports import Ledger
 
+MIGRATE = "run `semel migrate`"
 REACH_S = 10.0  # a destination that says nothing for so long is not there
 BAD: tuple[Level, ...] = ("error", "warning")
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[bold red]error[/]"}
@@ -54,7 +56,7 @@ async def report(
     """Look at everything. `reaches` has a way to try each destination, by its name or its URL.
 
     Nothing that is found raises: it becomes a finding."""
-    findings = check(settings, routes, ledger.traits)
+    findings = check(settings, routes, store_facts(ledger))
     store, of_store = await diagnose(ledger)
     reached = await asyncio.gather(*(_reached(_label(name, settings), reach) for name, reach in reaches.items()))
     return Report(list(guarantees), [*findings, *of_store, *reached], store)
@@ -67,18 +69,22 @@ async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]
     """What the store says of itself. It judges its own facts: one that begins with "error: " or "warning: " is one."""
     name = ledger.traits.name
     ask: Callable[[], Awaitable[list[tuple[str, str]]]] | None = getattr(ledger, "diagnose", None)
-    if ask is None:
-        return [], [Finding("ok", f"{name} has nothing to tell about itself", check="store")]
     try:
-        facts = await ask()
+        pending = await ledger.pending() if isinstance(ledger, Migrates) else []
+        facts = await ask() if ask is not None else []
     except (SemelError, OSError) as error:
-        change = "see that the folder is there and can be written, and that the file is a ledger of this Semel"
+        change = "see that it is there and can be written, and that it is a ledger of this Semel"
         return [], [Finding("error", f"the ledger cannot be used: {error}", change, "store")]
+    if ask is None and not pending:
+        return [], [Finding("ok", f"{name} has nothing to tell about itself", check="store")]
     missing = next((value for fact, value in facts if fact == "folder" and value.startswith("error: ")), "")
     if missing:  # the file cannot be opened either, for the same reason
         change = "make the folder, or write another path in ledger"
         return facts, [Finding("error", f"{name}: {missing.removeprefix('error: ')}", change, "store")]
     found = [finding for fact, value in facts if (finding := _judged(f"{name}, {fact}", value)) is not None]
+    if pending:  # what the store says about that itself is the same once more
+        unready = Finding("error", f"{name} is not ready: {'; '.join(pending)}", MIGRATE, "migrations")
+        found = [unready, *[finding for finding in found if "semel migrate" not in finding.what]]
     return facts, found or [Finding("ok", f"{name} can be opened and written", check="store")]
 
 

@@ -52,10 +52,10 @@ def list_events(
     import asyncio
 
     from semel.cli.operating import ledger_tables, looking
+    from semel.cli.operating.place import place
 
     wanted = looking.filters(handler, tenant, reason, since, until)
-    url = looking.ledger_url(ledger, config)
-    found, _ = asyncio.run(looking.listed(url, [state.value if state else None], limit, wanted))
+    found, _ = asyncio.run(looking.listed(place(ledger, config), [state.value if state else None], limit, wanted))
     if as_json:
         typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
     elif found:
@@ -80,8 +80,9 @@ def show_one(key: str, first: list[str], ledger: Ledger, config: Config, as_json
     import asyncio
 
     from semel.cli.operating import ledger_tables, looking
+    from semel.cli.operating.place import place
 
-    history = asyncio.run(looking.known(looking.ledger_url(ledger, config), key, first))
+    history = asyncio.run(looking.known(place(ledger, config), key, first))
     if as_json:
         typer.echo(ledger_tables.as_json(ledger_tables.whole(history)))
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel.cli.options import Config, Json, Ledger
+
+if TYPE_CHECKING:
+    from semel.cli.operating.place import Place
 
 BATCH = 1_000  # keys in one transaction: a few milliseconds, so that a running service does not notice
 
@@ -25,24 +28,24 @@ def purge(
     import asyncio
     import json
 
-    from semel.cli.operating.looking import ledger_url
+    from semel.cli.operating.place import place
 
-    forgotten = asyncio.run(_forget(ledger_url(ledger, config), limit))
+    forgotten = asyncio.run(_forget(place(ledger, config), limit))
     typer.echo(json.dumps({"forgotten": forgotten}) if as_json else f"{forgotten:,} keys forgotten")
 
 
-async def _forget(url: str, limit: int) -> int:
+async def _forget(where: Place, limit: int) -> int:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from semel.cli.operating.looking import opened
+    from semel.cli.operating.place import opened
 
     forgotten = 0
     with Progress(
         SpinnerColumn(), TextColumn("{task.completed:,.0f} keys forgotten"), console=Console(stderr=True)
     ) as bar:
         task = bar.add_task("", total=None)
-        async with opened(url) as store:
+        async with opened(where) as store:
             while forgotten < limit and (count := await store.purge(min(BATCH, limit - forgotten))):
                 forgotten += count
                 bar.update(task, completed=forgotten)

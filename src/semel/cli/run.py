@@ -133,12 +133,13 @@ def _listen(settings: Settings) -> socket.socket:
 def _introduce(settings: Settings, target: str | None, listening: socket.socket) -> None:
     """What runs where, and the line to try it with. On stderr: stdout belongs to the handlers."""
     from semel import __version__
-    from semel.cli.operating.looking import shown_url
+    from semel.cli.operating.place import Place
     from semel.settings.urls import shown
 
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    lines = [f"Semel {__version__} on {url}, ledger {shown_url(settings.ledger) if target is None else 'of ' + target}"]
+    ledger = str(Place(settings.ledger, settings.dead_letters)) if target is None else f"of {target}"
+    lines = [f"Semel {__version__} on {url}, ledger {ledger}"]
     for endpoint in settings.endpoints:
         verified = endpoint.verify.scheme if endpoint.verify is not None else "not verified"
         lines.append(f"  POST {endpoint.path}  {endpoint.mode}, {verified}")

@@ -19,9 +19,9 @@ def status(ledger: Ledger = None, config: Config = None, as_json: Json = False) 
     import asyncio
 
     from semel.cli.operating import status_view
-    from semel.cli.operating.looking import ledger_url
+    from semel.cli.operating.place import place
 
-    found = asyncio.run(status_view.look(ledger_url(ledger, config)))
+    found = asyncio.run(status_view.look(place(ledger, config)))
     if as_json:
         typer.echo(status_view.as_json(found))
     else:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from semel.app import Semel
+from semel.core.letterbox import inbox_of
 from semel.core.pump import Pump
 from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
-from semel.ports import Inbox
 from semel.values.errors import LedgerUnavailable
 
 log = logging.getLogger("semel")
@@ -34,9 +34,9 @@ class Background:
 
     def start(self) -> None:
         ledger = self._app.ledger
-        if isinstance(ledger, Inbox):
+        if (letters := inbox_of(ledger)) is not None:
             engine = self._app.new_engine(WatchedLedger(ledger, self._app.telemetry))
-            inbox = WatchedInbox(ledger, self._app.telemetry)
+            inbox = WatchedInbox(letters, self._app.telemetry)
             self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
             self._tasks.append(asyncio.create_task(self._pump.run()))
         self._tasks.append(asyncio.create_task(self._tidy()))
@@ -72,11 +72,11 @@ class Background:
                     await self._say_orphans()
 
     async def _say_orphans(self) -> None:
-        ledger = self._app.ledger
-        if not isinstance(ledger, Inbox):
+        inbox = inbox_of(self._app.ledger)
+        if inbox is None:
             return
         known = {handler.name for handler in self._app.handlers}
-        for depth in await ledger.depths():
+        for depth in await inbox.depths():
             if depth.lane not in known and depth.waiting:
                 log.error(
                     "%d events wait for %s, which is no route or handler here: give one that name, or run what has it",

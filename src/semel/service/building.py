@@ -65,13 +65,23 @@ def build(
     """The app of these settings; `app` is one that was written in Python, which gets the routes besides its handlers.
 
     `watch` is told when a breaker moves; `trace` gives the headers that pass a trace on."""
-    own = app if app is not None else Semel(settings.ledger, tenant=settings.tenant, origin=settings.origin)
+    own = app if app is not None else _own_app(settings)
     places = {name: _place(name, one, watch, trace) for name, one in settings.destinations.items()}
     for route in settings.routes:
         if not route.console and route.forward not in places:  # a URL of its own
             places[route.forward] = _place(route.name, Destination(url=route.forward), watch, trace)
         _add_route(own, route, places)
     return Built(own, settings, places)
+
+
+def _own_app(settings: Settings) -> Semel:
+    letters = settings.dead_letters
+    return Semel(
+        settings.ledger.reveal(),
+        dead_letters="" if letters is None else letters.reveal(),
+        tenant=settings.tenant,
+        origin=settings.origin,
+    )
 
 
 def doors(settings: Settings) -> list[Door]:

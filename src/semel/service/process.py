@@ -17,7 +17,7 @@ from typing import NoReturn
 from semel.app import Semel
 from semel.core.breaker import Breaker, State
 from semel.core.gate import SLOW_IN_A_ROW, Gate, GatedLedger
-from semel.ports import Inbox
+from semel.core.letterbox import inbox_of
 from semel.service import logs, tracing
 from semel.service.answers import Answer, refused
 from semel.service.api.application import api
@@ -30,7 +30,7 @@ from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
 from semel.service.server import serve
 from semel.service.telemetry import ServiceTelemetry
-from semel.settings.checking import check, facts_of, refuse
+from semel.settings.checking import check, facts_of, refuse, store_facts
 from semel.settings.schema import Settings
 from semel.values.errors import LedgerUnavailable
 
@@ -45,7 +45,7 @@ def prepare(settings: Settings, app: Semel | None, shared: str | None = None) ->
     what doctor calls an error."""
     metrics = Metrics(shared)
     built = build(settings, app, metrics, tracing.headers)
-    refuse(check(settings, facts_of(built.app.handlers), built.app.ledger.traits))
+    refuse(check(settings, facts_of(built.app.handlers), store_facts(built.app.ledger)))
     return built, metrics
 
 
@@ -142,9 +142,9 @@ class _Numbers:
                 return refused(401, "Not authenticated", "Send a token with the scope metrics: Authorization: Bearer …")
             if "metrics" not in credential.scopes:
                 return refused(403, "Not allowed", f"The token {credential.name!r} lacks the scope 'metrics'")
-        ledger = self._app.ledger
+        inbox = inbox_of(self._app.ledger)
         try:
-            depths = await ledger.depths() if isinstance(ledger, Inbox) else []
+            depths = await inbox.depths() if inbox is not None else []
         except LedgerUnavailable:
             depths = None
         page, kind = self._metrics.exposition(depths)

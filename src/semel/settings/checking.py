@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from semel.core.handlers import Handler
-from semel.ports import Traits
+from semel.ports import Inbox, Ledger, Traits
 from semel.settings.problems import nearest
 from semel.settings.schema import Destination, Endpoint, Route, Settings
 from semel.settings.topics import misspelt
@@ -28,6 +28,7 @@ REDELIVERIES = 2  # retention outlives the redelivery window so many times
 SECRET_CHARS = 16  # a shorter one can be guessed
 ANSWER_WITHIN = (5.0, "an EventBridge API destination gives up after 5 s")  # what a sender waits for an inline answer
 ANSWER_WITHIN_OF = {"genesys": (10.0, "Genesys Open Messaging gives up after 10 s")}  # where the scheme tells who it is
+INBOX_LEDGERS = "sqlite:///semel.db or postgresql://…"
 SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"))
 
 
@@ -70,10 +71,22 @@ def facts_of(handlers: Iterable[Handler]) -> list[RouteFacts]:
     ]
 
 
+class StoreFacts(Struct, frozen=True):
+    """What decides about a ledger."""
+
+    traits: Traits
+    inbox: bool = True  # it can keep events that were accepted and not handled
+    letterbox: bool = False  # what it gives up on is kept in another store
+
+
+def store_facts(ledger: Ledger) -> StoreFacts:
+    return StoreFacts(ledger.traits, isinstance(ledger, Inbox), hasattr(ledger, "letterbox"))
+
+
 def check(
     settings: Settings,
     routes: Sequence[RouteFacts],
-    traits: Traits,
+    store: StoreFacts,
     leads: Callable[[str], bool] = leads_somewhere,
 ) -> list[Finding]:
     """Everything that can be told without touching anything. Each check has one finding when all is well.
@@ -87,7 +100,9 @@ def check(
         *_one("destination", _destinations(settings, routes), "every destination answers or is given up in time"),
         *_one("drain", _drain(settings, routes), f"a drain of {span(settings.server.drain)} lets every handler finish"),
         *_one("inline", _inline(settings, routes), "no sender is kept waiting by a handler"),
-        *_one("durability", _durability(settings, traits), f"{traits.name} keeps what it has answered"),
+        *_one("inbox", _inbox(settings, store), _inbox_ok(settings)),
+        *_one("durability", _durability(settings, store.traits), f"{store.traits.name} keeps what it has answered"),
+        *_one("letters", _letters(store), "what is given up on waits for a person in a store that keeps it"),
         *_one("access", _access(settings, leads), _access_ok(settings)),
         *_one("secrets", _secrets(settings), "no secret is short or sent in the clear"),
         *_one("fail-open", _fail_open(settings.routes), "nothing runs without the ledger"),
@@ -217,21 +232,49 @@ def _inline(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Findin
                 yield Finding("warning", what, f'set mode = "inbox" there, or a timeout of {span(waits)} for the route')
 
 
+def _inbox(settings: Settings, store: StoreFacts) -> Iterator[Finding]:
+    if store.inbox:
+        return
+    for endpoint in settings.endpoints:
+        if endpoint.mode == "inbox":
+            what = f"endpoint {endpoint.path} accepts into the inbox, and {store.traits.name} keeps none"
+            yield Finding("error", what, f'set mode = "inline" there, or a ledger with an inbox: {INBOX_LEDGERS}')
+
+
+def _inbox_ok(settings: Settings) -> str:
+    if any(endpoint.mode == "inbox" for endpoint in settings.endpoints):
+        return "what is accepted is kept in the ledger until it is handled"
+    return "nothing is accepted before it is handled"
+
+
+def _letters(store: StoreFacts) -> Iterator[Finding]:
+    """A store with an inbox keeps letters as safely as that. Elsewhere a replay cannot bring the event by itself."""
+    if store.inbox or store.letterbox:
+        return
+    name, loses = store.traits.name, store.traits.loses
+    by_loss: dict[str, list[str]] = {}
+    for fault, lost in (("a kill", loses.store_killed), ("power loss", loses.power_loss), ("failover", loses.failover)):
+        by_loss.setdefault(lost or "", []).append(fault)
+    told = "; ".join(f"by {' or '.join(faults)}, {lost}" for lost, faults in by_loss.items() if lost)
+    forgets = "" if store.traits.durable else " It is gone when the process ends."
+    what = (
+        f"what is given up on is kept in {name} itself, and a replay there waits until the event is sent again."
+        f"{forgets}{f' It may lose, {told}.' if told else ''}"
+    )
+    yield Finding("warning", what, 'name another store for it: dead_letters = "sqlite:///letters.db" or a PostgreSQL')
+
+
 def _durability(settings: Settings, traits: Traits) -> Iterator[Finding]:
     if not traits.durable:
-        inbox = [endpoint.path for endpoint in settings.endpoints if endpoint.mode == "inbox"]
         change = 'set ledger = "sqlite:///semel.db"'
-        if inbox:
-            what = f"the {traits.name} ledger forgets when the process ends, and {inbox[0]} answers 200 from its inbox"
-            yield Finding("error", what, f'{change}, or mode = "inline"')
-        else:
-            what = f"the {traits.name} ledger forgets when the process ends: later copies act again"
-            yield Finding("warning", what, change)
+        what = f"the {traits.name} ledger forgets when the process ends: later copies act again"
+        yield Finding("warning", what, change)
         if settings.server.workers > 1:
             what = f"the {traits.name} ledger is not shared by {settings.server.workers} workers: each would act"
             yield Finding("error", what, f"{change}, or workers = 1")
     elif traits.caveat:
-        yield Finding("warning", f"{traits.name}: {traits.caveat}", "remove the option from the ledger's URL")
+        change = "change the ledger's URL or its server so that this cannot happen, or live with it (docs/ledgers.md)"
+        yield Finding("warning", f"{traits.name}: {traits.caveat}", change)
 
 
 # --------------------------------------------------------------------------------------------------------- access

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from semel.settings.secret import Secret
-from semel.settings.shaping import BadReference, ReadSecret
+from semel.settings.shaping import BadReference, Form, ReadSecret
 
 SECRET_MAX_BYTES = 16 * 1024  # the longest header that servers take; a key is far shorter
 
 _REFERENCE = re.compile(r"(?P<before>[!-~]+ +)?(?P<kind>env|file):(?P<target>.*)", re.DOTALL)
+_IN_URL = re.compile(r"(?P<before>[a-z+]+://[^:@/?#]*:)(?P<kind>env|file):(?P<target>[^@]*)(?P<after>@.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LITERAL = (
     'a secret does not stand in the settings: write "env:NAME" for a variable, or "file:path" for a file that holds it'
@@ -22,20 +24,24 @@ _LITERAL = (
 
 
 def reader(environ: Mapping[str, str], folder: Path) -> ReadSecret:
-    """Reads references; a relative path is relative to the folder. With `plain`, a word such as "Bearer" may stand
-    before the reference, and what is no reference is taken as it stands."""
+    """Reads references; a relative path is relative to the folder. What may be plain may have a word such as "Bearer"
+    before the reference, and is else taken as it stands. A URL may have a reference for its password."""
 
-    def read(written: str, plain: bool) -> Secret:
+    def value_of(found: re.Match[str]) -> str:
+        return _variable(found["target"], environ) if found["kind"] == "env" else _file(found["target"], folder)
+
+    def read(written: str, form: Form) -> Secret:
+        if form == "url" and (within := _IN_URL.fullmatch(written)) is not None:
+            return Secret(within["before"] + quote(value_of(within), safe="") + within["after"], written)
         found = _REFERENCE.fullmatch(written)
-        if plain and found is None:
+        if form != "reference" and found is None:
             if not written:
                 raise BadReference("it is empty")
             return Secret(written)
-        if found is None or (found["before"] and not plain):
+        if found is None or (found["before"] and form != "plain"):
             raise BadReference(_LITERAL)
-        before, target = found["before"] or "", found["target"]
-        value = _variable(target, environ) if found["kind"] == "env" else _file(target, folder)
-        return Secret(before + value, f"{before}{found['kind']}:{target}")
+        before = found["before"] or ""
+        return Secret(before + value_of(found), f"{before}{found['kind']}:{found['target']}")
 
     return read
 
@@ -43,7 +49,7 @@ def reader(environ: Mapping[str, str], folder: Path) -> ReadSecret:
 def variables_in(document: object) -> set[str]:
     """The variables that are named by references anywhere in a document."""
     if isinstance(document, str):
-        found = _REFERENCE.fullmatch(document)
+        found = _REFERENCE.fullmatch(document) or _IN_URL.fullmatch(document)
         return {found["target"]} if found is not None and found["kind"] == "env" else set()
     inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     return set().union(*map(variables_in, inside))

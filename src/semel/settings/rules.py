@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from semel.settings.places import plain
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
 from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
+from semel.settings.secret import Secret
 from semel.settings.urls import host_of, inside, is_host_or_range, shown, what_is_wrong
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.topic import Pattern
-from semel.wiring import SCHEMES
+from semel.wiring import SCHEMES, open_ledger
 
 KEYS = ("event", "delivery", "content")
 RESERVED = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1")  # and what is below them
@@ -60,11 +61,31 @@ def broken_rules(settings: Settings) -> Iterator[Fault]:
 
 
 def _ledger(settings: Settings) -> Iterator[Fault]:
+    faults = list(_store("ledger", settings.ledger))
+    if settings.dead_letters is not None:
+        faults += _store("dead_letters", settings.dead_letters)
+    yield from faults
+    if settings.dead_letters is not None and not faults:  # each of them is right: do they fit together?
+        try:
+            open_ledger(settings.ledger.reveal(), dead_letters=settings.dead_letters.reveal())
+        except ConfigError as error:
+            yield Fault(("dead_letters",), str(error), about=(("ledger",),))
+
+
+def _store(name: str, url: Secret) -> Iterator[Fault]:
+    """A URL is judged by the adapter of its scheme, which opens nothing yet."""
     schemes = [example.partition(":")[0] for example in SCHEMES]
-    scheme, colon, _ = settings.ledger.partition("://")
-    if not colon or scheme not in schemes:
+    scheme, colon, _ = url.reveal().partition("://")
+    of = f"{url.reference} is no URL of a store: " if url.reference and not colon else ""
+    if not colon or scheme not in (*schemes, "postgres"):
         guess = did_you_mean(scheme, schemes) if colon else ""
-        yield Fault(("ledger",), f"ledger: expected one of {', '.join(SCHEMES)}{guess}")
+        yield Fault((name,), f"{name}: {of}expected one of {', '.join(SCHEMES)}{guess}")
+        return
+    try:
+        open_ledger(url.reveal())
+    except ConfigError as error:
+        said = str(error)
+        yield Fault((name,), said if said.startswith(f"{name}:") else f"{name}: {said.removeprefix('ledger ')}")
 
 
 def _twice(table: str, key: str, values: list[str]) -> Iterator[Fault]:

@@ -58,6 +58,7 @@ Dotted = Annotated[
 HeaderName = Annotated[
     str, Meta(pattern=rf"^{_HEADER}\Z", max_length=100, description='the name of a header, such as "x-api-key"')
 ]
+LedgerUrl = Annotated[Secret, Meta(extra={"url": True})]  # may hold a password, or be a reference as a whole
 HeaderValue = Annotated[Secret, Meta(extra={"plain": True})]  # may also stand in the file as it is
 
 
@@ -178,7 +179,8 @@ class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    ledger: str = "sqlite:///semel.db"
+    ledger: LedgerUrl = Secret("sqlite:///semel.db")
+    dead_letters: LedgerUrl | None = None  # another store for what was given up on, where the ledger may lose it
     tenant: Label = ""
     origin: Label = ""
     redelivery: Seconds = REDELIVERY_S  # how long a source may bring an event again

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, inspect
@@ -34,8 +34,11 @@ PLACES: dict[type[Struct], str] = {  # for a key that stands in the wrong table
 }
 LONG_BITS = 200  # a number with more is not worth showing, and beyond 4,300 digits Python refuses to
 
-ReadSecret = Callable[[str, bool], Secret]
-"""From what is written to the secret; the flag allows plain values. Raises BadReference."""
+Form: TypeAlias = Literal["reference", "plain", "url"]
+"""How a secret may be written: as a reference alone; also as it is; or also as a URL whose password is a reference."""
+
+ReadSecret = Callable[[str, Form], Secret]
+"""From what is written to the secret. Raises BadReference."""
 
 
 class BadReference(Exception):
@@ -63,7 +66,7 @@ def shape(document: Mapping[str, Any], read_secret: ReadSecret) -> Shaped:
 
 def fault_in(kind: type[Struct], table: Mapping[str, Any]) -> str:
     """What is wrong with a single table that holds no secrets; empty when nothing is."""
-    shaper = _Shaper(lambda written, plain: Secret(written))
+    shaper = _Shaper(lambda written, form: Secret(written))
     shaper.table(kind, table, ())
     return "; ".join(fault.what for fault in shaper.faults)
 
@@ -114,7 +117,7 @@ class _Shaper:
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self.table(bare, value, path)
         if bare is Secret:
-            return self._secret(value, path, plain=_extra(meta, "plain"))
+            return self._secret(value, path, _form(meta))
         if get_origin(bare) is list:
             return self._list(get_args(bare)[0], meta, value, path)
         if get_origin(bare) is dict:
@@ -142,11 +145,12 @@ class _Shaper:
                 self._wrong((*path, name), f"{named(path)}: expected {_expected(key)}, got {quoted(name)}")
         return {name: self._value(item, one, (*path, name)) for name, one in value.items()}
 
-    def _secret(self, value: Any, path: Path, *, plain: bool) -> Secret:
-        what = f'expected "env:NAME" or "file:path", got {_sort(value)}'
+    def _secret(self, value: Any, path: Path, form: Form) -> Secret:
+        expected = 'a URL, "env:NAME" or "file:path"' if form == "url" else '"env:NAME" or "file:path"'
+        what = f"expected {expected}, got {_sort(value)}"
         if isinstance(value, str):
             try:
-                return self._read_secret(value, plain)
+                return self._read_secret(value, form)
             except BadReference as error:
                 what = str(error)
         self._wrong(path, f"{named(path)}: {what}")
@@ -198,6 +202,10 @@ def _is_table(kind: Any) -> bool:
 
 def _extra(meta: Meta | None, name: str) -> bool:
     return bool(meta is not None and (meta.extra or {}).get(name))
+
+
+def _form(meta: Meta | None) -> Form:
+    return "url" if _extra(meta, "url") else "plain" if _extra(meta, "plain") else "reference"
 
 
 def _hollow(kind: type[T]) -> T:

@@ -108,7 +108,7 @@ class InboxModel:
             case Finished():
                 self.letters.remove(letter)
             case Postponed(after_ms=after_ms):
-                letter.in_hands, letter.due = False, now + after_ms
+                letter.in_hands, letter.lapses, letter.due = False, 0, now + after_ms
             case GivenUp(reason=reason):
                 self.letters.remove(letter)
                 self.records.append(_given_up(ending.taken.id, letter, reason, now))

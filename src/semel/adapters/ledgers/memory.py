@@ -9,7 +9,7 @@ from threading import Lock
 
 import msgspec
 
-from semel.ports import STATES, Entry, Traits
+from semel.ports import STATES, Entry, Loses, Traits
 from semel.values.claim import Claim, DeadLetter, Lease, Settlement, Verdict
 from semel.values.decision import Known, State, Subject, judge
 from semel.values.errors import ConfigError
@@ -31,7 +31,13 @@ LETTERS = ("dead", "uncertain")
 class MemoryLedger:
     """Dictionaries under a lock. Nothing survives the process."""
 
-    traits = Traits(name="memory", durable=False, transactional=False, caveat="forgets everything with its process")
+    traits = Traits(
+        name="memory",
+        durable=False,
+        transactional=False,
+        caveat="forgets everything with its process",
+        loses=Loses(store_killed="everything", power_loss="everything", tokens_go_back=True),
+    )
 
     def __init__(self, clock: Callable[[], int] = _steady_ms) -> None:
         self._clock = clock
@@ -230,3 +236,8 @@ def _checked(key: str) -> str:
 
 def _digests(claim: Claim) -> tuple[bytes, ...]:
     return (claim.digest, *[alias.digest for alias in claim.aliases])
+
+
+def profiles() -> list[Traits]:
+    """Everything that a ledger in memory can be."""
+    return [MemoryLedger.traits]

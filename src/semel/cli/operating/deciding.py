@@ -22,8 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.operating import ledger_tables
-from semel.cli.operating.looking import LETTERS, Filters, every, find, opened, shown_url
+from semel.cli.operating.looking import LETTERS, Filters, every, find
+from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import counted, plain
+from semel.core.letterbox import inbox_of
 from semel.ports import Catalog, Entry, Letters
 from semel.values.errors import ConfigError, SemelError
 
@@ -56,6 +58,7 @@ class Report(Struct):
     what: What
     dry_run: bool
     chosen: list[Entry]  # without their events
+    to_inbox: bool = True  # False: whoever has the event must bring it again
     decided: list[str] = field(default_factory=list)
     already: list[str] = field(default_factory=list)  # someone else was faster
     not_dead: dict[str, str] = field(default_factory=dict)  # named, and in this state; nobody had to decide about it
@@ -76,10 +79,10 @@ class Report(Struct):
         return not self.failed and not self.not_tried
 
 
-def run(url: str, ask: Ask, console: Console, confirm: Callable[[str], bool] | None) -> Report:
+def run(where: Place, ask: Ask, console: Console, confirm: Callable[[str], bool] | None) -> Report:
     """Raises ConfigError, before anything is decided, for what cannot work."""
     _check(ask)
-    report = asyncio.run(_choose(url, ask))
+    report = asyncio.run(_choose(where, ask))
     doubtful = sum(entry.state == "uncertain" for entry in report.chosen)
     if doubtful and ask.what == "replay":
         console.print(
@@ -96,7 +99,7 @@ def run(url: str, ask: Ask, console: Console, confirm: Callable[[str], bool] | N
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(PAST[ask.what], total=waiting)
         try:
-            asyncio.run(_decide(url, ask, report, lambda: progress.advance(task)))
+            asyncio.run(_decide(where, ask, report, lambda: progress.advance(task)))
         except KeyboardInterrupt:
             console.print(f"Interrupted: {len(report.decided):,} {PAST[ask.what]}, {report.not_tried:,} not.")
             raise
@@ -127,11 +130,11 @@ def _check(ask: Ask) -> None:
 # ------------------------------------------------------------------------------------------------------- choosing
 
 
-async def _choose(url: str, ask: Ask) -> Report:
-    async with opened(url) as ledger:
+async def _choose(where: Place, ask: Ask) -> Report:
+    async with opened(where) as ledger:
         if not isinstance(ledger, Letters):
-            raise ConfigError(f"ledger {shown_url(url)}: this kind of ledger keeps no letters to decide about")
-        report = Report(ask.what, ask.dry_run, [])
+            raise ConfigError(f"ledger {where}: this kind of ledger keeps no letters to decide about")
+        report = Report(ask.what, ask.dry_run, [], inbox_of(ledger) is not None)
         if ask.keys:
             await _choose_named(ledger, ask.keys, report)
         else:
@@ -165,11 +168,11 @@ def _without_event(entry: Entry) -> Entry:
 # ------------------------------------------------------------------------------------------------------- deciding
 
 
-async def _decide(url: str, ask: Ask, report: Report, told: Callable[[], None]) -> None:
+async def _decide(where: Place, ask: Ask, report: Report, told: Callable[[], None]) -> None:
     waiting = [entry.key for entry in report.waiting]
     together = 1 if ask.rate else TOGETHER
     begun_s, in_a_row = time.monotonic(), 0
-    async with opened(url) as ledger:
+    async with opened(where) as ledger:
         assert isinstance(ledger, Letters)
         decision = ledger.replay if ask.what == "replay" else ledger.discard
         for first in range(0, len(waiting), together):
@@ -251,8 +254,7 @@ def _closing(report: Report) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    notes = {"replay": "in the inbox, where a running service takes them, or free to be claimed again", "discard": ""}
-    table.add_row(PAST[report.what], f"{len(report.decided):,}", notes[report.what] if report.decided else "")
+    table.add_row(PAST[report.what], f"{len(report.decided):,}", _note(report) if report.decided else "")
     table.add_row(
         "decided already", f"{len(report.already):,}", "not dead any more; left alone" if report.already else ""
     )
@@ -266,6 +268,14 @@ def _closing(report: Report) -> RenderableType:
     told += _left_alone(report)
     told += [Text(plain(f"{key}: {why}")) for key, why in list(report.failed.items())[:SHOWN]]
     return Group(table, *told)
+
+
+def _note(report: Report) -> str:
+    if report.what == "discard":
+        return ""
+    if report.to_inbox:
+        return "in the inbox, where a running service takes them, or free to be claimed again"
+    return "free to be claimed again: have them sent once more, since this ledger has no inbox"
 
 
 def _left_alone(report: Report) -> list[Text]:

@@ -1,22 +1,17 @@
-"""Finds the ledger that an operator means, and what is wanted in it."""
+"""Finds what an operator wants in a ledger."""
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from semel.cli.operating import sqlite_mark
+from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import instant_ms
 from semel.ports import STATES, Catalog, Entry
 from semel.values.errors import ConfigError
-from semel.wiring import StoredLedger, open_ledger
 
 KEY_CHARS = 32
 PREFIX_MIN_CHARS = 4
@@ -62,71 +57,20 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# --------------------------------------------------------------------------------------------------- the ledger
-
-
-def ledger_url(ledger: str | None, config: Path | None) -> str:
-    """What the command line or the settings name."""
-    if ledger is not None and config is not None:
-        raise ConfigError("--ledger and -c both name a ledger: leave one of them out")
-    if ledger is not None:
-        return ledger
-    from semel.settings.loading import load
-
-    try:
-        return load(config, os.environ).ledger
-    except ConfigError as error:
-        raise ConfigError(f"{error}\nTo look at a ledger without settings: --ledger sqlite:///semel.db") from None
-
-
-def shown_url(url: str) -> str:
-    """Without a password."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:…@", url)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[StoredLedger]:
-    """The ledger, for reading and deciding. Looking never makes one."""
-    _check_there(url)
-    ledger = open_ledger(url)
-    try:
-        yield ledger
-    finally:
-        await ledger.close()
-
-
-def _check_there(url: str) -> None:
-    """Opening a ledger makes one where there is none: so this looks first, at the bytes."""
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
-        raise ConfigError(f"ledger {url!r}: it lives inside of the process that uses it; there is nothing to look at")
-    if parts.scheme != "sqlite":
-        return
-    file = Path(unquote(parts.path[1:]))
-    try:
-        ours = sqlite_mark.is_ours(file)
-    except FileNotFoundError:
-        raise ConfigError(f"ledger {shown_url(url)}: there is no file {file}; nothing was made") from None
-    except OSError as error:
-        raise ConfigError(f"ledger {shown_url(url)}: {file} cannot be read: {error.strerror}") from None
-    if not ours:
-        raise ConfigError(f"ledger {shown_url(url)}: {file} is no ledger of Semel; it was left as it is")
-
-
 # -------------------------------------------------------------------------------------------------- what is in it
 
 
-async def listed(url: str, states: Sequence[str | None], limit: int, wanted: Filters) -> tuple[list[Entry], int]:
+async def listed(where: Place, states: Sequence[str | None], limit: int, wanted: Filters) -> tuple[list[Entry], int]:
     """The newest entries that are wanted, and how many there are in these states at all. None: any state."""
-    async with opened(url) as ledger:
+    async with opened(where) as ledger:
         counts = await ledger.counts()
         in_all = sum(count for state, count in counts.items() if state in states or None in states)
         return await newest(ledger, states, limit, wanted), in_all
 
 
-async def known(url: str, key: str, first: Sequence[str]) -> list[Entry]:
+async def known(where: Place, key: str, first: Sequence[str]) -> list[Entry]:
     """The history of a key, which may be told by its beginning. It is looked for in these states first."""
-    async with opened(url) as ledger:
+    async with opened(where) as ledger:
         whole = await find(ledger, key, first)
         history = await ledger.history(whole)
     if not history:

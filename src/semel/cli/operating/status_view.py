@@ -11,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.operating.ledger_tables import STYLES
-from semel.cli.operating.looking import now_ms, opened, shown_url
+from semel.cli.operating.looking import now_ms
+from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import age, counted, iso, moment, plain
-from semel.ports import STATES, Inbox
+from semel.core.letterbox import inbox_of
+from semel.ports import STATES
 from semel.values.inbox import Depth
 
 MEANING = {
@@ -35,11 +37,12 @@ class Standing(Struct, frozen=True):
     inbox: list[Depth] | None  # None: this ledger has none
 
 
-async def look(url: str) -> Standing:
-    async with opened(url) as ledger:
+async def look(where: Place) -> Standing:
+    async with opened(where) as ledger:
         states = await ledger.counts()
-        inbox = await ledger.depths() if isinstance(ledger, Inbox) else None
-    return Standing(shown_url(url), now_ms(), {state: states.get(state, 0) for state in STATES}, inbox)
+        inbox = inbox_of(ledger)
+        depths = None if inbox is None else await inbox.depths()
+    return Standing(str(where), now_ms(), {state: states.get(state, 0) for state in STATES}, depths)
 
 
 def hints(found: Standing) -> list[str]:

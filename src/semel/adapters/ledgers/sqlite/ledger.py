@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import apsw
 
-from semel.adapters.ledgers.sqlite import catalog, diagnosis, inbox, letters, store
+from semel.adapters.ledgers.sqlite import catalog, diagnosis, inbox, keeping, letters, store
 from semel.adapters.ledgers.sqlite.opening import (
     Clock,
     Place,
@@ -22,14 +22,13 @@ from semel.adapters.ledgers.sqlite.opening import (
     open_reader,
     wall_clock,
 )
+from semel.adapters.ledgers.sqlite.promises import SYNCHRONOUS, traits_of
 from semel.adapters.ledgers.sqlite.transaction import SqliteTransaction
 from semel.adapters.ledgers.sqlite.writer import READING, Writer
-from semel.ports import Entry, Traits
+from semel.ports import Entry
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
-
-SYNCHRONOUS = ("full", "normal", "extra")
 
 
 class SqliteLedger:
@@ -44,8 +43,7 @@ class SqliteLedger:
     ) -> None:
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous={synchronous!r}: expected one of {', '.join(SYNCHRONOUS)}")
-        caveat = "synchronous=normal may forget the newest answers on power loss" if synchronous == "normal" else ""
-        self.traits = Traits(name="SQLite", durable=True, transactional=True, caveat=caveat)
+        self.traits = traits_of(synchronous)
         self._path = path
         self._synchronous = synchronous
         self._clock = clock
@@ -137,6 +135,12 @@ class SqliteLedger:
     async def discard(self, key: str, reason: str, by: str) -> bool:
         k = catalog.key_of(key)
         return await self._writer.submit(lambda connection: letters.discard(connection, k, reason, by, self._now()))
+
+    async def keep(self, settlements: Sequence[Settlement]) -> None:
+        await self._writer.submit(lambda connection: keeping.keep(connection, settlements, self._now()))
+
+    async def withdraw(self, leases: Sequence[Lease]) -> None:
+        await self._writer.submit(lambda connection: keeping.withdraw(connection, leases))
 
     async def entries(
         self,

@@ -22,3 +22,13 @@ select ?1, ?2, ?3,
 
 -- name: move_key
 update semel_inbox_key set id = ?3 where k = ?1 and id = ?2
+
+-- name: kept
+-- What was kept of this key for a ledger elsewhere: there is seldom more than one.
+select r.id, r.source, r.decided, l.event
+from semel_record r left join semel_letter l on l.id = r.id
+where r.k = ? and r.outcome <> 1 and r.source is not null
+
+-- name: keep_record
+insert into semel_record (id, k, aliases, outcome, result, fp, attempts, at, expires, tenant, handler, text, source)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -14,7 +14,7 @@ import apsw
 from semel.values.errors import LedgerUnavailable
 
 APPLICATION_ID = 0x53454D4C  # "SEML"
-SCHEMA = ("001_ledger.sql", "002_inbox.sql")  # what has to be run to come to version 1, 2, …
+SCHEMA = ("001_ledger.sql", "002_inbox.sql", "003_letterbox.sql")  # what has to be run to come to version 1, 2, …
 SCHEMA_VERSION = len(SCHEMA)
 BUSY_S = 5.0  # how long to wait for another process's transaction before giving up
 CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory

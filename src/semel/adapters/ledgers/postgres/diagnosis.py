@@ -1,0 +1,100 @@
+"""Facts about the store, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from semel.adapters.ledgers.postgres import migrations
+from semel.adapters.ledgers.postgres.options import Options
+from semel.adapters.ledgers.postgres.statements import SCHEMA
+
+if TYPE_CHECKING:
+    from semel.adapters.ledgers.postgres.pool import Connection
+
+VERSION_MIN = 140_000  # TID range scans, and statistics that are kept up by inserts
+CLOCK_MS = 2_000  # more is not the time that the question took
+CONNECTIONS_MAX = 0.8  # of the server's, that one process may ask for
+
+COMMIT = {
+    "on": "on",
+    "remote_apply": "remote_apply: a synchronous replica has applied what is answered",
+    "remote_write": "warning: remote_write: a replica's operating system has it, its disk may not: when both machines "
+    "lose power the newest answers may be forgotten",
+    "local": "warning: local: on this server's disk only; a failover may forget the newest answers",
+    "off": "error: off may forget the newest answers when the server crashes: set it to on for this database or user",
+}
+
+Fact = tuple[str, str]
+
+
+async def facts(connection: Connection, options: Options) -> list[Fact]:
+    """On a connection of its own, whether or not there is a schema."""
+    asked = time.time_ns() // 1_000_000
+    row = await connection.fetchrow(
+        "select current_setting('server_version_num')::integer, current_setting('server_version'), "
+        "current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes'), "
+        "pg_is_in_recovery(), current_setting('max_connections')::integer, "
+        "current_setting('synchronous_standby_names'), "
+        "floor(extract(epoch from clock_timestamp()) * 1000)::bigint, current_setting('transaction_read_only'), "
+        "current_setting('wal_compression')"
+    )
+    assert row is not None
+    number, version, commit, fsync, pages, standby, most, replicas, now, read_only, packed = row
+    too_old = "" if number >= VERSION_MIN else "error: 14 or later is needed: "
+    return [
+        ("server", options.where),
+        ("PostgreSQL", f"{too_old}{version}"),
+        ("writable", _writable(standby, read_only)),
+        ("synchronous_commit", COMMIT.get(commit, commit)),
+        ("synchronous replicas", replicas or "none: a failover may forget the newest answers"),
+        (
+            "fsync",
+            "on" if fsync == "on" else "error: off: a power loss may destroy the database",
+        ),
+        ("full_page_writes", "on" if pages == "on" else "error: off: a power loss may destroy the database"),
+        ("wal_compression", "off: on makes millions of keys cheaper to write" if packed == "off" else packed),
+        ("schema", await _schema(connection, options)),
+        ("clock", _clock(now, asked, time.time_ns() // 1_000_000)),
+        ("pool", _pool(options, most)),
+        *await _sizes(connection, options.schema),
+    ]
+
+
+def _writable(standby: bool, read_only: str) -> str:
+    if standby:
+        return "error: this server is a replica: connect to the primary (target_session_attrs=primary)"
+    return "error: transactions are read only here (default_transaction_read_only)" if read_only == "on" else "yes"
+
+
+async def _schema(connection: Connection, options: Options) -> str:
+    found = await migrations.version(connection, options.schema)
+    if found is None:
+        return f'error: this user may not use the schema "{options.schema}"'
+    if found < len(SCHEMA):
+        return f'error: "{options.schema}" has version {found} of {len(SCHEMA)}: run `semel migrate`'
+    if found > len(SCHEMA):
+        return f'error: "{options.schema}" has version {found}, newer than this Semel ({len(SCHEMA)})'
+    return f'"{options.schema}", version {found}'
+
+
+def _clock(server: int, before: int, after: int) -> str:
+    """Leases are by the server's clock. Another time here only confuses people, and retries of other machines."""
+    apart = max(before - server, server - after, 0)
+    return f"warning: {apart / 1000:,.1f} s apart from this machine" if apart > CLOCK_MS else "agrees with this machine"
+
+
+def _pool(options: Options, most: int) -> str:
+    ours = options.pool + options.transactions + 5
+    warning = "warning: " if ours > most * CONNECTIONS_MAX else ""
+    return f"{warning}at most {ours} connections of this process, of {most} that the server allows"
+
+
+async def _sizes(connection: Connection, schema: str) -> list[Fact]:
+    rows = await connection.fetch(
+        "select c.relname, pg_total_relation_size(c.oid), greatest(c.reltuples, 0)::bigint "
+        "from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+        "where n.nspname = $1 and c.relkind = 'r' and c.relname in ('key', 'letter', 'inbox') order by 1",
+        schema,
+    )
+    return [(f"table {name}", f"{size:,} bytes, about {count:,} rows") for name, size, count in rows]

@@ -1,0 +1,105 @@
+"""The schema and its versions: numbered files, forward only, each in one transaction with its number.
+
+A migrator holds an advisory lock, so that two of them do everything once. It waits for locks on tables for a moment
+only, and then lets traffic pass and tries again: a migration never keeps the claims of a busy store waiting for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING
+
+from semel.adapters.ledgers.postgres.pool import driver
+from semel.adapters.ledgers.postgres.statements import SCHEMA, migration
+from semel.values.errors import ConfigError, LedgerUnavailable
+
+if TYPE_CHECKING:
+    from semel.adapters.ledgers.postgres.pool import Connection
+
+LOCK_MS = 1_000  # what claims and settles may have to wait for
+TRY_S = 60.0
+MIGRATORS = 0x53454D45_4C4D4947  # "SEMELMIG"
+
+
+async def version(connection: Connection, schema: str) -> int | None:
+    """The version of the schema; 0: there is none. None: this user may not see it."""
+    asyncpg = driver()
+    try:
+        found = await connection.fetchval(f'select max(version) from "{schema}".migration')
+    except (asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
+        return 0
+    except asyncpg.InsufficientPrivilegeError:
+        return None
+    return int(found or 0)
+
+
+async def check(connection: Connection, schema: str, where: str) -> None:
+    """Refuse to work with a schema that is not ours: older, newer, or closed to us."""
+    found = await version(connection, schema)
+    known = len(SCHEMA)
+    if found == known:
+        return
+    if found is None:
+        told = f'this user may not use the schema "{schema}": grant usage on it, and all on its tables and its sequence'
+    elif found > known:
+        told = f'the schema "{schema}" has version {found}, this Semel knows {known}: use the Semel that migrated it'
+    elif found == 0:
+        told = f'there is no schema "{schema}": run `semel migrate`'
+    else:
+        told = f'the schema "{schema}" has version {found}, this Semel needs {known}: run `semel migrate`'
+    raise ConfigError(f"{where}: {told}")
+
+
+async def pending(connection: Connection, schema: str, where: str) -> list[str]:
+    found = await version(connection, schema)
+    if found is None or found > len(SCHEMA):
+        await check(connection, schema, where)
+    return [_told(step, schema) for step in SCHEMA[found:]]
+
+
+async def migrate(connection: Connection, schema: str, where: str) -> list[str]:
+    """Go forward to our version, one step at a time."""
+    asyncpg = driver()
+    done: list[str] = []
+    ends = time.monotonic() + TRY_S
+    while True:
+        try:
+            step = await _one_step(connection, schema, where)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            if time.monotonic() > ends:
+                raise LedgerUnavailable(
+                    f"{where}: the schema is in use, and could not be changed within {TRY_S:g} s: "
+                    "look for long transactions in pg_stat_activity, and run `semel migrate` again"
+                ) from error
+            await asyncio.sleep(random.uniform(0.05, 0.5))
+            continue
+        if step is None:
+            return done
+        done.append(_told(step, schema))
+
+
+async def _one_step(connection: Connection, schema: str, where: str) -> str | None:
+    async with connection.transaction(isolation="read_committed"):
+        await connection.execute(f"set local lock_timeout = {LOCK_MS}; set local statement_timeout = 0")
+        await connection.execute(f"select pg_advisory_xact_lock({MIGRATORS})")
+        if not await connection.fetchval("select to_regclass($1) is not null", f'"{schema}".migration'):
+            await connection.execute(
+                f'create schema if not exists "{schema}"; create table "{schema}".migration ('
+                "version integer primary key, name text not null, at timestamptz not null default now())"
+            )
+        found = await version(connection, schema)  # once the lock is ours: another migrator may have been faster
+        if found is None or found > len(SCHEMA):
+            await check(connection, schema, where)
+        if found is None or found >= len(SCHEMA):
+            return None
+        await connection.execute(migration(SCHEMA[found], schema), timeout=TRY_S)
+        await connection.execute(
+            f'insert into "{schema}".migration (version, name) values ($1, $2)', found + 1, SCHEMA[found]
+        )
+        return SCHEMA[found]
+
+
+def _told(step: str, schema: str) -> str:
+    return f'schema "{schema}": {step.removesuffix(".sql")}'

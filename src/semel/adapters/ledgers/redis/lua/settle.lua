@@ -1,0 +1,165 @@
+-- Ends leases, in order. The token is compared before every write.
+--
+-- KEYS: the counter of tokens, then for each settlement its own key, its aliases, its subject, its letters and their index.
+-- ARGV: now | grace | strict | simple | routes | number of retentions | retentions … | settlements …
+--   simple: every settlement has one key, which no other has, and none has a letter
+--   routes: of each settlement 1 kind | 1 flags (1 order, 2 letter) | 1 aliases | 2 number of its retention
+--   settlement: 7 token | 2 number of each alias's retention | [8 position] [6 delay, of a retry] result or reason
+--               a letter is an argument of its own behind it
+-- Answer: for each settlement 1, or 0: the lease was lost and nothing was written.
+
+local RETRY, RELEASE = WAITING, 7 -- the other kinds are the states that they lead to
+local now, grace, strict = time_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local simple, routes, retention_count = ARGV[4] == '1', ARGV[5], tonumber(ARGV[6])
+
+local retentions = {}
+for at = 1, retention_count do
+  local ms = tonumber(ARGV[6 + at])
+  retentions[at] = { ms = ms, ttl = ttl(ms + grace), head = pack('>I6I6', now + ms, now), writes = { '', '' } }
+end
+
+local function has(record, token)
+  return record and string.find(record, token, 2, true) == 2
+end
+
+-- The token has ended its lease before: True if it was with the same.
+local function ended_before(record, state, kind, payload)
+  if state == WAITING then
+    return kind == RETRY
+  end
+  if state ~= kind then
+    return false
+  end
+  return sub(record, payload_at(record, is_printed(record) and SETTLED_BODY + 16 or SETTLED_BODY)) == payload
+end
+
+local function write_final(key, record, kind, retention, payload)
+  local flags = byte(record)
+  flags = flags - flags % 16 + kind
+  call('SET', key, char(flags) .. sub(record, 2, 8) .. retention.head .. sub(record, ATTEMPTS) .. payload, 'PX', retention.ttl)
+end
+
+local function write_waiting(key, record, delay, retention, reason)
+  local flags = byte(record)
+  local fresh = char(flags - flags % 8 + WAITING) .. sub(record, 2, 8) .. pack('>I6I6', now + delay, now) .. sub(record, FIRST) .. reason
+  call('SET', key, fresh, 'PX', ttl(delay + retention.ms + grace))
+end
+
+-- As if the claim had not been made: a first attempt leaves nothing, a later one its earlier attempts.
+local function release(key, record, retention)
+  local flags, attempts = byte(record), unpack('>H', record, ATTEMPTS)
+  if attempts == 1 then
+    call('DEL', key)
+    return
+  end
+  local state = flag(flags, SUSPECT) and LEASED or WAITING
+  local fresh = char(flags - flags % 8 + state) .. NOBODY .. pack('>I6I6', 0, now) .. sub(record, FIRST, ATTEMPTS - 1)
+    .. pack('>H', attempts - 1) .. sub(record, LIVE_BODY)
+  call('SET', key, fresh, 'PX', retention.ttl)
+end
+
+local function free_subject(key, token, applied, retention)
+  local subject = subject_of(call('GET', key))
+  local mine = subject.token == token
+  if applied and not (subject.newest and is_below(applied, subject.newest)) then
+    subject.newest = applied
+  end
+  if mine then
+    subject.held = false
+  end
+  if applied or mine then
+    subject.kept = math.max(subject.kept, now + retention.ms)
+    write_subject(key, subject, now, retention.ms, grace)
+  end
+end
+
+-- It waits for a person: without an end of its own until that person has decided.
+local function keep_letter(key, index, record, retention, letter)
+  local value = '\0' .. pack('>I6', now) .. sub(record, ATTEMPTS, ATTEMPTS + 1) .. pack('>I6I6I4', 0, retention.ms, #letter) .. letter
+  call('HSET', key, sub(record, 2, 8), value)
+  call('PERSIST', key)
+  call('ZADD', index, digits(now), sub(key, -16) .. sub(record, 2, 8))
+end
+
+-- What has more than one key, what is not final, and what was lost or ended before.
+local function settle(settlement, kind, flags, aliases, retention, own, record, letter)
+  local token, from = sub(settlement, 1, 7), 8 + 2 * aliases
+  local position = flag(flags, 1) and sub(settlement, from, from + 7)
+  from = position and from + 8 or from
+  local delay = 0
+  if kind == RETRY then
+    delay, from = unpack('>I6', settlement, from), from + 6
+  end
+  local payload = sub(settlement, from)
+  if not has(record, token) then
+    return '0'
+  end
+  local state = byte(record) % 8
+  if state ~= LEASED then
+    return ended_before(record, state, kind, payload) and '1' or '0'
+  end
+  local copies = { record }
+  for at = 1, aliases do
+    copies[at + 1] = call('GET', KEYS[own + at])
+    if not has(copies[at + 1], token) then
+      return '0' -- under an alias it is the same effect: whoever lost one of its keys has lost the lease
+    end
+  end
+  for at = 0, aliases do
+    local key, copy = KEYS[own + at], copies[at + 1]
+    if kind == RETRY then
+      write_waiting(key, copy, delay, retention, payload)
+    elseif kind == RELEASE then
+      release(key, copy, retention)
+    else
+      local kept = at == 0 and retention or retentions[unpack('>H', settlement, 6 + 2 * at) + 1]
+      write_final(key, copy, kind, kept, payload)
+    end
+  end
+  local next_key = own + aliases + 1
+  if position then
+    free_subject(KEYS[next_key], token, (kind == DONE or kind == NOTHING) and position, retention)
+    next_key = next_key + 1
+  end
+  if letter then
+    keep_letter(KEYS[next_key], KEYS[next_key + 1], record, retention, letter)
+  end
+  return '1'
+end
+
+local answers, key_at, at, count = {}, 1, 6 + retention_count, #ARGV
+local known = simple and call('MGET', spread(KEYS, 2))
+while at < count do
+  at = at + 1
+  local settlement = ARGV[at]
+  local route = 5 * #answers
+  local kind, flags, aliases, high, low = byte(routes, route + 1, route + 5)
+  local retention = retentions[high * 256 + low + 1]
+  key_at = key_at + 1
+  local key = KEYS[key_at]
+  local record = simple and known[key_at - 1] or call('GET', key)
+  local state = record and byte(record)
+  if simple and kind == NOTHING and state and state % 8 == LEASED and has(record, settlement) then
+    -- most settlements: write_final, all at once
+    local writes = retention.writes
+    local last = #writes
+    writes[last + 1] = key
+    writes[last + 2] = char(state - state % 16 + kind) .. settlement .. retention.head .. sub(record, ATTEMPTS)
+    answers[#answers + 1] = '1'
+  else
+    local letter
+    if flag(flags, 2) then
+      at = at + 1
+      letter = ARGV[at]
+    end
+    answers[#answers + 1] = settle(settlement, kind, flags, aliases, retention, key_at, record, letter)
+    key_at = key_at + aliases + (flag(flags, 1) and 1 or 0) + (letter and 2 or 0)
+  end
+end
+for one = 1, retention_count do
+  write_all(retentions[one].writes, retentions[one].ttl)
+end
+if strict then
+  mark(KEYS[1])
+end
+return table.concat(answers)

@@ -1,0 +1,1 @@
+"""Where deliveries come from; one package for each transport."""

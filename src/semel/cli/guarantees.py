@@ -1,0 +1,157 @@
+"""The page of guarantees: what each fault does to each effect, on each store, and the test that shows it.
+
+python -m semel.cli.guarantees > docs/guarantees.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from semel.ports import Traits
+from semel.testing.proofs import Proof, proofs_of
+from semel.values.effect import EFFECTS
+from semel.values.guarantee import (
+    FAULTS,
+    FORGOTTEN,
+    NO_FAILOVER,
+    NO_TRANSACTIONS,
+    NOTHING_FORGOTTEN,
+    TOKEN_TWICE,
+    WORKER_GONE,
+    cell,
+)
+
+BEGINNING = """# Guarantees
+
+What a fault does to the effect of your handler depends on the effect that it declares, and on what the ledger may
+forget. This page is generated from what the code says of itself (`python -m semel.cli.guarantees`), a test holds it to
+the code, and every cell that is good news names the tests that show it.
+
+| it says | it means |
+|---|---|
+| safe | the effect happens once (`fenced`: what the last run wrote stands, whatever comes late) |
+| safe in the window | the same, as long as the downstream remembers the key |
+| runs again | the effect happens once or more often, as `retry` declares |
+| listed | the effect happens once or not at all, as `park` declares; what is in doubt is listed as uncertain |
+| **may lose** | an event that was acknowledged may have no effect in the end |
+| **may double** | the effect may happen twice |
+| – | it cannot happen, or the store does not have it |
+
+| when | it means |
+|---|---|
+| worker killed | a process that runs handlers ends in the middle of one: `kill -9`, out of memory, a lost machine |
+| store killed | the server of the ledger ends likewise, and is started again on its data |
+| power loss | the machine of the store loses its power, and its disks what had not been written to them |
+| failover | another server takes the place of the store |
+
+In every case a source delivers again what was not acknowledged; one that does not loses events before Semel can act.
+An event in the inbox and a dead letter are kept as well as the effect of a `transaction`: they are rows of the same
+store (dead letters of the one that `dead_letters` names, if it does).
+
+## Which promises hold
+"""
+WHY = "## Why\n"
+TOKENS_BY_TIME = (
+    "Elsewhere tokens follow the time, so that they outlive what is forgotten: the clocks of a store's machines have "
+    "to agree, to within the time that a restart or a failover takes."
+)
+
+
+def page(stores: Sequence[Traits]) -> str:
+    """The whole document."""
+    lines = [BEGINNING, *_overview(stores), WHY, *_reasons(), *(line for store in stores for line in _section(store))]
+    return "\n".join(lines)
+
+
+def _overview(stores: Sequence[Traits]) -> Iterable[str]:
+    """For each store and fault, the effects whose promise does not hold."""
+    yield f"| store | {' | '.join(FAULTS)} |"
+    yield "|---|---|---|---|---|"
+    for store in stores:
+        yield f"| {store.name} | {' | '.join(_broken(store, fault) for fault in FAULTS)} |"
+    yield ""
+
+
+def _broken(store: Traits, fault: str) -> str:
+    cells = {effect: cell(effect, store, fault) for effect in EFFECTS}
+    there = {effect: found for effect, found in cells.items() if found.word != "not applicable"}
+    if not there:
+        return "–"
+    broken = [f"`{effect}`" for effect, found in there.items() if not found.kept]
+    return f"**not {', '.join(broken)}**" if broken else "all hold"
+
+
+def _reasons() -> Iterable[str]:
+    """The same for every store, so it is told once."""
+    yield "| effect | the worker falls | the store falls and forgets nothing | the store forgets its newest answers |"
+    yield "|---|---|---|---|"
+    for effect in EFFECTS:
+        reasons = [f"**{row[effect].word}**: {row[effect].why}" for row in (WORKER_GONE, NOTHING_FORGOTTEN, FORGOTTEN)]
+        yield f"| `{effect}` | {' | '.join(reasons)} |"
+    yield ""
+    yield f"- Where tokens may go back, `fenced` **{TOKEN_TWICE.word}**: {TOKEN_TWICE.why}."
+    yield f"- {TOKENS_BY_TIME}"
+    yield f"- No transaction (–): {NO_TRANSACTIONS.why}."
+    yield f"- No failover (–): {NO_FAILOVER.why}."
+    yield ""
+
+
+def _section(store: Traits) -> Iterable[str]:
+    named: list[Proof] = []
+    yield f"## {store.name}"
+    yield ""
+    yield _forgets(store)
+    yield ""
+    yield f"| effect | {' | '.join(FAULTS)} |"
+    yield "|---|---|---|---|---|"
+    for effect in EFFECTS:
+        yield f"| `{effect}` | {' | '.join(_shown(store, effect, fault, named) for fault in FAULTS)} |"
+    yield ""
+    for number, proof in enumerate(named, 1):
+        yield f"{number}. `{proof.test}`" + (f": {proof.shows}" if proof.shows else "")
+    yield ""
+
+
+def _shown(store: Traits, effect: str, fault: str, named: list[Proof]) -> str:
+    """The word, with the numbers of its tests."""
+    found = cell(effect, store, fault)
+    if found.word == "not applicable":
+        return "–"
+    numbers: list[str] = []
+    for proof in proofs_of(store, effect, fault):
+        if proof not in named:
+            named.append(proof)
+        numbers.append(str(named.index(proof) + 1))
+    word = f"**{found.word}**" if not found.kept else found.word
+    return f"{word} ({', '.join(numbers)})" if numbers else word
+
+
+def _forgets(store: Traits) -> str:
+    """What the store says of itself."""
+    loses = store.loses
+    told = {"a kill": loses.store_killed, "a power loss": loses.power_loss, "a failover": loses.failover or ""}
+    whens: dict[str, list[str]] = {}
+    for when, what in told.items():
+        whens.setdefault(what, []).append(when)
+    sentences = [f"After {' or '.join(when)} it may have forgotten {what}." for what, when in whens.items() if what]
+    if not sentences:
+        return "It forgets nothing that it has answered."
+    return " ".join([*sentences, *(["Tokens may go back with that."] if loses.tokens_go_back else [])])
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(guarantees)
+
+
+def guarantees() -> None:
+    """Print what each fault does to each effect, on every store, with the tests that show it (docs/guarantees.md)."""
+    from semel.wiring import every_store
+
+    typer.echo(page(every_store()).rstrip("\n"))
+
+
+if __name__ == "__main__":
+    guarantees()

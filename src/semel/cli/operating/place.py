@@ -1,0 +1,99 @@
+"""Which ledger an operator means, and opening it: looking never makes one, and never shows its password."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from semel.cli.operating import sqlite_mark
+from semel.ledger_urls import masked
+from semel.ports import Migrates
+from semel.settings.secret import Secret
+from semel.values.errors import ConfigError
+from semel.wiring import StoredLedger, open_ledger
+
+
+class Place(Struct, frozen=True):
+    """A ledger, and the store of its letters where that is another one."""
+
+    ledger: Secret
+    dead_letters: Secret | None = None
+
+    def __str__(self) -> str:
+        letters = f", letters in {masked(self.dead_letters.reveal())}" if self.dead_letters is not None else ""
+        return masked(self.ledger.reveal()) + letters
+
+
+def place(ledger: str | None, config: Path | None) -> Place:
+    """What the command line or the settings name."""
+    if ledger is not None and config is not None:
+        raise ConfigError("--ledger and -c both name a ledger: leave one of them out")
+    if ledger is not None:
+        return Place(Secret(ledger))
+    from semel.settings.loading import load
+
+    try:
+        settings = load(config, os.environ)
+    except ConfigError as error:
+        raise ConfigError(f"{error}\nTo look at a ledger without settings: --ledger sqlite:///semel.db") from None
+    return Place(settings.ledger, settings.dead_letters)
+
+
+@asynccontextmanager
+async def opened(where: Place) -> AsyncIterator[StoredLedger]:
+    """The ledger, for reading and deciding."""
+    url, letters = where.ledger.reveal(), _letters(where)
+    if not letters or not url.startswith("memory:"):
+        _check_there("ledger", url)
+    ledger = open_ledger(url, dead_letters=letters)
+    try:
+        await refuse_unready(ledger)
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+async def refuse_unready(ledger: object) -> None:
+    """A store that has to be made ready first says so, once and in words, instead of failing at every step."""
+    if isinstance(ledger, Migrates) and (steps := await ledger.pending()):
+        raise ConfigError(f"the store is not ready ({'; '.join(steps)}): run `semel migrate`")
+
+
+def _letters(where: Place) -> str:
+    """Nothing, as long as nothing was given up on: a file for letters is made with the first one."""
+    if where.dead_letters is None:
+        return ""
+    url = where.dead_letters.reveal()
+    if url.startswith("sqlite:") and not _file(url).exists():
+        return ""
+    _check_there("dead_letters", url)
+    return url
+
+
+def _check_there(what: str, url: str) -> None:
+    """Opening a ledger makes one where there is none: so this looks first, at the bytes."""
+    scheme = url.partition("://")[0]
+    if scheme == "memory":
+        raise ConfigError(
+            f"{what} {masked(url)!r}: it lives inside of the process that uses it; there is nothing to look at"
+        )
+    if scheme != "sqlite":
+        return
+    file = _file(url)
+    try:
+        ours = sqlite_mark.is_ours(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{what} {masked(url)}: there is no file {file}; nothing was made") from None
+    except OSError as error:
+        raise ConfigError(f"{what} {masked(url)}: {file} cannot be read: {error.strerror}") from None
+    if not ours:
+        raise ConfigError(f"{what} {masked(url)}: {file} is no ledger of Semel; it was left as it is")
+
+
+def _file(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path[1:]))

@@ -1,0 +1,301 @@
+"""The contract of a store that is reached over a network: what its ledger promises holds through every fault.
+
+A ledger binds it in a few lines; `tests/faults` has the handlers and the worker process that all bindings share:
+
+    class TestMyStore(StoreFaultLaws):
+        @pytest.fixture
+        def harness(self, tmp_path: Path) -> Iterator[FaultHarness]:
+            with FaultProxy("127.0.0.1", server.port) as proxy:
+                yield FaultHarness(home=tmp_path, proxy=proxy, …)
+
+Every law runs all effects of the store in one load, and checks all their promises when the load has drained: nothing
+lost and nothing doubled for `transaction` and `keyed`, the last token wins for `fenced`, at least once for `retry`, at
+most once and listed for `park`. A law whose fault did not land fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semel.testing.harness import Harness
+from semel.testing.laws.faults_kept import Happened
+from semel.testing.laws.faults_storm import (
+    POLL_S,
+    SOON_S,
+    App,
+    FaultHarness,
+    Killable,
+    Storm,
+    document,
+    inconclusive,
+    wait_until,
+)
+from semel.testing.proxy import BLACK_HOLE, DEAF, PARTITION, Fault, FaultProxy, Seen, Then, Way
+from semel.values.errors import LedgerUnavailable
+from semel.values.outcome import Outcome
+
+__all__ = ["FaultHarness", "Happened", "Killable", "StoreFaultLaws"]
+
+STORE_KILLS = 3
+WORKER_KILLS = 3
+CUT_S = 0.3
+LONG_S = 120.0
+LONG_FAULT_S = 5.0  # at most; some end before a ledger notices, some are longer than leases and timeouts
+LATE_S = 2.0  # longer than a lease, so that what was held arrives when others may have taken over
+MESSAGES_MAX = 24  # of one event's way through the store; more would be a flood of round trips
+HELD = Fault(replies="hold")
+SLOW_LINKS = (
+    Fault(latency_ms=50, slice_bytes=64),
+    Fault(latency_ms=150, slice_bytes=1_000),
+)  # one way: twice that a trip
+
+
+class FaultBinding:
+    """A store's test class overrides `harness`."""
+
+    @pytest.fixture
+    def harness(self) -> FaultHarness:
+        raise NotImplementedError("bind the laws to a store: override the fixture `harness`")
+
+
+class StoreKillLaws(FaultBinding):
+    """The store dies by SIGKILL, and is started again on its data."""
+
+    def test_a_store_killed_under_load_comes_back_with_everything_it_answered(self, harness: FaultHarness) -> None:
+        if harness.server is None:
+            pytest.skip("the server was given by a URL: it is not ours to kill")
+        with Storm(harness) as storm:
+            for number in range(STORE_KILLS):
+                storm.goes_on()
+                self._kill(harness, harness.server, amid_an_answer=number % 2 == 1)
+                if number == STORE_KILLS - 1:  # the others are short: the ledger may ride over them
+                    storm.is_undecided()
+                harness.server.start()
+            storm.goes_on()
+
+    def _kill(self, harness: FaultHarness, server: Killable, *, amid_an_answer: bool) -> None:
+        """Returns when a worker has missed it. An answer that is under way is held back, and never arrives."""
+        proxy = harness.proxy
+        missed = proxy.seen.unreachable
+        if amid_an_answer:
+            with proxy.fault(HELD) as before:
+                wait_until(lambda: proxy.seen.held > before.held, "an answer in flight")
+                server.kill()
+                proxy.reset()
+        else:
+            if not proxy.open:
+                inconclusive("nobody was connected when the store was killed")
+            server.kill()
+        wait_until(lambda: proxy.seen.unreachable > missed, "a worker that misses the store")
+
+
+class WorkerKillLaws(FaultBinding):
+    """Workers die by SIGKILL, and others take over."""
+
+    def test_workers_killed_under_load_lose_nothing(self, harness: FaultHarness) -> None:
+        with Storm(harness) as storm:
+            for _ in range(WORKER_KILLS):
+                storm.goes_on()
+                storm.kill_worker()
+            storm.goes_on()
+        if all(call.attempt == 1 for call in harness.happened()):
+            inconclusive(f"{storm.kills} kills, and nobody was in the middle of anything")
+
+
+class NetworkLaws(FaultBinding):
+    """The network is bad, and gets better."""
+
+    def test_a_cut_network_that_comes_back_loses_nothing(self, harness: FaultHarness) -> None:
+        with Storm(harness) as storm:
+            for long in (False, True):
+                storm.goes_on()
+                with harness.proxy.fault(Fault(refuse=True)):
+                    if not harness.proxy.reset():
+                        inconclusive("there was no connection to cut")
+                    if long:  # the ledger cannot ride over it
+                        storm.is_undecided()
+                    else:
+                        time.sleep(CUT_S)
+            storm.goes_on()
+
+    def test_a_slow_link_in_small_pieces_loses_nothing(self, harness: FaultHarness) -> None:
+        with Storm(harness) as storm:
+            for slow in SLOW_LINKS:
+                with harness.proxy.fault(slow) as before:
+                    storm.goes_on()
+                if harness.proxy.seen.delayed == before.delayed or harness.proxy.seen.pieces == before.pieces:
+                    inconclusive("nothing was slow")
+
+    def test_black_holes_half_open_connections_and_partitions_lose_nothing(self, harness: FaultHarness) -> None:
+        """Nobody hears anybody; the store acts and nobody hears of it; what was sent comes when it is too late."""
+        proxy = harness.proxy
+        with Storm(harness) as storm:
+            for fault in (BLACK_HOLE, DEAF, PARTITION):
+                with proxy.fault(fault) as before:
+                    self._meets(proxy, before)
+                    storm.is_undecided()
+                    if fault is PARTITION:
+                        time.sleep(LATE_S)
+                storm.goes_on()
+
+    def _meets(self, proxy: FaultProxy, before: Seen) -> None:
+        silenced = before.swallowed + before.held
+        wait_until(lambda: proxy.seen.swallowed + proxy.seen.held > silenced, "somebody who is not heard")
+
+    def test_a_store_that_does_not_answer_is_unavailable_in_time(self, harness: FaultHarness) -> None:
+        """A caller is not left hanging, on an old connection or a new one, and the next call after it is answered."""
+        keys = Harness(open=lambda: harness.hasty().ledger)
+
+        async def ask() -> None:
+            app = harness.hasty()
+            try:
+                await app.ledger.claim([keys.claim("before")])
+                with harness.proxy.fault(BLACK_HOLE) as before:
+                    for number in range(2):
+                        async with asyncio.timeout(SOON_S):
+                            with pytest.raises(LedgerUnavailable):
+                                await app.ledger.claim([keys.claim(f"within {number}")])
+                assert harness.proxy.seen.swallowed > before.swallowed
+                await _at_last(app.ledger.claim, [keys.claim("after")])
+            finally:
+                await app.close()
+
+        asyncio.run(ask())
+
+    def test_a_store_that_is_not_there_is_unavailable_at_once(self, harness: FaultHarness) -> None:
+        keys = Harness(open=lambda: harness.hasty().ledger)
+
+        async def ask() -> None:
+            app = harness.hasty()
+            try:
+                with harness.proxy.fault(Fault(refuse=True)):
+                    async with asyncio.timeout(SOON_S):
+                        with pytest.raises(LedgerUnavailable):
+                            await app.ledger.claim([keys.claim("within")])
+                await _at_last(app.ledger.claim, [keys.claim("after")])
+            finally:
+                await app.close()
+
+        asyncio.run(ask())
+
+
+class LostMessageSweep(FaultBinding):
+    """Each message between a worker and the store is lost once: the first, the second, … until an event needs no more.
+
+    A lost request never reached the store. A lost reply was sent by a store that has acted: what it granted or settled
+    is there, and nobody knows. Claims, settles and commits are all among them, whatever the protocol."""
+
+    def _sweep(self, harness: FaultHarness, what: Way, then: Then) -> None:
+        storm = Storm(harness)  # for its checks: nothing else is running
+        asyncio.run(self._lose_each(harness, storm, what, then))
+        storm.check()
+
+    async def _lose_each(self, harness: FaultHarness, storm: Storm, what: Way, then: Then) -> None:
+        app = harness.hasty()
+        try:
+            landed = dict.fromkeys(harness.effects, 0)
+            for effect in harness.effects:
+                for nth in range(1, MESSAGES_MAX):
+                    event = f"{effect}-{what}-{nth:02}"
+                    storm.events += [f"{effect}-warm-{nth:02}", event]
+                    await _process(app, storm.events[-2])  # connections are open, statements prepared
+                    harness.proxy.lose(what, nth, then)
+                    await _process(app, event)
+                    if harness.proxy.disarm():
+                        break
+                    landed[effect] += 1
+            few = {effect: count for effect, count in landed.items() if count < 2}
+            if few:
+                inconclusive(f"less than a claim and a settle were lost: {few}")
+        finally:
+            await app.close()
+
+
+class LostMessageLaws(LostMessageSweep):
+    """The connection is reset with it."""
+
+    @pytest.mark.parametrize("what", ["request", "reply"])
+    def test_no_single_lost_message_loses_or_doubles_an_effect(self, harness: FaultHarness, what: Way) -> None:
+        self._sweep(harness, what, "reset")
+
+
+class SilenceLaws(LostMessageSweep):
+    """The same, where a lost reply leaves nothing but silence: nobody hangs up."""
+
+    def test_a_reply_that_leaves_only_silence_loses_and_doubles_nothing(self, harness: FaultHarness) -> None:
+        """A silence lasts as long as the ledger waits for an answer: one effect, the one that the store does best."""
+        harness.effects = harness.effects[:1]
+        self._sweep(harness, "reply", "silence")
+
+    @pytest.mark.long
+    def test_no_silence_loses_or_doubles_an_effect(self, harness: FaultHarness) -> None:
+        self._sweep(harness, "reply", "silence")
+
+
+class LongStormLaws(FaultBinding):
+    """Everything, again and again."""
+
+    @pytest.mark.long
+    def test_a_long_storm_of_every_fault_loses_and_doubles_nothing(self, harness: FaultHarness) -> None:
+        dice = random.Random("a long storm")
+        proxy, server = harness.proxy, harness.server
+
+        def kill_store() -> None:
+            assert server is not None
+            server.kill()
+            time.sleep(dice.uniform(0, LONG_FAULT_S))
+            server.start()
+
+        def during(fault: Fault) -> Callable[[], None]:
+            def last() -> None:
+                with proxy.fault(fault):
+                    time.sleep(dice.uniform(0, LONG_FAULT_S))
+
+            return last
+
+        with Storm(harness) as storm:
+            faults: list[Callable[[], object]] = [storm.kill_worker, proxy.reset]
+            faults += [during(fault) for fault in (Fault(refuse=True), BLACK_HOLE, DEAF, PARTITION, *SLOW_LINKS)]
+            faults += [kill_store] if server is not None else []
+            ends, landed = time.monotonic() + LONG_S, Counter[int]()
+            while time.monotonic() < ends or len(landed) < len(faults):
+                chosen = dice.randrange(len(faults))
+                faults[chosen]()
+                landed[chosen] += 1
+                storm.goes_on()
+
+
+async def _process(app: App, event: str) -> Outcome:
+    """One event to its end: what is not acknowledged is delivered again."""
+    ends = time.monotonic() + SOON_S
+    while True:
+        try:
+            outcome = await app.process(document(event))
+        except LedgerUnavailable as error:
+            outcome = Outcome("busy", reason=str(error), after=POLL_S)
+        if outcome.final:
+            return outcome
+        assert time.monotonic() < ends, f"{event} does not come to an end: {outcome}"
+        await asyncio.sleep(min(outcome.after or POLL_S, 0.2))
+
+
+async def _at_last(ask: Any, *arguments: Any) -> Any:
+    """The network is good again: connections that died with it may fail once more each, and then it works."""
+    ends = time.monotonic() + SOON_S
+    while True:
+        try:
+            return await ask(*arguments)
+        except LedgerUnavailable:
+            assert time.monotonic() < ends
+            await asyncio.sleep(POLL_S)
+
+
+class StoreFaultLaws(StoreKillLaws, WorkerKillLaws, NetworkLaws, LostMessageLaws, SilenceLaws, LongStormLaws):
+    """All laws that every store over a network keeps."""

@@ -1,0 +1,262 @@
+"""A load that lasts as long as the faults do: worker processes on one store, fed with duplicates, then drained."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
+
+import pytest
+
+from semel.ports import Entry
+from semel.testing.folder_source import FolderSource
+from semel.testing.laws.faults_kept import Happened, Known, check_kept
+from semel.testing.proxy import FaultProxy
+from semel.values.outcome import Outcome
+
+SOON_S = 60.0  # for whatever must happen; a busy machine may need long
+DRAIN_S = 100.0
+POLL_S = 0.01
+WORKERS = ("one", "two")
+BACKLOG = 24  # messages that wait for each worker: there is always work, and the end is near
+FEED = 10
+LONELY = 0.5  # share of the events that come once
+FINISHED = "finished"  # a file of this name tells workers to end when their source is empty
+UNDECIDED = "undecided"
+ENTRIES_MAX = 100_000
+
+
+class App(Protocol):
+    """`semel.Semel`, with a handler for each effect, named after it, on the topic of that name."""
+
+    ledger: Any
+
+    async def process(self, body: Mapping[str, Any]) -> Outcome: ...
+    async def process_many(self, bodies: Sequence[Mapping[str, Any]]) -> list[Outcome]: ...
+    async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]: ...
+    async def close(self) -> None: ...
+
+
+class Killable(Protocol):
+    """A server that may be killed: `semel.testing.servers.process.ServerProcess` is one."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass
+class FaultHarness:
+    """One store behind a proxy, and the ways to it. The store is fresh."""
+
+    home: Path
+    proxy: FaultProxy
+
+    app: Callable[[], App]
+    """Opens the store by way of the proxy. Each handler returns its token."""
+
+    hasty: Callable[[], App]
+    """The same with short leases, and short timeouts: for laws that wait for each of them."""
+
+    worker: Callable[[str], Sequence[str]]
+    """The command of a process that works off the folder of this name in `home`, by way of the proxy, with the same
+    handlers. Retries come back soon. For each delivery that goes back because nothing can be decided it adds a byte to
+    the file UNDECIDED in `home`. It ends with 0 when its folder is empty and `home` has a file FINISHED."""
+
+    happened: Callable[[], list[Happened]]
+    """Every call so far, in order, without the proxy; also when the store has been killed and started again."""
+
+    effects: Sequence[str]
+    """Those that the store has."""
+
+    server: Killable | None = None
+    """None: it is somebody else's, and stays alive."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the workers."""
+
+
+def document(event: str) -> dict[str, str]:
+    return {"id": event, "type": event.partition("-")[0]}
+
+
+def inconclusive(what: str) -> NoReturn:
+    """A fault that did not land has proven nothing."""
+    pytest.fail(f"inconclusive: {what}")
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = SOON_S) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > ends:
+            pytest.fail(f"waited {seconds:g} s for {what}")
+        time.sleep(POLL_S)
+
+
+class Storm:
+    """A block under load. When it ends, everything is drained, and every promise is checked."""
+
+    def __init__(self, harness: FaultHarness) -> None:
+        self.harness = harness
+        self.events: list[str] = []
+        self.kills = 0
+        self._dice = random.Random(repr(harness.effects))
+        self._sources = {name: FolderSource(harness.home / name) for name in WORKERS}
+        self._put = 0
+        self._enough = threading.Event()
+        self._feeder = threading.Thread(target=self._feed, name="feeder", daemon=True)
+        self._stack = ExitStack()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Storm:
+        self._top_up()
+        for name in WORKERS:
+            self._start(name)
+        self._feeder.start()
+        try:
+            self.goes_on()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._drain()
+        finally:
+            self._stop()
+        if error is None:
+            self.check()
+
+    # -------------------------------------------------------------------------------------------------- while it lasts
+
+    def goes_on(self, more: int = 12) -> None:
+        """Wait until so many messages more have been acknowledged: the load is on, and nothing stands still."""
+        wanted = self.acked + more
+        wait_until(lambda: self.acked >= wanted, f"{more} more acknowledgements{self._said()}")
+
+    @property
+    def acked(self) -> int:
+        return self._put - sum(len(source.left()) for source in self._sources.values())
+
+    def is_undecided(self) -> None:
+        """Wait until a worker has given deliveries back, because the store is out of reach: the fault has come through
+        whatever the ledger rides over by itself."""
+        before = self.undecided
+        wait_until(lambda: self.undecided > before, f"a worker that cannot decide{self._said()}")
+
+    @property
+    def undecided(self) -> int:
+        path = self.harness.home / UNDECIDED
+        return path.stat().st_size if path.exists() else 0
+
+    def kill_worker(self) -> None:
+        """SIGKILL one of them, and start it again on what it has not acknowledged."""
+        name = self._dice.choice(WORKERS)
+        process = self._running[name]
+        process.kill()
+        if process.wait() != -9:
+            inconclusive(f"the worker had ended by itself{self._said()}")
+        self.kills += 1
+        self._start(name)
+
+    # ------------------------------------------------------------------------------------------------------- afterwards
+
+    def check(self) -> None:
+        """Nothing is lost, nothing is left, nothing happens any more, and every effect has kept its promise."""
+        for source in self._sources.values():
+            assert source.left() == []
+            assert source.rejected() == {}
+        before = self.harness.happened()
+        known = asyncio.run(self._ask())
+        assert self.harness.happened() == before, "a settled event has no further effect"
+        for effect in self.harness.effects:
+            mine = {event: one for event, one in known.items() if event.partition("-")[0] == effect}
+            assert mine, f"inconclusive: no event of {effect}"
+            check_kept(effect, [call for call in before if call.effect == effect], mine)
+
+    async def _ask(self) -> dict[str, Known]:
+        """What the ledger lists of each event, and what it answers when the event comes once more."""
+        app = self.harness.app()
+        try:
+            listed = {entry.text: entry.state for entry in await app.entries(limit=ENTRIES_MAX)}
+            outcomes = await app.process_many([document(event) for event in self.events])
+        finally:
+            await app.close()
+        assert {event: one.status for event, one in zip(self.events, outcomes, strict=True)} == dict.fromkeys(
+            self.events, "duplicate"
+        )
+        assert set(self.events) <= set(listed), "every event is listed"
+        return {
+            event: Known(listed[event], one.result if isinstance(one.result, int) else None)
+            for event, one in zip(self.events, outcomes, strict=True)
+        }
+
+    # -------------------------------------------------------------------------------------------------------- its parts
+
+    def _feed(self) -> None:
+        while not self._enough.wait(POLL_S):
+            self._top_up()
+
+    def _top_up(self) -> None:
+        """New events. Some come once, to one worker: who acknowledges them wrongly has lost them. The others come to
+        everybody, some of them twice, in another order for each."""
+        if min(len(source.left()) for source in self._sources.values()) >= BACKLOG:
+            return
+        first = len(self.events)
+        effects = self.harness.effects
+        new = [f"{effects[number % len(effects)]}-{number:05}" for number in range(first, first + FEED)]
+        self.events += new
+        common = [event for event in new if self._dice.random() > LONELY]
+        deliveries = {name: [*common, *self._dice.sample(common, len(common) // 3)] for name in WORKERS}
+        for event in set(new).difference(common):
+            deliveries[self._dice.choice(WORKERS)].append(event)
+        for name, source in self._sources.items():
+            self._dice.shuffle(deliveries[name])
+            for event in deliveries[name]:
+                self._put += 1
+                source.put(f"{self._put:06}", document(event))
+
+    def _start(self, name: str) -> None:
+        with (self.harness.home / "said").open("ab") as said:
+            self._running[name] = self._stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-W", "error", *self.harness.worker(name)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    env=dict(self.harness.environment) or None,
+                )
+            )
+
+    def _drain(self) -> None:
+        self._enough.set()
+        self._feeder.join()
+        (self.harness.home / FINISHED).touch()
+        ends = time.monotonic() + DRAIN_S
+        for name, process in self._running.items():
+            try:
+                code = process.wait(max(1.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pytest.fail(f"worker {name} has {len(self._sources[name].left())} messages left{self._said()}")
+            assert code == 0, f"worker {name} ended with {code}{self._said()}"
+
+    def _stop(self) -> None:
+        self._enough.set()
+        self._feeder.join()
+        for process in self._running.values():
+            process.kill()
+        self._stack.close()
+
+    def _said(self) -> str:
+        text = (self.harness.home / "said").read_text("utf-8", "replace")[-4_000:]
+        return f"; the workers said:\n{text}" if text else ""

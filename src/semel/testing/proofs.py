@@ -1,0 +1,231 @@
+"""Which test shows what: for each store, fault and effect, so that no promise stands on the page of guarantees alone.
+
+Tests are named as pytest does, from the root of the repository. `tests/test_guarantees.py` fails when a promise has no
+test here, or when a test that is named here is not collected in an ordinary run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from semel.ports import Traits
+from semel.values.effect import EFFECTS
+from semel.values.guarantee import forgets
+
+
+class Proof(NamedTuple):
+    test: str
+    shows: str = ""  # where that is less than the fault itself
+
+
+Proofs: TypeAlias = tuple[Proof, ...]
+
+
+class Shown(NamedTuple):
+    """What is shown of each effect: for a store that forgets nothing then, or for one that does."""
+
+    by_effect: Mapping[str, Proofs]
+    forgets: bool = False
+
+    def but(self, **others: Proof) -> Shown:
+        """The same, with other tests for some effects."""
+        changed = {effect: (proof,) for effect, proof in others.items()}
+        return Shown({**self.by_effect, **changed}, self.forgets)
+
+
+def every(*proofs: Proof, forgets: bool = False) -> Shown:
+    """Tests that run all effects."""
+    return Shown(dict.fromkeys(EFFECTS, proofs), forgets)
+
+
+def each(path: str, **tests: str) -> Shown:
+    """A test for each effect, on a store that has forgotten."""
+    return Shown({effect: (Proof(f"{path}{test}"),) for effect, test in tests.items()}, forgets=True)
+
+
+WORKERS = "test_workers_killed_under_load_lose_nothing"
+STORE = "test_a_store_killed_under_load_comes_back_with_everything_it_answered"
+MESSAGES = "test_no_single_lost_message_loses_or_doubles_an_effect"
+
+FORGOTTEN = each(  # by any store: the engine treats it as an event that it has never seen
+    "tests/faults/test_forgetting.py::test_a_forgotten_",
+    keyed="keyed_event_runs_again_with_the_same_key",
+    fenced="fenced_event_may_get_its_token_again",
+    retry="retry_event_runs_again",
+    park="park_event_doubles",
+)
+(TOKEN_AGAIN,) = FORGOTTEN.by_effect["fenced"]
+
+# ------------------------------------------------------------------------------------------------------------- SQLite
+
+CRASHES = every(
+    Proof("tests/proof/test_crash_points.py::test_a_crash_at_any_boundary_keeps_the_promise"),
+    Proof("tests/proof/test_crash_points.py::test_a_crash_while_recovering_from_a_crash_keeps_the_promise"),
+)
+POWER = "tests/faults/test_power_loss.py::"
+UNSYNCED = Proof(f"{POWER}test_without_a_sync_for_each_answer_the_newest_are_lost_and_never_half_of_one")
+
+# --------------------------------------------------------------------------------------------------------- PostgreSQL
+
+POSTGRES = "tests/faults/test_postgres_faults.py::"
+FAILOVER = "tests/faults/test_postgres_failover.py::"
+POSTGRES_WORKER = every(Proof(f"{POSTGRES}TestPostgres::{WORKERS}"), Proof(f"{POSTGRES}TestPostgres::{MESSAGES}"))
+POSTGRES_STORE = every(Proof(f"{POSTGRES}TestPostgres::{STORE}"))
+POSTGRES_POWER = every(
+    Proof(
+        "tests/faults/test_synced.py::test_postgres_syncs_its_log_for_each_answer",
+        "the power is not cut; the settings are in force, and the log is seen to be synced for each answer",
+    )
+)
+REPLICA_BEHIND = Proof(
+    f"{FAILOVER}test_an_asynchronous_replica_loses_transactions_doubles_park_and_repeats_keyed_with_the_same_key"
+)
+ASYNCHRONOUS = every(REPLICA_BEHIND, forgets=True).but(fenced=TOKEN_AGAIN)
+COMMIT_OFF = FORGOTTEN.but(
+    transaction=Proof("tests/faults/test_synced.py::test_postgres_without_synchronous_commit_does_not")
+)
+
+# -------------------------------------------------------------------------------------------------------------- Redis
+
+REDIS = "tests/faults/test_redis_faults.py::TestRedis::"
+REDIS_WORKER = every(Proof(f"{REDIS}{WORKERS}"), Proof(f"{REDIS}{MESSAGES}"))
+REDIS_STORE = every(Proof(f"{REDIS}{STORE}"))
+REDIS_POWER = every(
+    Proof(
+        "tests/faults/test_synced.py::test_redis_writes_each_answer_to_its_log_and_is_told_to_sync_it",
+        "the power is not cut; the setting is in force, and each answer is seen in the log",
+    )
+)
+REDIS_FORGETS = each(
+    "tests/faults/test_redis_faults.py::TestForgetfulRedis::test_",
+    keyed="keyed_is_repeated_with_the_same_key",
+    fenced="fenced_is_repeated_with_a_higher_token",
+    retry="retry_is_repeated",
+    park="park_doubles",
+)
+CLUSTER = "tests/ledgers/redis/test_cluster_faults.py::"
+DYING_MASTER = Proof(f"{CLUSTER}test_a_master_that_dies_before_its_replica_has_heard_doubles_a_grant_unless_strict")
+CLUSTER_FORGETS = REDIS_FORGETS.but(fenced=DYING_MASTER, park=DYING_MASTER)
+CLUSTER_STRICT = every(DYING_MASTER, Proof(f"{CLUSTER}test_a_graceful_failover_under_load_loses_and_doubles_nothing"))
+
+SENTINEL_STRICT = every(
+    Proof("tests/ledgers/redis/test_redis_sentinel.py::test_what_strict_confirmed_is_known_by_the_next_master")
+)
+
+# ----------------------------------------------------------------------------------------------------------- DynamoDB
+
+DYNAMO = "tests/faults/test_dynamodb_faults.py::"
+DYNAMO_WORKER = every(Proof(f"{DYNAMO}TestDynamo::{WORKERS}"), Proof(f"{DYNAMO}TestDynamo::{MESSAGES}"))
+DYNAMO_SERVICE = every(
+    Proof(
+        f"{DYNAMO}TestDynamo::{MESSAGES}",
+        "the service is not ours to kill: that it keeps what it has answered is AWS's promise; what is shown is that "
+        "nothing is lost or doubled when an answer does not arrive",
+    )
+)
+DYNAMO_FORGETS = FORGOTTEN.but(fenced=Proof(f"{DYNAMO}test_a_key_that_is_forgotten_gets_a_higher_token"))
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+SHOWN: Mapping[str, Mapping[str, Shown]] = {  # by store and fault
+    "SQLite": {
+        "worker killed": CRASHES,
+        "store killed": CRASHES,
+        "power loss": every(Proof(f"{POWER}test_a_power_loss_takes_nothing_that_was_answered")),
+    },
+    "SQLite, synchronous=normal": {
+        "worker killed": CRASHES,
+        "store killed": CRASHES,
+        "power loss": FORGOTTEN.but(transaction=UNSYNCED),
+    },
+    "memory": {"worker killed": FORGOTTEN, "store killed": FORGOTTEN, "power loss": FORGOTTEN},
+    "PostgreSQL": {
+        "worker killed": POSTGRES_WORKER,
+        "store killed": POSTGRES_STORE,
+        "power loss": POSTGRES_POWER,
+        "failover": ASYNCHRONOUS,
+    },
+    "PostgreSQL, synchronous replica": {
+        "worker killed": POSTGRES_WORKER,
+        "store killed": POSTGRES_STORE,
+        "power loss": POSTGRES_POWER,
+        "failover": every(Proof(f"{FAILOVER}test_a_synchronous_replica_takes_over_under_load_and_has_everything")),
+    },
+    "PostgreSQL, synchronous_commit=off": {
+        "worker killed": POSTGRES_WORKER,
+        "store killed": COMMIT_OFF,
+        "power loss": COMMIT_OFF,
+        "failover": ASYNCHRONOUS,
+    },
+    "Redis, no persistence": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+    },
+    "Redis, snapshots only": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+    },
+    "Redis, appendfsync everysec": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+    },
+    "Redis, appendfsync always": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_STORE,
+        "power loss": REDIS_POWER,
+    },
+    "Redis with Sentinel": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+        "failover": REDIS_FORGETS,
+    },
+    "Redis with Sentinel, strict": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+        "failover": SENTINEL_STRICT,
+    },
+    "Redis Cluster": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+        "failover": CLUSTER_FORGETS,
+    },
+    "Redis Cluster, strict": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_FORGETS,
+        "power loss": REDIS_FORGETS,
+        "failover": CLUSTER_STRICT,
+    },
+    "Redis Cluster, strict and fsync": {
+        "worker killed": REDIS_WORKER,
+        "store killed": REDIS_STORE,
+        "power loss": REDIS_POWER,
+        "failover": CLUSTER_STRICT,
+    },
+    "DynamoDB": {
+        "worker killed": DYNAMO_WORKER,
+        "store killed": DYNAMO_SERVICE,
+        "power loss": DYNAMO_SERVICE,
+        "failover": DYNAMO_SERVICE,
+    },
+    "DynamoDB, global table": {
+        "worker killed": DYNAMO_WORKER,
+        "store killed": DYNAMO_SERVICE,
+        "power loss": DYNAMO_SERVICE,
+        "failover": DYNAMO_FORGETS,
+    },
+}
+
+
+def proofs_of(store: Traits, effect: str, fault: str) -> Proofs:
+    """The tests that show what the page says of this effect on this store under this fault."""
+    shown = SHOWN.get(store.name, {}).get(fault)
+    if shown is None or shown.forgets != bool(forgets(store, fault)):
+        return ()
+    return shown.by_effect.get(effect, ())

@@ -1,0 +1,26 @@
+"""The contract of a source: what every transport keeps to, as tests.
+
+A source binds it in a few lines, and nothing of it can be switched off:
+
+    class TestMySource(SourceLaws):
+        @pytest.fixture
+        def harness(self) -> SourceHarness:
+            return SourceHarness(send=…, open=lambda: MySource("…"), app=…, left=…, letters=…, consumer=…, …)
+
+The laws see a source only by its port and by what is left at the transport, so that it does not matter whether it
+acknowledges message by message or by a position. A source that keeps order within groups binds `OrderedSourceLaws` too.
+"""
+
+from __future__ import annotations
+
+from semel.testing.laws.sources import AnswerLaws
+from semel.testing.laws.sources_crash import AGAIN, CrashLaws
+from semel.testing.laws.sources_ending import EndLaws
+from semel.testing.laws.sources_harness import LEASE_S, TOPIC, Letter, SourceHarness
+from semel.testing.laws.sources_order import OrderedSourceLaws
+
+__all__ = ["AGAIN", "LEASE_S", "TOPIC", "Letter", "OrderedSourceLaws", "SourceHarness", "SourceLaws"]
+
+
+class SourceLaws(AnswerLaws, EndLaws, CrashLaws):
+    """All laws that every source keeps."""

@@ -1,0 +1,88 @@
+"""`semel migrate` where there is nothing to migrate, or nobody to ask. tests/stores has the stores that need it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.cli.command import semel
+from tests.cli.ledgers import message
+
+from semel import Context, Event, Reject, Semel
+
+
+@pytest.mark.parametrize(("url", "name"), [("sqlite:///{folder}/semel.db", "SQLite"), ("memory://", "memory")])
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_store_without_migrations_says_so_kindly(
+    url: str, name: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    option = ("--ledger", url.format(folder=tmp_path))
+    told = semel("migrate", *option, *options)
+    assert told.code == 0
+    assert f"{name} needs no migrations: it makes what it needs when it is first used." in told.out
+    assert semel("migrate", *option, *options, "--json").json == {
+        "ready": True,
+        "dry_run": bool(options),
+        "stores": [
+            {"role": "ledger", "url": option[1], "store": name, "migrates": False, "done": [], "pending": []},
+        ],
+    }
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ledger", "nonsense://x:hunter2@y"), "expected one of sqlite:///file.db"),
+        (("--ledger", "memory://", "-c", "semel.toml"), "both name a ledger"),
+        (("-c", "none.toml"), "there is no such file"),
+        (("--ledger", "postgresql://a:hunter2@h/d?pol=1"), "unknown option 'pol'"),
+    ],
+)
+def test_what_cannot_be_used_is_told_and_ends_with_2(arguments: tuple[str, ...], said: str) -> None:
+    ended = semel("migrate", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+    program = semel("migrate", *arguments, "--json")
+    assert (program.code, program.json["ready"]) == (2, False)
+    assert said in program.json["error"]
+    assert "hunter2" not in ended.err + ended.out + program.out
+
+
+def test_letters_of_a_ledger_in_memory_can_be_looked_at_and_discarded_and_not_replayed(tmp_path: Path) -> None:
+    """They outlive the process, and what it still remembers cannot be changed from outside."""
+    letters = f"sqlite:///{tmp_path}/letters.db"
+    path = tmp_path / "semel.toml"
+    path.write_text(f'ledger = "memory://"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n')
+    option = ("-c", str(path))
+    assert semel("dead", "list", *option).code == 2, "nothing was given up on yet: there is nothing to look at"
+
+    async def give_up() -> None:
+        async with Semel("memory://", dead_letters=letters, origin="test") as app:
+
+            @app.on("**", name="to-crm")
+            async def refuse(event: Event, ctx: Context) -> None:
+                raise Reject("unknown customer")
+
+            assert (await app.process(message("crm", "1", customer="c"))).status == "dead"
+            assert (await app.process(message("crm", "1", customer="c"))).status == "duplicate"
+
+    asyncio.run(give_up())
+    (letter,) = semel("dead", "list", "--json", *option).json
+    assert letter["reason"] == "unknown customer"
+    replay = semel("dead", "replay", letter["key"], "--reason", "x", *option)
+    assert replay.code == 1
+    assert "cannot be opened again" in replay.out
+    assert semel("dead", "discard", letter["key"], "--reason", "x", *option).code == 0
+    assert semel("dead", "list", "--json", *option).json == []
+
+
+def test_a_letterbox_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
+    path, letters = tmp_path / "semel.toml", tmp_path / "letters.db"
+    letters.write_bytes(b"holiday pictures")
+    path.write_text(f'ledger = "redis://127.0.0.1:1"\ndead_letters = "sqlite:///{letters}"\n')
+    ended = semel("status", "-c", str(path))
+    assert ended.code == 2
+    assert "letters.db is no ledger of Semel; it was left as it is" in ended.err
+    assert letters.read_bytes() == b"holiday pictures"

@@ -1,0 +1,63 @@
+"""One server for the tests of a process, one database for each module of tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import pytest
+
+from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.testing.servers.postgres import PostgresServer
+from semel.testing.servers.process import NoServer, not_here
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with TemporaryDirectory(prefix="semel-postgres-", ignore_cleanup_errors=True) as folder:
+        server = PostgresServer.given() or PostgresServer(Path(folder))
+        try:
+            server.start()
+        except NoServer as error:
+            not_here(error)
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def empty_database(postgres: PostgresServer) -> Iterator[str]:
+    """A database without our schema."""
+    name = f"semel_{uuid4().hex}"
+    yield postgres.database(name)
+    postgres.drop(name)
+
+
+@pytest.fixture
+def fresh_url(empty_database: str) -> str:
+    """A database with our schema, for one test alone."""
+    migrate(empty_database)
+    return empty_database
+
+
+@pytest.fixture(scope="module")
+def url(postgres: PostgresServer) -> Iterator[str]:
+    """A database with our schema, shared by the tests of a module: their keys are their own."""
+    name = f"semel_{uuid4().hex}"
+    url = postgres.database(name)
+    migrate(url)
+    yield url
+    postgres.drop(name)
+
+
+def migrate(url: str) -> None:
+    async def run() -> None:
+        ledger = PostgresLedger.from_url(url)
+        try:
+            await ledger.migrate()
+        finally:
+            await ledger.close()
+
+    asyncio.run(run())

@@ -1,0 +1,27 @@
+"""What is behind a URL, for tests that look at it themselves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+TABLES = ("key", "subject", "letter", "decision", "inbox", "inbox_key", "lingering")
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def empty(url: str) -> None:
+    """As it was when it was made, but for the numbers that were spent."""
+    async with connected(url) as connection:
+        await connection.execute("; ".join(f"delete from semel.{table}" for table in TABLES))
+        await connection.execute("update semel.meta set value = case name when 'swept' then -1 else 0 end, place = ''")

@@ -1,0 +1,234 @@
+"""What is PostgreSQL's own about the catalog: its snapshots, and how keys that are not settled are found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.ledgers.postgres.stores import connected, empty
+
+from semel.adapters.ledgers.postgres import PostgresLedger, catalog
+from semel.testing.clerk import Clerk, arrival
+from semel.testing.harness import FakeClock, Harness
+from semel.values.inbox import GivenUp
+from semel.values.outcome import Reject, Release, Retry
+
+SCHEMA = "semel"
+SOON_S = 20.0  # for what should happen at once, on a machine that does much else
+LEAST_MS = catalog.REST_MS
+
+
+# -------------------------------------------------------------------------------------- keys that are not settled
+
+
+@pytest.fixture
+def harness(url: str) -> Harness:
+    """On an empty store."""
+    asyncio.run(empty(url))
+    clock = FakeClock()
+    return Harness(open=lambda: PostgresLedger.from_url(url, clock=clock), clock=clock)
+
+
+@pytest.fixture
+def ledger(harness: Harness) -> Iterator[Clerk]:
+    with Clerk(harness.open) as clerk:
+        yield clerk
+
+
+def _sweep(url: str, harness: Harness) -> int:
+    """How far it came."""
+
+    async def sweep() -> int:
+        async with connected(url) as connection:
+            return await catalog.sweep(connection, harness.clock() if harness.clock else None, SCHEMA)
+
+    return asyncio.run(sweep())
+
+
+def _swept(url: str, harness: Harness) -> int:
+    """Make a mark, let it rest, and pass over what is below it."""
+    _sweep(url, harness)
+    harness.advance(LEAST_MS)
+    return _sweep(url, harness)
+
+
+def _told(url: str, sql: str) -> list[Any]:
+    async def ask() -> list[Any]:
+        async with connected(url) as connection:
+            return [tuple(row) for row in await connection.fetch(sql)]
+
+    return asyncio.run(ask())
+
+
+def _open(ledger: Clerk) -> dict[str, list[str]]:
+    """What is listed; and it is what is counted."""
+    counts = ledger.run(ledger.store.counts())
+    listed = {
+        state: sorted(entry.text for entry in ledger.run(ledger.store.entries(state, 1000)))
+        for state in ("leased", "waiting", "done", "dead")
+    }
+    assert {state: len(texts) for state, texts in listed.items()} == {state: counts[state] for state in listed}
+    return {state: texts for state, texts in listed.items() if texts}
+
+
+def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, ledger: Clerk) -> None:
+    for claim in harness.claims(20, "done"):
+        ledger.do(claim)
+    ledger.grant(harness.claim("leased", aliases=["x"]))
+    ledger.settle(ledger.grant(harness.claim("waiting")), Retry(3600))
+    ledger.die(harness.claim("dead", aliases=["y"]))
+    ledger.do(harness.claim("done with an alias", aliases=["z"]))
+    before = _open(ledger)
+    assert {state: len(texts) for state, texts in before.items()} == {"leased": 1, "waiting": 1, "done": 21, "dead": 1}
+    assert _swept(url, harness) > 20
+    assert _open(ledger) == before
+    assert len(_told(url, "select k from semel.lingering")) == 3, "only what is open, with its alias, is kept"
+    _swept(url, harness)
+    assert _open(ledger) == before
+
+
+def test_what_lingers_is_followed_through_its_life(url: str, harness: Harness, ledger: Clerk) -> None:
+    names = ("settled", "granted again", "released", "waits")
+    granted = {name: ledger.grant(harness.claim(name)) for name in names}
+    _swept(url, harness)
+    assert _open(ledger) == {"leased": sorted(names)}
+    harness.advance(harness.lease_ms)
+    ledger.do(harness.claim("settled"))
+    again = ledger.grant(harness.claim("granted again"))
+    assert ledger.settle(ledger.grant(harness.claim("released")), Release()) is True
+    assert ledger.settle(ledger.grant(harness.claim("waits")), Retry(3600)) is True
+    expected = {"done": ["settled"], "leased": ["granted again", "released"], "waiting": ["waits"]}
+    assert _open(ledger) == expected, "what was released after a takeover stays in doubt"
+    for _ in range(2):
+        _swept(url, harness)
+        assert _open(ledger) == expected
+    assert ledger.settle(again, Reject("no")) is True
+    assert _open(ledger) == {
+        "done": ["settled"],
+        "leased": ["released"],
+        "waiting": ["waits"],
+        "dead": ["granted again"],
+    }
+    assert granted.keys() == set(names)
+
+
+def test_a_mark_rests_before_it_is_used(url: str, harness: Harness, ledger: Clerk) -> None:
+    ledger.do(harness.claim("a"))
+    assert _sweep(url, harness) == 0
+    harness.advance(LEAST_MS - 1)
+    assert _sweep(url, harness) == 0
+    harness.advance(1)
+    assert _sweep(url, harness) > 0
+
+
+def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(url: str, harness: Harness, ledger: Clerk) -> None:
+    """Its token is below the mark, and its transaction ends after the sweep has come."""
+    ledger.do(harness.claim("a"))
+    slow = harness.claim("slow")
+
+    async def commit_late() -> tuple[int, int]:
+        async with connected(url) as holder, connected(url) as sweeper:
+            held = holder.transaction()
+            await held.start()
+            await holder.execute(
+                "insert into semel.key (token, until, first, keep, attempts, state, suspect, k, tenant, handler, text)"
+                " values (nextval('semel.token'), $2, $2, 1000, 1, 1, false, $1, '', 'h', 'slow')",
+                slow.digest,
+                harness.clock() if harness.clock else 0,
+            )
+            now = harness.clock
+            assert now is not None
+            await catalog.sweep(sweeper, now(), SCHEMA)
+            harness.advance(LEAST_MS)
+            too_early = await catalog.sweep(sweeper, now(), SCHEMA)
+            await held.commit()
+            return too_early, await catalog.sweep(sweeper, now(), SCHEMA)
+
+    too_early, later = asyncio.run(commit_late())
+    assert too_early == 0
+    assert later > 0
+    assert _open(ledger)["leased"] == ["slow"]
+
+
+def test_a_sweep_goes_in_bounded_pieces(
+    url: str, harness: Harness, ledger: Clerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "SWEEP", 5)
+    monkeypatch.setattr(catalog, "PIECES", 2)
+    ledger.claim_all(harness.claims(35))
+    assert _swept(url, harness) == 10
+    pieces = [_sweep(url, harness) for _ in range(3)]
+    assert pieces[:2] == [10, 10]
+    assert sum(pieces) >= 25
+    assert len(_open(ledger)["leased"]) == 35
+
+
+def test_purge_sweeps(url: str, harness: Harness, ledger: Clerk) -> None:
+    ledger.do(harness.claim("a"))
+    ledger.purge()
+    harness.advance(LEAST_MS)
+    ledger.purge()
+    assert _told(url, "select value > 0 from semel.meta where name = 'settled'") == [(True,)]
+
+
+def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Harness, ledger: Clerk) -> None:
+    ledger.do(harness.claim("a"))
+
+    async def sweep_beside() -> int:
+        async with connected(url) as first, connected(url) as second:
+            async with first.transaction():
+                await catalog.sweep(first, 1, SCHEMA)
+                return await asyncio.wait_for(catalog.sweep(second, 10**15, SCHEMA), timeout=SOON_S)
+
+    assert asyncio.run(sweep_beside()) == 0
+
+
+# ------------------------------------------------------------------------------------------------- reading, only
+
+READINGS: dict[str, Callable[[Clerk], Awaitable[Any]]] = {
+    "entries": lambda clerk: clerk.store.entries(),
+    "entries by reason": lambda clerk: clerk.store.entries(reason="NO"),
+    "history": lambda clerk: clerk.store.history("00" * 16),
+    "counts": lambda clerk: clerk.store.counts(),
+    "depths": lambda clerk: clerk.store.depths(),
+}
+
+
+@pytest.mark.parametrize("what", list(READINGS))
+def test_reading_waits_for_nobody_who_writes(url: str, harness: Harness, ledger: Clerk, what: str) -> None:
+    ledger.put(arrival(harness, "a"))
+    ledger.finish(GivenUp(ledger.take_one(harness), "no"))
+    ledger.put(arrival(harness, "b"))
+    ledger.grant(harness.claim("c"))
+
+    async def read_beside() -> Any:
+        async with connected(url) as writer, writer.transaction():
+            for table in ("key", "letter", "inbox", "inbox_key", "meta", "decision", "lingering", "subject"):
+                await writer.execute(f"lock table semel.{table} in exclusive mode")  # what a writer can have at most
+                await writer.execute(f"update semel.{table} set {'value = value' if table == 'meta' else 'k = k'}")
+            reader = harness.open()
+            try:
+                return await asyncio.wait_for(READINGS[what](_Asked(reader)), timeout=SOON_S)  # type: ignore[arg-type]
+            finally:
+                await reader.close()
+
+    assert asyncio.run(read_beside()) is not None
+
+
+class _Asked:
+    """A ledger where a clerk is expected."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+
+def test_a_question_cannot_write(url: str, harness: Harness) -> None:
+    async def write() -> None:
+        async with connected(url) as connection, catalog._snapshot(connection):
+            with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+                await connection.execute("delete from semel.letter")
+
+    asyncio.run(write())

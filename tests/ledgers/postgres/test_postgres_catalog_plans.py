@@ -1,0 +1,135 @@
+"""How the catalog's questions are answered: by looking at few rows, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from functools import partial
+from hashlib import md5
+from typing import Any
+
+import pytest
+from tests.ledgers.postgres.plans import plans_of
+from tests.ledgers.postgres.stores import connected
+
+from semel.adapters.ledgers.postgres import PostgresLedger, catalog
+from semel.adapters.ledgers.postgres.statements import statements
+from semel.testing.clerk import Clerk
+
+SCHEMA = "semel"
+
+FILLED = """
+    insert into semel.key (token, until, first, keep, attempts, state, outcome, suspect, k, tenant, handler, text)
+    select nextval('semel.token'), 2000000000000 + n, n, 1000, 1, 3, 1, false, decode(md5(n::text), 'hex'),
+           't' || n % 7, 'h' || n % 5, n::text
+    from generate_series(1, 30000) n;
+    insert into semel.letter (id, k, outcome, reason, attempts, at, expires, tenant, handler, text, event)
+    select nextval('semel.token'), decode(md5('l' || n), 'hex'), 2 + n % 2, 'no', 1, n, n, 't', 'h', 'l', '{}'
+    from generate_series(1, 20000) n;
+    insert into semel.inbox (id, token, due, accepted, keep, lapses, state, k, lane, tenant, only_handler, text, event)
+    select nextval('semel.token'), 0, n, n, 1, 0, 1, decode(md5('i' || n), 'hex'), 'h', 't', '', 'i', '{}'
+    from generate_series(1, 20000) n;
+    update semel.meta set value = (select last_value from semel.token) where name = 'settled';
+    analyze;
+"""
+
+LISTED = {  # by what the newest hundred of a state are found
+    "accepted": "inbox_pkey",
+    "leased": "key_token",
+    "waiting": "key_token",
+    "done": "key_token",
+    "dead": "letter_undecided",
+    "uncertain": "letter_undecided",
+}
+
+
+@pytest.fixture(scope="module")
+def filled(url: str) -> str:
+    async def fill() -> None:
+        async with connected(url) as connection:
+            await connection.execute(FILLED)
+            await connection.execute("vacuum semel.key")  # as the server does by itself, when it has time
+
+    asyncio.run(fill())
+    return url
+
+
+@pytest.mark.parametrize("filters", [{}, {"handler": "h1"}, {"tenant": "t3"}], ids=["all", "handler", "tenant"])
+@pytest.mark.parametrize("state", list(LISTED))
+def test_the_newest_of_a_state_are_read_by_an_index(filled: str, state: str, filters: dict[str, str]) -> None:
+    base: dict[str, Any] = {"handler": "", "tenant": None, "reason": "", "since_ms": 0, "until_ms": None}
+    asked = catalog.Asked(state=state, limit=100, **(base | filters))
+    plans = asyncio.run(plans_of(filled, lambda connection: catalog.entries(connection, asked, SCHEMA)))
+    text = "\n".join(plans)
+    assert "Seq Scan" not in text
+    assert LISTED[state] in text
+    if state not in ("leased", "waiting"):  # few of them: those are sorted
+        assert "Sort" not in text
+
+
+FILTERS = (100, "", None, 0, catalog.FOREVER_MS)
+KEY = md5(b"l7").digest()  # of a letter
+QUESTIONS: dict[str, tuple[Sequence[str], tuple[Any, ...]]] = {  # how each is asked
+    "accepted_entries": (catalog._LISTING, FILTERS),
+    "done_entries": (catalog._LISTING, FILTERS),
+    "letter_entries": (catalog._LISTING, (*FILTERS, 2)),
+    "open_entries": (catalog._LISTING, (*FILTERS, 1)),
+    "key_now": (catalog._LOOKING, (KEY,)),
+    "letters_waiting_of": (catalog._LOOKING, (KEY,)),
+    "letters_of": (catalog._LOOKING, (KEY,)),
+    "count_open": (catalog._LOOKING, ()),
+}
+
+
+@pytest.mark.parametrize("name", list(QUESTIONS))
+def test_few_of_many_are_found_by_looking_at_few(filled: str, name: str) -> None:
+    """Not only planned so: counted."""
+    settings, asked = QUESTIONS[name]
+
+    async def looked_at() -> float:
+        async with connected(filled) as connection, catalog._snapshot(connection, settings):
+            told = await connection.fetchval(f"explain (analyze, format json) {statements(SCHEMA)[name]}", *asked)
+            return _rows_read(json.loads(told)[0]["Plan"])
+
+    assert asyncio.run(looked_at()) <= 500
+
+
+def _rows_read(plan: dict[str, Any]) -> float:
+    """By all scans: what they returned and what they threw away."""
+    own = 0.0
+    if "Relation Name" in plan:
+        own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    return own + sum(_rows_read(child) for child in plan.get("Plans", ()))
+
+
+def test_settled_keys_are_counted_by_an_index_alone(filled: str) -> None:
+    plans = asyncio.run(plans_of(filled, lambda connection: catalog.counts(connection, SCHEMA)))
+    text = "\n".join(plans)
+    assert "Seq Scan" not in text
+    assert "Index Only Scan using key_token on key" in text
+    counted = asyncio.run(_counted(filled))
+    assert counted == {
+        "accepted": 20_000,
+        "leased": 0,
+        "waiting": 0,
+        "done": 30_000,
+        "dead": 10_000,
+        "uncertain": 10_000,
+    }
+
+
+async def _counted(url: str) -> dict[str, int]:
+    ledger = PostgresLedger.from_url(url)
+    try:
+        return await ledger.counts()
+    finally:
+        await ledger.close()
+
+
+def test_a_reason_is_looked_for_page_by_page_and_no_further_than_needed(filled: str) -> None:
+    with Clerk(partial(PostgresLedger.from_url, filled)) as clerk:
+        found = clerk.run(clerk.store.entries("dead", 3, reason="NO"))
+        assert [entry.reason for entry in found] == ["no"] * 3
+        assert found[0].at_ms > found[-1].at_ms
+        assert clerk.run(clerk.store.entries("dead", 3, reason="yes")) == []

@@ -1,0 +1,119 @@
+"""The flow on PostgreSQL: what a transaction under way means to its duplicates and to its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from semel import Context, Event, Reject, Semel
+from semel.core import engine
+
+
+def body(number: int) -> dict[str, object]:
+    return {"id": f"e{number}", "type": "interaction.created", "data": {"number": number}}
+
+
+@asynccontextmanager
+async def with_effects(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("create table if not exists effect (event text)")
+        await connection.execute("truncate effect")
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def effects(connection: asyncpg.Connection) -> list[str]:
+    return [row["event"] for row in await connection.fetch("select event from effect order by event")]
+
+
+class Paused:
+    """A handler that writes, and then waits to be let go."""
+
+    def __init__(self, app: Semel) -> None:
+        self.runs = 0
+        self.entered = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+        @app.on("interaction.created", effect="transaction")
+        async def write(event: Event, ctx: Context) -> str:
+            self.runs += 1
+            await ctx.tx.execute("insert into effect values ($1)", event.id)
+            self.entered.set()
+            await self.may_go_on.wait()
+            if event.body["number"] < 0:
+                raise Reject("negative")
+            return event.id
+
+
+async def of_two_copies(url: str, number: int) -> tuple[list[str], int, list[str]]:
+    """The second of two workers is given a copy while the first is inside its transaction."""
+    async with with_effects(url) as connection:
+        first_app, second_app = Semel(url), Semel(url)
+        first_handler, second_handler = Paused(first_app), Paused(second_app)
+        second_handler.may_go_on.set()
+        first = asyncio.ensure_future(first_app.process(body(number)))
+        await first_handler.entered.wait()
+        second = asyncio.ensure_future(second_app.process(body(number)))
+        done, _ = await asyncio.wait((second,), timeout=0.5)
+        assert not done, "it was sent away, although the first will have committed in a moment"
+        first_handler.may_go_on.set()
+        outcomes = [await first, await second]
+        await first_app.close()
+        await second_app.close()
+        runs = first_handler.runs + second_handler.runs
+        return [outcome.status for outcome in outcomes], runs, await effects(connection)
+
+
+def test_a_copy_waits_for_the_commit_and_is_a_duplicate(url: str) -> None:
+    statuses, runs, seen = asyncio.run(of_two_copies(url, 1))
+    assert (statuses, runs, len(seen)) == (["done", "duplicate"], 1, 1)
+
+
+def test_a_copy_waits_for_a_transaction_that_rolls_back_and_hears_its_end(url: str) -> None:
+    statuses, runs, seen = asyncio.run(of_two_copies(url, -1))
+    assert statuses[0] == "dead"
+    assert statuses[1] in ("duplicate", "busy")  # its end is settled a moment after the rollback
+    assert (runs, seen) == (1, [])
+
+
+def test_a_copy_that_waited_in_vain_is_busy_and_its_neighbours_are_done(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "WAIT_S", 0.2)
+
+    async def run() -> None:
+        async with with_effects(url) as connection:
+            first_app, second_app = Semel(url), Semel(url)
+            first_handler, second_handler = Paused(first_app), Paused(second_app)
+            second_handler.may_go_on.set()
+            first = asyncio.ensure_future(first_app.process(body(10)))
+            await first_handler.entered.wait()
+            outcomes = await second_app.process_many([body(10), body(11), body(12)])
+            assert [outcome.status for outcome in outcomes] == ["busy", "done", "done"]
+            first_handler.may_go_on.set()
+            assert (await first).status == "done"
+            assert len(await effects(connection)) == 3
+            await first_app.close()
+            await second_app.close()
+
+    asyncio.run(run())
+
+
+def test_of_a_batch_of_transactions_only_the_failing_one_is_undone(url: str) -> None:
+    async def run() -> None:
+        async with with_effects(url) as connection:
+            app = Semel(url)
+            handler = Paused(app)
+            handler.may_go_on.set()
+            outcomes = await app.process_many([body(number) for number in (20, 21, -22, 23, 24)])
+            assert [outcome.status for outcome in outcomes] == ["done", "done", "dead", "done", "done"]
+            assert len(await effects(connection)) == 4
+            await app.close()
+
+    asyncio.run(run())

@@ -1,0 +1,31 @@
+"""The PostgreSQL ledger's inbox and letters keep the laws."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.testing.harness import FakeClock, Harness
+from semel.testing.inbox_laws import InboxLaws
+
+
+class TestPostgresInbox(InboxLaws):
+    @pytest.fixture
+    def harness(self, url: str) -> Harness:
+        clock = FakeClock()
+        return Harness(
+            open=lambda: PostgresLedger.from_url(url, clock=clock),
+            clock=clock,
+            remote=partial(PostgresLedger.from_url, url),
+        )
+
+
+@pytest.mark.long
+class TestPostgresInboxOnItsOwnClock(InboxLaws):
+    """The same laws in real time, on the server's clock."""
+
+    @pytest.fixture
+    def harness(self, url: str) -> Harness:
+        return Harness(open=lambda: PostgresLedger.from_url(url), unit_ms=100)

@@ -1,0 +1,16 @@
+"""The PostgreSQL ledger keeps the letters of a ledger elsewhere by the laws of a letterbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.testing.harness import FakeClock, Harness
+from semel.testing.laws.letterbox import LetterboxLaws
+
+
+class TestPostgresLetterbox(LetterboxLaws):
+    @pytest.fixture
+    def harness(self, url: str) -> Harness:
+        clock = FakeClock()
+        return Harness(open=lambda: PostgresLedger.from_url(url, clock=clock), clock=clock)

@@ -1,0 +1,328 @@
+"""The URL, the schema and its versions, and what the doctor is told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from tests.ledgers.postgres.opening import SOON_S, connected, granted, keys, opened
+
+from semel.adapters.ledgers.postgres import PostgresLedger, profiles
+from semel.adapters.ledgers.postgres.options import LIMITS, parse
+from semel.adapters.ledgers.postgres.statements import SCHEMA, statements
+from semel.testing.servers.postgres import PostgresServer
+from semel.testing.servers.process import free_port
+from semel.values.claim import Granted, Settlement
+from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
+from semel.values.outcome import Done
+
+SECRET = "hunter2-hunter2"
+
+
+# ------------------------------------------------------------------------------------------------------------- URL
+
+
+def test_options_are_read_from_the_url() -> None:
+    options = parse("postgres://me:pw@db.example:5433/shop?pool=3&schema=once&timeout=2.5&sslmode=require")
+    assert (options.pool, options.schema, options.timeout) == (3, "once", 2.5)
+    assert options.where == "PostgreSQL at db.example:5433, database shop"
+    assert options.dsn == "postgresql://me:pw@db.example:5433/shop?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("polo=3", r"unknown option 'polo'; known are schema, pool, .*sslmode"),
+        ("pool=0", r"pool='0': expected a whole number from 1 to 1000"),
+        ("pool=3.5", r"pool='3\.5'"),
+        ("pool=", r"pool=''"),
+        ("pool=٣", r"whole number"),
+        ("timeout=nan", r"timeout='nan': expected a number of seconds"),
+        ("schema=public", r"schema='public'"),
+        ("schema=pg_x", r"schema='pg_x'"),
+        ('schema=a"b', r"schema="),
+        ("schema=A", r"schema='A'"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said(query: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        PostgresLedger.from_url(f"postgresql://me:{SECRET}@h/db?{query}")
+
+
+def test_every_number_has_limits_and_a_default_within_them() -> None:
+    defaults = parse("postgresql://h/db")
+    for name, (least, most) in LIMITS.items():
+        assert least <= getattr(defaults, name) <= most
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me:{SECRET}@h/db?polo=1",
+        f"postgresql://me:{SECRET}@h/db?pool=x",
+        f"postgresql://me:{SECRET}@[h/db",
+        f"http://me:{SECRET}@h/db",
+        f"postgresql://me:{SECRET}@127.0.0.1:{free_port()}/db",
+        f"postgresql://127.0.0.1:{free_port()}/db?user=me&password={SECRET}",
+        f"postgresql://me:{SECRET}@127.0.0.1:notaport/db",
+        f"postgresql://me:{SECRET}@127.0.0.1/db?sslmode=odd",
+        f"postgresql://me:/{SECRET}@h/db",
+        f"postgresql://me:a/{SECRET}@h/db",
+        f"postgresql://me:1/{SECRET}@h/db?pool=1",
+        f"postgresql://me:a?{SECRET}@h/db",
+        f"postgresql://me:a#{SECRET}@h/db",
+        f"postgresql://me:{SECRET}/db",
+        f"postgresql://h/db?{SECRET}=1",
+    ],
+)
+def test_the_password_is_never_shown(url: str) -> None:
+    with pytest.raises(SemelError) as caught:
+        asyncio.run(_use(url))
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error} {error!r}"
+        error = error.__cause__
+
+
+def test_the_password_is_not_in_the_ledgers_name_either(url: str) -> None:
+    ledger = PostgresLedger.from_url(f"postgresql://me:{SECRET}@h/db")
+    assert SECRET not in f"{ledger!r} {ledger.traits} {ledger._options!r} {ledger._options}"
+    wrong = re.sub(r"//[^:]+:[^@]+@", f"//semel:{SECRET}@", url)
+    with pytest.raises(LedgerUnavailable, match="refuses this user or password") as caught:
+        asyncio.run(_use(wrong))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_said(postgres: PostgresServer) -> None:
+    with pytest.raises(LedgerUnavailable, match="no such database"):
+        asyncio.run(_use(postgres.url("nowhere")))
+
+
+async def _use(url: str) -> None:
+    async with opened(url) as ledger:
+        await ledger.claim([keys().claim("a")])
+
+
+def test_nothing_is_opened_before_it_is_used() -> None:
+    ledger = PostgresLedger.from_url(f"postgresql://127.0.0.1:{free_port()}/db")
+    asyncio.run(ledger.close())
+
+
+def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ConfigError, match=re.escape("pip install 'semel[postgres]'")):
+        PostgresLedger.from_url("postgresql://h/db")
+
+
+def test_without_prepared_statements_it_works_too(url: str) -> None:
+    async def run() -> None:
+        async with opened(url, "?statement_cache=0") as ledger:
+            (one,) = await granted(ledger, [keys().claim("a", aliases=["x"], subject="s")])
+            assert await ledger.settle([Settlement(one.lease, Done())]) == [True]
+
+    asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------------------ migrations
+
+
+def test_a_database_without_our_schema_is_refused_and_can_be_migrated(empty_database: str) -> None:
+    async def run() -> None:
+        async with opened(empty_database) as ledger:
+            with pytest.raises(ConfigError, match="semel migrate"):
+                await ledger.claim([keys().claim("a")])
+            assert len(await ledger.pending()) == len(SCHEMA)
+            assert await ledger.migrate() == [f'schema "semel": {step.removesuffix(".sql")}' for step in SCHEMA]
+            assert await ledger.pending() == []
+            assert await ledger.migrate() == []
+            await granted(ledger, [keys().claim("a")])
+
+    asyncio.run(run())
+
+
+def test_migrators_at_once_do_everything_once(empty_database: str) -> None:
+    async def migrate() -> list[str]:
+        async with opened(empty_database) as ledger:
+            return await ledger.migrate()
+
+    async def run() -> None:
+        done = [step for steps in await asyncio.gather(*[migrate() for _ in range(5)]) for step in steps]
+        assert len(done) == len(set(done)) == len(SCHEMA)
+        async with connected(empty_database) as connection:
+            found = await connection.fetch("select version, name from semel.migration order by version")
+            assert [tuple(row) for row in found] == list(enumerate(SCHEMA, 1))
+
+    asyncio.run(run())
+
+
+def test_a_migration_waits_its_turn(empty_database: str) -> None:
+    """Somebody holds what it needs for longer than it waits at a time."""
+
+    async def run() -> None:
+        async with opened(empty_database) as ledger, connected(empty_database) as other:
+            await other.execute("create schema semel; create table semel.migration (version int, name text)")
+            blocking = other.transaction()
+            await blocking.start()
+            await other.execute("lock table semel.migration in access exclusive mode")
+            migrating = asyncio.create_task(ledger.migrate())
+            await asyncio.sleep(1.3)
+            assert not migrating.done()
+            await blocking.rollback()
+            async with asyncio.timeout(SOON_S):
+                assert len(await migrating) == len(SCHEMA)
+
+    asyncio.run(run())
+
+
+def test_an_older_schema_is_refused_until_it_is_migrated(fresh_url: str) -> None:
+    async def run() -> None:
+        async with connected(fresh_url) as connection, opened(fresh_url) as ledger:
+            await connection.execute("delete from semel.migration where version = $1", len(SCHEMA))
+            with pytest.raises(ConfigError, match=f"has version {len(SCHEMA) - 1}.*semel migrate"):
+                await ledger.claim([keys().claim("a")])
+            assert len(await ledger.pending()) == 1
+
+    asyncio.run(run())
+
+
+def test_a_newer_schema_is_refused(fresh_url: str) -> None:
+    async def run() -> None:
+        async with connected(fresh_url) as connection, opened(fresh_url) as ledger:
+            await connection.execute("insert into semel.migration values ($1, 'x')", len(SCHEMA) + 1)
+            for use in (ledger.claim([keys().claim("a")]), ledger.migrate(), ledger.pending()):
+                with pytest.raises(ConfigError, match="use the Semel that migrated it"):
+                    await use
+
+    asyncio.run(run())
+
+
+def test_a_user_without_rights_is_told_what_to_grant(fresh_url: str, postgres: PostgresServer) -> None:
+    async def run() -> None:
+        async with connected(fresh_url) as connection:
+            await connection.execute("drop role if exists stranger; create role stranger login password 'x'")
+        place = urlsplit(fresh_url)
+        async with opened(f"postgresql://stranger:x@{place.hostname}:{place.port}{place.path}") as ledger:
+            with pytest.raises(ConfigError, match="grant usage"):
+                await ledger.claim([keys().claim("a")])
+
+    if postgres.is_given:
+        pytest.skip("roles of a given server are not ours to make")
+    asyncio.run(run())
+
+
+def test_several_ledgers_live_in_one_database_by_their_schemas(empty_database: str) -> None:
+    async def run() -> None:
+        claim = keys().claim("a")
+        for name in ("one", "two"):
+            async with opened(empty_database, f"?schema={name}") as ledger:
+                await ledger.migrate()
+                assert isinstance((await ledger.claim([claim]))[0], Granted)
+        async with connected(empty_database) as connection:
+            assert await connection.fetchval("select count(*) from pg_namespace where nspname = 'semel'") == 0
+            tables = "select count(*) from pg_tables where schemaname in ('public', 'one', 'two') group by schemaname"
+            assert len(await connection.fetch(tables)) == 2, "nothing stands in anybody else's schema"
+
+    asyncio.run(run())
+
+
+def test_nothing_depends_on_the_search_path_or_on_the_users_defaults(fresh_url: str) -> None:
+    async def run() -> None:
+        async with connected(fresh_url) as connection:
+            name = await connection.fetchval("select current_database()")
+            await connection.execute(f'alter database "{name}" set search_path = nowhere')
+            await connection.execute(f"alter database \"{name}\" set default_transaction_isolation = 'serializable'")
+        async with opened(fresh_url) as ledger:
+            claims = [keys().claim("a", aliases=["x"], subject="s"), *keys().claims(3)]
+            leases = [one.lease for one in await granted(ledger, claims)]
+            assert all(await ledger.settle([Settlement(lease, Done()) for lease in leases]))
+            await ledger.purge(10)
+            assert (await ledger.counts())["done"] == 4
+
+    asyncio.run(run())
+
+
+def test_every_statement_can_be_prepared(url: str) -> None:
+    async def run() -> None:
+        async with connected(url) as connection:
+            for name, sql in statements().items():
+                try:
+                    await connection.prepare(sql)
+                except asyncpg.PostgresError as error:
+                    raise AssertionError(f"{name}: {error}") from error
+
+    asyncio.run(run())
+
+
+# ---------------------------------------------------------------------------------------------------------- doctor
+
+
+def test_the_doctor_is_told_what_is_wrong(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as ledger:
+            facts = dict(await ledger.diagnose())
+            assert facts["fsync"].startswith("error: ")  # as this test's server is set up
+            assert facts["writable"] == "yes"
+            assert facts["synchronous_commit"] == "on"
+            assert facts["schema"] == f'"semel", version {len(SCHEMA)}'
+            assert facts["clock"] == "agrees with this machine"
+            assert "table key" in facts
+        async with opened(url, "?pool=1000") as ledger:
+            assert dict(await ledger.diagnose())["pool"].startswith("warning: ")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("setting", "fact", "told"),
+    [
+        ("synchronous_commit = off", "synchronous_commit", "error: off may forget"),
+        ("synchronous_commit = local", "synchronous_commit", "warning: local"),
+        ("default_transaction_read_only = on", "writable", "error: transactions are read only"),
+    ],
+)
+def test_the_doctor_sees_settings_of_the_database(fresh_url: str, setting: str, fact: str, told: str) -> None:
+    async def run() -> None:
+        async with connected(fresh_url) as connection:
+            name = await connection.fetchval("select current_database()")
+            await connection.execute(f'alter database "{name}" set {setting}')
+        async with opened(fresh_url) as ledger:
+            assert dict(await ledger.diagnose())[fact].startswith(told)
+
+    asyncio.run(run())
+
+
+def test_the_doctor_is_told_of_a_missing_schema_and_a_missing_server(empty_database: str) -> None:
+    async def run() -> None:
+        async with opened(empty_database) as ledger:
+            assert "semel migrate" in dict(await ledger.diagnose())["schema"]
+        async with opened(f"postgresql://127.0.0.1:{free_port()}/db") as ledger:
+            assert dict(await ledger.diagnose())["readable"].startswith("error: ")
+
+    asyncio.run(run())
+
+
+def test_a_database_that_only_reads_is_unavailable(fresh_url: str) -> None:
+    async def run() -> None:
+        async with connected(fresh_url) as connection:
+            name = await connection.fetchval("select current_database()")
+            await connection.execute(f'alter database "{name}" set default_transaction_read_only = on')
+        async with opened(fresh_url) as ledger:
+            with pytest.raises(LedgerUnavailable, match="only reads"):
+                await ledger.claim([keys().claim("a")])
+
+    asyncio.run(run())
+
+
+def test_profiles_say_what_may_be_lost() -> None:
+    alone, replicated, forgetful = profiles()
+    assert alone.loses.failover
+    assert alone.loses.tokens_go_back
+    assert not replicated.loses.failover
+    assert not replicated.loses.tokens_go_back
+    assert forgetful.loses.power_loss
+    assert forgetful.caveat
+    assert len({traits.name for traits in profiles()}) == 3

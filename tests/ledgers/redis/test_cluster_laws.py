@@ -1,0 +1,72 @@
+"""The contract of a ledger, bound to a Valkey Cluster of six nodes: handlers together in a slot, and keys spread."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from tests.ledgers.redis.stores import harness_on
+
+from semel.testing.harness import Caller, Harness
+from semel.testing.ledger_laws import LedgerLaws
+from semel.values.claim import Granted
+from semel.values.errors import ConfigError
+from semel.values.outcome import Done, Release
+
+SEVERAL_KEYS = ("aliases=", "subject=", "_at(")  # what a law's text has when its claims need one slot
+
+
+BY_THREADS = ["threads", pytest.param("processes", marks=pytest.mark.long)]  # one server has raced processes already
+
+
+class TestTogether(LedgerLaws):
+    @pytest.fixture(params=BY_THREADS)
+    def how(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def harness(self, cluster_url: str) -> Harness:
+        return harness_on(cluster_url, together="*")
+
+
+class TestSpread(LedgerLaws):
+    """All laws whose claims have one key. What the others get is the business of `test_what_needs_one_slot…`."""
+
+    @pytest.fixture(params=BY_THREADS)
+    def how(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def harness(self, cluster_url: str) -> Harness:
+        return harness_on(cluster_url)
+
+    def test_tokens_grow_over_all_keys(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+        """Here only over the grants of each key, which is what a lease promises."""
+        tokens: dict[str, list[int]] = {}
+        for turn in range(6):
+            for at in range(20):
+                caller = (ledger, other)[(at + turn) % 2]
+                granted = caller.grant(harness.claim(f"key {at}"))
+                tokens.setdefault(f"key {at}", []).append(granted.lease.token)
+                assert caller.settle(granted, Release())
+        assert all(some == sorted(set(some)) for some in tokens.values())
+        assert len({token for some in tokens.values() for token in some}) == 120, "and no token is given twice"
+
+    def test_what_needs_one_slot_is_refused_with_what_to_do(self, harness: Harness, ledger: Caller) -> None:
+        for claim in (harness.claim("a", aliases=["x"]), harness.claim("a", subject="s", position=1)):
+            with pytest.raises(ConfigError, match="together=on_event"):
+                ledger.claim(claim)
+        assert isinstance(ledger.claim(harness.claim("a")), Granted)
+
+    def test_most_laws_are_bound(self) -> None:
+        assert sum(callable(getattr(self, name)) for name in dir(self) if name.startswith("test_")) > 70
+
+    def test_a_batch_is_spread_over_the_masters(self, harness: Harness, ledger: Caller) -> None:
+        granted = [verdict for verdict in ledger.claim_all(harness.claims(200)) if isinstance(verdict, Granted)]
+        assert len({one.lease.token % 16 for one in granted}) == 16, "a token tells its tag"
+        assert all(ledger.settle(one, Done(b"1")) for one in granted[:20])
+
+
+for _name, _law in inspect.getmembers(LedgerLaws, inspect.isfunction):
+    if any(word in inspect.getsource(_law) for word in SEVERAL_KEYS) and _name.startswith("test_"):
+        setattr(TestSpread, _name, None)

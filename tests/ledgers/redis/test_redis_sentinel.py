@@ -1,0 +1,83 @@
+"""A master, its replica and a Sentinel: the ledger finds the new master when the old one dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.ledgers.redis.stores import with_options
+
+from semel.adapters.ledgers.redis import RedisLedger
+from semel.testing.harness import Caller, Harness
+from semel.testing.servers.process import NoServer, not_here
+from semel.testing.servers.valkey import Sentinel, Valkey
+from semel.testing.servers.valkey_cluster import until
+from semel.values.claim import Busy
+from semel.values.errors import LedgerUnavailable
+from semel.values.outcome import Done
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Valkey, Valkey, Sentinel]]:
+    with ExitStack() as stack:
+        try:
+            master = Valkey(tmp_path / "master", {"repl-diskless-sync-delay": "0"})
+            stack.callback(master.kill)
+            master.start()
+            replica = Valkey(tmp_path / "replica", lines=[f"replicaof {master.host} {master.port}"])
+            stack.callback(replica.kill)
+            replica.start()
+            sentinel = Sentinel(tmp_path / "sentinel", "events", master)
+            stack.callback(sentinel.kill)
+            sentinel.start()
+        except NoServer as error:
+            not_here(error)
+        yield master, replica, sentinel
+
+
+def test_what_strict_confirmed_is_known_by_the_next_master(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
+    master, replica, sentinel = watched
+    harness = Harness(open=lambda: pytest.fail("opened below"), unit_ms=60_000)
+    until(lambda: b"num-slaves" in _told(sentinel) and _replicas(sentinel) == 1, "the Sentinel knows the replica")
+    until(lambda: b"state=online" in _info(master), "the replica follows")
+    url = with_options(sentinel.url, timeout="40")
+    with Caller(lambda: RedisLedger.from_url(f"{url}&strict=1")) as stern:
+        stern.do(harness.claim("done"), b"1")
+        held = stern.grant(harness.claim("held"))
+    with Caller(lambda: RedisLedger.from_url(url)) as ledger:
+        assert ledger.is_done(harness.claim("done"), b"1")
+        master.kill()
+        later = ledger.grant(harness.claim("later"))
+        assert b"role:master" in _info(replica), "another server has answered"
+        assert ledger.is_done(harness.claim("done"), b"1")
+        assert isinstance(ledger.claim(harness.claim("held")), Busy)
+        assert ledger.settle(held, Done()) is True
+        assert later.lease.token > held.lease.token
+
+
+def test_a_master_that_no_sentinel_knows_is_told(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
+    sentinel = watched[2]
+    harness = Harness(open=lambda: pytest.fail("opened below"))
+    url = with_options(sentinel.url.replace("/events/", "/other/"), timeout="0.5")
+    with Caller(lambda: RedisLedger.from_url(url)) as ledger:
+        with pytest.raises(LedgerUnavailable, match="no master of that name"):
+            ledger.claim(harness.claim("a"))
+
+
+def _told(sentinel: Sentinel) -> bytes:
+    told = sentinel.ask("SENTINEL", "MASTER", "events")
+    assert isinstance(told, list)
+    return b" ".join(word for word in told if isinstance(word, bytes))
+
+
+def _replicas(sentinel: Sentinel) -> int:
+    words = _told(sentinel).split()
+    return int(words[words.index(b"num-slaves") + 1])
+
+
+def _info(server: Valkey) -> bytes:
+    told = server.ask("INFO", "replication")
+    assert isinstance(told, bytes)
+    return told

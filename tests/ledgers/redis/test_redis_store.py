@@ -1,0 +1,216 @@
+"""The store itself: its memory, its names, its placement, what doctor says of it, and its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from redis.crc import key_slot
+from tests.ledgers.redis.stores import harness_on, with_options
+
+from semel.adapters.ledgers.redis import RedisLedger
+from semel.adapters.ledgers.redis.ledger import MEMORY_BYTES
+from semel.adapters.ledgers.redis.placement import SLOTS, TAGS
+from semel.testing.clerk import altered
+from semel.testing.harness import Caller, Harness
+from semel.testing.servers.process import NoServer, not_here
+from semel.testing.servers.valkey import Valkey
+from semel.testing.servers.valkey_cluster import ValkeyCluster
+from semel.values.claim import Busy, Granted, Settlement
+from semel.values.errors import ConfigError
+from semel.values.outcome import NOTHING, Reject, Retry
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Valkey]:
+    try:
+        server = Valkey(tmp_path, {"unixsocket": str(tmp_path / "s")})
+        server.start()
+    except NoServer as error:
+        not_here(error)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def harness(server: Valkey) -> Harness:
+    return Harness(open=lambda: RedisLedger.from_url(with_options(server.url, timeout="30")), unit_ms=60_000)
+
+
+@pytest.fixture
+def ledger(harness: Harness) -> Iterator[Caller]:
+    with Caller(harness.open) as caller:
+        yield caller
+
+
+def test_a_settled_key_takes_no_more_memory_than_is_stated(server: Valkey, harness: Harness, ledger: Caller) -> None:
+    claims = [altered(harness.claim(str(uuid4()), fingerprint="1"), tenant="", handler="on_end") for _ in range(2000)]
+    before = _used(server)
+    for at in range(0, len(claims), 100):
+        granted = [one for one in ledger.claim_all(claims[at : at + 100]) if isinstance(one, Granted)]
+        assert all(ledger.settle_all([Settlement(one.lease, NOTHING) for one in granted]))
+    names = _names(server, b"}k")
+    assert len(names) == 2000
+    each = [server.ask("MEMORY", "USAGE", name) for name in names[:200]]
+    mean = sum(size for size in each if isinstance(size, int)) / 200
+    assert 0.7 * MEMORY_BYTES < mean <= MEMORY_BYTES
+    assert (_used(server) - before) / 2000 < 2 * MEMORY_BYTES, "with the server's tables, which grow in steps"
+
+
+def test_every_record_ends_by_itself_and_letters_do_not(server: Valkey, harness: Harness, ledger: Caller) -> None:
+    ledger.do(harness.claim("done", aliases=["x"], subject="s", position=1))
+    ledger.grant(harness.claim("held", subject="t", position=1))
+    ledger.settle(ledger.grant(harness.claim("waiting")), Retry(60))
+    ledger.settle(ledger.grant(harness.claim("dead")), Reject("no"), b"{}")
+    kept_ms = harness.retention_ms + max(harness.lease_ms, 60_000)
+    for name in _names(server, b"}k") + _names(server, b"}s"):
+        left = server.ask("PTTL", name)
+        assert isinstance(left, int)
+        assert 0 < left <= kept_ms, name
+    assert len(_names(server, b"}k")) == 5
+    (letters,) = _names(server, b"}l")
+    assert server.ask("PTTL", letters) == -1
+    ledger.run(ledger.ledger.discard(harness.claim("dead").digest.hex(), "why", "anna"))  # type: ignore[attr-defined]
+    left = server.ask("PTTL", letters)
+    assert isinstance(left, int)
+    assert left > 0, "what is decided ends by itself too"
+
+
+def test_the_tags_are_spread_evenly_over_the_slots() -> None:
+    """They are part of the data: another tag would forget its keys."""
+    assert tuple(key_slot(f"any{{{tag}}}k".encode()) for tag in TAGS) == SLOTS
+    assert [slot // 1024 for slot in SLOTS] == list(range(16))
+
+
+def test_prefixes_keep_ledgers_apart(server: Valkey, harness: Harness) -> None:
+    claim = harness.claim("a")
+    for prefix in ("one", "one*", "on?", "o[n]e"):
+        with Caller(lambda: RedisLedger.from_url(with_options(server.url, prefix=prefix))) as ledger:  # noqa: B023
+            ledger.grant(claim)
+            assert len(ledger.entries(claim)) == 1
+            assert ledger.run(ledger.ledger.counts())["leased"] == 1  # type: ignore[attr-defined]
+
+
+def test_a_socket_is_as_good_as_a_port(server: Valkey, harness: Harness, tmp_path: Path, ledger: Caller) -> None:
+    ledger.grant(harness.claim("a"))
+    with Caller(lambda: RedisLedger.from_url(f"unix://{tmp_path}/s")) as near:
+        assert isinstance(near.claim(harness.claim("a")), Busy)
+
+
+@pytest.mark.parametrize("has_it", [True, False], ids=["MSETEX", "older servers"])
+def test_a_server_without_msetex_is_written_to_key_by_key(
+    server: Valkey, harness: Harness, ledger: Caller, has_it: bool
+) -> None:
+    if not server.ask("COMMAND", "INFO", "MSETEX"):
+        pytest.skip("this server is an older one itself")
+    if not has_it:
+        server.ask("ACL", "SETUSER", "default", "-msetex")
+    granted = [one for one in ledger.claim_all(harness.claims(300)) if isinstance(one, Granted)]
+    assert all(ledger.settle_all([Settlement(one.lease, NOTHING) for one in granted]))
+    assert all(ledger.is_done(claim) for claim in harness.claims(300)[::17])
+    assert len(_names(server, b"}k")) == 300
+    told = server.ask("INFO", "commandstats")
+    assert isinstance(told, bytes)
+    assert (b"cmdstat_set:calls=600" in told or b"cmdstat_set:calls=60" in told) != has_it
+
+
+# ---------------------------------------------------------------------------------------------------------- placement
+
+
+def test_another_placement_of_a_handler_is_refused(server: Valkey, harness: Harness, ledger: Caller) -> None:
+    claim, moved = harness.claim("a"), altered(harness.claim("b"), handler="moved")
+    ledger.grant(claim)
+    url = with_options(server.url, together="on_event,moved")
+    with Caller(lambda: RedisLedger.from_url(url)) as ledger_of_another_mind:
+        with pytest.raises(ConfigError, match=r"'on_event' are placed spread.*Take together=on_event"):
+            ledger_of_another_mind.claim(claim)
+        ledger_of_another_mind.grant(moved)
+    with pytest.raises(ConfigError, match=r"'moved' are placed together.*Add together=moved"):
+        ledger.claim(moved)
+    assert isinstance(ledger.claim(claim), Busy)
+
+
+def test_one_server_takes_several_keys_however_they_are_placed(redis_url: str) -> None:
+    for together in ("", "*"):
+        harness = harness_on(redis_url, together=together)
+        with Caller(harness.open) as ledger:
+            ledger.do(harness.claim("a", aliases=["x"], subject="s", position=1), b"1")
+            assert ledger.is_done(harness.claim("b", aliases=["x"]), b"1")
+
+
+def test_a_node_of_a_cluster_is_not_taken_for_a_server(
+    cluster: ValkeyCluster, server: Valkey, harness: Harness
+) -> None:
+    node = cluster.nodes[0]
+    with Caller(lambda: RedisLedger.from_url(f"redis://{node.host}:{node.port}")) as ledger:
+        with pytest.raises(ConfigError, match=r"use redis\+cluster://"):
+            ledger.claim(harness.claim("a"))
+    with Caller(lambda: RedisLedger.from_url(f"redis+cluster://{server.host}:{server.port}?timeout=1")) as ledger:
+        with pytest.raises(ConfigError, match="use redis://"):
+            ledger.claim(harness.claim("a"))
+
+
+# ------------------------------------------------------------------------------------------------------------- doctor
+
+
+def test_doctor_is_told_what_may_be_lost(server: Valkey, harness: Harness, ledger: Caller) -> None:
+    told = _diagnosed(ledger)
+    assert told["version"].startswith("Valkey ")
+    assert told["memory policy"].startswith("no limit")
+    assert told["persistence"].startswith("warning: none: a restart forgets every key")
+    assert told["replicas"] == "0 connected, min-replicas-to-write 0: no failover"
+    assert told["letters"].startswith("none waiting")
+    assert "from this machine's" in told["clock"]
+    ledger.settle(ledger.grant(harness.claim("a")), Reject("no"), b"{}")
+    assert "1 dead" in _diagnosed(ledger)["letters"]
+    server.ask("CONFIG", "SET", "save", "60 1")
+    assert _diagnosed(ledger)["persistence"].startswith("warning: snapshots only (save 60 1)")
+    server.ask("CONFIG", "SET", "appendonly", "yes")
+    assert "power loss may forget the last second" in _diagnosed(ledger)["persistence"]
+    server.ask("CONFIG", "SET", "appendfsync", "always")
+    assert "loses nothing" in _diagnosed(ledger)["persistence"]
+    server.ask("CONFIG", "SET", "appendfsync", "no")
+    assert _diagnosed(ledger)["persistence"].startswith("warning: ")
+    server.ask("CONFIG", "SET", "maxmemory", "100mb")
+    assert _diagnosed(ledger)["memory policy"].startswith("noeviction")
+    server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    assert _diagnosed(ledger)["memory policy"].startswith("error: allkeys-lru")
+
+
+def test_doctor_can_do_without_config(server: Valkey, harness: Harness, ledger: Caller) -> None:
+    server.ask("ACL", "SETUSER", "default", "-config")
+    ledger.grant(harness.claim("a"))
+    assert _diagnosed(ledger)["persistence"].startswith("warning: no append-only file")
+
+
+def test_doctor_is_told_about_every_master(cluster: ValkeyCluster) -> None:
+    cluster.wait_until_well()
+    with Caller(lambda: RedisLedger.from_url(with_options(cluster.url, strict="1", timeout="20"))) as ledger:
+        told = _diagnosed(ledger)
+    assert told["cluster"] == "ok, 3 masters"
+    assert len([name for name in told if name.startswith("replicas ")]) == 3
+    assert all("survives a failover" in told[name] for name in told if name.startswith("replicas "))
+
+
+def test_doctor_is_told_that_nobody_answers(server: Valkey, ledger: Caller) -> None:
+    server.kill()
+    assert _diagnosed(ledger)["reachable"].startswith("error: ")
+
+
+def _diagnosed(ledger: Caller) -> dict[str, str]:
+    assert isinstance(ledger.ledger, RedisLedger)
+    return dict(ledger.run(ledger.ledger.diagnose()))
+
+
+def _names(server: Valkey, part: bytes) -> list[bytes]:
+    names = server.ask("KEYS", "*")
+    assert isinstance(names, list)
+    return [name for name in names if isinstance(name, bytes) and part in name]
+
+
+def _used(server: Valkey) -> int:
+    told = server.ask("INFO", "memory")
+    assert isinstance(told, bytes)
+    return int(told.partition(b"used_memory:")[2].split()[0])

@@ -1,0 +1,191 @@
+"""What is in hand: order within a group, and nothing forgotten. And how answers are put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.adapters.sources.sqs.grouping import Grouped
+from semel.adapters.sources.sqs.holding import Hand, Held
+
+GROUPS = "abc"
+MOST = 1_000
+
+
+def held(number: int, group: str) -> Held:
+    message = {"MessageId": str(number), "ReceiptHandle": str(number), "Attributes": {"MessageGroupId": group}}
+    return Held(message, 0.0, 30.0)
+
+
+class Everywhere:
+    """Where each message is, told by whoever moved it."""
+
+    def __init__(self, fifo: bool) -> None:
+        self.fifo = fifo
+        self.hand = Hand(MOST, fifo=fifo)
+        self.put: list[Held] = []
+        self.handed: list[Held] = []
+        self.over: list[Held] = []  # settled, given back or lost
+
+    def end(self, *some: Held) -> None:
+        for one in some:
+            assert one not in self.over, "one answer for each"
+            self.over.append(one)
+            self.hand.forget(one)
+
+    def check(self) -> None:
+        assert len(self.hand) == len(self.put) - len(self.over)
+        if self.fifo:
+            groups = [one.group for one in self.handed]
+            assert len(groups) == len(set(groups)), "one of a group at a time"
+            for one in self.handed:
+                before = [other for other in self.put[: self.put.index(one)] if other.group == one.group]
+                assert all(other in self.over for other in before), "nothing is overtaken"
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.lists(st.sampled_from(GROUPS), max_size=10)),
+        st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.sampled_from(["settle", "fail", "lose", "lose any", "leave"]), st.integers(0, 30)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=steps, fifo=st.booleans())
+def test_a_hand_keeps_order_within_groups_and_forgets_nothing(steps: list[tuple[str, object]], fifo: bool) -> None:
+    async def story() -> None:
+        at = Everywhere(fifo)
+        for what, how in steps:
+            match what, how:
+                case "put", list(groups):
+                    some = [held(len(at.put) + number, group) for number, group in enumerate(groups)]
+                    at.put += some
+                    at.hand.put(some, 0)
+                case "take", int(limit):
+                    taken = at.hand.take(limit)
+                    assert len(taken) <= limit
+                    at.handed += taken
+                case (("settle" | "fail" | "lose"), int(which)) if at.handed:
+                    one = at.handed[which % len(at.handed)]
+                    if what == "lose":
+                        assert at.hand.lost(one) == [], "somebody works on it"
+                        continue
+                    at.handed.remove(one)
+                    if what == "settle":
+                        at.hand.goes_on(one)
+                        at.end(one)
+                    else:
+                        rest = at.hand.stops(one)
+                        assert rest == sorted(rest, key=at.put.index), "they go back in order"
+                        at.end(one, *rest)
+                case "lose any", int(which):
+                    waiting = [one for one in at.put if one not in at.over and one not in at.handed]
+                    if waiting:
+                        one = waiting[which % len(waiting)]
+                        at.over.append(one)
+                        at.end(*at.hand.lost(one))
+                        assert one not in at.hand.kept
+                case "leave", int(which) if which % 10 == 0:
+                    at.end(*at.hand.waiting())
+            at.check()
+        while taken := at.hand.take(100):  # everything that waits can be had
+            for one in taken:
+                at.hand.goes_on(one)
+                at.end(one)
+        for one in list(at.handed):
+            at.handed.remove(one)
+            at.hand.goes_on(one)
+            at.end(one)
+        while taken := at.hand.take(100):
+            for one in taken:
+                at.hand.goes_on(one)
+                at.end(one)
+        assert len(at.hand) == 0
+        assert set(at.over) == set(at.put)
+
+    asyncio.run(story())
+
+
+def test_room_is_waited_for_and_never_exceeded() -> None:
+    async def story() -> None:
+        hand = Hand(25, fifo=False)
+        assert await hand.reserve(10) == 10
+        first = [held(number, "") for number in range(7)]
+        hand.put(first, 10)
+        assert await hand.reserve(10) == 10
+        waiting = asyncio.ensure_future(hand.reserve(10))
+        await asyncio.sleep(0)
+        for one in first[:1]:
+            hand.forget(one)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        hand.forget(first[1])
+        assert await waiting == 10
+
+    asyncio.run(story())
+
+
+@given(
+    weights=st.lists(st.integers(1, 60), max_size=80),
+    lanes=st.integers(1, 4),
+    bad=st.sets(st.integers(0, 79), max_size=20),
+)
+def test_every_entry_is_sent_until_it_has_arrived_in_batches_that_fit(
+    weights: list[int], lanes: int, bad: set[int]
+) -> None:
+    async def story() -> None:
+        arrived: list[int] = []
+        fails = set(bad)
+        running = 0
+
+        async def send(batch: list[int]) -> list[int]:
+            nonlocal running
+            running += 1
+            assert running <= lanes
+            assert 1 <= len(batch) <= 10
+            assert len(batch) == 1 or sum(weights[entry] for entry in batch) <= 50
+            await asyncio.sleep(0)
+            again = [entry for entry in batch if entry in fails]
+            fails.difference_update(again)
+            arrived.extend(entry for entry in batch if entry not in again)
+            running -= 1
+            return again
+
+        grouped = Grouped(send, lanes, lambda: 0.0, lambda entry: weights[entry], 50)
+        for entry in range(len(weights)):
+            grouped.add(entry)
+            if entry % 7 == 0:
+                await asyncio.sleep(0)
+        await grouped.drained()
+        assert sorted(arrived) == list(range(len(weights)))
+
+    asyncio.run(story())
+
+
+def test_what_is_added_while_a_request_is_under_way_forms_the_next_one() -> None:
+    async def story() -> None:
+        batches: deque[list[int]] = deque()
+        answered = asyncio.Event()
+
+        async def send(batch: list[int]) -> list[int]:
+            batches.append(batch)
+            await answered.wait()
+            return []
+
+        grouped: Grouped[int] = Grouped(send, 8, lambda: 0.0)
+        grouped.add(0)
+        await asyncio.sleep(0)
+        for entry in range(1, 8):
+            grouped.add(entry)
+            await asyncio.sleep(0)
+        assert list(batches) == [[0]]
+        answered.set()
+        await grouped.drained()
+        assert list(batches) == [[0], [1, 2, 3, 4, 5, 6, 7]]
+
+    asyncio.run(story())

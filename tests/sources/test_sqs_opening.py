@@ -1,0 +1,170 @@
+"""What a queue must have before anything is taken from it, and what may be missing. On an emulator, by real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.sources.meddling import Meddler, refusal
+from tests.sources.places import Queue
+from tests.sources.test_sqs_answers import bodies, meddled, received, until
+
+from semel.adapters.sources.sqs import SqsSource
+from semel.adapters.sources.sqs.client import region_of
+from semel.testing.proxy import Fault, FaultProxy
+from semel.values.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("quick_end")
+
+URL = "https://sqs.eu-central-1.amazonaws.com/123456789012/q"
+
+
+def with_redrive(queue: Queue, receives: int) -> str:
+    """The URL of a queue that gives up after so many receives; its dead letters are the other's."""
+    arn = queue.aws.get_queue_attributes(QueueUrl=queue.dead_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": receives})
+    return queue.make(False, RedrivePolicy=policy)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": "my-queue"}, "expected the URL of a queue"),
+        ({"dead_letters": "arn:aws:sqs:eu-central-1:123456789012:dead"}, "expected the URL of a queue"),
+        ({"dead_letters": URL}, "cannot keep its own dead letters"),
+        ({"pollers": 0}, "pollers=0"),
+        ({"max_in_flight": 0}, "max_in_flight=0"),
+        ({"visibility": 0}, "visibility=0"),
+        ({"visibility": 43_201}, "at most 43,200"),
+        ({"visibility": 1.5}, "a whole number"),
+        ({"wait": 0}, "wait=0"),
+        ({"wait": 21}, "at most 20"),
+    ],
+)
+def test_an_impossible_option_is_an_error_that_names_it(options: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        SqsSource(**{"queue": URL, **options})
+
+
+def test_the_region_is_read_from_the_url_of_the_queue() -> None:
+    assert region_of(URL) == "eu-central-1"
+    assert region_of("https://eu-west-1.queue.amazonaws.com/1/q") == "eu-west-1"
+    assert region_of("https://sqs.us-east-1.api.aws/1/q") == "us-east-1"
+    assert region_of("http://127.0.0.1:4566/1/q") is None
+
+
+def test_a_missing_driver_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiobotocore.session", None)
+    with pytest.raises(ConfigError, match=r"install semel\[aws\]"):
+        asyncio.run(_received_one(SqsSource(URL)))
+
+
+async def _received_one(source: SqsSource) -> None:
+    try:
+        await source.receive(1)
+    finally:
+        await source.close()
+
+
+@pytest.mark.parametrize("missing", ["queue", "dead_letters"])
+def test_a_missing_queue_is_an_error_that_names_it(queue: Queue, missing: str) -> None:
+    source = queue.source(**{missing: queue.url + "-not-there"})
+    with pytest.raises(ConfigError, match="-not-there: there is no such queue"):
+        asyncio.run(_received_one(source))
+
+
+def test_credentials_that_are_refused_are_an_error(queue: Queue) -> None:
+    def meddle(operation: str, request: Mapping[str, Any]) -> None:
+        raise refusal("InvalidClientTokenId", 403)
+
+    with pytest.raises(ConfigError, match="InvalidClientTokenId"):
+        asyncio.run(_received_one(meddled(queue, Meddler(meddle))))
+
+
+def test_without_any_place_for_dead_letters_nothing_is_taken(queue: Queue) -> None:
+    queue.send([b"{"])
+    with pytest.raises(ConfigError, match="set dead_letters to the URL"):
+        asyncio.run(_received_one(queue.source(dead_letters="")))
+    assert queue.visible() == 1
+
+
+def test_without_the_permission_to_look_the_source_works_and_says_so(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def meddle(operation: str, request: Mapping[str, Any]) -> None:
+        if operation == "get_queue_attributes":
+            raise refusal("AccessDenied", 403)
+
+    queue.send(bodies(1))
+    meddler = Meddler(meddle)
+    asyncio.run(_received_one(meddled(queue, meddler)))
+    assert meddler.landed == 2
+    assert "sqs:GetQueueAttributes" in caplog.text
+
+
+def test_what_is_rejected_without_dead_letters_of_ours_is_left_to_the_redrive_policy(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = with_redrive(queue, receives=2)
+    queue.aws.send_message(QueueUrl=url, MessageBody="{")
+
+    async def story() -> None:
+        meddler = Meddler()
+        source = queue.source(
+            queue=url, dead_letters="", visibility=1, connect=meddler.connect(queue.server, queue.url)
+        )
+        for times in (1, 2):
+            (delivery,) = await received(source, 1)
+            await delivery.reject("no event: for a test")
+            assert source.counts.left == times
+        await until(lambda: queue.visible_of(queue.dead_url) == 1)
+        assert meddler.asked("delete_message_batch") == []
+        await source.close()
+
+    asyncio.run(story())
+    assert queue.letters()[0]["Body"] == "{"
+    assert "no event: for a test" in caplog.text
+    assert "gives up after 2 receives" in caplog.text
+
+
+def test_a_service_out_of_reach_is_waited_for(queue: Queue) -> None:
+    async def story() -> None:
+        queue.send(bodies(3))
+        with FaultProxy("127.0.0.1", queue.server.port) as proxy:
+            source = queue.source(endpoint=proxy.url(queue.server.endpoint))
+            with proxy.fault(Fault(reset_new=True)):
+                receiving = asyncio.ensure_future(received(source, 3))
+                await until(lambda: proxy.seen.resets >= 2)
+                assert not receiving.done()
+            for delivery in await receiving:
+                await delivery.ack()
+            await source.close()
+            assert queue.left() == 0
+
+    asyncio.run(story())
+
+
+def test_a_source_can_be_closed_before_it_was_opened_while_it_opens_and_twice(queue: Queue) -> None:
+    async def story() -> None:
+        unused = queue.source()
+        await unused.close()
+        assert await unused.receive(1) == []
+        with FaultProxy("127.0.0.1", queue.server.port) as proxy:
+            proxy.set(Fault(reset_new=True))
+            opening = queue.source(endpoint=proxy.url(queue.server.endpoint))
+            receiving = asyncio.ensure_future(opening.receive(1))
+            await until(lambda: proxy.seen.resets >= 1)
+            await opening.close()
+            assert await receiving == []
+        used = queue.source()
+        queue.send(bodies(1))
+        await used.receive(1)
+        await used.close()
+        await used.close()
+        assert queue.visible() == 1
+
+    asyncio.run(story())

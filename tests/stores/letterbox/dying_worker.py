@@ -1,0 +1,41 @@
+"""A worker that gives an event up, and is killed at one of the steps: `python dying_worker.py LEDGER LETTERS STEP`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from tests.stores.letterbox.broken import LEDGERS
+
+from semel.core.letterbox import letters_elsewhere
+from semel.testing.harness import Harness
+from semel.values.claim import DeadLetter, Granted, Settlement
+from semel.values.outcome import Reject
+
+NAMESPACE = "dying"
+LEASE_MS = 500
+
+
+def harness() -> Harness:
+    """The same keys in every process."""
+    return Harness(open=lambda: None, namespace=NAMESPACE)  # type: ignore[arg-type,return-value]
+
+
+async def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(url: str, letters: str, where: str) -> None:
+    ledger, letterbox = LEDGERS["redis"].from_url(url), LEDGERS["sqlite"](letters)
+    step, _, name = where.partition(" in ")
+    (ledger if name == "ledger" else letterbox).interrupt(step, killed)
+    both = letters_elsewhere(ledger, letterbox)
+    (verdict,) = await both.claim([harness().claim("a", lease_ms=LEASE_MS, retention_ms=600_000)])
+    assert isinstance(verdict, Granted)
+    await both.settle([Settlement(verdict.lease, Reject("first"), DeadLetter(b"{}", verdict.attempt))])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""The page of guarantees says what the code says, and every promise on it has a test that is run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.cli.guarantees import page
+from semel.ports import Loses, Traits
+from semel.testing.proofs import SHOWN, proofs_of
+from semel.values.effect import EFFECTS
+from semel.values.guarantee import FAULTS, Cell, cell
+from semel.wiring import every_store
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "guarantees.md"
+COLLECT_S = 110
+
+# Prints each test that an ordinary run would run, with the marks that could keep it from running or from counting.
+COLLECTOR = """
+import json, sys, pytest
+
+class Collected:
+    def pytest_collection_finish(self, session):
+        marks = ("skip", "skipif", "xfail")
+        found = [(item.nodeid.partition("[")[0], [mark.name for mark in item.iter_markers() if mark.name in marks])
+                 for item in session.items]
+        print("\\n" + json.dumps(found))
+
+sys.exit(pytest.main(["--collect-only", "-q", "-q", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[Collected()]))
+"""
+
+
+def named_tests() -> set[str]:
+    all_shown = [shown for by_fault in SHOWN.values() for shown in by_fault.values()]
+    return {proof.test for shown in all_shown for proofs in shown.by_effect.values() for proof in proofs}
+
+
+def cells() -> Iterator[tuple[Traits, str, str, Cell]]:
+    for store in every_store():
+        for effect in EFFECTS:
+            for fault in FAULTS:
+                yield store, effect, fault, cell(effect, store, fault)
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == page(every_store()).rstrip("\n") + "\n", (
+        "run python -m semel.cli.guarantees > docs/guarantees.md"
+    )
+
+
+def test_every_promise_names_a_test() -> None:
+    bare = [
+        f"{store.name}, {effect}, {fault}"
+        for store, effect, fault, found in cells()
+        if found.kept and not proofs_of(store, effect, fault)
+    ]
+    assert bare == []
+
+
+def test_no_test_is_named_for_what_no_store_says() -> None:
+    """A store that was renamed, or that forgets less than before, would leave its tests behind."""
+    used = {proof.test for store, effect, fault, _ in cells() for proof in proofs_of(store, effect, fault)}
+    assert named_tests() - used == set()
+
+
+def test_every_named_test_is_run_by_the_ordinary_run() -> None:
+    files = sorted({test.partition("::")[0] for test in named_tests()})
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    ran = subprocess.run(
+        [sys.executable, "-c", COLLECTOR, *files], cwd=ROOT, capture_output=True, text=True, timeout=COLLECT_S
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    collected: dict[str, list[str]] = dict(json.loads(ran.stdout.strip().splitlines()[-1]))
+    assert named_tests() - set(collected) == set(), "not there, or only in the long run"
+    assert {test: marks for test in named_tests() if (marks := collected[test])} == {}, "they do not count"
+
+
+def test_no_two_set_ups_have_the_same_name() -> None:
+    names = [store.name for store in every_store()]
+    assert len(set(names)) == len(names)
+
+
+def a_store(loses: Loses = Loses(), *, durable: bool = True, transactional: bool = True) -> Traits:  # noqa: B008 (frozen)
+    return Traits("a store", durable=durable, transactional=transactional, loses=loses)
+
+
+def words(store: Traits, fault: str) -> list[str]:
+    return [cell(effect, store, fault).word for effect in EFFECTS]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_store_that_forgets_nothing_keeps_every_promise(fault: str) -> None:
+    store = a_store(Loses(failover=""))
+    assert words(store, fault) == ["safe", "safe", "safe", "runs again", "listed"]
+
+
+def test_a_store_that_forgets_says_what_is_lost_and_what_is_doubled() -> None:
+    newest = "the newest answers"
+    for loses, fault in (
+        (Loses(store_killed=newest), "store killed"),
+        (Loses(power_loss=newest), "power loss"),
+        (Loses(failover=newest), "failover"),
+    ):
+        assert words(a_store(loses), fault) == ["may lose", "safe in the window", "safe", "runs again", "may double"]
+        assert words(a_store(loses), "worker killed") == ["safe", "safe", "safe", "runs again", "listed"]
+
+
+def test_tokens_that_go_back_fence_nothing() -> None:
+    store = a_store(Loses(failover="the newest answers", tokens_go_back=True))
+    assert cell("fenced", store, "failover").word == "may double"
+    assert cell("fenced", store, "store killed").word == "safe", "nothing is forgotten then"
+
+
+def test_a_store_in_its_worker_dies_with_it() -> None:
+    store = a_store(Loses(store_killed="everything", tokens_go_back=True), durable=False, transactional=False)
+    assert words(store, "worker killed") == [
+        "not applicable",
+        "safe in the window",
+        "may double",
+        "runs again",
+        "may double",
+    ]
+
+
+def test_what_nothing_takes_the_place_of_has_no_failover() -> None:
+    assert set(words(a_store(), "failover")) == {"not applicable"}
+
+
+def test_an_unknown_effect_or_fault_is_refused() -> None:
+    with pytest.raises(ValueError, match="flood"):
+        cell("keyed", a_store(), "flood")
+    with pytest.raises(ValueError, match="hope"):
+        cell("hope", a_store(), "failover")
