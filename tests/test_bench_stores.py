@@ -74,7 +74,7 @@ def test_every_scenario_of_a_store_runs_once_in_every_round_and_shows_its_ratio(
     text = shown(report)
     for line in store.findings:
         assert line.label in text
-        assert (line.ratio is not None) == bool(line.against)
+        assert (line.ratio is not None) == (line.by_cpu is not None) == bool(line.against)
         assert (line.verdict != "") == (line.aim != "")
     assert any(line.verdict for line in store.findings), "a store without an aim"
     assert json.loads(as_json(report))["stores"][0]["findings"][0]["ratio"] == store.findings[0].ratio
@@ -100,6 +100,7 @@ def test_an_aim_is_judged_by_the_median_of_the_rounds(line: Line, verdict: str) 
     found = finding(line, {"own": "mine", "floor": "theirs"}, samples)
     assert (found.rate, found.cpu_us, found.server_us, found.verdict) == (400, 5, 6, verdict)
     assert found.ratio == (2 if line.against else None)
+    assert found.by_cpu == (2 / 11 if line.against else None)  # the rounds' own are 1, 2 / 11 and 2 / 18
 
 
 def test_a_floor_that_loses_a_key_is_no_measure(server: str) -> None:

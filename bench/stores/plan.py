@@ -34,6 +34,11 @@ class Sample:
     cpu_us: float  # processor time of the client for each event, in all its threads and processes
     server_us: float  # the same of the servers
 
+    @property
+    def cpu(self) -> float:
+        """What an event costs in all. On a busy machine rates are a matter of luck; this is hardly."""
+        return self.cpu_us + self.server_us
+
 
 @dataclass(frozen=True)
 class Scenario:

@@ -15,7 +15,7 @@ VERDICTS = {"ok": "[green]ok[/]", "below": "[yellow]below[/]", "unjudged": "[dim
 
 @dataclass(frozen=True)
 class Finding:
-    """A line with its numbers: medians of the rounds. The ratio is the median of the rounds' own."""
+    """A line with its numbers: medians of the rounds. A ratio is the median of the rounds' own."""
 
     scenario: str
     label: str
@@ -23,7 +23,8 @@ class Finding:
     cpu_us: float
     server_us: float
     against: str  # the label of what it is compared with
-    ratio: float | None
+    ratio: float | None  # of rates
+    by_cpu: float | None  # of processor time, client and server together: above 1 it costs less than the other
     aim: str
     verdict: str  # ok, below, unjudged, or empty where nothing is aimed at
 
@@ -54,6 +55,7 @@ def finding(line: Line, labels: dict[str, str], samples: dict[str, list[Sample]]
     own, other = samples[line.scenario], samples.get(line.against)
     rate, cpu_us, server_us = (median([getattr(one, name) for one in own]) for name in ("rate", "cpu_us", "server_us"))
     ratio = median([mine.rate / theirs.rate for mine, theirs in zip(own, other, strict=True)]) if other else None
+    by_cpu = median([theirs.cpu / mine.cpu for mine, theirs in zip(own, other, strict=True)]) if other else None
     aim, met = "", False
     if line.at_least is not None and ratio is not None:
         aim, met = f"≥ {line.at_least:g} ×", ratio >= line.at_least
@@ -61,7 +63,7 @@ def finding(line: Line, labels: dict[str, str], samples: dict[str, list[Sample]]
         aim, met = f"≤ {line.cpu_at_most:g} µs", cpu_us <= line.cpu_at_most
     verdict = "" if not aim else "unjudged" if line.unjudged else "ok" if met else "below"
     against = labels[line.against] if line.against else ""
-    return Finding(line.scenario, labels[line.scenario], rate, cpu_us, server_us, against, ratio, aim, verdict)
+    return Finding(line.scenario, labels[line.scenario], rate, cpu_us, server_us, against, ratio, by_cpu, aim, verdict)
 
 
 # ---------------------------------------------------------------------------------------------------------- showing
@@ -78,6 +80,7 @@ def as_table(store: StoreReport) -> Table:
     table.add_column("client µs", justify="right", no_wrap=True)
     table.add_column("server µs", justify="right", no_wrap=True)
     table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_column("by µs", justify="right", no_wrap=True)
     table.add_column("compared with", no_wrap=True)
     table.add_column("aim", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -91,6 +94,7 @@ def as_table(store: StoreReport) -> Table:
             "" if again else number(line.cpu_us),
             "" if again else number(line.server_us),
             "" if line.ratio is None else f"{number(line.ratio)} ×",
+            "" if line.by_cpu is None else f"{number(line.by_cpu)} ×",
             line.against,
             line.aim,
             VERDICTS.get(line.verdict, ""),
@@ -105,7 +109,8 @@ def legend(report: Report) -> str:
             f"Python {report.python}, {report.machine}, {report.processors} processors, shared by the client and the "
             f"servers; load {report.load_begin:.1f} at the beginning and {report.load_end:.1f} at the end; "
             f"{report.seconds:.0f} s.",
-            "µs: processor time of client and server for each event. Ratios are of rates; medians of the rounds' own.",
+            "µs: processor time of client and server for each event. Ratios are of rates and, by µs, of both processor",
+            "times together, which other work on the machine disturbs less; each is the median of the rounds' own.",
             *[line for store in report.stores for line in _store_legend(store)],
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +14,6 @@ from uuid import uuid4
 import msgspec
 
 from semel import Context, Event, Semel
-from semel.core.boundaries import Observer
 from semel.core.worker import LEDGER_DOWN_S
 from semel.ports import Delivery
 from semel.testing.folder_source import FolderDelivery, FolderSource
@@ -45,8 +45,8 @@ class Plan(msgspec.Struct, frozen=True):
     calls_table: str = "call"
 
 
-def app_of(plan: Plan, observe: Observer | None = None) -> Semel:
-    app = Semel(plan.ledger, lease=plan.lease_s, concurrency=LANES, observe=observe)
+def app_of(plan: Plan) -> Semel:
+    app = Semel(plan.ledger, lease=plan.lease_s, concurrency=LANES)
     for effect in plan.effects:
         app.on(effect, effect=effect, name=effect, max_attempts=NEVER)(handler(plan, effect))  # type: ignore[arg-type]
     return app
@@ -141,7 +141,13 @@ class Soon(FolderDelivery):
         await super().retry(min(after_s, AGAIN_S))
 
 
+def tell_where_it_stands() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+
+
 async def work(plan: Plan) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell_where_it_stands)
     async with app_of(plan) as app:
         await app.worker(Fed(Path(plan.home) / plan.source)).run()
 

@@ -1,11 +1,9 @@
-"""The process that the laws and the storm kill: a worker on one source. Its only argument is a `Plan` as JSON."""
+"""What the processes do that the laws and the storm kill: work on one source until they die."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -104,8 +102,3 @@ async def work(plan: Plan) -> None:
         while True:
             await app.worker(source).run()
             await asyncio.sleep(EMPTY_S)  # a folder ends when it is empty
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)
-    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Plan)))

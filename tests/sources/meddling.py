@@ -24,7 +24,12 @@ class Meddler:
         self.requests: list[tuple[str, Mapping[str, Any]]] = []
         self.running: Counter[str] = Counter()
         self.most: Counter[str] = Counter()  # requests of a kind at a time
+        self.client: Any = None
         self.landed = 0  # answers and errors that are not the service's
+
+    async def really(self, operation: str, request: Mapping[str, Any]) -> Any:
+        """What the service answers. For whoever meddles with that."""
+        return await getattr(self.client, operation)(**request)
 
     def asked(self, operation: str) -> list[Mapping[str, Any]]:
         return [request for name, request in self.requests if name == operation]
@@ -35,6 +40,7 @@ class Meddler:
         @asynccontextmanager
         async def connected() -> AsyncIterator[Any]:
             async with real() as client:
+                self.client = client
                 yield _Between(self, client)
 
         return connected

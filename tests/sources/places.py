@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-from tests.sources import consumer_process
 from tests.sources.consumer_process import Plan, happened
+from tests.sources.forking import starting
 
 from semel import Semel
 from semel.adapters.sources.sqs import SqsSource
@@ -37,14 +35,6 @@ def make_app(home: Path) -> Callable[..., Semel]:
     return make
 
 
-def command(plan: Plan) -> Callable[[str, Path], Sequence[str]]:
-    def of(step: str, marker: Path) -> Sequence[str]:
-        given = msgspec.structs.replace(plan, step=step, marker=str(marker))
-        return [sys.executable, "-W", "error", consumer_process.__file__, msgspec.json.encode(given).decode()]
-
-    return of
-
-
 def folder_harness(home: Path) -> SourceHarness:
     folder = home / "source"
     place = FolderSource(folder)
@@ -67,7 +57,7 @@ def folder_harness(home: Path) -> SourceHarness:
         app=make_app(home),
         left=lambda: len(place.left()),
         letters=letters,
-        consumer=command(Plan(home=str(home), folder=str(folder))),
+        consumer=starting(Plan(home=str(home), folder=str(folder))),
         steps=(*FLOW_STEPS, Boundary.AFTER_ACK),
         happened=lambda: happened(home / "ledger.db"),
         hold_s=0,
@@ -162,7 +152,7 @@ class Queue:
             app=make_app(home),
             left=self.left,
             letters=lambda: [Letter(message["Body"].encode(), reason_of(message)) for message in self.letters()],
-            consumer=command(self.plan(home)),
+            consumer=starting(self.plan(home)),
             steps=FIFO_STEPS if self.fifo else SQS_STEPS,
             happened=lambda: happened(home / "ledger.db"),
             hold_s=HOLD_S,

@@ -22,8 +22,8 @@ LAWS, ORDER = SourceLaws(), OrderedSourceLaws()
 SOON_S = 3.0
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never happens need not be waited for so long."""
     monkeypatch.setattr(sources_harness.Consumer.until, "__defaults__", (SOON_S,))
     monkeypatch.setattr(sources_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
@@ -106,6 +106,7 @@ BUGS: list[tuple[type[FolderSource], Callable[[SourceHarness], None]]] = [
 ]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("broken", "law"), BUGS, ids=[f"{bug.__name__}-{law.__name__}" for bug, law in BUGS])
 def test_a_source_with_a_bug_breaks_its_law(
     broken: type[FolderSource], law: Callable[[SourceHarness], None], tmp_path: Path

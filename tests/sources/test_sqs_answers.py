@@ -13,6 +13,8 @@ from tests.sources.meddling import Hands, Meddler, refusal
 from tests.sources.places import Queue, reason_of
 
 from semel.adapters.sources.sqs import SqsDelivery, SqsSource
+from semel.adapters.sources.sqs.holding import Held
+from semel.adapters.sources.sqs.letters import Letter
 from semel.testing.laws.sources_harness import SOON_S, document
 
 HOUR_S = 3600
@@ -107,9 +109,8 @@ def test_entries_of_a_batch_that_fail_are_tried_again_and_only_those(queue: Queu
             return partly(entries)
 
         async def partly(entries: Sequence[Mapping[str, Any]]) -> Any:
-            real = connect.client
             good = [entry for entry in entries if int(entry["Id"]) % 2]
-            answer = await getattr(real, operation)(QueueUrl=queue.url, Entries=good)
+            answer = await meddler.really(operation, {"QueueUrl": queue.url, "Entries": good})
             failed = [
                 {"Id": entry["Id"], "Code": "InternalError", "SenderFault": False, "Message": "for a test"}
                 for entry in entries
@@ -117,13 +118,9 @@ def test_entries_of_a_batch_that_fail_are_tried_again_and_only_those(queue: Queu
             ]
             return {"Successful": answer["Successful"], "Failed": failed}
 
-        class connect:  # noqa: N801 - a name for what is known later
-            client: Any = None
-
         meddler = Meddler(meddle)
         source = meddled(queue, meddler)
         deliveries = await received(source, 10)
-        connect.client = source._client._aws._client
         for delivery in deliveries:
             await (delivery.ack() if operation == "delete_message_batch" else delivery.retry(0))
         await source._answers.drained()
@@ -312,3 +309,23 @@ def test_a_dead_letter_says_what_it_was_and_why(queue: Queue) -> None:
         assert set(cut["Body"]) == {"é"}, "it is cut between characters"
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("size_max", [1024, 4096, 262_144])
+@pytest.mark.parametrize("text", ["short", "x" * 300_000, "é" * 2_000, "𝄞" * 600])
+@pytest.mark.parametrize("reason", ["", "why", "…" * 4_000])
+def test_a_dead_letter_fits_into_its_queue(size_max: int, text: str, reason: str) -> None:
+    theirs = {f"attribute-{number}": {"DataType": "String", "StringValue": "v" * 40} for number in range(10)}
+    message = {"MessageId": "m" * 36, "ReceiptHandle": "r", "Body": text, "MessageAttributes": theirs}
+    letter = Letter(Held(message, 0.0, 0.0), reason, "https://sqs/" + "q" * 80, True, size_max)
+    entry = letter.entry
+    size = len(entry["MessageBody"].encode()) + sum(
+        len(name) + len(value["DataType"]) + len(value["StringValue"].encode())
+        for name, value in entry["MessageAttributes"].items()
+    )
+    assert size <= letter.size <= size_max
+    assert len(entry["MessageAttributes"]) <= 10
+    assert text.startswith(entry["MessageBody"])
+    assert entry["MessageAttributes"]["semel.reason"]["StringValue"]
+    told = "semel.truncated" in entry["MessageAttributes"]
+    assert told == (entry["MessageBody"] != text or not theirs.keys() <= entry["MessageAttributes"].keys())

@@ -167,6 +167,29 @@ def test_every_entry_is_sent_until_it_has_arrived_in_batches_that_fit(
     asyncio.run(story())
 
 
+def test_an_entry_that_is_added_in_the_moment_when_a_request_ends_is_sent() -> None:
+    async def story() -> None:
+        arrived: list[int] = []
+
+        async def send(batch: list[int]) -> list[int]:
+            await asyncio.sleep(0)
+            arrived.extend(batch)
+            asyncio.get_running_loop().call_soon(late, len(arrived))  # its lane has ended then, and nobody has noticed
+            return []
+
+        def late(number: int) -> None:
+            if number < 20:
+                grouped.add(number)
+
+        grouped = Grouped(send, 1, lambda: 0.0)
+        grouped.add(0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert arrived == list(range(20))
+
+    asyncio.run(story())
+
+
 def test_what_is_added_while_a_request_is_under_way_forms_the_next_one() -> None:
     async def story() -> None:
         batches: deque[list[int]] = deque()

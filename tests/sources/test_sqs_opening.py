@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,10 +13,12 @@ from tests.sources.meddling import Meddler, refusal
 from tests.sources.places import Queue
 from tests.sources.test_sqs_answers import bodies, meddled, received, until
 
+from semel import Context, Event, Semel
 from semel.adapters.sources.sqs import SqsSource
-from semel.adapters.sources.sqs.client import region_of
+from semel.adapters.sources.sqs.client import plain, region_of
 from semel.testing.proxy import Fault, FaultProxy
 from semel.values.errors import ConfigError
+from semel.values.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("quick_end")
 
@@ -165,6 +167,76 @@ def test_a_source_can_be_closed_before_it_was_opened_while_it_opens_and_twice(qu
         await used.receive(1)
         await used.close()
         await used.close()
-        assert queue.visible() == 1
+        assert queue.left() == 1
+
+    asyncio.run(story())
+
+
+def test_the_doctor_is_told_what_the_queue_says_of_itself(queue: Queue) -> None:
+    queue.send(bodies(2))
+    facts = dict(asyncio.run(queue.source().diagnose()))
+    assert facts["waiting"] == "2"
+    assert facts["kept for"] == "4 days"
+    assert facts["dead letters"] == f"0 in {queue.dead_url}"
+    assert "redrive" not in facts
+    assert dict(asyncio.run(queue.source(dead_letters="").diagnose()))["dead letters"].startswith("error: what nobody")
+    few = dict(asyncio.run(queue.source(queue=with_redrive(queue, 3), dead_letters="").diagnose()))
+    assert few["redrive"].startswith("warning: its redrive policy gives up after 3 receives")
+    assert few["dead letters"] == "left to the redrive policy"
+    gone = dict(asyncio.run(queue.source(queue=queue.url + "-not-there").diagnose()))
+    assert gone["attributes"].startswith("error: ")
+
+
+def test_deliveries_have_the_tenant_and_the_reading_of_their_source(queue: Queue) -> None:
+    async def story() -> None:
+        queue.aws.send_message(QueueUrl=queue.url, MessageBody='{"any": {"number": 4711}}')
+        source = queue.source(tenant="acme", reading=Reading(origin="crm", id_path="any.number"))
+        async with Semel("memory://") as app:
+            seen: list[Event] = []
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None:
+                seen.append(event)
+                source.stop()
+
+            assert await app.worker(source).run() == 1
+        await source.close()
+        assert [(event.id, event.tenant, event.origin) for event in seen] == [("4711", "acme", "crm")]
+
+    asyncio.run(story())
+    assert queue.left() == 0
+
+
+@pytest.mark.parametrize(
+    "code", ["QueueDoesNotExist", "AWS.SimpleQueueService.QueueDoesNotExist", "a.b#QueueDoesNotExist"]
+)
+def test_names_of_errors_are_known_in_every_spelling(code: str) -> None:
+    assert plain(code) == "QueueDoesNotExist"
+
+
+@pytest.mark.parametrize("fifo", [True, False])
+def test_a_fifo_queue_is_asked_again_for_what_a_lost_answer_may_have_held(
+    new_queue: Callable[..., Queue], fifo: bool
+) -> None:
+    async def story() -> None:
+        queue = new_queue(fifo=fifo)
+
+        def meddle(operation: str, request: Mapping[str, Any]) -> None:
+            if operation == "receive_message" and meddler.landed < 2:
+                raise ConnectionResetError("the answer is lost")
+
+        meddler = Meddler(meddle)
+        source = meddled(queue, meddler, pollers=1)
+        queue.send(bodies(1))
+        for delivery in await received(source, 1):
+            await delivery.ack()
+        await until(lambda: len(meddler.asked("receive_message")) >= 4)
+        await source.close()
+        ids = [request.get("ReceiveRequestAttemptId") for request in meddler.asked("receive_message")[:4]]
+        if fifo:
+            assert ids[0]
+            assert ids[0] == ids[1] == ids[2] != ids[3]
+        else:
+            assert ids == [None] * 4
 
     asyncio.run(story())

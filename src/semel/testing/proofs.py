@@ -90,11 +90,20 @@ COMMIT_OFF = FORGOTTEN.but(
 
 REDIS = "tests/faults/test_redis_faults.py::TestRedis::"
 REDIS_WORKER = every(Proof(f"{REDIS}{WORKERS}"), Proof(f"{REDIS}{MESSAGES}"))
+ON_ONE = "on one server"
+NODES_WORKER = every(Proof(f"{REDIS}{WORKERS}", ON_ONE), Proof(f"{REDIS}{MESSAGES}", ON_ONE))
 REDIS_STORE = every(Proof(f"{REDIS}{STORE}"))
 REDIS_POWER = every(
     Proof(
         "tests/faults/test_synced.py::test_redis_writes_each_answer_to_its_log_and_is_told_to_sync_it",
         "the power is not cut; the setting is in force, and each answer is seen in the log",
+    )
+)
+NODES_STORE = every(Proof(f"{REDIS}{STORE}", f"{ON_ONE}, with appendfsync always"))
+NODES_POWER = every(
+    Proof(
+        "tests/ledgers/redis/test_redis_faults.py::test_strict_with_its_replica_confirms_every_answer",
+        "the power is not cut; each answer is confirmed by WAITAOF, and the replica has it when the master is killed",
     )
 )
 REDIS_FORGETS = each(
@@ -103,6 +112,9 @@ REDIS_FORGETS = each(
     fenced="fenced_is_repeated_with_a_higher_token",
     retry="retry_is_repeated",
     park="park_doubles",
+)
+SYNC_UNDER_WAY = Proof(
+    "tests/faults/test_redis_everysec.py::test_a_server_killed_while_it_syncs_forgets_what_it_has_answered"
 )
 CLUSTER = "tests/ledgers/redis/test_cluster_faults.py::"
 DYING_MASTER = Proof(f"{CLUSTER}test_a_master_that_dies_before_its_replica_has_heard_doubles_a_grant_unless_strict")
@@ -170,7 +182,7 @@ SHOWN: Mapping[str, Mapping[str, Shown]] = {  # by store and fault
     },
     "Redis, appendfsync everysec": {
         "worker killed": REDIS_WORKER,
-        "store killed": REDIS_FORGETS,
+        "store killed": REDIS_FORGETS.but(park=SYNC_UNDER_WAY),
         "power loss": REDIS_FORGETS,
     },
     "Redis, appendfsync always": {
@@ -179,33 +191,33 @@ SHOWN: Mapping[str, Mapping[str, Shown]] = {  # by store and fault
         "power loss": REDIS_POWER,
     },
     "Redis with Sentinel": {
-        "worker killed": REDIS_WORKER,
+        "worker killed": NODES_WORKER,
         "store killed": REDIS_FORGETS,
         "power loss": REDIS_FORGETS,
         "failover": REDIS_FORGETS,
     },
     "Redis with Sentinel, strict": {
-        "worker killed": REDIS_WORKER,
+        "worker killed": NODES_WORKER,
         "store killed": REDIS_FORGETS,
         "power loss": REDIS_FORGETS,
         "failover": SENTINEL_STRICT,
     },
     "Redis Cluster": {
-        "worker killed": REDIS_WORKER,
+        "worker killed": NODES_WORKER,
         "store killed": REDIS_FORGETS,
         "power loss": REDIS_FORGETS,
         "failover": CLUSTER_FORGETS,
     },
     "Redis Cluster, strict": {
-        "worker killed": REDIS_WORKER,
+        "worker killed": NODES_WORKER,
         "store killed": REDIS_FORGETS,
         "power loss": REDIS_FORGETS,
         "failover": CLUSTER_STRICT,
     },
     "Redis Cluster, strict and fsync": {
-        "worker killed": REDIS_WORKER,
-        "store killed": REDIS_STORE,
-        "power loss": REDIS_POWER,
+        "worker killed": NODES_WORKER,
+        "store killed": NODES_STORE,
+        "power loss": NODES_POWER,
         "failover": CLUSTER_STRICT,
     },
     "DynamoDB": {

@@ -16,10 +16,20 @@ from __future__ import annotations
 from semel.testing.laws.sources import AnswerLaws
 from semel.testing.laws.sources_crash import AGAIN, CrashLaws
 from semel.testing.laws.sources_ending import EndLaws
-from semel.testing.laws.sources_harness import LEASE_S, TOPIC, Letter, SourceHarness
+from semel.testing.laws.sources_harness import LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
 from semel.testing.laws.sources_order import OrderedSourceLaws
 
-__all__ = ["AGAIN", "LEASE_S", "TOPIC", "Letter", "OrderedSourceLaws", "SourceHarness", "SourceLaws"]
+__all__ = [
+    "AGAIN",
+    "LANDED",
+    "LEASE_S",
+    "SAID",
+    "TOPIC",
+    "Letter",
+    "OrderedSourceLaws",
+    "SourceHarness",
+    "SourceLaws",
+]
 
 
 class SourceLaws(AnswerLaws, EndLaws, CrashLaws):

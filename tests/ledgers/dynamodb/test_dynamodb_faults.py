@@ -252,6 +252,17 @@ def test_throttling_without_end_is_unavailable_and_says_where(
     faulty.run(test)
 
 
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException", "RequestExpired"])
+def test_what_does_not_pass_is_told_at_once(faulty: Faulty, harness: Harness, code: str) -> None:
+    async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
+        refused = proxy.refuse(operation("PutItem"), code, 1_000)
+        with pytest.raises(LedgerUnavailable, match=f"put_item was refused: {code}"):
+            await behind.claim([harness.claim("a")])
+        assert refused.landed == 1
+
+    faulty.run(test)
+
+
 def test_leases_of_a_batch_that_failed_are_given_back(
     faulty: Faulty, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,38 @@ def test_a_settle_is_a_hot_update(fresh_url: str) -> None:
     asyncio.run(run())
 
 
+def test_nothing_reads_the_whole_table_though_it_was_empty_when_plans_were_made(fresh_url: str) -> None:
+    async def run() -> None:
+        async with opened(fresh_url) as ledger, connected(fresh_url) as connection:
+            scans = "select n_tup_ins, seq_scan from pg_stat_user_tables where relname = 'key'"
+            before = await connection.fetchrow(scans)  # making its indexes reads a table, too
+            assert before is not None
+            for turn in range(10):
+                harness = keys()
+                claims = [harness.claim(f"{at}", aliases=[f"{at}"][: at % 5 == 0], subject=f"{at}") for at in range(20)]
+                some = await granted(ledger, [*claims, *harness.claims(80)])
+                assert all(await ledger.renew([one.lease for one in some]))
+                for one in some[-3:]:
+                    async with ledger.transaction(one.lease) as transaction:
+                        assert await transaction.settle(Settlement(one.lease, Done()))
+                rest = [one.lease for one in some[:-3]]
+                endings: list[Ending] = [Done(), Retry(0), Release(), Reject("no")]
+                assert all(await ledger.settle([Settlement(one, endings[at % 4]) for at, one in enumerate(rest)])), turn
+                await ledger.purge(10)
+            await ledger.close()
+
+            async def told() -> bool:
+                await connection.execute("select pg_stat_clear_snapshot()")
+                row = await connection.fetchrow(scans)
+                assert row is not None
+                assert row[1] == before[1]
+                return bool(row[0] >= 1000)
+
+            await soon(told)
+
+    asyncio.run(run())
+
+
 # ----------------------------------------------------------------------------------------------------------- races
 
 

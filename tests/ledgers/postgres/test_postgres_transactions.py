@@ -15,9 +15,9 @@ from semel.adapters.ledgers.postgres import PostgresLedger, groups
 from semel.adapters.ledgers.postgres.handle import check_statements
 from semel.testing.harness import FakeClock
 from semel.testing.proxy import FaultProxy
-from semel.values.claim import Busy, Granted, Settled, Settlement
+from semel.values.claim import Busy, DeadLetter, Granted, Settled, Settlement, Stale
 from semel.values.errors import LedgerUnavailable, TransactionOver
-from semel.values.outcome import Done, Reject
+from semel.values.outcome import Done, Ending, Reject, Retry
 
 LONG_S = 3600
 
@@ -80,6 +80,34 @@ def test_events_that_wait_for_a_connection_share_a_commit(table: str, patient: N
             assert [type(verdict) for verdict in verdicts] == [
                 Settled if name.startswith("good") else Busy for name in names
             ]
+
+    asyncio.run(run())
+
+
+def test_leases_of_every_kind_are_settled_by_one_commit(table: str, patient: None) -> None:
+    async def one_of(ledger: PostgresLedger, one: Granted, ending: Ending) -> bool:
+        async with ledger.transaction(one.lease) as transaction:
+            return await transaction.settle(Settlement(one.lease, ending, DeadLetter(b"{}", 1)))
+
+    async def run() -> None:
+        harness = keys()
+        async with opened(table, "?transactions=1") as ledger:
+            claims = [
+                harness.claim("plain"),
+                harness.claim("alias", aliases=["x", "y"]),
+                harness.claim("ordered", subject="s", position=2),
+                harness.claim("dead", aliases=["z"], subject="t"),
+                harness.claim("later"),
+            ]
+            endings: list[Ending] = [Done(b"1"), Done(b"2"), Done(b"3"), Reject("no"), Retry(60)]
+            some = await granted(ledger, claims)
+            assert all(await asyncio.gather(*[one_of(ledger, *pair) for pair in zip(some, endings, strict=True)]))
+            asked = [*claims, harness.claim("b", aliases=["y"]), harness.claim("older", subject="s", position=1)]
+            *settled, later, aliased, older = await ledger.claim(asked)
+            assert settled == [Settled(Done(b"1")), Settled(Done(b"2")), Settled(Done(b"3")), Settled(Reject("no"))]
+            assert isinstance(later, Busy)
+            assert (aliased, older) == (Settled(Done(b"2")), Stale(2))
+            assert [entry.reason for entry in await ledger.history(claims[3].digest.hex())] == ["no"]
 
     asyncio.run(run())
 

@@ -141,17 +141,21 @@ def test_a_master_that_dies_before_its_replica_has_heard_doubles_a_grant_unless_
     prefix = f"lost{harness.namespace[:8]}"
     careless = with_options(doomed.url, prefix=prefix, timeout="40")
     strict = with_options(doomed.url, prefix=f"s{prefix}", timeout="2", strict="1")
+    also_strict = with_options(doomed.url, prefix=prefix, timeout="1", strict="1")
     slot = SLOTS[0]
-    keys = [
-        key for key in (harness.claim(f"key {at}", lease_ms=600_000) for at in range(400)) if key.digest[0] % 16 == 0
-    ]
-    before, lost, refused = keys[0], keys[1], keys[2]
+    claims = [harness.claim(f"key {at}", lease_ms=600_000) for at in range(400)]
+    before, lost, refused, warm, unheard, *_ = [claim for claim in claims if claim.digest[0] % 16 == 0]
     with Caller(lambda: RedisLedger.from_url(careless)) as ledger:
         with Caller(lambda: RedisLedger.from_url(strict)) as stern:
             confirmed = stern.grant(before)
             master = doomed.master_of(slot)
             replica = doomed.replica_of(master)
+            ledger.grant(warm)
             replica.pause()
+            ledger.do(unheard, b"1")
+            with Caller(lambda: RedisLedger.from_url(also_strict)) as fresh:
+                with pytest.raises(LedgerUnavailable, match="strict=1"):
+                    fresh.claim(unheard)  # a connection that has written nothing: also what it reads must be confirmed
             master.ask("CLIENT", "KILL", "TYPE", "replica")  # what the kernel holds for it would still arrive
             until(lambda: not master.replicas_online, "the link is cut")
             first = ledger.grant(lost)
@@ -170,3 +174,30 @@ def test_a_master_that_dies_before_its_replica_has_heard_doubles_a_grant_unless_
         assert not isinstance(stern.claim(before), Granted), "what strict has confirmed is known after the failover"
         assert stern.grant(refused).attempt == 1, "what it refused was never granted"
         assert stern.settle(confirmed, Done()) is True, "the lease outlived its master"
+
+
+def test_a_master_that_hangs_is_left_for_the_one_that_takes_its_place(doomed: ValkeyCluster) -> None:
+    """It is stopped, not gone: connections stay, and nothing says that it is over."""
+    harness = harness_on(doomed.url, timed=False)
+    claims = [harness.claim(f"key {at}", lease_ms=600_000, retention_ms=600_000) for at in range(200)]
+    known, fresh, *_ = [claim for claim in claims if claim.digest[0] % 16 == 0]
+    url = with_options(doomed.url, prefix=f"hang{harness.namespace[:8]}", timeout="1")
+    with Caller(lambda: RedisLedger.from_url(f"{url}&strict=1")) as stern:
+        stern.do(known, b"1")
+    with Caller(lambda: RedisLedger.from_url(url)) as ledger:
+        assert ledger.is_done(known, b"1")
+        master = doomed.master_of(SLOTS[0])
+        replica = doomed.replica_of(master)
+        master.pause()
+        with pytest.raises(LedgerUnavailable, match="no answer within 1 s"):
+            ledger.claim(fresh)
+        until(lambda: replica.is_master, "the replica has taken over")
+
+        def answers() -> bool:
+            try:
+                return ledger.is_done(known, b"1")
+            except LedgerUnavailable:
+                return False
+
+        until(answers, "the new master is found, and it knows")
+        ledger.grant(fresh)

@@ -40,8 +40,9 @@ class TestSpread(LedgerLaws):
     def harness(self, cluster_url: str) -> Harness:
         return harness_on(cluster_url)
 
-    def test_tokens_grow_over_all_keys(self, harness: Harness, ledger: Caller, other: Caller) -> None:
-        """Here only over the grants of each key, which is what a lease promises."""
+    def test_tokens_of_a_key_grow_and_none_is_given_twice(
+        self, harness: Harness, ledger: Caller, other: Caller
+    ) -> None:
         tokens: dict[str, list[int]] = {}
         for turn in range(6):
             for at in range(20):

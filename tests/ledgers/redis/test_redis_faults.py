@@ -293,13 +293,20 @@ def test_fsync_without_an_append_only_file_is_refused(start: Start, harness: Har
             ledger.claim(harness.claim("a"))
 
 
-def test_a_ledger_belongs_to_one_loop(start: Start, harness: Harness) -> None:
-    ledger = RedisLedger.from_url(start().url)
+def test_a_ledger_belongs_to_one_loop_until_it_is_closed(start: Start, harness: Harness) -> None:
+    ledger = RedisLedger.from_url(start().url + "?pool=1")
 
     async def use() -> None:
-        await ledger.claim([harness.claim("a")])
+        await asyncio.gather(*[ledger.claim([claim]) for claim in harness.claims(5)])
+
+    async def use_and_close() -> None:
+        await use()
         await ledger.close()
 
-    asyncio.run(use())
-    with pytest.raises(ConfigError, match="event loop"):
-        asyncio.run(use())
+    with asyncio.Runner() as first:
+        first.run(use())
+        with pytest.raises(ConfigError, match="event loop"):
+            asyncio.run(use())
+        first.run(ledger.close())
+    asyncio.run(use_and_close())
+    asyncio.run(use_and_close())

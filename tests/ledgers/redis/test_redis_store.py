@@ -47,7 +47,6 @@ def ledger(harness: Harness) -> Iterator[Caller]:
 
 def test_a_settled_key_takes_no_more_memory_than_is_stated(server: Valkey, harness: Harness, ledger: Caller) -> None:
     claims = [altered(harness.claim(str(uuid4()), fingerprint="1"), tenant="", handler="on_end") for _ in range(2000)]
-    before = _used(server)
     for at in range(0, len(claims), 100):
         granted = [one for one in ledger.claim_all(claims[at : at + 100]) if isinstance(one, Granted)]
         assert all(ledger.settle_all([Settlement(one.lease, NOTHING) for one in granted]))
@@ -56,20 +55,21 @@ def test_a_settled_key_takes_no_more_memory_than_is_stated(server: Valkey, harne
     each = [server.ask("MEMORY", "USAGE", name) for name in names[:200]]
     mean = sum(size for size in each if isinstance(size, int)) / 200
     assert 0.7 * MEMORY_BYTES < mean <= MEMORY_BYTES
-    assert (_used(server) - before) / 2000 < 2 * MEMORY_BYTES, "with the server's tables, which grow in steps"
 
 
 def test_every_record_ends_by_itself_and_letters_do_not(server: Valkey, harness: Harness, ledger: Caller) -> None:
     ledger.do(harness.claim("done", aliases=["x"], subject="s", position=1))
     ledger.grant(harness.claim("held", subject="t", position=1))
+    ledger.do(harness.claim("plainly done"))
+    ledger.grant(harness.claim("plainly held"))
     ledger.settle(ledger.grant(harness.claim("waiting")), Retry(60))
     ledger.settle(ledger.grant(harness.claim("dead")), Reject("no"), b"{}")
-    kept_ms = harness.retention_ms + max(harness.lease_ms, 60_000)
+    kept_ms = harness.lease_ms + 4 * harness.retention_ms  # what is in doubt is kept longest
     for name in _names(server, b"}k") + _names(server, b"}s"):
         left = server.ask("PTTL", name)
         assert isinstance(left, int)
         assert 0 < left <= kept_ms, name
-    assert len(_names(server, b"}k")) == 5
+    assert len(_names(server, b"}k")) == 7
     (letters,) = _names(server, b"}l")
     assert server.ask("PTTL", letters) == -1
     ledger.run(ledger.ledger.discard(harness.claim("dead").digest.hex(), "why", "anna"))  # type: ignore[attr-defined]
@@ -208,9 +208,3 @@ def _names(server: Valkey, part: bytes) -> list[bytes]:
     names = server.ask("KEYS", "*")
     assert isinstance(names, list)
     return [name for name in names if isinstance(name, bytes) and part in name]
-
-
-def _used(server: Valkey) -> int:
-    told = server.ask("INFO", "memory")
-    assert isinstance(told, bytes)
-    return int(told.partition(b"used_memory:")[2].split()[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +25,8 @@ from semel.testing.proxy import FaultProxy
 from semel.values.outcome import Outcome
 
 SOON_S = 60.0  # for whatever must happen; a busy machine may need long
-DRAIN_S = 100.0
+DRAIN_S = 60.0
+LAST_WORDS_S = 1.0
 POLL_S = 0.01
 WORKERS = ("one", "two")
 BACKLOG = 24  # messages that wait for each worker: there is always work, and the end is near
@@ -247,7 +249,10 @@ class Storm:
             try:
                 code = process.wait(max(1.0, ends - time.monotonic()))
             except subprocess.TimeoutExpired:
-                pytest.fail(f"worker {name} has {len(self._sources[name].left())} messages left{self._said()}")
+                process.send_signal(signal.SIGUSR1)  # a worker may say where it stands
+                time.sleep(LAST_WORDS_S)
+                left = [(self.harness.home / name / f"{one}.json").read_text() for one in self._sources[name].left()]
+                pytest.fail(f"worker {name} does not come to an end: {left} are left{self._said()}")
             assert code == 0, f"worker {name} ended with {code}{self._said()}"
 
     def _stop(self) -> None:

@@ -81,6 +81,15 @@ class OrderLaws(Binding):
         assert (second.attempt, second.takeover) == (1, False)
         assert isinstance(ledger.claim(_at(harness, 1)), Busy)
 
+    def test_a_renewed_lease_holds_its_subject_too(self, harness: Harness, ledger: Caller, other: Caller) -> None:
+        first = ledger.grant(_at(harness, 5))
+        harness.advance(harness.lease_ms - 2 * harness.unit_ms)
+        assert ledger.renew(first.lease) == [True]
+        harness.advance(harness.lease_ms - 2 * harness.unit_ms)
+        busy = other.claim(_at(harness, 6))
+        assert isinstance(busy, Busy)
+        assert harness.is_near(busy.after_ms, 2 * harness.unit_ms)
+
     def test_whoever_lost_the_subject_cannot_renew(self, harness: Harness, ledger: Caller, other: Caller) -> None:
         """Or two events of one subject would run at the same time."""
         slow = ledger.grant(_at(harness, 1))

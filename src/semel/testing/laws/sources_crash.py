@@ -6,14 +6,14 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from semel.testing.crash import landing
-from semel.testing.laws.sources_harness import SOON_S, SourceBinding, SourceHarness, document
+from semel.testing.laws.sources_harness import LANDED, SAID, SOON_S, Process, SourceBinding, SourceHarness, document
 
 AGAIN = "again"  # `data.again`: the handler asks for a retry in the first attempt
 EACH = 2  # good events for each death
@@ -48,7 +48,7 @@ class CrashLaws(SourceBinding):
 
 
 def _die(harness: SourceHarness, step: str, folder: Path) -> None:
-    marker = folder / "landed"
+    marker = folder / LANDED
     marker.unlink(missing_ok=True)
     with _working(harness, step, folder) as process:
         try:
@@ -60,23 +60,24 @@ def _die(harness: SourceHarness, step: str, folder: Path) -> None:
     assert code == -signal.SIGKILL, f"inconclusive: exit code {code}{_said(folder)}"
 
 
-def _wait(harness: SourceHarness, process: subprocess.Popen[bytes], folder: Path) -> None:
+def _wait(harness: SourceHarness, process: Process, folder: Path) -> None:
     ends = time.monotonic() + SOON_S
     while harness.left():
-        assert process.poll() is None, f"it ended with {process.returncode}{_said(folder)}"
+        assert process.poll() is None, f"it ended with {process.poll()}{_said(folder)}"
         assert time.monotonic() < ends, f"{harness.left()} messages are left{_said(folder)}"
         time.sleep(POLL_S)
 
 
 @contextmanager
-def _working(harness: SourceHarness, step: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command: Sequence[str] = harness.consumer(step, folder / "landed")
-    with (folder / "said").open("ab") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def _working(harness: SourceHarness, step: str, folder: Path) -> Iterator[Process]:
+    process = harness.consumer(step, folder)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _said(folder: Path) -> str:
-    return "; it said:\n" + (folder / "said").read_text("utf-8", "replace")[-4000:]
+    file = folder / SAID
+    return "; it said:\n" + file.read_text("utf-8", "replace")[-4000:] if file.exists() else ""

@@ -22,6 +22,7 @@ SOON_S = 60.0  # for whatever must happen; a busy machine may need long
 LOOK_S = 0.05
 ENTRIES_MAX = 100_000
 TOPIC = "law"  # the type of all events that have a handler
+LANDED, SAID = "landed", "said"  # files of a process that is to die
 LANES = 3  # workers that share a source: a slow handler holds up only the batch it came with
 LEASE_S = 1.0  # of the apps under test: long against a round trip, short against a test
 
@@ -31,6 +32,16 @@ class Letter(NamedTuple):
 
     body: bytes  # as it was sent
     reason: str
+
+
+class Process(Protocol):
+    """`subprocess.Popen` is one."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
+
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
 
 
 class Worker(Protocol):
@@ -77,7 +88,8 @@ class SourceHarness:
     order by groups (a message group of SQS, a key of Kafka); empty: each has a group of its own."""
 
     open: Callable[[], Source]
-    """Another consumer, on the running loop. What it has received is its own for `hold_s`."""
+    """Another consumer, on the running loop, that hands over up to 50 messages before it wants an answer. What it has
+    received is its own for `hold_s`."""
 
     app: MakeApp
 
@@ -87,9 +99,10 @@ class SourceHarness:
     letters: Callable[[], list[Letter]]
     """The dead letters of the source. Looking does not change them."""
 
-    consumer: Callable[[str, Path], Sequence[str]]
-    """The command of a process that works off the source until it is killed, as `CrashLaws` describes it. It dies at
-    the step, with `crash_at(step, marker=…)`; at none where that is empty."""
+    consumer: Callable[[str, Path], Process]
+    """Starts a process that works off the source until it is killed, as `CrashLaws` describes it. It dies at the step,
+    with `crash_at(step, marker=folder / LANDED)`, at none where that is empty, and says what it has to say in the file
+    SAID of the folder."""
 
     steps: Sequence[str]
     """All steps at which the process may die, of the flow and of the source."""

@@ -289,16 +289,22 @@ class TransactionLaws(Binding):
         assert after == Settled(Done(b"1"))
         assert all(isinstance(verdict, Busy) or verdict == after for verdict in beside)
 
-    def test_of_two_transactions_under_one_lease_one_commits(self, harness: TransactionHarness, ledger: Caller) -> None:
+    @pytest.mark.parametrize("results", [(b"1", b"2"), (b"1", b"1")], ids=["other", "same"])
+    def test_of_two_transactions_under_one_lease_one_commits(
+        self, harness: TransactionHarness, ledger: Caller, results: tuple[bytes, bytes]
+    ) -> None:
         granted = ledger.grant(harness.claim("a"))
 
         async def together() -> list[bool | BaseException]:
-            both = [_handle(harness, ledger, granted, Done(b"%d" % at), [f"{at}"]) for at in range(2)]
+            both = [_handle(harness, ledger, granted, Done(result), [f"{at}"]) for at, result in enumerate(results)]
             return await asyncio.gather(*both, return_exceptions=True)
 
         answers = ledger.run(together())
         assert answers.count(True) == 1
         assert harness.written() == [str(answers.index(True))]
+        late = ledger.run(_handle(harness, ledger, granted, Done(b"1"), ["late"]))
+        assert late is False, "its writes would be a second effect"
+        assert len(harness.written()) == 1
 
 
 def _of(ledger: Caller) -> TransactionalLedger:

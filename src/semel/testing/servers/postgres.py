@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import gettempdir
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from semel.testing.servers.process import NoServer, ServerProcess, free_port, given_url
@@ -138,6 +139,7 @@ class PostgresServer:
             group=user,
             extra_groups=[] if user is not None else None,
         )
+        secret.unlink()
         if made.returncode:
             raise NoServer(f"initdb failed: {made.stderr[-2000:]}")
         self.port = free_port()
@@ -188,7 +190,13 @@ def _plain_environment() -> dict[str, str]:
 
 def _let_through(folder: Path) -> None:
     """An unprivileged user has to get to the folder through those above it; pytest makes them for their owner only."""
+    ours = Path(gettempdir()).resolve()
     for above in folder.resolve().parents:
         mode = above.stat().st_mode
-        if not mode & 0o001:
-            above.chmod(mode | 0o001)
+        if mode & 0o001:
+            continue
+        if ours not in above.parents:
+            raise NoServer(
+                f"PostgreSQL does not run as root, and others cannot get through {above}: use a temporary folder"
+            )
+        above.chmod(mode | 0o001)

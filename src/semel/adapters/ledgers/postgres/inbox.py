@@ -20,7 +20,7 @@ from semel.adapters.ledgers.postgres.acceptance import (
     keys_of,
     refusal,
 )
-from semel.adapters.ledgers.postgres.insisting import Changed, insist
+from semel.adapters.ledgers.postgres.repeating import Changed, insist
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.claim import Claim

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from semel.adapters.ledgers.postgres.insisting import insist
+from semel.adapters.ledgers.postgres.repeating import insist
 from semel.adapters.ledgers.postgres.rows import DEAD, UNCERTAIN, shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.claim import Lease, Settlement

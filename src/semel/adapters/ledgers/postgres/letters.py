@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from semel.adapters.ledgers.postgres.insisting import Changed, insist
+from semel.adapters.ledgers.postgres.repeating import Changed, insist
 from semel.adapters.ledgers.postgres.rows import shown, split
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.reading import load

@@ -28,7 +28,7 @@ _OPTION = re.compile(r"[a-z_]{1,40}", re.ASCII)
 
 
 class Options(Struct, frozen=True):
-    """How a server is used. At most `pool` + `transactions` + 4 connections are open at a time."""
+    """How a server is used. At most `pool` + `transactions` + 5 connections are open at a time, and usually few."""
 
     dsn: str  # for the driver; holds the password
     where: str = "PostgreSQL"  # for people: host and database

@@ -279,6 +279,8 @@ def unavailable(options: Options, error: BaseException) -> LedgerUnavailable:
             told = "it only reads (a replica, or a primary that was demoted): connect to the primary"
         case asyncpg.TooManyConnectionsError():
             told = "it has no connection left: lower pool= in the ledger's URL, or raise max_connections"
+        case asyncpg.PostgresConnectionError() | asyncpg.InternalClientError():
+            told = "the connection was lost"  # the driver's own words are for its authors
         case asyncpg.PostgresError():
             told = f"{_sentence(error)} (SQLSTATE {error.sqlstate})"
         case TimeoutError():

@@ -1,34 +1,49 @@
-"""Work that the server gave up on, because two sessions waited for each other, is done again."""
+"""Whoever is told by the store to try again does: of two that stand in each other's way one is always let through."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.adapters.ledgers.postgres.pool import driver
+from semel.values.errors import LedgerUnavailable
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
 
 T = TypeVar("T")
 
-TRIES = 5
+TRIES = 20
+PAUSE_S = 0.01  # at most, after the first try; longer after each
+
+
+class Changed(LedgerUnavailable):
+    """What was decided upon is not what is there any more. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("PostgreSQL: others changed the same keys again and again: ask once more")
+
+
+async def insist(ask: Callable[[], Awaitable[T]]) -> T:
+    """`ask` writes all or nothing: where two sessions waited for each other, it was rolled back as a whole."""
+    asyncpg = driver()
+    again = (Changed, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+    for tried in range(1, TRIES):
+        try:
+            return await ask()
+        except again:
+            await asyncio.sleep(random.uniform(0, PAUSE_S * tried))
+    return await ask()
 
 
 def repeated(
     work: Callable[[Connection], Coroutine[Any, Any, T]],
 ) -> Callable[[Connection], Coroutine[Any, Any, T]]:
-    """The same work, a bounded number of times: each was rolled back as a whole."""
+    """The same work on a connection, insisted upon."""
 
     async def run(connection: Connection) -> T:
-        asyncpg = driver()
-        for attempt in range(1, TRIES):
-            try:
-                return await work(connection)
-            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-                await asyncio.sleep(random.uniform(0, 0.01 * attempt))
-        return await work(connection)
+        return await insist(lambda: work(connection))
 
     return run

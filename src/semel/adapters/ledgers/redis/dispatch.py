@@ -82,6 +82,7 @@ class Dispatch:
                         await asyncio.sleep(pause_s)
                         pause_s = min(2 * pause_s, PAUSE_MAX_S)
         except TimeoutError:
+            await self._topology.look_again()  # whoever hangs may have been replaced
             raise LedgerUnavailable(
                 f"{self._address.shown}: no answer within {self._address.timeout_s:g} s ({trouble})"
             ) from None
@@ -113,6 +114,9 @@ class Dispatch:
         count = len(calls) + sum(call.ask_at is not None for call in calls)
         try:
             replies = await node.exchange(_packed(calls, confirmation), count + bool(confirmation))
+        except asyncio.CancelledError:
+            await node.drop_idle()  # the others would hang as well
+            raise
         except (RedisError, OSError, asyncio.IncompleteReadError) as error:
             await node.drop_idle()
             await self._topology.look_again()

@@ -1,7 +1,7 @@
 """One server: a few connections, and an exchange of many commands for many answers in one round trip.
 
-The client library brings connections (TLS, passwords, parsing). Its `execute_command` costs three times what a batch
-costs us here, and its pipeline more, so that commands are packed by `resp` and written as they are.
+The client library brings connections (TLS, passwords, parsing). Its pipeline packs each argument by itself, so commands
+are packed by `resp` and written as they are.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Node:
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.disconnect()
+        self._room = asyncio.Semaphore(self._address.pool)  # whoever waited at the old one tied it to a loop
 
     async def _connect(self) -> Any:
         connection = _connection(self._address, self.host, self.port)

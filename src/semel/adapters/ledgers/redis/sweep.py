@@ -55,7 +55,7 @@ class Sweep:
         for name in names:
             bucket = self._places.bucket_of_name(name)
             if bucket is not None:
-                by_bucket.setdefault(bucket, []).append(name)
+                by_bucket.setdefault(bucket if self._places.in_cluster else 0, []).append(name)
         for bucket, some in by_bucket.items():
             while some and gone < limit:
                 page, some = some[: limit - gone], some[limit - gone :]

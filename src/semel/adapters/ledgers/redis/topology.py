@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from redis.asyncio.connection import Connection, SSLConnection
@@ -11,6 +12,8 @@ from semel.adapters.ledgers.redis.node import Node, RedisError
 from semel.adapters.ledgers.redis.placement import SLOTS
 from semel.adapters.ledgers.redis.resp import command
 from semel.values.errors import LedgerUnavailable
+
+PATIENCE = 4  # who hangs may use up so much of the deadline: others know too
 
 
 class Topology(Protocol):
@@ -118,8 +121,8 @@ class SentinelMaster:
             "port": port,
             "username": address.sentinel_username,
             "password": address.sentinel_password,
-            "socket_timeout": address.timeout_s / 2,
-            "socket_connect_timeout": address.timeout_s / 2,
+            "socket_timeout": address.timeout_s / PATIENCE,
+            "socket_connect_timeout": address.timeout_s / PATIENCE,
             "protocol": 2,
         }
         return SSLConnection(**shared, **address.tls) if address.tls is not None else Connection(**shared)
@@ -176,8 +179,9 @@ class Cluster:
         for host, port in dict.fromkeys((*self._nodes, *self._address.hosts)):
             node = self.at(host, port)
             try:
-                ranges = await node.ask("CLUSTER", "SLOTS")
-            except (RedisError, OSError) as error:
+                async with asyncio.timeout(self._address.timeout_s / PATIENCE):
+                    ranges = await node.ask("CLUSTER", "SLOTS")
+            except (RedisError, OSError) as error:  # a timeout is an OSError
                 trouble = f"{host}:{port}: {error}"
                 await node.drop_idle()
                 continue

@@ -65,6 +65,9 @@ where k = ? and token = ? and state = 1 and attempts > 1 and until > 0
 -- name: has_key
 select 1 from semel_lease where k = ? and token = ?
 
+-- name: is_held
+select 1 from semel_lease where k = ? and token = ? and state = 1
+
 -- name: has_subject
 select 1 from semel_subject where k = ? and token = ? and holder is not null
 

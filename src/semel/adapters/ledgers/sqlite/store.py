@@ -255,6 +255,11 @@ def _has_all_keys(connection: apsw.Connection, lease: Lease) -> bool:
     return all(rows(connection, SQL["has_key"], alias.digest, lease.token) for alias in lease.claim.aliases)
 
 
+def is_held(connection: apsw.Connection, lease: Lease) -> bool:
+    """The lease has not ended yet."""
+    return rows(connection, SQL["is_held"], lease.claim.digest, lease.token) != []
+
+
 def _has_subject(connection: apsw.Connection, lease: Lease) -> bool:
     order = lease.claim.order
     return order is None or rows(connection, SQL["has_subject"], order.subject, lease.token) != []

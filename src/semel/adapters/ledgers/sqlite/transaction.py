@@ -81,7 +81,8 @@ class SqliteTransaction:
         with self.handle.last_words():
             if not self._connection.in_transaction:
                 raise TransactionOver(ENDED_ITSELF)
-            (self.settled,) = store.settle(self._connection, [settlement], self._now())
+            if store.is_held(self._connection, self._lease):  # settled before: these writes would be a second effect
+                (self.settled,) = store.settle(self._connection, [settlement], self._now())
         return self.settled
 
     def close(self) -> None:

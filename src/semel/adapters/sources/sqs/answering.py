@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from semel.adapters.sources.sqs.client import EXPIRED, Client, Failed
+from semel.adapters.sources.sqs.client import EXPIRED, Client, Failed, plain
 from semel.adapters.sources.sqs.grouping import ENTRIES_MAX, Grouped
 from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.adapters.sources.sqs.letters import LETTER_MAX_BYTES, Letter
@@ -61,9 +61,10 @@ class Answers:
         random: Callable[[], float],
         observe: Observer,
         counts: Counts,
+        letter_max: int,
     ) -> None:
         self.counts = counts
-        self.letter_max = LETTER_MAX_BYTES
+        self._letter_max = letter_max
         self._client = client
         self._hand = hand
         self._queue = queue
@@ -104,7 +105,7 @@ class Answers:
         """Make it a dead letter, then delete it. Its group waits for that."""
         if self._dead_letters:
             to_fifo = self._dead_letters.endswith(".fifo")
-            self._letters.add(Letter(held, reason, self._queue, to_fifo, self.letter_max))
+            self._letters.add(Letter(held, reason, self._queue, to_fifo, self._letter_max))
             return
         log.warning("%s: message %s is left to the queue's redrive policy: %s", self._queue, held.id, reason)
         self.counts.left += 1
@@ -252,5 +253,4 @@ class Answers:
 
 
 def _failure(entry: Mapping[str, Any]) -> Failed:
-    code = str(entry.get("Code", "?")).rpartition("#")[2]
-    return Failed(code, str(entry.get("Message", ""))[:300], bool(entry.get("SenderFault")))
+    return Failed(plain(entry.get("Code")), str(entry.get("Message", ""))[:300], bool(entry.get("SenderFault")))

@@ -6,8 +6,6 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from msgspec import Struct
-
 from semel.adapters.sources.sqs.client import DENIED, MISSING, Client, Failed
 from semel.adapters.sources.sqs.letters import LETTER_MAX_BYTES
 from semel.values.errors import ConfigError
@@ -19,12 +17,11 @@ VISIBILITY_MAX_S = 12 * 3600
 POLLERS_MAX = 100
 IN_FLIGHT_MAX = 20_000  # of a FIFO queue; what a standard one takes does not fit into one process's memory
 FEW_RECEIVES = 10  # every Busy and every Retry is a receive, too
-
-
-class Limits(Struct, frozen=True):
-    """What the queues have told of themselves."""
-
-    letter_max: int = LETTER_MAX_BYTES
+DAY_S = 86_400
+NOWHERE = (
+    "what nobody can act on would come again until it expires: set dead_letters to the URL of another queue, or give "
+    "the queue a redrive policy"
+)
 
 
 def check_options(queue: str, dead_letters: str, pollers: int, max_in_flight: int, visibility: int, wait: int) -> None:
@@ -44,22 +41,50 @@ def check_options(queue: str, dead_letters: str, pollers: int, max_in_flight: in
             raise ConfigError(f"{name}={number!r}: expected a whole number, at least {least} and at most {most:,}")
 
 
-async def check_queues(
-    client: Client, queue: str, dead_letters: str, visibility_s: int, pause: Callable[[int], Awaitable[None]]
-) -> Limits:
-    """Waits while the service is out of reach. Raises ConfigError for what only a person can change."""
+async def check_queues(client: Client, queue: str, dead_letters: str, pause: Callable[[int], Awaitable[None]]) -> int:
+    """How many bytes a dead letter may have. Waits while the service is out of reach; raises ConfigError for what only
+    a person can change."""
     told = await _attributes(client, queue, pause)
+    if told is not None and not dead_letters and "RedrivePolicy" not in told:
+        raise ConfigError(f"{queue}: {NOWHERE}")
+    most = receives_max(told or {})
+    if most is not None and most < FEW_RECEIVES:
+        log.warning("%s: %s", queue, few_receives(most))
+    of_letters = await _attributes(client, dead_letters, pause) if dead_letters else None
+    return int((of_letters or {}).get("MaximumMessageSize", LETTER_MAX_BYTES))
+
+
+async def diagnose(client: Client, queue: str, dead_letters: str) -> list[tuple[str, str]]:
+    """Facts for `semel doctor`, asked once. A value that begins with "error: " or "warning: " is one."""
+
+    async def told(url: str) -> Mapping[str, str] | str:
+        try:
+            answer = await client.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
+        except Failed as failure:
+            return f"{'warning' if failure.code in DENIED else 'error'}: {failure}"
+        attributes: Mapping[str, str] = answer.get("Attributes", {})
+        return attributes
+
+    facts = [("queue", queue)]
+    own = await told(queue)
+    if isinstance(own, str):
+        return [*facts, ("attributes", own)]
+    facts += [
+        ("waiting", f"{int(own.get('ApproximateNumberOfMessages', 0)):,}"),
+        ("in flight", f"{int(own.get('ApproximateNumberOfMessagesNotVisible', 0)):,}"),
+        ("kept for", f"{int(own.get('MessageRetentionPeriod', 0)) / DAY_S:g} days"),
+    ]
+    most = receives_max(own)
+    if most is not None:
+        facts.append(
+            ("redrive", f"after {most} receives" if most >= FEW_RECEIVES else f"warning: {few_receives(most)}")
+        )
     if not dead_letters:
-        if told is not None and "RedrivePolicy" not in told:
-            raise ConfigError(
-                f"{queue}: what nobody can act on would come again until it expires: set dead_letters to the URL of "
-                "another queue, or give the queue a redrive policy"
-            )
-        _warn_of_few_receives(queue, told or {})
-        return Limits()
-    _warn_of_few_receives(queue, told or {})
-    of_letters = await _attributes(client, dead_letters, pause) or {}
-    return Limits(letter_max=int(of_letters.get("MaximumMessageSize", LETTER_MAX_BYTES)))
+        return [*facts, ("dead letters", "left to the redrive policy" if most is not None else f"error: {NOWHERE}")]
+    of_letters = await told(dead_letters)
+    if isinstance(of_letters, str):
+        return [*facts, ("dead letters", of_letters)]
+    return [*facts, ("dead letters", f"{int(of_letters.get('ApproximateNumberOfMessages', 0)):,} in {dead_letters}")]
 
 
 async def _attributes(client: Client, queue: str, pause: Callable[[int], Awaitable[None]]) -> Mapping[str, str] | None:
@@ -85,14 +110,16 @@ async def _attributes(client: Client, queue: str, pause: Callable[[int], Awaitab
             return attributes
 
 
-def _warn_of_few_receives(queue: str, told: Mapping[str, str]) -> None:
+def receives_max(told: Mapping[str, str]) -> int | None:
+    """After how many receives the queue's own redrive policy gives up; None: it has none."""
     try:
-        most = int(json.loads(told["RedrivePolicy"])["maxReceiveCount"])
+        return int(json.loads(told["RedrivePolicy"])["maxReceiveCount"])
     except (KeyError, TypeError, ValueError):
-        return
-    if most < FEW_RECEIVES:
-        log.warning(
-            "%s: its redrive policy gives up after %d receives, and Busy and Retry are receives too: events that could "
-            "succeed may end among its dead letters; %d or more is right",
-            *(queue, most, FEW_RECEIVES),
-        )
+        return None
+
+
+def few_receives(most: int) -> str:
+    return (
+        f"its redrive policy gives up after {most} receives, and Busy and Retry are receives too: events that could "
+        f"succeed may end among its dead letters; {FEW_RECEIVES} or more is right"
+    )

@@ -24,7 +24,7 @@ _OLD_HOST = re.compile(r"https://(?P<region>[a-z0-9-]+)\.queue\.amazonaws\.com")
 
 EXPIRED = ("ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight")
 """The queue says that a receipt is ours no more: it has expired, or the message was received again."""
-MISSING = ("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue")
+MISSING = ("QueueDoesNotExist", "NonExistentQueue")
 DENIED = ("AccessDenied", "AccessDeniedException")
 HOPELESS = ("NoCredentialsError", "PartialCredentialsError", "NoRegionError", "ProfileNotFound", "ParamValidationError")
 """Errors of the driver that no other try will change."""
@@ -81,9 +81,13 @@ def _failure(error: Exception) -> Failed:
         name = type(error).__name__
         return Failed(name, _first_line(error), name in HOPELESS)
     told: Mapping[str, Any] = error.response["Error"]
-    code = str(told.get("Code", "?")).rpartition("#")[2]
     definite = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < 500
-    return Failed(code, str(told.get("Message", ""))[:300], definite)
+    return Failed(plain(told.get("Code")), str(told.get("Message", ""))[:300], definite)
+
+
+def plain(code: object) -> str:
+    """The name of an error, which services write as `com.amazonaws.sqs#Name` or `AWS.SimpleQueueService.Name` too."""
+    return str(code or "?").rpartition("#")[2].rpartition(".")[2]
 
 
 def connecting(queue: str, region: str, endpoint: str, connections: int, wait_s: int) -> Connect:

@@ -34,10 +34,12 @@ class Grouped(Generic[E]):
         self._weight_max = weight_max
         self._waiting: deque[E] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._open = 0  # lanes that will look at what waits; one that has just ended does not
 
     def add(self, entry: E) -> None:
         self._waiting.append(entry)
-        if len(self._lanes) < self._most and len(self._waiting) > ENTRIES_MAX * len(self._lanes):
+        if self._open < self._most and len(self._waiting) > ENTRIES_MAX * self._open:
+            self._open += 1
             lane = asyncio.get_running_loop().create_task(self._lane())
             self._lanes.add(lane)
             lane.add_done_callback(self._ended)
@@ -53,14 +55,17 @@ class Grouped(Generic[E]):
 
     async def _lane(self) -> None:
         failures = 0
-        while self._waiting:
-            again = await self._send(self._batch())
-            if not again:
-                failures = 0
-                continue
-            failures += 1
-            self._waiting.extendleft(reversed(again))
-            await asyncio.sleep(backoff_s(failures, self._random, BACKOFF_BASE_S, BACKOFF_CAP_S))
+        try:
+            while self._waiting:
+                again = await self._send(self._batch())
+                if not again:
+                    failures = 0
+                    continue
+                failures += 1
+                self._waiting.extendleft(reversed(again))
+                await asyncio.sleep(backoff_s(failures, self._random, BACKOFF_BASE_S, BACKOFF_CAP_S))
+        finally:
+            self._open -= 1
 
     def _batch(self) -> list[E]:
         batch = [self._waiting.popleft()]

@@ -121,8 +121,10 @@ class Hand:
     def waiting(self) -> list[Held]:
         """Take back everything that was not handed out, in order."""
         waiting = [*self._ready, *[held for behind in self._behind.values() for held in behind]]
+        for held in self._ready:
+            self._behind.pop(held.group, None)
         self._ready.clear()
-        for behind in self._behind.values():
+        for behind in self._behind.values():  # of groups with a message that is handed out
             behind.clear()
         return waiting
 

@@ -9,9 +9,10 @@ from typing import Any
 from semel.adapters.sources.sqs.holding import Held
 
 LETTER_MAX_BYTES = 256 * 1024  # what every queue takes: body and attributes together
-REASON_MAX_CHARS = 1_000
+REASON_MAX_BYTES = 2_000
 ATTRIBUTES_MAX = 10  # of one message
 PREFIX = "semel."
+NOTE_BYTES = 120  # for the note that something was cut
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -25,7 +26,7 @@ class Letter:
         self.reason = reason
         self.tries = 0
         ours = {
-            "reason": _FORBIDDEN.sub("\ufffd", reason)[:REASON_MAX_CHARS] or "rejected",
+            "reason": _cut(_FORBIDDEN.sub("\ufffd", reason), min(REASON_MAX_BYTES, size_max // 4)) or "rejected",
             "queue": queue,
             "message_id": held.id,
             "receives": str(held.receives),
@@ -34,7 +35,7 @@ class Letter:
         attributes = {PREFIX + name: _text(value) for name, value in ours.items()}
         theirs = {name: value for name, value in held.attributes.items() if not name.startswith(PREFIX)}
         theirs = dict(list(theirs.items())[: ATTRIBUTES_MAX - len(ours) - 1])
-        room = size_max - _size(attributes) - len(PREFIX) - 100  # for the note that something was cut
+        room = max(1, size_max - _size(attributes) - NOTE_BYTES)
         if len(body) + _size(theirs) > room:
             theirs = {}
         if len(body) > room:
@@ -47,6 +48,10 @@ class Letter:
         self.size = len(body) + _size(theirs) + _size(attributes)
         if to_fifo:  # a repetition after a lost reply is known by its id
             self.entry |= {"MessageGroupId": held.group or held.id, "MessageDeduplicationId": held.id}
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode()[:most].decode("utf-8", "ignore")
 
 
 def _text(value: str) -> dict[str, str]:

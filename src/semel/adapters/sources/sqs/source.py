@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from semel.adapters.sources.sqs.answering import LANES, Answers, Counts
-from semel.adapters.sources.sqs.checking import check_options, check_queues
+from semel.adapters.sources.sqs.checking import check_options, check_queues, diagnose
 from semel.adapters.sources.sqs.client import POLL_MORE_S, Client, Connect, Failed, connecting
 from semel.adapters.sources.sqs.grouping import ENTRIES_MAX
 from semel.adapters.sources.sqs.holding import Hand, Held
@@ -108,13 +108,14 @@ class SqsSource:
         self.reading = reading
         self._pollers = pollers
         self._max_in_flight = max_in_flight
-        self._visibility_s = visibility
+        self.visibility = visibility
         self._wait_s = wait
         self._clock = clock
         self._random = random
         self._observe: Observer = observe or (lambda _: None)
         self._fifo = queue.endswith(".fifo")
-        self._client = Client(connect or connecting(queue, region, endpoint, pollers + 3 * LANES, wait))
+        self._connect = connect or connecting(queue, region, endpoint, pollers + 3 * LANES, wait)
+        self._client = Client(self._connect)
         self._opening: asyncio.Task[None] | None = None
         self._opened = False
         self._hand: Hand
@@ -129,6 +130,15 @@ class SqsSource:
     def counts(self) -> Counts:
         """What has happened so far."""
         return self._counts
+
+    async def diagnose(self) -> list[tuple[str, str]]:
+        """Facts about the queue, for `semel doctor`, also of a source that was never opened."""
+        client = Client(self._connect)
+        await client.open()
+        try:
+            return await diagnose(client, self.queue, self.dead_letters)
+        finally:
+            await client.close()
 
     # -------------------------------------------------------------------------------------------------- receiving
 
@@ -161,7 +171,7 @@ class SqsSource:
     async def _open_once(self) -> None:
         await self._client.open()
         try:
-            limits = await check_queues(self._client, self.queue, self.dead_letters, self._visibility_s, self._pause)
+            letter_max = await check_queues(self._client, self.queue, self.dead_letters, self._pause)
         except BaseException:
             await self._client.close()
             raise
@@ -171,13 +181,13 @@ class SqsSource:
             self._hand,
             self.queue,
             self.dead_letters,
-            visibility_s=self._visibility_s,
+            visibility_s=self.visibility,
             clock=self._clock,
             random=self._random,
             observe=self._observe,
             counts=self._counts,
+            letter_max=letter_max,
         )
-        self._answers.letter_max = limits.letter_max
         self._opened = True
         if self._stopping:
             return
@@ -220,14 +230,14 @@ class SqsSource:
             self._wait_s + POLL_MORE_S,
             QueueUrl=self.queue,
             MaxNumberOfMessages=count,
-            VisibilityTimeout=self._visibility_s,
+            VisibilityTimeout=self.visibility,
             WaitTimeSeconds=self._wait_s,
             MessageSystemAttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
             MessageAttributeNames=["All"],
             **request,
         )
         # The queue hides a message from the moment when it hands it out, and its answer may have taken long to arrive.
-        visible_at = max(asked_at, self._clock() - POLL_MORE_S) + self._visibility_s
+        visible_at = max(asked_at, self._clock() - POLL_MORE_S) + self.visibility
         received = [Held(message, asked_at, visible_at) for message in answer.get("Messages", ())]
         self._counts.received += len(received)
         if received:
@@ -237,7 +247,7 @@ class SqsSource:
     async def _keep(self) -> None:
         """Extends what is in hand, six times in each visibility, so that one failed round does no harm."""
         while True:
-            await asyncio.sleep(self._visibility_s / 6)
+            await asyncio.sleep(self.visibility / 6)
             await self._answers.extend()
 
     async def _pause(self, failures: int) -> None:

@@ -33,6 +33,11 @@ local function ttl(ms)
   return digits(math.max(ms, 1))
 end
 
+-- How long the doubt about a lapsed lease is kept: longer than an answer, since nobody has given one yet.
+local function doubt(retention)
+  return math.max(4 * retention, 3600000)
+end
+
 -- Many records with the same end: one command where the server has it (Valkey 9.1, Redis 8.4), which costs a third.
 -- `writes` begins with two places for the command and its count, then keys and values by turns.
 local function write_all(writes, ends)

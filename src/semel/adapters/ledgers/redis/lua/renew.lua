@@ -27,7 +27,7 @@ for at = 4, #ARGV do
   if held then
     for key = from, from + aliases do
       local record = sub(records[key], 1, 8) .. pack('>I6', now + lease) .. sub(records[key], 15)
-      call('SET', KEYS[key], record, 'PX', ttl(lease + retention + grace))
+      call('SET', KEYS[key], record, 'PX', ttl(lease + doubt(retention) + grace))
     end
     if subject then
       subject.acting = now + lease

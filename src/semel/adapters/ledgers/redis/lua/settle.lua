@@ -1,6 +1,7 @@
 -- Ends leases, in order. The token is compared before every write.
 --
--- KEYS: the counter of tokens, then for each settlement its own key, its aliases, its subject, its letters and their index.
+-- KEYS: the counter of tokens, then for each settlement its own key, its aliases, its subject, its letters and their
+--       index.
 -- ARGV: now | grace | strict | simple | routes | number of retentions | retentions … | settlements …
 --   simple: every settlement has one key, which no other has, and none has a letter
 --   routes: of each settlement 1 kind | 1 flags (1 order, 2 letter) | 1 aliases | 2 number of its retention
@@ -36,12 +37,14 @@ end
 local function write_final(key, record, kind, retention, payload)
   local flags = byte(record)
   flags = flags - flags % 16 + kind
-  call('SET', key, char(flags) .. sub(record, 2, 8) .. retention.head .. sub(record, ATTEMPTS) .. payload, 'PX', retention.ttl)
+  local fresh = char(flags) .. sub(record, 2, 8) .. retention.head .. sub(record, ATTEMPTS) .. payload
+  call('SET', key, fresh, 'PX', retention.ttl)
 end
 
 local function write_waiting(key, record, delay, retention, reason)
   local flags = byte(record)
-  local fresh = char(flags - flags % 8 + WAITING) .. sub(record, 2, 8) .. pack('>I6I6', now + delay, now) .. sub(record, FIRST) .. reason
+  local fresh = char(flags - flags % 8 + WAITING) .. sub(record, 2, 8) .. pack('>I6I6', now + delay, now)
+    .. sub(record, FIRST) .. reason
   call('SET', key, fresh, 'PX', ttl(delay + retention.ms + grace))
 end
 
@@ -52,10 +55,11 @@ local function release(key, record, retention)
     call('DEL', key)
     return
   end
-  local state = flag(flags, SUSPECT) and LEASED or WAITING
+  local suspect = flag(flags, SUSPECT)
+  local state = suspect and LEASED or WAITING
   local fresh = char(flags - flags % 8 + state) .. NOBODY .. pack('>I6I6', 0, now) .. sub(record, FIRST, ATTEMPTS - 1)
     .. pack('>H', attempts - 1) .. sub(record, LIVE_BODY)
-  call('SET', key, fresh, 'PX', retention.ttl)
+  call('SET', key, fresh, 'PX', suspect and ttl(doubt(retention.ms) + grace) or retention.ttl)
 end
 
 local function free_subject(key, token, applied, retention)
@@ -75,7 +79,8 @@ end
 
 -- It waits for a person: without an end of its own until that person has decided.
 local function keep_letter(key, index, record, retention, letter)
-  local value = '\0' .. pack('>I6', now) .. sub(record, ATTEMPTS, ATTEMPTS + 1) .. pack('>I6I6I4', 0, retention.ms, #letter) .. letter
+  local value = '\0' .. pack('>I6', now) .. sub(record, ATTEMPTS, ATTEMPTS + 1)
+    .. pack('>I6I6I4', 0, retention.ms, #letter) .. letter
   call('HSET', key, sub(record, 2, 8), value)
   call('PERSIST', key)
   call('ZADD', index, digits(now), sub(key, -16) .. sub(record, 2, 8))
