@@ -39,6 +39,7 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
 	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)
 	@$(BIN)/semel bench-service
+	@$(BIN)/python -m bench.stores
 
 proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
 	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)

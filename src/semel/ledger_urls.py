@@ -10,7 +10,9 @@ SHOWN_MAX_CHARS = 200
 SECRET_MIN_CHARS = 4  # of what is looked for in a text: a shorter one is in any word
 
 _SECRET = ("auth", "credential", "key", "pass", "pw", "secret", "token")  # in the name of an option
-_OPTION = re.compile(r"([?&;])([^=&;]+)=([^&;]*)")
+_OPTION = re.compile(r"([?&;])([^=&;]+)=([^&]*)")
+_ENDS = re.compile(r"[/?#]")  # of what comes first in a URL: who, and where
+_PIECES = re.compile(r"[/?#\[\]&;=@: ]")  # where others may take a password that was not encoded apart
 
 
 def masked(url: str) -> str:
@@ -19,10 +21,18 @@ def masked(url: str) -> str:
         return _short(url)
     scheme, separator, rest = url.partition("://")
     scheme, rest = (scheme, rest) if separator else ("", url)
-    login, at, place = rest.rpartition("@")  # the last one: whoever did not encode a password may have others in it
+    login, at, place = _parted(rest)
     user, colon, _ = login.partition(":")
     shown = f"{user}{colon}{HIDDEN if colon else ''}{at}{place}"
     return _short(f"{scheme}{separator}{_OPTION.sub(_masked_option, shown)}")
+
+
+def is_broken(url: str) -> bool:
+    """Whether a password that was not encoded ends the URL's first part too early: everybody would take it apart
+    elsewhere, and tell half of it."""
+    _, _, rest = url.partition("://")
+    first = _ENDS.split(rest, maxsplit=1)[0]
+    return ":" in first and not _is_place(first) and "@" not in first and "@" in rest
 
 
 def without_secrets(text: str, url: str) -> str:
@@ -33,12 +43,25 @@ def without_secrets(text: str, url: str) -> str:
     return text
 
 
+def _parted(rest: str) -> tuple[str, str, str]:
+    """Who, "@", and where. The last "@" counts: whoever did not encode a password may have others in it. Where the
+    first part is a place already, an "@" further on belongs to an option."""
+    first = _ENDS.split(rest, maxsplit=1)[0]
+    return ("", "", rest) if "@" not in first and _is_place(first) else rest.rpartition("@")
+
+
+def _is_place(first: str) -> bool:
+    """host, host:5432, [::1]:5432, several of them; else it may be the beginning of a password."""
+    ports = [host.rpartition("]")[2].partition(":")[2] for host in first.split(",")]
+    return all(port.isdecimal() or not port for port in ports)
+
+
 def _secrets_of(url: str) -> list[str]:
     """Longest first: one may be part of another."""
     _, _, rest = url.partition("://")
-    password = rest.rpartition("@")[0].partition(":")[2]
+    password = _parted(rest)[0].partition(":")[2]
     _, _, query = url.partition("?")
-    found = {password, unquote(password)}
+    found = {password, unquote(password), *_PIECES.split(password)}
     found |= {value for name, value in parse_qsl(query) if _is_secret(name)}
     found |= {match[3] for match in _OPTION.finditer(url) if _is_secret(match[2])}
     long = [secret for secret in found if len(secret) >= SECRET_MIN_CHARS]
@@ -51,7 +74,7 @@ def _masked_option(option: re.Match[str]) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in _SECRET)
+    return any(word in unquote(name).lower() for word in _SECRET)
 
 
 def _short(url: str) -> str:

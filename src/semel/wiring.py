@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from semel.adapters.envelopes import decode
 from semel.core.breaker import PROBE_S, Breaker, State
 from semel.core.retry_budget import RetryBudget
-from semel.ledger_urls import masked, without_secrets
+from semel.ledger_urls import is_broken, masked, without_secrets
 from semel.ports import Catalog, Inbox, Ledger, Letterbox, Letters, Traits, Verifier
 from semel.values.errors import ConfigError
 
@@ -111,9 +111,25 @@ def _one_ledger(url: str, observe: Observe | None) -> StoredLedger:
 def _shown(url: str) -> Iterator[None]:
     """Whatever is wrong with this URL is told without its password."""
     try:
+        _check_url(url)
         yield
     except ConfigError as error:
         raise ConfigError(without_secrets(str(error), url)) from None
+
+
+def _check_url(url: str) -> None:
+    """Nobody takes apart what would fall apart in the wrong place: a part of the password would be told as the host."""
+    try:
+        url.encode()
+        urlsplit(url)
+        broken = is_broken(url)
+    except ValueError:  # it repeats what it cannot read
+        broken = True
+    if broken:
+        raise ConfigError(
+            f"ledger {masked(url)!r} is no URL: write special characters of a password in percent, '#' as %23 and '/' "
+            "as %2F, or have that done: redis://user:env:NAME@host in semel.toml"
+        ) from None
 
 
 def _need(driver: str, extra: str) -> None:

@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from tests.sources.test_sqs_answers import bodies
 
 from semel.testing.laws.sources_harness import SOON_S, document
 from semel.testing.proxy import FaultProxy
+from semel.testing.source_laws import SAID
 from semel.values.event import Event
 from semel.values.outcome import Retry
 
 MESSAGES = 120
 EVENTS = 1_400  # of the storm; 2,000 messages with their duplicates
 DUPLICATES = 600
-KILL_EVERY_S = 1.5
+PORTION = 250  # messages for each death
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -185,24 +186,19 @@ def test_two_consumers_of_which_one_is_killed_lose_nothing_and_double_nothing(qu
     dice.shuffle(messages)
     home = tmp_path / "home"
     home.mkdir()
-    killed_at: list[int] = []
-    with ExitStack() as steady:
-        steady.enter_context(consumer(queue, home, tmp_path))
-        half = len(messages) // 2
-        queue.send([document(event) for event in messages[:half]])
-        rest = [messages[at : at + 100] for at in range(half, len(messages), 100)]
-        ends = time.monotonic() + 2 * SOON_S
-        while rest or queue.left():
-            assert time.monotonic() < ends, f"{queue.left()} are left: {(tmp_path / 'said').read_text()[-2000:]}"
+    killed_at: list[int] = []  # messages in flight in that moment
+    with consumer(queue, home, tmp_path) as steady:
+        for start in range(0, len(messages), PORTION):
             with consumer(queue, home, tmp_path) as victim:
-                lives = time.monotonic() + KILL_EVERY_S
-                while time.monotonic() < lives and (rest or queue.left()):
-                    if rest:
-                        queue.send([document(event) for event in rest.pop()])
-                    assert victim.poll() is None, (tmp_path / "said").read_text()[-2000:]
-                    time.sleep(0.1)
-                in_flight = queue.attributes()["ApproximateNumberOfMessagesNotVisible"]
-            killed_at.append(in_flight)
-    assert len([in_flight for in_flight in killed_at if in_flight]) >= 2, f"inconclusive: {killed_at}"
+                queue.send([document(event) for event in messages[start : start + PORTION]])
+                time.sleep(dice.uniform(0, 0.3))
+                for process in (steady, victim):
+                    assert process.poll() is None, (tmp_path / SAID).read_text()[-2000:]
+                killed_at.append(queue.attributes()["ApproximateNumberOfMessagesNotVisible"])
+        ends = time.monotonic() + SOON_S
+        while queue.left():
+            assert time.monotonic() < ends, f"{queue.left()} are left: {(tmp_path / SAID).read_text()[-2000:]}"
+            time.sleep(0.05)
+    assert len([in_flight for in_flight in killed_at if in_flight]) >= 3, f"inconclusive: {killed_at}"
     assert Counter(happened(home / "sink.db")) == dict.fromkeys(events, 1)
     assert queue.letters() == []

@@ -112,7 +112,7 @@ class Storm:
         self.kills = 0
         self._dice = random.Random(repr(harness.effects))
         self._sources = {name: FolderSource(harness.home / name) for name in WORKERS}
-        self._put = 0
+        self._put = dict.fromkeys(WORKERS, 0)
         self._enough = threading.Event()
         self._feeder = threading.Thread(target=self._feed, name="feeder", daemon=True)
         self._stack = ExitStack()
@@ -148,7 +148,10 @@ class Storm:
 
     @property
     def acked(self) -> int:
-        return self._put - sum(len(source.left()) for source in self._sources.values())
+        return sum(self._acked_by(name) for name in WORKERS)
+
+    def _acked_by(self, name: str) -> int:
+        return self._put[name] - len(self._sources[name].left())
 
     def is_undecided(self) -> None:
         """Wait until a worker has given deliveries back, because the store is out of reach: the fault has come through
@@ -162,8 +165,10 @@ class Storm:
         return path.stat().st_size if path.exists() else 0
 
     def kill_worker(self) -> None:
-        """SIGKILL one of them, and start it again on what it has not acknowledged."""
-        name = self._dice.choice(WORKERS)
+        """SIGKILL one of them when it is at work, and start it again on what it has not acknowledged."""
+        name = WORKERS[self.kills % len(WORKERS)]
+        begun = self._acked_by(name)
+        wait_until(lambda: self._acked_by(name) > begun, f"worker {name} at work{self._said()}")
         process = self._running[name]
         process.kill()
         if process.wait() != -9:
@@ -225,8 +230,8 @@ class Storm:
         for name, source in self._sources.items():
             self._dice.shuffle(deliveries[name])
             for event in deliveries[name]:
-                self._put += 1
-                source.put(f"{self._put:06}", document(event))
+                self._put[name] += 1
+                source.put(f"{self._put[name]:06}", document(event))
 
     def _start(self, name: str) -> None:
         with (self.harness.home / "said").open("ab") as said:
