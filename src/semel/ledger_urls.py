@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote
 
 HIDDEN = "…"
 SHOWN_MAX_CHARS = 200
+PORT_MAX_CHARS = 5
 SECRET_MIN_CHARS = 4  # of what is looked for in a text: a shorter one is in any word
 
 _SECRET = ("auth", "credential", "key", "pass", "pw", "secret", "token")  # in the name of an option
@@ -44,16 +45,17 @@ def without_secrets(text: str, url: str) -> str:
 
 
 def _parted(rest: str) -> tuple[str, str, str]:
-    """Who, "@", and where. The last "@" counts: whoever did not encode a password may have others in it. Where the
-    first part is a place already, an "@" further on belongs to an option."""
-    first = _ENDS.split(rest, maxsplit=1)[0]
-    return ("", "", rest) if "@" not in first and _is_place(first) else rest.rpartition("@")
+    """Who, "@", and where. The last "@" counts: whoever did not encode a password may have others in it. Only where a
+    place and options come before all of them they are an option's."""
+    place, _, options = rest.partition("?")
+    is_options = "=" in options.partition("@")[0] and _is_place(_ENDS.split(place, maxsplit=1)[0])
+    return ("", "", rest) if is_options and "@" not in place else rest.rpartition("@")
 
 
 def _is_place(first: str) -> bool:
     """host, host:5432, [::1]:5432, several of them; else it may be the beginning of a password."""
     ports = [host.rpartition("]")[2].partition(":")[2] for host in first.split(",")]
-    return all(port.isdecimal() or not port for port in ports)
+    return all(not port or (port.isdecimal() and len(port) <= PORT_MAX_CHARS) for port in ports)
 
 
 def _secrets_of(url: str) -> list[str]:

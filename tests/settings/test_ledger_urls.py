@@ -34,6 +34,11 @@ INLINE = '[[endpoints]]\nmode = "inline"\n'
         ("redis://:pa55@host:6379/0", "redis://:…@host:6379/0"),
         ("redis+sentinel://h/m?sentinel_password=pa55&pool=2", "redis+sentinel://h/m?sentinel_password=…&pool=2"),
         ("dynamodb://t?aws_secret_access_key=pa55&region=x", "dynamodb://t?aws_secret_access_key=…&region=x"),
+        ("postgresql://db:5432/semel?password=p@55", "postgresql://db:5432/semel?password=…"),
+        ("postgresql://db/semel?password=p;55&pool=3", "postgresql://db/semel?password=…&pool=3"),
+        ("postgresql://db/semel?%70assword=pa55", "postgresql://db/semel?%70assword=…"),
+        ("postgresql://a:1,b:2/semel?application_name=x@y", "postgresql://a:1,b:2/semel?application_name=x@y"),
+        ("redis://anna:12345/and@host/0", "redis://anna:…@host/0"),
         ("anna:pa55@db", "anna:…@db"),
         ("postgresql://" + "x" * 500, "postgresql://" + "x" * 187 + "…"),
     ],
@@ -94,6 +99,16 @@ def test_a_url_that_cannot_be_used_is_told_without_its_password(url: str, tmp_pa
     for text in (str(raised.value), repr(raised.value), str(problem)):
         assert "hunter2" not in text
     assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None, "a traceback would show it"
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "redis", "rediss+cluster", "redis+sentinel", "dynamodb", "sqlite"])
+@pytest.mark.parametrize("between", ["#", "?", "/", "[", "]", "\u2100", "\udc80"])
+def test_half_of_a_password_that_was_not_encoded_is_not_told_either(scheme: str, between: str) -> None:
+    """The first half would be taken for a port; the standard library's own words repeat all of it."""
+    with pytest.raises(ConfigError) as raised:
+        Semel(f"{scheme}://anna:hunter2{between}more@host/0")
+    assert "hunter2" not in str(raised.value).replace("sqlite://anna:hunter2", "")
     assert raised.value.__suppress_context__ or raised.value.__context__ is None, "a traceback would show it"
 
 

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import dead, doctor, events, init, migrate, purge, run, service_bench, sink, status, storm, token
+from semel.cli import (
+    dead,
+    doctor,
+    events,
+    guarantees,
+    init,
+    migrate,
+    purge,
+    run,
+    service_bench,
+    sink,
+    status,
+    storm,
+    token,
+)
 
 app = typer.Typer(
     help="Run your handler's effect once for every contact-centre event.",
@@ -122,7 +136,7 @@ def bench(
     typer.echo(measuring.legend(report))
 
 
-for command in (run, init, doctor, migrate, token, status, events, dead, purge, storm, sink, service_bench):
+for command in (run, init, doctor, guarantees, migrate, token, status, events, dead, purge, storm, sink, service_bench):
     command.register(app)
 
 

@@ -5,4 +5,8 @@ semel.testing.inbox_laws    InboxLaws: the same for an inbox and its letters
 semel.testing.machine       ledger_machine: random histories, compared with the model step by step
 semel.testing.inbox_machine inbox_machine: the same for an inbox
 semel.testing.harness       what a ledger under test brings along
+semel.testing.fault_laws    StoreFaultLaws: a store over a network, killed and cut off under load
+semel.testing.proxy         FaultProxy: a network that fails
+semel.testing.source_laws   SourceLaws: the same for a source
+semel.testing.servers       real servers, started and killed by tests
 """

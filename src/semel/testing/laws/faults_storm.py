@@ -230,8 +230,8 @@ class Storm:
         for name, source in self._sources.items():
             self._dice.shuffle(deliveries[name])
             for event in deliveries[name]:
-                self._put[name] += 1
                 source.put(f"{self._put[name]:06}", document(event))
+                self._put[name] += 1  # afterwards: what is not there yet does not count as acknowledged
 
     def _start(self, name: str) -> None:
         with (self.harness.home / "said").open("ab") as said:

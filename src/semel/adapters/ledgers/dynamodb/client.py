@@ -8,9 +8,10 @@ itself in the refusal: grants carry a nonce, settles their token and outcome, tr
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from secrets import token_hex
 from typing import Any
@@ -29,6 +30,7 @@ READ_S = 3.0  # the service answers within 20 ms; a second try is worth more tha
 BACKOFF_BASE_S = 0.025
 BACKOFF_CAP_S = 1.0
 GET_MAX = 100  # items of one BatchGetItem
+SPOKEN, NUMBERED = "application/x-amz-json", "x-amzn-requestid"  # its answers have both, most emulators' one of them
 
 THROTTLED = ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling")
 CONFLICT = ("TransactionConflictException", "TransactionInProgressException")  # someone's transaction has the item now
@@ -61,18 +63,23 @@ class NoTable(ConfigError):
 
 
 class Client:
-    """One ledger object's client; belongs to the event loop that first used it."""
+    """One ledger object's client; belongs to the event loop that first used it, until it is closed."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.table = address.table
-        self._room = asyncio.Semaphore(address.concurrency)
-        self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
+        self._begin()
+
+    def _begin(self) -> None:
+        """As new. Locks belong to the loop in which somebody first had to wait for them."""
         self._aws: Any = None
+        self._opening = asyncio.Lock()
+        self._room = asyncio.Semaphore(self.address.concurrency)
+        self._heard_at = 0.0  # loop time: when the service last said anything
 
     async def close(self) -> None:
-        self._aws = None
+        self._begin()
         await self._stack.aclose()
 
     async def ask(self, operation: str, **request: Any) -> dict[str, Any]:
@@ -82,19 +89,24 @@ class Client:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
         loop = asyncio.get_running_loop()
-        ends = loop.time() + DEADLINE_S
+        ends = math.inf
         attempt = 0
         while True:
             attempt += 1
             try:
-                async with self._room:
+                async with self._some_room(operation):
+                    ends = min(ends, loop.time() + DEADLINE_S)
                     answer: dict[str, Any] = await getattr(aws, operation)(**request)
+                self._heard_at = loop.time()
+                self._check_speaker(answer)
                 return answer
             except ClientError as error:
+                self._heard_at = loop.time()
                 if not _is_passing(error.response):
                     raise self._meant(operation, error) from error
                 failure = _said(error.response)
             except (NoCredentialsError, PartialCredentialsError) as error:
+                self._aws = None  # it would never look for them again
                 raise ConfigError(
                     f"{self.address}: {_first_line(error)}; credentials come by the usual AWS chain: environment, "
                     "profile, or the role of the machine"
@@ -158,6 +170,39 @@ class Client:
                 wanted = [*left, *wanted]
                 await asyncio.sleep(backoff_s(turn, random.random, BACKOFF_BASE_S, BACKOFF_CAP_S))
         return found
+
+    @asynccontextmanager
+    async def _some_room(self, operation: str) -> AsyncIterator[None]:
+        """A place among the requests under way. A long queue that moves is waited for; one that has heard nothing for
+        a whole deadline is not: each in it would wait for the others' deadlines before its own."""
+        loop, room, since = asyncio.get_running_loop(), self._room, asyncio.get_running_loop().time()
+        while room.locked():
+            gives_up = max(since, self._heard_at) + DEADLINE_S
+            if loop.time() >= gives_up:
+                raise LedgerUnavailable(
+                    f"{self.address}: {operation} was not sent: nothing was answered for {DEADLINE_S:g} s; it will be "
+                    "tried again. Look at the network"
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(gives_up):
+                    await room.acquire()
+                break
+        else:
+            await room.acquire()  # at once
+        try:
+            yield
+        finally:
+            room.release()
+
+    def _check_speaker(self, answer: Mapping[str, Any]) -> None:
+        """botocore takes any page with status 200 for a yes: of a proxy, say. Nothing was written then."""
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        kind = headers.get("content-type", "")
+        if not kind.startswith(SPOKEN) and NUMBERED not in headers:
+            raise LedgerUnavailable(
+                f"{self.address}: who answers there is not DynamoDB ({kind[:80] or 'no content type'}); look at the "
+                "endpoint in the ledger's URL, and at proxies (HTTPS_PROXY)"
+            )
 
     async def _opened(self) -> Any:
         if self._aws is None:

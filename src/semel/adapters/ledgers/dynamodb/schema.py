@@ -87,7 +87,8 @@ class Schema:
         described = await self.describe()
         if described is None:
             return [table, ttl, backups]
-        if described["KeySchema"] != KEYS:
+        types = {one["AttributeName"]: one["AttributeType"] for one in described.get("AttributeDefinitions", [])}
+        if described["KeySchema"] != KEYS or (types.get("pk"), types.get("sk")) != ("B", "B"):
             raise ConfigError(
                 f"{self._client.address}: this table is not a ledger, its keys are others; name a table of its own"
             )

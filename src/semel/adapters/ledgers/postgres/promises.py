@@ -17,8 +17,7 @@ ALONE = Traits(
     transactional=True,
     async_handle=True,
     loses=Loses(
-        failover="an asynchronous replica that takes over may not have the newest commits: keys that were settled in "
-        "the last moments may run again",
+        failover="the newest commits, when the replica that takes over is an asynchronous one",
         tokens_go_back=True,
     ),
 )
@@ -31,7 +30,7 @@ FORGETFUL = Traits(
     loses=Loses(
         store_killed="the commits of the last moments (three times wal_writer_delay)",
         power_loss="the commits of the last moments (three times wal_writer_delay)",
-        failover="an asynchronous replica that takes over may not have the newest commits",
+        failover="the newest commits, when the replica that takes over is an asynchronous one",
         tokens_go_back=True,
     ),
 )

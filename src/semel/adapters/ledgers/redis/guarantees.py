@@ -11,6 +11,7 @@ from semel.ports import Loses, Traits
 
 ALL = "everything it knew"
 SECOND = "about the last second (appendfsync everysec)"
+SLOW_DISK = "what waited for a sync that was under way, at most two seconds (appendfsync everysec)"
 IN_FLIGHT = "what its replicas did not have yet"
 CAVEAT = "its persistence and its replicas decide what it forgets: see semel doctor"
 
@@ -18,10 +19,10 @@ CAVEAT = "its persistence and its replicas decide what it forgets: see semel doc
 def profiles() -> list[Traits]:
     """Every way of running it that is told apart."""
     nothing = Loses(store_killed=ALL, power_loss=ALL)
-    every_second = Loses(power_loss=SECOND)
+    every_second = Loses(store_killed=SLOW_DISK, power_loss=SECOND)
     always = Loses()
     return [
-        _traits("Redis, no persistence", nothing, durable=False, caveat="forgets everything when it is restarted"),
+        _traits("Redis, no persistence", nothing, caveat="forgets everything when it is restarted"),
         _traits(
             "Redis, snapshots only",
             _both("what came after the last snapshot"),

@@ -1,0 +1,201 @@
+"""Bugs of the stores for more than one machine, planted like the others."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+LEDGERS = "adapters/ledgers"
+SETTLE_SQL = f"{LEDGERS}/postgres/settle.sql"
+PG_CLAIMING = f"{LEDGERS}/postgres/claiming.py"
+GROUPS = f"{LEDGERS}/postgres/groups.py"
+CLAIM_LUA = f"{LEDGERS}/redis/lua/claim.lua"
+SETTLE_LUA = f"{LEDGERS}/redis/lua/settle.lua"
+RENEW_LUA = f"{LEDGERS}/redis/lua/renew.lua"
+DISPATCH = f"{LEDGERS}/redis/dispatch.py"
+NODE = f"{LEDGERS}/redis/node.py"
+DYNAMO_CLAIMING = f"{LEDGERS}/dynamodb/claiming.py"
+DYNAMO_SETTLING = f"{LEDGERS}/dynamodb/settling.py"
+DYNAMO_ITEMS = f"{LEDGERS}/dynamodb/items.py"
+DYNAMO_TRANSACTION = f"{LEDGERS}/dynamodb/transaction.py"
+LETTERBOX = "core/letterbox.py"
+ENGINE = "core/engine.py"
+
+POSTGRES = "tests/ledgers/postgres"
+POSTGRES_LAWS = f"{POSTGRES}/test_postgres_laws.py::TestPostgres"
+REDIS = "tests/ledgers/redis"
+REDIS_LAWS = f"{REDIS}/test_redis_laws.py::TestRedisLedger"
+DYNAMO = "tests/ledgers/dynamodb"
+DYNAMO_LAWS = f"{DYNAMO}/test_dynamodb_laws.py::TestDynamo"
+LETTERS_ELSEWHERE = "tests/stores/letterbox/test_letterbox_crashes.py"
+
+STORE_MUTANTS = [
+    # ------------------------------------------------------------------------------------------------- PostgreSQL
+    Mutant(
+        "PostgreSQL settles without the token",
+        SETTLE_SQL,
+        "    where t.k = a.k and t.token = a.token and t.state = 1\n    returning a.i",
+        "    where t.k = a.k and t.token >= 0 * a.token and t.state = 1\n    returning a.i",
+        f"{POSTGRES_LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "PostgreSQL settles what is left of a lease that lost an alias",
+        SETTLE_SQL,
+        "having count(*) = max(keys)",
+        "having count(*) > 0",
+        f"{POSTGRES_LAWS}::test_whoever_lost_an_alias_can_change_nothing",
+    ),
+    Mutant(
+        "PostgreSQL frees a subject for whoever had it once",
+        SETTLE_SQL,
+        "holder = case when t.token = excluded.token then null else t.holder end",
+        "holder = null",
+        f"{POSTGRES_LAWS}::test_whoever_lost_the_subject_cannot_renew",
+    ),
+    Mutant(
+        "PostgreSQL grants all copies in one batch",
+        PG_CLAIMING,
+        "if token is not None and first[one.digest] == at:",
+        "if token is not None:",
+        f"{POSTGRES_LAWS}::test_duplicates_inside_one_batch_are_decided_in_order",
+    ),
+    Mutant(
+        "a transaction's writes stay though its handler failed",
+        GROUPS,
+        'await self._say(connection, f"rollback to savepoint {SAVEPOINT}")',
+        "pass",
+        f"{POSTGRES}/test_postgres_engine.py::test_of_a_batch_of_transactions_only_the_failing_one_is_undone",
+    ),
+    Mutant(
+        "a transaction inherits the settings of the one before",
+        GROUPS,
+        'before = f"release savepoint {SAVEPOINT}; {RESET}"',
+        'before = f"release savepoint {SAVEPOINT}"',
+        f"{POSTGRES}/test_postgres_transactions.py::test_settings_of_one_handler_are_not_anothers",
+    ),
+    Mutant(
+        "a commit whose answer is lost is taken for a rollback",
+        GROUPS,
+        "            await asyncio.gather(*[self._look(one, settlement, error) for one, settlement in kept])\n",
+        "",
+        f"{POSTGRES}/test_postgres_transactions.py::test_a_commit_whose_answer_is_lost_is_looked_up",
+    ),
+    # ------------------------------------------------------------------------------------------------------ Redis
+    Mutant(
+        "Redis's tokens know nothing of the time",
+        CLAIM_LUA,
+        "local token = math.max(last, now * 2048 + residue - step)",
+        "local token = math.max(last, residue)",
+        f"{REDIS}/test_redis_faults.py::test_without_persistence_a_killed_server_forgets_and_tokens_still_grow",
+    ),
+    Mutant(
+        "Redis refuses a claim by its own lost answer",
+        CLAIM_LUA,
+        "if state == LEASED and sub(record, OWN_NONCE, OWN_NONCE + 7) == mine then",
+        "if state == WAITING and sub(record, OWN_NONCE, OWN_NONCE + 7) == mine then",
+        f"{REDIS}/test_redis_faults.py::test_a_claim_whose_answer_was_lost_finds_its_own_grant",
+    ),
+    Mutant(
+        "Redis settles without the token",
+        SETTLE_LUA,
+        "return record and string.find(record, token, 2, true) == 2",
+        "return record and #token > 0",
+        f"{REDIS_LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "Redis forgets letters that wait for a person",
+        SETTLE_LUA,
+        "  call('PERSIST', key)\n",
+        "",
+        f"{REDIS}/test_redis_store.py::test_every_record_ends_by_itself_and_letters_do_not",
+    ),
+    Mutant(
+        "Redis renews what has ended",
+        RENEW_LUA,
+        "held = held and byte(records[from]) % 8 == LEASED",
+        "held = held and true",
+        f"{REDIS_LAWS}::test_what_is_final_stays",
+    ),
+    Mutant(
+        "strict mode takes any number of replicas for enough",
+        DISPATCH,
+        "return bool(counts[0] >= 1 and counts[1] >= self._address.strict)",
+        "return bool(counts[0] >= 1)",
+        f"{REDIS}/test_redis_faults.py::test_strict_without_replicas_refuses_and_gives_back",
+    ),
+    Mutant(
+        "a connection with half an answer on it is used again",
+        NODE,
+        "                if clean:\n",
+        "                if connection.is_connected:\n",
+        f"{REDIS}/test_redis_faults.py::test_a_server_that_does_not_answer_is_told_and_nothing_hangs",
+    ),
+    # --------------------------------------------------------------------------------------------------- DynamoDB
+    Mutant(
+        "DynamoDB's settles and renewals have no token in their condition",
+        DYNAMO_SETTLING,
+        'return {"token": lease.token, "state": int(State.LEASED)}',
+        'return {"state": int(State.LEASED)}',
+        f"{DYNAMO_LAWS}::test_a_stale_owner_can_change_nothing",
+    ),
+    Mutant(
+        "DynamoDB's takeover is written over another's",
+        DYNAMO_CLAIMING,
+        "over = None if old is None else items.version(old)\n            refused",
+        'over = None if old is None else {"state": old["state"]}\n            refused',
+        f"{DYNAMO_LAWS}::test_one_racer_takes_over_an_expired_lease",
+    ),
+    Mutant(
+        "DynamoDB refuses a claim by its own lost answer",
+        DYNAMO_CLAIMING,
+        'if old is not None and old.get("nonce") == nonce:',
+        'if old is not None and old.get("nonce") is nonce:',
+        f"{DYNAMO}/test_dynamodb_faults.py::test_a_claim_whose_reply_was_lost_finds_its_own_grant",
+    ),
+    Mutant(
+        "DynamoDB's sweeper takes a token that is still needed",
+        DYNAMO_ITEMS,
+        "max(over_ms, now_ms + KEPT_MS) // 1000 + 1",
+        "over_ms // 1000 + 1",
+        f"{DYNAMO}/test_dynamodb_time.py::test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it",
+    ),
+    Mutant(
+        "DynamoDB trusts all clocks",
+        DYNAMO_ITEMS,
+        '(margin_ms if state is State.LEASED and item["until"] else 0)',
+        '(margin_ms if state is State.WAITING and item["until"] else 0)',
+        f"{DYNAMO}/test_dynamodb_time.py::test_a_clock_that_is_ahead_by_less_than_the_margin_takes_nothing_over",
+    ),
+    Mutant(
+        "a transaction of DynamoDB is refused by its own lost answer",
+        DYNAMO_TRANSACTION,
+        'any(item.get("nonce") == self._nonce for item in found.values())',
+        'any(item.get("nonce") is self._nonce for item in found.values())',
+        f"{DYNAMO}/test_dynamodb_faults.py::test_a_transaction_finds_itself_by_its_nonce",
+    ),
+    # ------------------------------------------------------------------------------------------------- two stores
+    Mutant(
+        "an event is given up before its letter is kept",
+        LETTERBOX,
+        "        if kept:\n"
+        "            await self.letterbox.keep(kept)\n"
+        "        held = await self._ledger.settle([replace(s, letter=None) for s in settlements])\n",
+        "        held = await self._ledger.settle([replace(s, letter=None) for s in settlements])\n"
+        "        if kept:\n"
+        "            await self.letterbox.keep(kept)\n",
+        f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_letterbox_is_out_of_reach",
+    ),
+    Mutant(
+        "whoever has lost its lease leaves a letter",
+        LETTERBOX,
+        "kept = [s for s, holds in zip(letters, current, strict=True) if holds]",
+        "kept = [s for s, _ in zip(letters, current, strict=True)]",
+        f"{LETTERS_ELSEWHERE}::test_a_stale_owner_keeps_nothing",
+    ),
+    Mutant(
+        "a copy is sent away while the first is in its transaction",
+        ENGINE,
+        'busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]',
+        'busy = [act for act in acts if act.handler.effect == "transaction" and act.answer is None]',
+        f"{POSTGRES}/test_postgres_engine.py::test_a_copy_waits_for_the_commit_and_is_a_duplicate",
+    ),
+]
