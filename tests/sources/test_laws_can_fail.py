@@ -19,7 +19,7 @@ from semel.testing.laws import sources_harness
 from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
 
 LAWS, ORDER = SourceLaws(), OrderedSourceLaws()
-SOON_S = 3.0
+SOON_S = 1.5
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ class Dice:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_no_mixture_of_failures_loses_or_doubles_anything_or_breaks_the_order(
     new_queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fifo: bool, seed: int
 ) -> None:

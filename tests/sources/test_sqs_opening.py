@@ -160,8 +160,9 @@ def test_a_source_can_be_closed_before_it_was_opened_while_it_opens_and_twice(qu
             opening = queue.source(endpoint=proxy.url(queue.server.endpoint))
             receiving = asyncio.ensure_future(opening.receive(1))
             await until(lambda: proxy.seen.resets >= 1)
-            await opening.close()
+            opening.stop()
             assert await receiving == []
+            await opening.close()
         used = queue.source()
         queue.send(bodies(1))
         await used.receive(1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 
 from semel.app import Semel
 from semel.core.letterbox import inbox_of
 from semel.core.pump import Pump
 from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import LedgerUnavailable, SemelError
 
 log = logging.getLogger("semel")
 
@@ -65,11 +65,16 @@ class Background:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = PURGE_EVERY_S
-            with suppress(LedgerUnavailable):  # next time, then
+            try:
                 if await self._app.ledger.purge(PURGE_MAX) == PURGE_MAX:
                     pause_s = MORE_S
                 else:
                     await self._say_orphans()
+            except LedgerUnavailable:
+                pass  # next time, then
+            except Exception as error:  # whatever it is: a store that forgets nothing any more fills up
+                said = str(error) if isinstance(error, SemelError) else type(error).__name__
+                log.error("nothing can be forgotten, trying again in %g s: %s", PURGE_EVERY_S, said)
 
     async def _say_orphans(self) -> None:
         inbox = inbox_of(self._app.ledger)

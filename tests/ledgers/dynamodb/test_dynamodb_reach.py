@@ -11,13 +11,18 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from semel import Semel
 from semel.adapters.ledgers.dynamodb import DynamoLedger, client
+from semel.adapters.ledgers.dynamodb.items import FREE
 from semel.adapters.ledgers.dynamodb.schema import ATTRIBUTES, KEYS
+from semel.service import background
 from semel.testing.harness import Harness
 from semel.testing.servers.dynamodb import DynamoServer
-from semel.values.claim import Granted
+from semel.values.claim import Granted, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.values.outcome import NOTHING
 
 WITHIN_S = 30.0  # what takes longer waits for everybody's deadline, one after the other
 
@@ -142,6 +147,49 @@ def test_a_table_with_keys_of_another_type_is_no_ledger(server: DynamoServer, aw
                 await ledger.migrate()
         finally:
             await ledger.close()
+
+    try:
+        asyncio.run(whole())
+    finally:
+        aws.delete_table(TableName=table)
+
+
+def test_a_table_that_was_missing_is_tidied_once_it_is_there(
+    harness: Harness,
+    server: DynamoServer,
+    aws: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error that looks final ends one purge, and not all of them."""
+    monkeypatch.setattr(background, "PURGE_EVERY_S", 0.05)
+    table = "late-" + os.urandom(8).hex()
+    app = Semel(server.url(table))
+
+    async def until(holds: Callable[[], bool]) -> None:
+        ends = time.monotonic() + WITHIN_S
+        while not holds() and time.monotonic() < ends:  # noqa: ASYNC110 - a log and a table are looked at
+            await asyncio.sleep(0.02)
+        assert holds()
+
+    def forgotten() -> bool:
+        (item,) = aws.scan(TableName=table)["Items"]
+        return bool(item["state"] == {"N": str(FREE)})
+
+    async def whole() -> None:
+        tidying = background.Background(app)
+        tidying.start()
+        try:
+            await until(lambda: "nothing can be forgotten" in caplog.text and "semel migrate" in caplog.text)
+            assert isinstance(app.ledger, DynamoLedger)
+            await app.ledger.migrate()
+            (verdict,) = await app.ledger.claim([replace(harness.claim("key"), retention_ms=1)])
+            assert isinstance(verdict, Granted)
+            assert await app.ledger.settle([Settlement(verdict.lease, NOTHING)]) == [True]
+            await until(forgotten)
+        finally:
+            await tidying.stop(1)
+            await app.close()
 
     try:
         asyncio.run(whole())

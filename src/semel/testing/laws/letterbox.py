@@ -50,8 +50,22 @@ class LetterboxLaws(InboxBinding):
         settlement = _settlement(claim, 7)
         _keep_all(ledger, [settlement, settlement])
         _keep_all(other, [settlement])
-        _keep(other, claim, 7, event=b"[]")
         assert [entry.event for entry in ledger.entries(claim)] == [b"{}"]
+
+    @pytest.mark.parametrize("decided", [False, True])
+    def test_another_event_under_a_token_that_was_given_before_is_another_letter(
+        self, harness: Harness, ledger: Clerk, other: Clerk, decided: bool
+    ) -> None:
+        """A ledger that lost its data may have begun to count anew: its first token is the first one again."""
+        claim = harness.claim("a")
+        _keep(ledger, claim, 1, event=b"1")
+        if decided:
+            assert ledger.discard(claim)
+        _keep_all(other, [_settlement(claim, 1, event=b"2"), _settlement(claim, 1, event=b"2")])
+        waiting = [b"2"] if decided else [b"1", b"2"]
+        assert sorted(entry.event or b"" for entry in ledger.entries(claim, "dead")) == waiting
+        _withdraw(ledger, claim, 1)
+        assert [entry.event for entry in ledger.entries(claim, "dead")] == waiting[:-1]
 
     @pytest.mark.parametrize("decision", ["replayed", "discarded"])
     def test_the_same_token_is_not_kept_again_after_a_decision(

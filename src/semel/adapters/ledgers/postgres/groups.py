@@ -5,10 +5,16 @@ of its own, and commits once for all of them: as many as wait, within bounds of 
 undone alone. A commit that fails fails its whole group; when its answer is lost, each session looks whether its own
 settlement stands.
 
-A session's settle locks the rows of its lease: from then on nobody else can take it. They are written just before the
-commit, all at once, because whoever claims a key waits for a row that is being updated, and not for one that is locked.
+A session's settle looks first whether what the handler wrote could be committed (deferred constraints), so that it
+fails alone and not with its group. Then it locks the rows of its lease: from then on nobody else can take it. They are
+written just before the commit, all at once, because whoever claims a key waits for a row that is being updated, and not
+for one that is locked.
 
-Between two sessions the connection's settings are set back, so that one handler's are not another's.
+Between two sessions the connection's settings are set back, so that one handler's are not another's. What outlives a
+transaction (advisory locks of the session, cursors, temporary tables) ends after the commit.
+
+Handlers that never wait for each other alone may do so in groups, where one holds its rows until the last has ended: a
+deadlock is nobody's failure, and for a while after it handlers commit one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from semel.adapters.ledgers.postgres import settling
 from semel.adapters.ledgers.postgres.handle import FAILED, Handle
 from semel.adapters.ledgers.postgres.options import Options
-from semel.adapters.ledgers.postgres.pool import LOOKS_UP, Pool, driver, faults, is_said_by_server, unavailable
+from semel.adapters.ledgers.postgres.pool import LOOKS_UP, Pool, driver, faults, is_said_by_server, sentence, unavailable
 from semel.adapters.ledgers.postgres.waiting import lock_of
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import LedgerUnavailable, SemelError, TransactionOver
@@ -33,7 +39,13 @@ if TYPE_CHECKING:
 GROUP_S = 0.05  # how long a transaction goes on taking sessions in: what it has locked, others wait for
 SAVEPOINT = "semel_session"
 RESET = "reset session authorization; reset all"
+CLEAN = "select pg_advisory_unlock_all(); close all; unlisten *; discard temp"
+CHECK = "savepoint semel_check; set constraints all immediate; rollback to semel_check; release semel_check"
+ALONE_S = 30.0  # how long handlers do not share commits after two of them stood in each other's way
+STORES_OWN = ("08", "40", "53", "55", "57", "58", "XX")  # classes of SQLSTATE that say nothing about the handler
 LOOKING_UP = "; ".join(f"set local {name} = {value}" for name, value in LOOKS_UP.items())
+IN_THE_WAY = "the handler and another transaction waited for each other; it was undone, and may run again"
+NOT_TO_KEEP = "what the handler wrote cannot be committed"
 ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
 
 
@@ -62,11 +74,19 @@ class PostgresTransaction:
         asyncpg = driver()
         try:
             async with asyncio.timeout(self._options.timeout):
-                return await settling.hold(self._connection, self._lease, self._options.schema)
+                # Settings of the handler's own, a role say, are not those that the ledger needs.
+                return await settling.hold_after(f"{CHECK}; {RESET}", self._connection, self._lease, self._options.schema)
         except asyncpg.InFailedSQLTransactionError:
             raise TransactionOver(FAILED) from None
         except faults() as error:
+            if isinstance(error, asyncpg.PostgresError) and error.sqlstate[:2] not in STORES_OWN:
+                raise TransactionOver(f"{NOT_TO_KEEP}: {sentence(error)}") from None
             raise unavailable(self._options, error) from error
+
+    def check_way(self) -> None:
+        """Raises when the handler failed through nobody's fault: as if it had not been tried."""
+        if self.handle.was_in_the_way:
+            raise LedgerUnavailable(f"{self._options.where}: {IN_THE_WAY}")
 
 
 class Session:
@@ -111,6 +131,7 @@ class Groups:
         self._observe = observe
         self._waiting: deque[Session] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._alone_until = 0.0
 
     def join(self, session: Session) -> None:
         """It is opened when its turn comes."""
@@ -118,7 +139,7 @@ class Groups:
         if len(self._lanes) < self._pool.size:
             lane = asyncio.create_task(self._lane())
             self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
+            lane.add_done_callback(self._lanes.discard)  # of one that was cancelled before it began
 
     async def close(self) -> None:
         while self._lanes:
@@ -129,22 +150,33 @@ class Groups:
             session.fail(LedgerUnavailable(f"{self._pool.options.where}: the ledger was closed"))
 
     async def _lane(self) -> None:
-        while (session := self._next()) is not None:
-            try:
-                connection = await self._pool.take()
-            except BaseException as error:
-                session.fail(error if isinstance(error, SemelError) else LedgerUnavailable("the ledger was closed"))
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                continue
-            generation, broken = self._pool.generation, True
-            try:
-                await self._group(connection, session)
-                broken = False
-            except Exception:
-                continue  # all its sessions have been told
-            finally:
-                self._pool.give_back(connection, broken=broken, generation=generation)
+        try:
+            while (session := self._next()) is not None:
+                await self._serve(session)
+        finally:  # at once: whoever joins in this very moment must not take it for one that goes on
+            lane = asyncio.current_task()
+            assert lane is not None
+            self._lanes.discard(lane)
+
+    async def _serve(self, session: Session) -> None:
+        """One group. Only a cancelled lane raises."""
+        try:
+            connection = await self._pool.take()
+        except BaseException as error:
+            session.fail(error if isinstance(error, SemelError) else LedgerUnavailable("the ledger was closed"))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return
+        generation, broken = self._pool.generation, True
+        try:
+            await self._group(connection, session)
+            if not self._waiting:  # else it is said with the next group's beginning
+                await self._say(connection, CLEAN)
+            broken = False
+        except Exception:
+            return  # all its sessions have been told
+        finally:
+            self._pool.give_back(connection, broken=broken, generation=generation)
 
     def _next(self) -> Session | None:
         while self._waiting:
@@ -161,7 +193,7 @@ class Groups:
         session: Session | None = first
         begun = time.monotonic()
         taken = 0
-        before = f"{RESET}; begin isolation level read committed"
+        before = f"{CLEAN}; {RESET}; begin isolation level read committed"
         try:
             while session is not None:
                 taken += 1
@@ -169,8 +201,7 @@ class Groups:
                 before = f"release savepoint {SAVEPOINT}; {RESET}"
                 if settlement is not None:
                     kept.append((session, settlement))
-                more = taken < self._pool.options.group and time.monotonic() - begun < GROUP_S
-                session = self._next() if more else None
+                session = self._next() if self._takes_more(taken, begun) else None
             await self._commit(connection, kept, before)
         except BaseException as error:
             if session is not None:
@@ -178,6 +209,10 @@ class Groups:
             for one, _ in kept:
                 one.fail(self._told(error, beside=session is not None))
             raise
+
+    def _takes_more(self, taken: int, begun: float) -> bool:
+        now = time.monotonic()
+        return taken < self._pool.options.group and now - begun < GROUP_S and now >= self._alone_until
 
     async def _session(self, connection: Connection, session: Session, before: str) -> Settlement | None:
         """One handler, after what has to be said before. What it returns is in the transaction; None: nothing of it
@@ -190,6 +225,8 @@ class Groups:
         session.opened.set_result(transaction)
         keep = await session.ended
         await transaction.handle.close()
+        if transaction.handle.was_in_the_way:
+            self._alone_until = time.monotonic() + ALONE_S
         if not connection.is_in_transaction():
             raise TransactionOver(ENDED_ITSELF)
         if keep and transaction.settled is not None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from semel.adapters.ledgers.postgres.pool import driver
 from semel.values.errors import TransactionOver
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Handle:
     `transaction()` is a savepoint: what fails inside it does not spoil the rest. When the handler's time is over the
     handle refuses, so that a handler that goes on cannot write into a transaction that is no longer its own.
     """
+
+    was_in_the_way = False
+    """A statement was refused because two transactions waited for each other, and nothing has made up for it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -70,6 +74,7 @@ class Handle:
         except BaseException:
             if self._open:
                 await self._run("", self._connection.execute(f"rollback to {name}; release {name}"))
+                self.was_in_the_way = False
             raise
         await self._run("", self._connection.execute(f"release {name}"))
 
@@ -99,10 +104,14 @@ class Handle:
         except BaseException:
             work.close()
             raise
+        asyncpg = driver()
         running: asyncio.Task[T] = asyncio.create_task(work)
         self._running = running
         try:
             return await running
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+            self.was_in_the_way = True
+            raise
         except asyncio.CancelledError:
             if not self._open and running.cancelled():
                 raise TransactionOver(OVER) from None

@@ -142,7 +142,12 @@ class PostgresLedger:
             session.end(keep=False)
             await _heard(session)  # whoever asks next finds the lease as it was
             raise
-        session.end(keep=transaction.settled is not None)
+        if transaction.settled is None:
+            session.end(keep=False)
+            await _heard(session)  # nothing was to be kept: a connection that died over it changes nothing
+            transaction.check_way()
+            return
+        session.end(keep=True)
         # Once the end is said, the commit is on its way: its answer is awaited whatever happens to the caller.
         await asyncio.shield(session.answer)
 

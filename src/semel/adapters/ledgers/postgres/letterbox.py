@@ -57,21 +57,22 @@ async def _keep(connection: Connection, settlements: Sequence[Settlement], now: 
 
 def _chosen(settlements: Sequence[Settlement], kept: dict[bytes, list[_Kept]]) -> tuple[list[Settlement], list[int]]:
     """What is written and what makes room for it, as if they had come one after the other."""
-    added: dict[tuple[bytes, int], Settlement] = {}
+    added: dict[tuple[bytes, int, bytes | None], Settlement] = {}
     gone: list[int] = []
     for settlement in settlements:
         k, token = settlement.lease.claim.digest, settlement.lease.token
         event = settlement.letter.event if settlement.letter is not None else None
         mine = kept.setdefault(k, [])
         same = [one for one in mine if not one.decided and one.event == event]
-        if any(one.source == token for one in mine) or any(one.source > token for one in same):
+        here = any(one.source == token and one.event == event for one in mine)  # also where it is decided
+        if here or any(one.source > token for one in same):
             continue  # it is here already, or a later holder's is
         for one in same:
             mine.remove(one)
-            added.pop((k, one.source), None)
+            added.pop((k, one.source, event), None)
             gone += [] if one.id is None else [one.id]
         mine.append(_Kept(None, token, False, event))
-        added[k, token] = settlement
+        added[k, token, event] = settlement
     return list(added.values()), gone
 
 

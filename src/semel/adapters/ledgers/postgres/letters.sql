@@ -58,5 +58,9 @@ from unnest($2::bytea[], $3::bytea[], $4::smallint[], $5::text[], $6::bytea[], $
      as a (k, aliases, outcome, reason, fp, attempts, keep, tenant, handler, text, event, reading, source)
 
 -- name: withdraw
-delete from semel.letter l using unnest($1::bytea[], $2::bigint[]) as a (k, source)
-where l.k = a.k and l.source = a.source and l.decided is null
+-- The newest: a ledger that lost its data may give a token twice, and an older letter is of a life before.
+delete from semel.letter where id in (
+    select max(l.id) from semel.letter l, unnest($1::bytea[], $2::bigint[]) as a (k, source)
+    where l.k = a.k and l.source = a.source and l.decided is null
+    group by l.k, l.source
+)

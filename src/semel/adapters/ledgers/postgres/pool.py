@@ -282,15 +282,16 @@ def unavailable(options: Options, error: BaseException) -> LedgerUnavailable:
         case asyncpg.PostgresConnectionError() | asyncpg.InternalClientError():
             told = "the connection was lost"  # the driver's own words are for its authors
         case asyncpg.PostgresError():
-            told = f"{_sentence(error)} (SQLSTATE {error.sqlstate})"
+            told = f"{sentence(error)} (SQLSTATE {error.sqlstate})"
         case TimeoutError():
             told = f"no answer within {options.timeout:g} s"
         case OSError():
-            told = f"cannot be reached: {error.strerror or _sentence(error)}"
+            told = f"cannot be reached: {error.strerror or sentence(error)}"
         case _:
-            told = _sentence(error)
+            told = sentence(error)
     return LedgerUnavailable(f"{options.where}: {told}")
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
+    """Its first line."""
     return str(error).partition("\n")[0] or type(error).__name__

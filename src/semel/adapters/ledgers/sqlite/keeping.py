@@ -23,7 +23,8 @@ def keep(connection: apsw.Connection, settlements: Sequence[Settlement], now: in
         token, event = settlement.lease.token, settlement.letter.event if settlement.letter is not None else None
         kept = rows(connection, SQL["kept"], settlement.lease.claim.digest)
         same = [(record, source) for record, source, decided, held in kept if decided is None and held == event]
-        if any(source == token for _, source, *_ in kept) or any(source > token for _, source in same):
+        here = any(source == token and held == event for _, source, _, held in kept)  # also where it is decided
+        if here or any(source > token for _, source in same):
             continue  # it is here already, or a later holder's is
         for record, _ in same:
             _forget(connection, record)
@@ -31,10 +32,12 @@ def keep(connection: apsw.Connection, settlements: Sequence[Settlement], now: in
 
 
 def withdraw(connection: apsw.Connection, leases: Sequence[Lease]) -> None:
+    """The newest: a ledger that lost its data may give a token twice, and an older letter is of a life before."""
     for lease in leases:
-        for record, source, decided, _ in rows(connection, SQL["kept"], lease.claim.digest):
-            if source == lease.token and decided is None:
-                _forget(connection, record)
+        kept = rows(connection, SQL["kept"], lease.claim.digest)
+        mine = [record for record, source, decided, _ in kept if source == lease.token and decided is None]
+        if mine:
+            _forget(connection, max(mine))
 
 
 def _add(connection: apsw.Connection, settlement: Settlement, now: int) -> None:

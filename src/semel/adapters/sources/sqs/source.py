@@ -14,7 +14,6 @@ import logging
 import random as _random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -270,14 +269,14 @@ class SqsSource:
         if self._opened:
             self._answers.give_all_back(self._hand.waiting())
             self._hand.wake()
+        elif self._opening is not None:
+            self._opening.cancel()
 
     async def close(self) -> None:
         """Stop; give back what was handed out and not answered; tell the queue all answers; let go of it."""
         self.stop()
-        if self._opening is not None and not self._opened:
-            self._opening.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._opening
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
         if not self._opened:
             return
         if self._polls:

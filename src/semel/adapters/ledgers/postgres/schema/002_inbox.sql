@@ -296,6 +296,6 @@ end $$;
 
 -- The letterbox of a ledger elsewhere: its letters wait for a person here, and answer no claim.
 alter table semel.letter add column source bigint;
-create unique index letter_source on semel.letter (k, source) where source is not null;
+create index letter_source on semel.letter (k, source) where source is not null;
 insert into semel.meta (name, value) values ('letterbox', 0);   -- is locked by whoever keeps one
 comment on column semel.letter.source is 'the token of its lease in a ledger elsewhere; null: it is of this one';
