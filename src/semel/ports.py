@@ -133,6 +133,17 @@ class Source(Protocol):
         """At most `limit` deliveries; waits for one if there is none; empty when the source has ended."""
 
 
+@runtime_checkable
+class Stoppable(Protocol):
+    """A source that waits for deliveries, and holds some of them."""
+
+    def stop(self) -> None:
+        """Hand over nothing more: whoever waits for a delivery comes back empty. What was handed over may be answered."""
+
+    async def close(self) -> None:
+        """Stop; give back what was not answered; return when the source has been told every answer."""
+
+
 STATES = ("accepted", "leased", "waiting", "done", "dead", "uncertain")
 DECIDED = ("replayed", "discarded")  # how a dead or uncertain entry ends; only `history` tells
 

@@ -135,6 +135,61 @@ def test_a_stopped_worker_answers_what_it_has_received(ledger: str, tmp_path: Pa
 
 
 @both_ledgers
+def test_a_stopped_worker_does_not_wait_for_a_source_that_waits(ledger: str, tmp_path: Path) -> None:
+    class Quiet(Parcels):
+        """Nothing comes; who waits for something waits until it is told to stop."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting, self.stopped = asyncio.Event(), asyncio.Event()
+
+        async def receive(self, limit: int) -> Sequence[Delivery]:
+            self.waiting.set()
+            await self.stopped.wait()
+            return []
+
+        def stop(self) -> None:
+            self.stopped.set()
+
+        async def close(self) -> None:
+            self.stop()
+
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+            source = Quiet()
+            worker = app.worker(source)
+            running = asyncio.create_task(worker.run())
+            await source.waiting.wait()
+            worker.stop()
+            async with asyncio.timeout(30):
+                assert await running == 0
+
+    run(story())
+
+
+@both_ledgers
+def test_a_cancelled_worker_gives_back_what_it_holds(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+            begun = asyncio.Event()
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None:
+                begun.set()
+                await asyncio.sleep(3600)
+
+            source = Parcels(message(), message())
+            running = asyncio.create_task(app.worker(source).run())
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert source.told == [("retry", 0.0)] * 2
+
+    run(story())
+
+
+@both_ledgers
 def test_a_delivery_that_cannot_be_answered_keeps_no_other_waiting(ledger: str, tmp_path: Path) -> None:
     class Torn(Parcel):
         async def ack(self) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
 from semel.core.saying import say
-from semel.ports import Delivery, Ledger, Source
+from semel.ports import Delivery, Ledger, Source, Stoppable
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Outcome
 
@@ -45,8 +45,10 @@ class Worker:
         return total
 
     def stop(self) -> None:
-        """Finish the batch at hand, then end."""
+        """Finish the batch at hand, then end. A source that waits for deliveries is told to stop waiting."""
         self._stopping = True
+        if isinstance(self._source, Stoppable):
+            self._source.stop()
 
     async def run_once(self) -> int:
         """One batch: receive, process, answer. The answer to the source is always the last line."""
@@ -58,6 +60,11 @@ class Worker:
         except LedgerUnavailable as error:
             log.error("nothing can be decided, all goes back to its source: %s", error)
             outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
+        except BaseException:  # cancelled, or a bug: nobody else will answer what a source holds for us
+            for delivery in deliveries:
+                with suppress(Exception):
+                    await delivery.retry(0.0)
+            raise
         await self._answer(deliveries, outcomes)
         return len(deliveries)
 

@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, Any
 from semel.adapters.ledgers.postgres import settling
 from semel.adapters.ledgers.postgres.handle import FAILED, Handle
 from semel.adapters.ledgers.postgres.options import Options
-from semel.adapters.ledgers.postgres.pool import LOOKS_UP, Pool, driver, faults, is_said_by_server, sentence, unavailable
+from semel.adapters.ledgers.postgres.pool import (
+    LOOKS_UP,
+    Pool,
+    driver,
+    faults,
+    is_said_by_server,
+    sentence,
+    unavailable,
+)
 from semel.adapters.ledgers.postgres.waiting import lock_of
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import LedgerUnavailable, SemelError, TransactionOver
@@ -41,6 +49,7 @@ SAVEPOINT = "semel_session"
 RESET = "reset session authorization; reset all"
 CLEAN = "select pg_advisory_unlock_all(); close all; unlisten *; discard temp"
 CHECK = "savepoint semel_check; set constraints all immediate; rollback to semel_check; release semel_check"
+READY = f"{CHECK}; {RESET}"  # a handler's own settings, a role say, are not those that the ledger needs
 ALONE_S = 30.0  # how long handlers do not share commits after two of them stood in each other's way
 STORES_OWN = ("08", "40", "53", "55", "57", "58", "XX")  # classes of SQLSTATE that say nothing about the handler
 LOOKING_UP = "; ".join(f"set local {name} = {value}" for name, value in LOOKS_UP.items())
@@ -74,9 +83,9 @@ class PostgresTransaction:
         asyncpg = driver()
         try:
             async with asyncio.timeout(self._options.timeout):
-                # Settings of the handler's own, a role say, are not those that the ledger needs.
-                return await settling.hold_after(f"{CHECK}; {RESET}", self._connection, self._lease, self._options.schema)
+                return await settling.hold_after(READY, self._connection, self._lease, self._options.schema)
         except asyncpg.InFailedSQLTransactionError:
+            self.check_way()
             raise TransactionOver(FAILED) from None
         except faults() as error:
             if isinstance(error, asyncpg.PostgresError) and error.sqlstate[:2] not in STORES_OWN:
@@ -170,7 +179,7 @@ class Groups:
         generation, broken = self._pool.generation, True
         try:
             await self._group(connection, session)
-            if not self._waiting:  # else it is said with the next group's beginning
+            if all(one.given_up for one in self._waiting):  # else it is said when the next group begins
                 await self._say(connection, CLEAN)
             broken = False
         except Exception:
@@ -193,7 +202,7 @@ class Groups:
         session: Session | None = first
         begun = time.monotonic()
         taken = 0
-        before = f"{CLEAN}; {RESET}; begin isolation level read committed"
+        before = f"{RESET}; begin isolation level read committed; {CLEAN}"
         try:
             while session is not None:
                 taken += 1
