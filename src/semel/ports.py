@@ -138,7 +138,7 @@ class Stoppable(Protocol):
     """A source that waits for deliveries, and holds some of them."""
 
     def stop(self) -> None:
-        """Hand over nothing more: whoever waits for a delivery comes back empty. What was handed over may be answered."""
+        """Hand over nothing more: who waits for a delivery comes back empty. What was handed over may be answered."""
 
     async def close(self) -> None:
         """Stop; give back what was not answered; return when the source has been told every answer."""
