@@ -48,7 +48,8 @@ class Act:
 
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "reading"),
-        *("cancels", "lost", "renew_at", "renewing", "result", "settling", "started", "stopped", "task", "times_out"),
+        *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
+        *("task", "times_out"),
     )
 
     def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim, reading: Reading = PLAIN) -> None:
@@ -61,6 +62,7 @@ class Act:
         self.result: Any = None  # what the handler returned
         self.answer: Outcome | None = None
         self.settling = False  # its ending is on the way to the ledger
+        self.settles_until = 0.0  # monotonic seconds; set when that has failed once
         self.task: asyncio.Task[Any] | None = None  # set while the handler runs
         self.cancels = 0  # how often we cancelled that task
         self.started = False

@@ -85,8 +85,10 @@ async def _one_step(connection: Connection, schema: str, where: str) -> str | No
         await connection.execute(f"set local lock_timeout = {LOCK_MS}; set local statement_timeout = 0")
         await connection.execute(f"select pg_advisory_xact_lock({MIGRATORS})")
         if not await connection.fetchval("select to_regclass($1) is not null", f'"{schema}".migration'):
+            if not await connection.fetchval("select to_regnamespace($1) is not null", f'"{schema}"'):
+                await connection.execute(f'create schema "{schema}"')  # whoever made it for us need not allow this
             await connection.execute(
-                f'create schema if not exists "{schema}"; create table "{schema}".migration ('
+                f'create table "{schema}".migration ('
                 "version integer primary key, name text not null, at timestamptz not null default now())"
             )
         found = await version(connection, schema)  # once the lock is ours: another migrator may have been faster
