@@ -47,7 +47,8 @@ class Ledger(Protocol):
         as an attempt. A key that waits for its retry is Busy until it is due. A key known under an alias is a
         duplicate. An event older than the newest applied one of its subject is Stale, an equal one is not, and two
         events of one subject are not granted at the same time. A claim with `doubt_first` whose lease lapsed is granted
-        whatever its subject says, so that its holder can tell the doubt.
+        whatever its subject says, so that its holder can tell the doubt. No claims at all ask whether the store can be
+        written now.
         """
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:

@@ -45,13 +45,6 @@ STORE_MUTANTS = [
         f"{POSTGRES_LAWS}::test_whoever_lost_an_alias_can_change_nothing",
     ),
     Mutant(
-        "PostgreSQL frees a subject for whoever had it once",
-        SETTLE_SQL,
-        "holder = case when t.token = excluded.token then null else t.holder end",
-        "holder = null",
-        f"{POSTGRES_LAWS}::test_whoever_lost_the_subject_cannot_renew",
-    ),
-    Mutant(
         "PostgreSQL grants all copies in one batch",
         PG_CLAIMING,
         "if token is not None and first[one.digest] == at:",
@@ -68,8 +61,8 @@ STORE_MUTANTS = [
     Mutant(
         "a transaction inherits the settings of the one before",
         GROUPS,
-        'before = f"release savepoint {SAVEPOINT}; {RESET}"',
-        'before = f"release savepoint {SAVEPOINT}"',
+        'RESET = "reset session authorization; reset all"',
+        'RESET = "reset session authorization"',
         f"{POSTGRES}/test_postgres_transactions.py::test_settings_of_one_handler_are_not_anothers",
     ),
     Mutant(
@@ -102,13 +95,6 @@ STORE_MUTANTS = [
         f"{REDIS_LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
-        "Redis forgets letters that wait for a person",
-        SETTLE_LUA,
-        "  call('PERSIST', key)\n",
-        "",
-        f"{REDIS}/test_redis_store.py::test_every_record_ends_by_itself_and_letters_do_not",
-    ),
-    Mutant(
         "Redis renews what has ended",
         RENEW_LUA,
         "held = held and byte(records[from]) % 8 == LEASED",
@@ -123,11 +109,11 @@ STORE_MUTANTS = [
         f"{REDIS}/test_redis_faults.py::test_strict_without_replicas_refuses_and_gives_back",
     ),
     Mutant(
-        "a connection with half an answer on it is used again",
+        "two exchanges share a connection",
         NODE,
-        "                if clean:\n",
-        "                if connection.is_connected:\n",
-        f"{REDIS}/test_redis_faults.py::test_a_server_that_does_not_answer_is_told_and_nothing_hangs",
+        "connection = self._idle.pop() if self._idle else await self._connect()",
+        "connection = self._idle[-1] if self._idle else await self._connect()",
+        f"{REDIS}/test_redis_node.py::test_who_asks_beside_another_waits_for_none_of_its_answers",
     ),
     # --------------------------------------------------------------------------------------------------- DynamoDB
     Mutant(
@@ -185,11 +171,11 @@ STORE_MUTANTS = [
         f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_letterbox_is_out_of_reach",
     ),
     Mutant(
-        "whoever has lost its lease leaves a letter",
+        "a letter stays though the ledger refused its settle",
         LETTERBOX,
-        "kept = [s for s, holds in zip(letters, current, strict=True) if holds]",
-        "kept = [s for s, _ in zip(letters, current, strict=True)]",
-        f"{LETTERS_ELSEWHERE}::test_a_stale_owner_keeps_nothing",
+        "if refused := [s.lease for s in kept if _identity(s) not in stand]:",
+        "if refused := [s.lease for s in kept if _identity(s) not in stand and s not in settlements]:",
+        f"{LETTERS_ELSEWHERE}::test_of_two_ends_of_one_lease_in_a_batch_the_first_counts",
     ),
     Mutant(
         "a copy is sent away while the first is in its transaction",

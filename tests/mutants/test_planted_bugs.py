@@ -12,9 +12,11 @@ import pytest
 from tests.mutants.catalogue import MUTANTS as CORE_MUTANTS
 from tests.mutants.catalogue import Mutant
 from tests.mutants.service_catalogue import SERVICE_MUTANTS
+from tests.mutants.store_catalogue import STORE_MUTANTS
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = [*CORE_MUTANTS, *SERVICE_MUTANTS]
+MUTANTS = [*CORE_MUTANTS, *SERVICE_MUTANTS, *STORE_MUTANTS]
+ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they need 1.5 s to be imported
 TESTS_FAILED = 1  # pytest's exit code; 2 to 5 mean that it did not get to test anything
 
 
@@ -22,9 +24,9 @@ TESTS_FAILED = 1  # pytest's exit code; 2 to 5 mean that it did not get to test 
 def test_a_planted_bug_is_noticed(mutant: Mutant, tmp_path: Path) -> None:
     plant(mutant, tmp_path / "semel")
     killer = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.killer],
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", mutant.killer],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=100,

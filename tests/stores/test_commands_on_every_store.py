@@ -139,6 +139,26 @@ def test_a_replay_is_granted_to_whoever_brings_the_event_again(store: str) -> No
     assert ("dead", 2) in [(entry["state"], entry["generation"]) for entry in history]
 
 
+def test_whoever_looks_for_letters_in_the_wrong_folder_is_told_so(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's path is relative: elsewhere there is none, and "all is well" would be wrong."""
+    path = str(settings(tmp_path, redis_url, 'dead_letters = "sqlite:///letters.db"\n' + ROUTE))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert "All is well" in semel("dead", "list", "-c", path).out, "nothing was given up on yet"
+    monkeypatch.chdir(tmp_path)
+    fill(redis_url, "sqlite:///letters.db")
+    assert len(keys("dead", "-c", path)) == 2
+    monkeypatch.chdir(elsewhere)
+    for command in (("dead", "list"), ("status",), ("dead", "replay", "--all", *REASON)):
+        ended = semel(*command, "-c", path)
+        assert ended.code == 2
+        assert f"there is no file {elsewhere / 'letters.db'}" in ended.err
+    assert not list(elsewhere.iterdir()), "looking makes nothing"
+
+
 def test_doctor_tells_what_every_store_says_of_itself(store: str, tmp_path: Path) -> None:
     path = settings(tmp_path, migrated(store), ROUTE)
     report = semel("doctor", "-c", str(path), "--json")
@@ -185,6 +205,7 @@ def test_a_store_out_of_reach_is_named_and_its_password_is_not(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
+    monkeypatch.setattr("semel.adapters.ledgers.dynamodb.client.DEADLINE_S", 1.0)  # its URL has no timeout
     port = free_port()
     url = url.format(port=port)
     for command in (("status",), ("migrate",), ("dead", "replay", "--all", *REASON)):

@@ -116,7 +116,7 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 def refuse(findings: Iterable[Finding]) -> None:
     """Raise ConfigError when there is an error among the findings: `semel run` calls this before it starts."""
     if wrong := errors(findings):
-        lines = [f"{finding.what}: {finding.change}" for finding in wrong]
+        lines = [f"{finding.what}: {finding.change}".removesuffix(": ") for finding in wrong]
         raise ConfigError("it does not start like this (`semel doctor` shows all):\n" + "\n".join(lines))
 
 

@@ -48,6 +48,12 @@ class Harness:
     unit_ms: int = 1000
     """The laws' times are multiples of this, and at least 10. With a clock that cannot be moved take about 50."""
 
+    batches: Sequence[int] = (1, 7, 100, 501, 1203)
+    """Sizes of batches: around and beyond what the store takes in one statement, up to what its slowness allows."""
+
+    rounds: int = 12
+    """How often racers meet. A store that needs many milliseconds for a claim shows a mistake in fewer."""
+
     dispose: Callable[[], None] = lambda: None
     """Called when the store is needed no more."""
 

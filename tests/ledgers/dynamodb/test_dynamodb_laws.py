@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import count
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from tests.ledgers.dynamodb.tables import clock_ahead
 
 from semel.adapters.ledgers.dynamodb import DynamoLedger
-from semel.testing.harness import TransactionHarness
+from semel.testing.harness import Harness, TransactionHarness
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
@@ -68,6 +68,14 @@ class Effects:
 
 
 class TestDynamo(LedgerLaws, TransactionLaws):
+    batches: Sequence[int] = (1, 7, 30, 101)  # every key is a request of its own, and the emulator needs 2 ms for each
+    rounds = 4
+
+    @pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.long)])
+    def how(self, request: pytest.FixtureRequest) -> str:
+        """Each thread has a client of its own; processes race under faults, too (tests/faults)."""
+        return str(request.param)
+
     @pytest.fixture
     def harness(self, aws: Any, plain_table: Callable[[], str], ledger_url: Callable[..., str]) -> TransactionHarness:
         clock, url = clock_ahead(), ledger_url(margin_ms="0")
@@ -76,7 +84,17 @@ class TestDynamo(LedgerLaws, TransactionLaws):
             open=lambda: DynamoLedger.from_url(url, clock=clock),
             clock=clock,
             remote=partial(DynamoLedger.from_url, url),
+            batches=self.batches,
+            rounds=self.rounds,
             write=effects.write,
             written=effects.written,
             meddle=effects.meddle,
         )
+
+
+@pytest.mark.long
+class TestDynamoAtLength(TestDynamo):
+    """With batches and races as large as those of the other stores."""
+
+    batches = Harness.batches
+    rounds = Harness.rounds

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 THREADS = 8
-KEYS = 200
+KEYS = 60
 STEPS = 60
 
 

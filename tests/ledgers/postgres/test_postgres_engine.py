@@ -117,3 +117,24 @@ def test_of_a_batch_of_transactions_only_the_failing_one_is_undone(url: str) -> 
             await app.close()
 
     asyncio.run(run())
+
+
+def test_a_statement_that_was_not_awaited_is_no_effect(url: str) -> None:
+    """A handler written for SQLite forgets the word: what it did not write must not be recorded as done."""
+
+    async def run() -> None:
+        async with with_effects(url) as connection:
+            app = Semel(url)
+
+            @app.on("interaction.created", effect="transaction", max_attempts=1)
+            async def write(event: Event, ctx: Context) -> None:
+                await ctx.tx.execute("insert into effect values ('awaited')")
+                ctx.tx.execute("insert into effect values ($1)", event.id)
+
+            outcome = await app.process(body(30))
+            assert outcome.status == "dead"
+            assert "not awaited" in outcome.reason
+            assert await effects(connection) == []
+            await app.close()
+
+    asyncio.run(run())

@@ -14,6 +14,9 @@ import pytest
 from tests.ledgers.redis.stores import with_options
 
 from semel.adapters.ledgers.redis import RedisLedger
+from semel.adapters.ledgers.redis import ledger as face
+from semel.adapters.ledgers.redis.ledger import KEYS_MAX
+from semel.adapters.ledgers.redis.node import facts_of
 from semel.testing.harness import Caller, Harness
 from semel.testing.servers.process import NoServer, not_here
 from semel.testing.servers.valkey import Valkey
@@ -128,6 +131,22 @@ def test_a_server_that_does_not_answer_is_told_and_nothing_hangs(start: Start, h
         assert not isinstance(ledger.claim(harness.claim("a")), Granted)
 
 
+def test_questions_of_people_and_purges_do_not_hang_either(start: Start) -> None:
+    async def run() -> None:
+        server = start()
+        ledger = RedisLedger.from_url(with_options(server.url, timeout="0.3"))
+        assert (await ledger.purge(1), (await ledger.counts())["done"]) == (0, 0)
+        server.pause()
+        for asked in (ledger.purge(1), ledger.counts(), ledger.entries(), ledger.history("00" * 16)):
+            with pytest.raises(LedgerUnavailable, match=r"no answer within 0\.3 s"):
+                await asyncio.wait_for(asked, 30)
+        server.resume()
+        assert await ledger.purge(1) == 0
+        await ledger.close()
+
+    asyncio.run(run())
+
+
 def test_scripts_that_a_server_has_forgotten_are_brought_again(start: Start, harness: Harness) -> None:
     server = start()
     again: Counter[str] = Counter()
@@ -239,6 +258,40 @@ def test_a_full_server_grants_nothing_and_forgets_nothing(start: Start, harness:
         server.ask("CONFIG", "SET", "maxmemory", "0")
         assert ledger.is_done(harness.claim("a"), b"1")
         ledger.grant(harness.claim("b"))
+
+
+def test_a_server_that_may_evict_since_a_while_is_noticed_and_what_was_done_is_still_settled(
+    start: Start, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(face, "LOOK_S", 0.0)
+    server = start({"maxmemory": "64mb"})
+    with Caller(opened(server)) as ledger:
+        first = ledger.grant(harness.claim("a"))
+        server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        with pytest.raises(ConfigError, match="set maxmemory-policy noeviction"):
+            ledger.claim(harness.claim("b"))
+        assert ledger.settle(first, Done(b"1"))
+        server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        ledger.grant(harness.claim("b"))
+
+
+def test_what_a_full_server_granted_of_a_batch_before_it_was_full_goes_back(start: Start, harness: Harness) -> None:
+    """A batch is several scripts: nobody hears of the first one's grants when the second is refused."""
+    server = start({"maxmemory": "512mb"})
+    with Caller(opened(server)) as ledger:
+        ledger.grant(harness.claim("warm"))
+        claims = [harness.claim(f"{at} " + "x" * 4000) for at in range(8 * KEYS_MAX)]
+        used = facts_of(bytes(server.ask("INFO", "memory")))["used_memory"]  # type: ignore[arg-type]
+        server.ask("CONFIG", "SET", "maxmemory", int(used) + 2_500_000)
+        with pytest.raises(LedgerUnavailable, match="out of memory"):
+            ledger.run(ledger.ledger.claim(claims))
+        told = facts_of(bytes(server.ask("INFO", "commandstats")))["cmdstat_evalsha"]  # type: ignore[arg-type]
+        assert 0 < int(told.rpartition("failed_calls=")[2]) < 8, "inconclusive: not only a part of them was refused"
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+        verdicts = ledger.run(ledger.ledger.claim(claims))
+        assert {(type(one), getattr(one, "attempt", 0), getattr(one, "takeover", 0)) for one in verdicts} == {
+            (Granted, 1, False)
+        }
 
 
 def test_a_read_only_replica_is_told(start: Start, harness: Harness) -> None:

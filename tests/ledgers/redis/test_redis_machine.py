@@ -23,7 +23,7 @@ def run(url: str, examples: int, steps: int = 40, **options: str) -> None:
 
 
 def test_random_histories_on_one_server(redis_url: str) -> None:
-    run(redis_url, 25)
+    run(redis_url, 12)
 
 
 def test_random_histories_on_a_cluster(cluster_url: str) -> None:

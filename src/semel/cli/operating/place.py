@@ -53,6 +53,8 @@ async def opened(where: Place) -> AsyncIterator[StoredLedger]:
     ledger = open_ledger(url, dead_letters=letters)
     try:
         await refuse_unready(ledger)
+        if where.dead_letters is not None and not letters:
+            await _refuse_lost_letters(ledger, where.dead_letters.reveal())
         yield ledger
     finally:
         await ledger.close()
@@ -62,6 +64,18 @@ async def refuse_unready(ledger: object) -> None:
     """A store that has to be made ready first says so, once and in words, instead of failing at every step."""
     if isinstance(ledger, Migrates) and (steps := await ledger.pending()):
         raise ConfigError(f"the store is not ready ({'; '.join(steps)}): run `semel migrate`")
+
+
+async def _refuse_lost_letters(ledger: StoredLedger, url: str) -> None:
+    """The ledger knows of letters, and there is no file that has them: whoever looks in the wrong folder must not hear
+    that all is well, or replay what nobody can bring."""
+    for state in ("dead", "uncertain"):
+        if await ledger.entries(state, 1):
+            raise ConfigError(
+                f"dead_letters {url}: there is no file {_file(url).absolute()}, and the ledger knows of letters. Run "
+                "this in the folder of the service, or write the whole path, sqlite:////…; letters from before "
+                "dead_letters was set are found by --ledger"
+            )
 
 
 def _letters(where: Place) -> str:

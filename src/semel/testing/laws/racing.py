@@ -13,7 +13,6 @@ from semel.testing.race import Race, Ran, Round, race_processes, race_threads
 from semel.values.claim import Busy, Claim, Granted, Lease, Settled, Settlement
 from semel.values.outcome import Done
 
-ROUNDS = 12
 KEYS = 20
 LAPSE_MS = 100  # between processes nobody can move the clock: leases that lapse are short
 
@@ -26,7 +25,7 @@ class RaceLaws(RaceBinding):
         return lambda race: (race_threads if how == "threads" else race_processes)(opener, race)
 
     def test_the_first_claim_wins_and_every_racer_gets_a_verdict(self, harness: Harness, racers: int, run: Run) -> None:
-        rounds = [_long(harness.claims(KEYS, f"round {at}")) for at in range(ROUNDS)]
+        rounds = [_long(harness.claims(KEYS, f"round {at}")) for at in range(harness.rounds)]
         race = [[Round(claims=_rotated(claims, racer)) for claims in rounds] for racer in range(racers)]
         answers = run(race)
         for at, claims in enumerate(rounds):
@@ -35,8 +34,8 @@ class RaceLaws(RaceBinding):
     def test_one_racer_takes_over_an_expired_lease(
         self, harness: Harness, how: str, opener: Callable[[], Ledger], racers: int, run: Run
     ) -> None:
-        leases = _lapsed(harness, how, opener, ROUNDS * KEYS)
-        rounds = [_long([lease.claim for lease in leases[at::ROUNDS]]) for at in range(ROUNDS)]
+        leases = _lapsed(harness, how, opener, harness.rounds * KEYS)
+        rounds = [_long([lease.claim for lease in leases[at :: harness.rounds]]) for at in range(harness.rounds)]
         answers = run([[Round(claims=_rotated(claims, racer)) for claims in rounds] for racer in range(racers)])
         newest = max(lease.token for lease in leases)
         for at, claims in enumerate(rounds):
@@ -47,8 +46,8 @@ class RaceLaws(RaceBinding):
     def test_settling_and_taking_over_at_once_has_one_winner(
         self, harness: Harness, how: str, opener: Callable[[], Ledger], racers: int, run: Run
     ) -> None:
-        leases = _lapsed(harness, how, opener, ROUNDS * KEYS)
-        rounds = [leases[at::ROUNDS] for at in range(ROUNDS)]
+        leases = _lapsed(harness, how, opener, harness.rounds * KEYS)
+        rounds = [leases[at :: harness.rounds] for at in range(harness.rounds)]
         owner = [Round(settlements=[Settlement(lease, Done(b"1")) for lease in turn]) for turn in rounds]
         others = [Round(claims=_long([lease.claim for lease in turn])) for turn in rounds]
         answers = run([owner] + [others] * (racers - 1))
@@ -67,8 +66,8 @@ class RaceLaws(RaceBinding):
             (long,) = _long([harness.claim(f"racer {racer} round {at}", subject=f"round {at}", position=racer)])
             return long
 
-        answers = run([[Round(claims=[claim(racer, at)]) for at in range(ROUNDS)] for racer in range(racers)])
-        for at in range(ROUNDS):
+        answers = run([[Round(claims=[claim(racer, at)]) for at in range(harness.rounds)] for racer in range(racers)])
+        for at in range(harness.rounds):
             kinds = [type(ran[at].verdicts[0]) for ran in answers]
             assert (kinds.count(Granted), kinds.count(Busy)) == (1, racers - 1)
 

@@ -6,7 +6,6 @@ import pytest
 
 from semel.testing.harness import Caller, Harness
 from semel.testing.laws.binding import Binding
-from semel.testing.laws.claiming import BATCHES
 from semel.values.claim import Busy, Granted, Lease, Settled, Settlement
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
 
@@ -135,14 +134,14 @@ class SettleLaws(Binding):
 
     # ---------------------------------------------------------------------------------------------------- batches
 
-    @pytest.mark.parametrize("count", BATCHES)
-    def test_batches_of_every_size_are_settled_in_order(self, harness: Harness, ledger: Caller, count: int) -> None:
-        verdicts = ledger.claim_all(harness.claims(count))
-        granted = [verdict for verdict in verdicts if isinstance(verdict, Granted)]
-        outcomes = [(Done(b"%d" % at), Reject(f"{at}"), Uncertain(f"{at}"))[at % 3] for at in range(count)]
-        pairs = list(zip(granted, outcomes, strict=True))
-        assert ledger.settle_all([Settlement(one.lease, outcome) for one, outcome in pairs]) == [True] * count
-        assert ledger.claim_all(harness.claims(count)) == [Settled(outcome) for outcome in outcomes]
+    def test_batches_of_every_size_are_settled_in_order(self, harness: Harness, ledger: Caller) -> None:
+        for count in harness.batches:
+            claims = harness.claims(count, f"one of {count},")
+            granted = [verdict for verdict in ledger.claim_all(claims) if isinstance(verdict, Granted)]
+            outcomes = [(Done(b"%d" % at), Reject(f"{at}"), Uncertain(f"{at}"))[at % 3] for at in range(count)]
+            pairs = list(zip(granted, outcomes, strict=True))
+            assert ledger.settle_all([Settlement(one.lease, outcome) for one, outcome in pairs]) == [True] * count
+            assert ledger.claim_all(claims) == [Settled(outcome) for outcome in outcomes]
 
     def test_lost_leases_in_a_batch_do_not_keep_the_others_back(
         self, harness: Harness, ledger: Caller, other: Caller

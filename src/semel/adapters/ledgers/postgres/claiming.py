@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from semel.adapters.ledgers.postgres import settling
 from semel.adapters.ledgers.postgres.pool import driver
 from semel.adapters.ledgers.postgres.rows import digests_of, keeps_of, known, shown, unless_all_none
 from semel.adapters.ledgers.postgres.statements import statements
-from semel.values.claim import Busy, Claim, Granted, Lease, Verdict
+from semel.values.claim import Busy, Claim, Granted, Lease, Settlement, Verdict
 from semel.values.decision import Grant, Known, State, Subject, judge
 from semel.values.errors import LedgerUnavailable
+from semel.values.outcome import Release
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -37,13 +39,32 @@ async def claim(connection: Connection, claims: Sequence[Claim], now: int | None
     verdicts: dict[int, Verdict] = {}
     if plain:
         asyncpg = driver()
-        with suppress(asyncpg.DeadlockDetectedError, asyncpg.SerializationError):  # nothing was decided: under locks
+        refused = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+        with suppress(*refused):  # nothing was decided: under locks
             verdicts = await _at_once(connection, claims, plain, now, schema)
     rest = [at for at in range(len(claims)) if at not in verdicts]
     if rest:
-        decided = await _under_locks(connection, [claims[at] for at in rest], now, schema)
+        try:
+            decided = await _under_locks(connection, [claims[at] for at in rest], now, schema)
+        except Exception:
+            await _give_back(connection, verdicts.values(), now, schema)
+            raise
         verdicts.update(zip(rest, decided, strict=True))
     return [verdicts[at] for at in range(len(claims))]
+
+
+async def _give_back(connection: Connection, verdicts: Iterable[Verdict], now: int | None, schema: str) -> None:
+    """Nobody will hear of these grants: they must not count as attempts of holders that vanished."""
+    unused = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
+    if unused:
+        with suppress(Exception):  # a connection that has died: they lapse
+            await connection.execute("rollback")
+            await settling.settle(connection, unused, now, schema)
+
+
+async def spend_token(connection: Connection, schema: str) -> None:
+    """The least that only a store which can be written will do."""
+    await connection.fetch(statements(schema)["next_tokens"], 1, None)
 
 
 def _plain(claims: Sequence[Claim]) -> list[int]:

@@ -96,6 +96,8 @@ class PostgresTransaction:
         """Raises when the handler failed through nobody's fault: as if it had not been tried."""
         if self.handle.was_in_the_way:
             raise LedgerUnavailable(f"{self._options.where}: {IN_THE_WAY}")
+        if self.handle.only_reads:
+            raise unavailable(self._options, driver().ReadOnlySQLTransactionError(""))
 
 
 class Session:
@@ -236,6 +238,8 @@ class Groups:
         await transaction.handle.close()
         if transaction.handle.was_in_the_way:
             self._alone_until = time.monotonic() + ALONE_S
+        if transaction.handle.only_reads:
+            transaction.check_way()  # this connection leads to no primary: it is not used again
         if not connection.is_in_transaction():
             raise TransactionOver(ENDED_ITSELF)
         if keep and transaction.settled is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,8 @@ FAILED = (
     "put `async with ctx.tx.transaction():` around what may fail"
 )
 
+NOT_AWAITED = "a statement of ctx.tx was not awaited, and so it was never run: write `await ctx.tx.execute(…)`"
+
 _ENDING = frozenset(("begin", "start", "commit", "end", "rollback", "abort", "prepare"))
 _LEXEME = re.compile(
     r"""--[^\n]*|/\*|[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|;|\w+""", re.DOTALL
@@ -41,47 +44,51 @@ class Handle:
 
     was_in_the_way = False
     """A statement was refused because two transactions waited for each other, and nothing has made up for it."""
+    only_reads = False
+    """A statement was refused because the server is no primary (any more)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._open = True
         self._savepoints = 0
         self._running: asyncio.Task[Any] | None = None
+        self._not_begun: list[Coroutine[Any, Any, Any]] = []
 
-    async def execute(self, query: str, *args: Any) -> str:
-        return await self._run(query, self._connection.execute(query, *args))
+    def execute(self, query: str, *args: Any) -> Coroutine[Any, Any, str]:
+        return self._to_be_awaited(self._run(query, lambda: self._connection.execute(query, *args)))
 
-    async def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> None:
-        await self._run(query, self._connection.executemany(query, args))
+    def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> Coroutine[Any, Any, None]:
+        return self._to_be_awaited(self._run(query, lambda: self._connection.executemany(query, args)))
 
-    async def fetch(self, query: str, *args: Any) -> list[Record]:
-        return await self._run(query, self._connection.fetch(query, *args))
+    def fetch(self, query: str, *args: Any) -> Coroutine[Any, Any, list[Record]]:
+        return self._to_be_awaited(self._run(query, lambda: self._connection.fetch(query, *args)))
 
-    async def fetchrow(self, query: str, *args: Any) -> Record | None:
-        return await self._run(query, self._connection.fetchrow(query, *args))
+    def fetchrow(self, query: str, *args: Any) -> Coroutine[Any, Any, Record | None]:
+        return self._to_be_awaited(self._run(query, lambda: self._connection.fetchrow(query, *args)))
 
-    async def fetchval(self, query: str, *args: Any, column: int = 0) -> Any:
-        return await self._run(query, self._connection.fetchval(query, *args, column=column))
+    def fetchval(self, query: str, *args: Any, column: int = 0) -> Coroutine[Any, Any, Any]:
+        return self._to_be_awaited(self._run(query, lambda: self._connection.fetchval(query, *args, column=column)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """A savepoint of the handler's own: rolled back alone when its block raises."""
         self._savepoints += 1
         name = f"semel_own_{self._savepoints}"
-        await self._run("", self._connection.execute(f"savepoint {name}"))
+        await self._run("", lambda: self._connection.execute(f"savepoint {name}"))
         try:
             yield
         except BaseException:
             if self._open:
-                await self._run("", self._connection.execute(f"rollback to {name}; release {name}"))
+                await self._run("", lambda: self._connection.execute(f"rollback to {name}; release {name}"))
                 self.was_in_the_way = False
             raise
-        await self._run("", self._connection.execute(f"release {name}"))
+        await self._run("", lambda: self._connection.execute(f"release {name}"))
 
     async def last_words(self, work: Coroutine[Any, Any, T]) -> T:
         """What is written here is the last; refused when the transaction is over already."""
         try:
             self._check()
+            self._check_awaited()
         except TransactionOver:
             work.close()
             raise
@@ -94,23 +101,34 @@ class Handle:
         self._open = False
         await self._quiet()
 
-    async def _run(self, query: str, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            self._check()
-            if query:
-                check_statements(query)
-            if self._running is not None:
-                raise TransactionOver("two statements at once: a transaction runs one after the other")
-        except BaseException:
-            work.close()
-            raise
+    def _to_be_awaited(self, statement: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        self._not_begun = [*filter(_is_not_begun, self._not_begun), statement]
+        return statement
+
+    def _check_awaited(self) -> None:
+        """An effect that was only spoken of has not happened, and must not be recorded as done."""
+        forgotten = [*filter(_is_not_begun, self._not_begun)]
+        for statement in forgotten:
+            statement.close()
+        if forgotten:
+            raise TransactionOver(NOT_AWAITED)
+
+    async def _run(self, query: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._check()
+        if query:
+            check_statements(query)
+        if self._running is not None:
+            raise TransactionOver("two statements at once: a transaction runs one after the other")
         asyncpg = driver()
-        running: asyncio.Task[T] = asyncio.create_task(work)
+        running: asyncio.Task[T] = asyncio.create_task(begin())
         self._running = running
         try:
             return await running
         except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
             self.was_in_the_way = True
+            raise
+        except asyncpg.ReadOnlySQLTransactionError:
+            self.only_reads = True
             raise
         except asyncio.CancelledError:
             if not self._open and running.cancelled():
@@ -131,6 +149,10 @@ class Handle:
     def _check(self) -> None:
         if not self._open:
             raise TransactionOver(OVER)
+
+
+def _is_not_begun(statement: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(statement) == inspect.CORO_CREATED
 
 
 def check_statements(text: str) -> None:

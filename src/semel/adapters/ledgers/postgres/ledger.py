@@ -97,6 +97,7 @@ class PostgresLedger:
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         if not claims:
+            await self._pool.run(lambda c: claiming.spend_token(c, self._schema))
             return []
         return await self._pool.run(self._announced(lambda c: claiming.claim(c, claims, self._now(), self._schema)))
 

@@ -42,7 +42,9 @@ LOOKS_UP = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
-LEDGER_SETTINGS = {**PLAIN_SETTINGS, **LOOKS_UP}
+# Whoever stops in the middle of a commit (a process that is suspended, a network that is cut) keeps its rows locked: a
+# statement that meets them gives up, with the other keys of its batch, before the deadline of all of them is over.
+LEDGER_SETTINGS = {**PLAIN_SETTINGS, **LOOKS_UP, "lock_timeout": "2000"}
 
 FORKED = (
     "{where}: this process was forked from one that has the ledger open, and connections cannot be carried over a "
@@ -260,10 +262,12 @@ def faults() -> tuple[type[Exception], ...]:
 
 
 def is_said_by_server(error: BaseException) -> bool:
-    """The server refused a statement, in so many words: the connection is as good as before."""
+    """The server refused a statement, in so many words: the connection is as good as before. Not so where the server
+    only reads: a new one may lead to the primary."""
     asyncpg = driver()
+    gone = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InternalClientError)
     return isinstance(error, asyncpg.PostgresError) and not isinstance(
-        error, (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InternalClientError)
+        error, (*gone, asyncpg.ReadOnlySQLTransactionError)
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,51 +16,66 @@ from semel.values.claim import Lease
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
 
-LOCK_MS = 1_000  # longer than any claim keeps a row: what is locked for longer, its own transaction holds
+LOCK_S = 1.0  # longer than any claim keeps a row: what is locked for longer, its own transaction holds
+TRY_MS = 50  # that a try waits for one row: others wait in the same batch, and their leases go on ending
+PAUSE_S = 0.02
 
 
 async def renew(connection: Connection, leases: Sequence[Lease], now: int | None, schema: str) -> list[bool]:
-    """Leases with one key and no subject by one statement; the others, and what is locked, one after the other."""
-    plain = {(lease.claim.digest, lease.token): lease for lease in leases if _is_plain(lease)}
-    answers = dict.fromkeys(plain, False)
+    """Leases with one key and no subject by one statement; the others one after the other. What is locked is tried
+    again, all of it within about the same second: one that is slow to end must not cost the others their leases."""
+    asked = {(lease.claim.digest, lease.token): lease for lease in leases}
+    plain = sorted(pair for pair, lease in asked.items() if _is_plain(lease))
+    answers = dict.fromkeys(asked, False)
+    locked = [pair for pair in asked if pair not in set(plain)]  # or not yet tried
     if plain:
-        asked = [plain[pair] for pair in sorted(plain)]
         rows = await connection.fetch(
             statements(schema)["renew_free"],
-            [lease.claim.digest for lease in asked],
-            [lease.token for lease in asked],
-            [lease.claim.lease_ms for lease in asked],
+            [digest for digest, _ in plain],
+            [token for _, token in plain],
+            [asked[pair].claim.lease_ms for pair in plain],
             now,
         )
-        for i, renewed in rows:
-            lease = asked[i - 1]
-            pair = (lease.claim.digest, lease.token)
-            answers[pair] = renewed or await _renew_whole(connection, lease, now, schema)
-    return [
-        answers[lease.claim.digest, lease.token]
-        if _is_plain(lease)
-        else await _renew_whole(connection, lease, now, schema)
-        for lease in leases
-    ]
+        answers.update((plain[i - 1], True) for i, renewed in rows if renewed)
+        locked += [plain[i - 1] for i, renewed in rows if not renewed]
+    ends = time.monotonic() + LOCK_S
+    is_last = False
+    while locked:
+        tried, locked = locked, []
+        for pair in tried:
+            renewed = await _renew_whole(connection, asked[pair], now, schema)
+            if renewed is not None:
+                answers[pair] = renewed
+            elif is_last:  # its own transaction settles it, and nobody can take it meanwhile
+                answers[pair] = await _is_held(connection, asked[pair], schema)
+            else:
+                locked.append(pair)
+        if locked:
+            await asyncio.sleep(PAUSE_S)
+            is_last = time.monotonic() >= ends
+    return [answers[lease.claim.digest, lease.token] for lease in leases]
 
 
 def _is_plain(lease: Lease) -> bool:
     return not lease.claim.aliases and lease.claim.order is None
 
 
-async def _renew_whole(connection: Connection, lease: Lease, now: int | None, schema: str) -> bool:
-    """Whoever lost one of a lease's keys, or its subject, has lost the lease."""
+async def _renew_whole(connection: Connection, lease: Lease, now: int | None, schema: str) -> bool | None:
+    """Whoever lost one of a lease's keys, or its subject, has lost the lease. None: somebody has locked one of them."""
     asyncpg = driver()
-    sql = statements(schema)
     try:
         async with connection.transaction(isolation="read_committed"):
-            await connection.execute(f"set local lock_timeout = {LOCK_MS}")
-            return await _renew_locked(connection, lease, now, sql, schema)
+            await connection.execute(f"set local lock_timeout = {TRY_MS}")
+            return await _renew_locked(connection, lease, now, statements(schema), schema)
     except asyncpg.LockNotAvailableError:
-        # Its own transaction settles it, and nobody can take it meanwhile: unless that has lost it before.
-        digests = digests_of(lease.claim)
-        found = await connection.fetch(sql["read_keys"], digests)
-        return [(token, state) for _, token, state, *_ in found] == [(lease.token, LEASED)] * len(digests)
+        return None
+
+
+async def _is_held(connection: Connection, lease: Lease, schema: str) -> bool:
+    """By what was committed last."""
+    digests = digests_of(lease.claim)
+    found = await connection.fetch(statements(schema)["read_keys"], digests)
+    return [(token, state) for _, token, state, *_ in found] == [(lease.token, LEASED)] * len(digests)
 
 
 async def _renew_locked(

@@ -201,7 +201,7 @@ class _Newest:
 
 async def _answers(node: Node, commands: list[bytes]) -> list[Any]:
     """In one round trip. A slot that moves away meanwhile is an error here: people ask again."""
-    replies = await node.exchange((b"".join(commands),), len(commands))
+    replies = await node.answers((b"".join(commands),), len(commands))
     for reply in replies:
         if isinstance(reply, ResponseError):
             raise LedgerUnavailable(f"{node.shown}: {reply}; ask again")

@@ -83,7 +83,7 @@ def pack_claims(
             routes.append(bytes((profile[0], flags, len(claim.aliases))))
             arguments.append(length_of(data) + data + END)
     step, residue = (b"16", b"%d" % bucket) if places.in_cluster else (b"1", b"0")
-    simple = b"1" if len(keys) == len(claims) + 1 == len(set(keys)) else b"0"
+    simple = b"1" if claims and len(keys) == len(claims) + 1 == len(set(keys)) else b"0"
     head = [times.now, step, residue, times.grace, nonce, strict, simple, b"".join(routes), b"%d" % len(profiles)]
     for lease_ms, retention_ms, tenant, handler in profiles:
         head.append(six(lease_ms) + six(retention_ms) + _counted(_text(tenant)) + _counted(_text(handler)))

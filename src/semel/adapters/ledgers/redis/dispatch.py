@@ -125,12 +125,20 @@ class Dispatch:
             return True, self._passing(error)
         confirmed = replies.pop() if confirmation else None
         trouble = ""
+        refused: LedgerUnavailable | None = None
         at = 0
         for call in calls:
             at += 1 if call.ask_at else 0  # the answer to ASKING
             call.ask_at = None
-            trouble = await self._take(node, call, replies[at]) or trouble
+            try:
+                trouble = await self._take(node, call, replies[at]) or trouble
+            except LedgerUnavailable as error:
+                refused = error  # once it is known what the others were answered
+            except (RedisError, OSError) as error:
+                trouble = self._passing(error)
             at += 1
+        if refused is not None:
+            raise refused
         answered = any(call.reply is not None for call in calls)
         return confirmed is None or not answered or self._is_confirmed(confirmed), trouble
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,14 +22,15 @@ from semel.adapters.ledgers.redis.codec import Times
 from semel.adapters.ledgers.redis.dispatch import Call, Dispatch
 from semel.adapters.ledgers.redis.guarantees import traits_of
 from semel.adapters.ledgers.redis.letters import DISCARD, REPLAY, pack_decision, pack_letter, undecided
+from semel.adapters.ledgers.redis.node import check, facts_of
 from semel.adapters.ledgers.redis.placement import BUCKETS, RECORD, Places
 from semel.adapters.ledgers.redis.resp import command, script_call
 from semel.adapters.ledgers.redis.scripts import SCRIPTS
 from semel.adapters.ledgers.redis.sweep import Sweep
-from semel.adapters.ledgers.redis.topology import topology_of
+from semel.adapters.ledgers.redis.topology import PATIENCE, topology_of
 from semel.ports import Entry
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
-from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.outcome import Release
 
 T = TypeVar("T")
@@ -36,6 +38,7 @@ T = TypeVar("T")
 MEMORY_BYTES = 180  # MEMORY USAGE of a settled key: a fingerprint, a text of 36 bytes, no result. Measured: 166
 KEYS_MAX = 128  # of a script: the server does nothing else meanwhile, for about half a millisecond
 NONCE_BYTES = 6
+LOOK_S = 60.0  # between two looks at the servers' settings
 GRACE_MS = 3_600_000  # with a clock of the tests' own the server's must not run out first
 FORMAT = b"1"
 
@@ -68,6 +71,7 @@ class RedisLedger:
         self._reader = Reader(self._places, self._topology)
         self._sweep = Sweep(self._reader, self._topology, self._dispatch, self._places, thorough=clock is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._look_at = 0.0
         self._placed: set[str] = set()  # handlers whose placement the store agrees with
         self._strict = b"1" if address.strict or address.fsync else b"0"
         self._step = BUCKETS if self._places.in_cluster else 1
@@ -82,9 +86,11 @@ class RedisLedger:
     # ------------------------------------------------------------------------------------------------------ ledger
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
-        if not claims:
-            return []
         await self._ready(claims)
+        await self._look()
+        if not claims:
+            await self._write_nothing()
+            return []
         times = self._times()
         groups = self._grouped(claims, claims)
 
@@ -93,16 +99,32 @@ class RedisLedger:
             return codec.pack_claims(self._places, group.asked, group.bucket, nonce, times, self._strict)
 
         calls = [Call(group.bucket, partial(pack, group)) for group in groups]
-        confirmed = await self._dispatch.run(calls, confirmed=True)
-        answers = [
-            codec.unpack_verdicts(call.reply, group.asked, self._step)
-            for group, call in zip(groups, calls, strict=True)
-        ]
-        verdicts = _in_order(groups, answers)
+        try:
+            confirmed = await self._dispatch.run(calls, confirmed=True)
+        except SemelError:  # of several scripts, or several servers, some may have granted: nobody will hear of it
+            for verdicts in self._verdicts(groups, calls):
+                await self._give_back(verdicts)
+            raise
+        verdicts = _in_order(groups, self._verdicts(groups, calls))
         if not confirmed:
             await self._give_back(verdicts)
             raise LedgerUnavailable(self._unconfirmed("granted"))
         return verdicts
+
+    async def _write_nothing(self) -> None:
+        """The neutral write of strict mode, at every server."""
+
+        def pack(bucket: int) -> bytes:
+            return codec.pack_claims(self._places, [], bucket, bytes(NONCE_BYTES), self._times(), b"1")
+
+        buckets = range(BUCKETS if self._places.in_cluster else 1)
+        await self._dispatch.run([Call(bucket, partial(pack, bucket)) for bucket in buckets])
+
+    def _verdicts(self, groups: Sequence[_Group[Claim]], calls: Sequence[Call]) -> list[list[Verdict]]:
+        return [
+            codec.unpack_verdicts(call.reply, group.asked, self._step) if call.reply is not None else []
+            for group, call in zip(groups, calls, strict=True)
+        ]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return await self._settle(settlements, confirmed=True)
@@ -206,6 +228,21 @@ class RedisLedger:
         if {claim.handler for claim in claims} - self._placed:
             await self._place(sorted({claim.handler for claim in claims} - self._placed))
 
+    async def _look(self) -> None:
+        """Whether the servers still keep what they are told: that is a setting, and may be changed at any time. Only
+        claims ask: what has been done already must be written down in any case."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        with suppress(RedisError, OSError, LedgerUnavailable):  # whoever does not answer is told about by the claim
+            async with asyncio.timeout(self._address.timeout_s / PATIENCE):
+                for node in await self._topology.all_masters():
+                    try:
+                        check(facts_of(await node.ask("INFO")), self._address, node.shown)
+                    except ConfigError:
+                        self._look_at = 0.0
+                        raise
+
     async def _place(self, handlers: list[str]) -> None:
         """The placement of a handler is written down at its first use. Another one later would forget its keys."""
         asked = [("HSETNX", b"\0format", FORMAT), ("HGET", b"\0format")]
@@ -238,9 +275,9 @@ class RedisLedger:
         return Times(b"", 0) if self._clock is None else Times(b"%d" % self._clock(), GRACE_MS)
 
     async def _give_back(self, verdicts: Sequence[Verdict]) -> None:
-        """Too few replicas have the grants: nothing runs under them, and nobody need wait for them to lapse."""
+        """Nothing runs under these grants: they need not lapse first, and count as nobody's attempts."""
         unused = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
-        with suppress(LedgerUnavailable):
+        with suppress(SemelError):
             await self._settle(unused, confirmed=False)
 
     def _unconfirmed(self, what: str) -> str:

@@ -1,0 +1,72 @@
+"""The store as the service uses it: its round trips are watched, pass the gate where there is one, and fail as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+from semel.core.gate import Gate, GatedInbox, GatedLedger
+from semel.core.pump import LEDGER_DOWN_S
+from semel.core.watched import Watched, WatchedInbox, WatchedLedger
+from semel.ports import Inbox, Ledger, Telemetry
+from semel.service.trouble import StoreHealth
+from semel.values.errors import LedgerUnavailable
+from semel.values.inbox import Taken
+
+T = TypeVar("T")
+
+
+class _Asked(Watched):
+    """Every round trip is told to the store's health."""
+
+    def __init__(self, *passed_on: Any, health: StoreHealth) -> None:
+        super().__init__(*passed_on)
+        self._health = health
+
+    async def _timed(self, what: str, asked: Awaitable[T]) -> T:
+        with self._health.asking(what):
+            return await super()._timed(what, asked)
+
+
+class _Ledger(_Asked, WatchedLedger):
+    pass
+
+
+class _GatedLedger(_Asked, GatedLedger):
+    pass
+
+
+class _Inbox(_Asked, WatchedInbox):
+    pass
+
+
+class _GatedInbox(_Asked, GatedInbox):
+    pass
+
+
+class PatientInbox(_Asked, WatchedInbox):
+    """For who takes letters and nothing else: while the store is out of reach there are none, for a while."""
+
+    async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
+        try:
+            return await super().take(wanted, lease_ms)
+        except LedgerUnavailable:
+            await asyncio.sleep(LEDGER_DOWN_S)
+            return []
+
+
+def served_ledger(
+    ledger: Ledger, telemetry: Telemetry | None, health: StoreHealth, gate: Gate | None = None
+) -> WatchedLedger:
+    if gate is None:
+        return _Ledger(ledger, telemetry, health=health)
+    return _GatedLedger(ledger, gate, telemetry, health=health)
+
+
+def served_inbox(
+    inbox: Inbox, telemetry: Telemetry | None, health: StoreHealth, gate: Gate | None = None
+) -> WatchedInbox:
+    if gate is None:
+        return _Inbox(inbox, telemetry, health=health)
+    return _GatedInbox(inbox, gate, telemetry, health=health)

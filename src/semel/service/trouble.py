@@ -1,0 +1,107 @@
+"""What goes wrong for a while, in the log: a line when it begins, one now and then while it lasts, one when it is over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from semel.core.breaker import State
+from semel.values.errors import LedgerUnavailable, SemelError
+
+log = logging.getLogger("semel")
+
+AGAIN_S = 30.0  # often enough for whoever looks now, and a day of it is no flood
+JUST_NOW_S = 1.0  # a failure as old as this may be why a breaker opens; one from before is not
+
+
+class Trouble:
+    """One thing that can fail, and does so again and again until somebody puts it right."""
+
+    def __init__(self, begins: str, over: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`begins` and `over` are what is said of it: "the inbox cannot be handled", "the inbox is handled again"."""
+        self._begins, self._over = begins, over
+        self._clock = clock
+        self._since: float | None = None  # None: all is well
+        self._said = self._last = 0.0
+
+    def is_there(self, why: str) -> None:
+        """It failed. After a long silence it is a new trouble: not everything that fails is told when it succeeds."""
+        now = self._clock()
+        if self._since is None or now - self._last > 2 * AGAIN_S:
+            self._since = self._said = now
+            log.error("%s: %s", self._begins, why)
+        elif now - self._said >= AGAIN_S:
+            self._said = now
+            log.error("%s, for %.0f s now: %s", self._begins, now - self._since, why)
+        self._last = now
+
+    def is_over(self) -> None:
+        """It went well."""
+        if self._since is not None:
+            log.warning("%s, after %.0f s", self._over, self._clock() - self._since)
+            self._since = None
+
+
+class StoreHealth:
+    """How the round trips to a store go. What its breaker does, or each failure where there is none, is said with why.
+
+    Whatever a store refuses while a service runs (its table is gone, its user may not write any more) is out of reach
+    for those who send events, and must end as that: nothing is decided, and they come again."""
+
+    def __init__(self, trouble: Trouble, clock: Callable[[], float] = time.monotonic, *, gated: bool = False) -> None:
+        """`gated`: a breaker tells us when it is bad, by `moved`; a single failure is not worth a line then."""
+        self._trouble = trouble
+        self._clock = clock
+        self._gated = gated
+        self._under_way: dict[object, tuple[str, float]] = {}  # in the order of their beginnings
+        self._failed: tuple[float, str] = (0.0, "")  # when, and why
+        self._took: tuple[float, str] = (0.0, "")  # how long the last answer took, and to what
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Around one round trip. Raises LedgerUnavailable for everything that Semel's own errors tell."""
+        question, begun = object(), self._clock()
+        self._under_way[question] = what, begun
+        try:
+            yield
+        except SemelError as error:
+            self._fails(str(error))
+            if isinstance(error, LedgerUnavailable):
+                raise
+            raise LedgerUnavailable(str(error)) from error
+        else:
+            self._took = self._clock() - begun, what
+            if not self._gated:
+                self._trouble.is_over()
+        finally:
+            del self._under_way[question]
+
+    def moved(self, state: State) -> None:
+        """Its breaker did. It opens anew with each probe that fails, which is the same trouble still."""
+        if state == "open":
+            self._trouble.is_there(self._why())
+        elif state == "closed":
+            self._trouble.is_over()
+
+    def _fails(self, why: str) -> None:
+        self._failed = self._clock(), why
+        if not self._gated:
+            self._trouble.is_there(why)
+
+    def _why(self) -> str:
+        """The words of the last failure; else it is slow, and then which round trip is."""
+        now = self._clock()
+        failed_at, words = self._failed
+        if words and now - failed_at < JUST_NOW_S:
+            return words
+        seconds, what = self._took
+        asked, begun = next(iter(self._under_way.values()), ("", now))
+        if now - begun > seconds:
+            return f"no answer to {_a(asked)} for {now - begun:.2f} s"
+        return f"slow: {_a(what)} took {seconds:.2f} s"
+
+
+def _a(what: str) -> str:
+    return f"{'an' if what[:1] in 'aeiou' else 'a'} {what}"
