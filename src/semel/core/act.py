@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec.structs import replace
+
 from semel.core.handlers import Handler
 from semel.values.claim import Claim, Granted
 from semel.values.errors import ConfigError
@@ -49,10 +51,18 @@ class Act:
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "reading"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("task", "times_out"),
+        *("task", "times_out", "until"),
     )
 
-    def __init__(self, delivery: int, event: Event, handler: Handler, claim: Claim, reading: Reading = PLAIN) -> None:
+    def __init__(
+        self,
+        delivery: int,
+        event: Event,
+        handler: Handler,
+        claim: Claim,
+        reading: Reading = PLAIN,
+        until: float | None = None,
+    ) -> None:
         self.delivery = delivery
         self.event = event
         self.handler = handler
@@ -71,12 +81,21 @@ class Act:
         self.renewing = False
         self.lease_ends = self.renew_at = 0.0  # monotonic seconds
         self.times_out: float | None = None
+        self.until = until  # monotonic seconds: the deliverer is gone by then
+
+    @property
+    def lease_s(self) -> float:
+        return self.claim.lease_ms / 1000
+
+    def ends_within(self, seconds: float) -> None:
+        """A lease need not outlive whoever holds it: when that one is gone, the next may begin."""
+        if seconds < self.lease_s:
+            self.claim = replace(self.claim, lease_ms=int(seconds * 1000))
 
     def holds_since(self, asked_at: float) -> None:
         """The lease runs, at the worst, from the moment when it was asked for."""
-        lease_s = self.claim.lease_ms / 1000
-        self.lease_ends = asked_at + lease_s
-        self.renew_at = asked_at + lease_s / 3
+        self.lease_ends = asked_at + self.lease_s
+        self.renew_at = asked_at + self.lease_s / 3
         self.renewing = False
 
     def stop(self, reason: str, lost: bool) -> None:

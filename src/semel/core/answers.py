@@ -9,6 +9,7 @@ from semel.values.claim import Busy, Conflict, Settled, Stale
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain
 
 HELD = "held elsewhere, or not due yet"
+NO_TIME = "no time is left to begin"
 GIVEN_BACK_S = 1.0  # what undid a transaction from outside (a neighbour, another process) is mostly over by then
 
 
@@ -53,6 +54,11 @@ def answer_to(act: Act, ending: Ending) -> Outcome:
 def lost(act: Act) -> Outcome:
     """Someone else has the lease, or will have it: the delivery comes again and is answered from what they settle."""
     return _say(act, "busy", reason=act.stopped or "the lease was taken over", after=act.handler.lease_s)
+
+
+def no_time(act: Act) -> Outcome:
+    """Its deliverer would be gone before it is done."""
+    return _say(act, "busy", reason=NO_TIME, after=0.0)
 
 
 def given_back(act: Act, reason: str) -> Outcome:

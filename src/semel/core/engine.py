@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from semel.core.act import Act
-from semel.core.answers import answer_to, given_back, is_held_elsewhere, lost, refusal
+from semel.core.answers import NO_TIME, answer_to, given_back, is_held_elsewhere, lost, no_time, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
 from semel.core.heartbeat import Heartbeat
@@ -31,6 +31,7 @@ from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settl
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 
+BEGIN_S = 0.1  # less than that is no time to begin anything: the heartbeat looks every 50 ms
 WAIT_S = 5.0  # for somebody else's transaction; a deliverer waits longer than that for its answer
 
 _in_suspect: ContextVar[bool] = ContextVar("_in_suspect", default=False)
@@ -63,10 +64,13 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------- the flow
 
-    async def process(self, deliveries: Sequence[Arrived]) -> list[Outcome]:
-        """One answer for each delivery, in order. Raises LedgerUnavailable when nothing could be decided."""
+    async def process(self, deliveries: Sequence[Arrived], until: float | None = None) -> list[Outcome]:
+        """One answer for each delivery, in order. Raises LedgerUnavailable when nothing could be decided.
+
+        `until`: in the loop's time, when the deliverer needs its answer. Handlers are stopped then, and what cannot
+        begin any more is busy, unclaimed."""
         answers: list[list[Outcome]] = [[] for _ in deliveries]
-        acts = self._plan(deliveries, answers)
+        acts = self._plan(deliveries, answers, until)
         while acts:
             acts, later = _one_of_each(acts)  # a copy in the same batch is decided after the first has settled
             await self._claim(acts)
@@ -81,7 +85,9 @@ class Engine:
                     self._telemetry.answered(part)
         return [combine(parts) for parts in answers]
 
-    def _plan(self, deliveries: Sequence[Arrived], answers: list[list[Outcome]]) -> list[Act]:
+    def _plan(
+        self, deliveries: Sequence[Arrived], answers: list[list[Outcome]], until: float | None = None
+    ) -> list[Act]:
         """Decode, route and key. What needs no handler is answered here."""
         acts: list[Act] = []
         for index, delivery in enumerate(deliveries):
@@ -92,13 +98,16 @@ class Engine:
             for number, (handler, claim) in enumerate(zip(plan.handlers, plan.claims, strict=True)):
                 # a handler that changes its event changes only its own
                 event = msgspec.structs.replace(plan.event) if number else plan.event
-                acts.append(Act(index, event, handler, claim, plan.reading))
+                acts.append(Act(index, event, handler, claim, plan.reading, until))
         return acts
 
     async def _claim(self, acts: Sequence[Act]) -> None:
         """Ask for all leases in one round trip; what is not granted is answered here."""
-        self._at(Boundary.BEFORE_CLAIM)
         asked_at = self._loop.time()
+        acts = [act for act in acts if self._can_begin(act, asked_at)]
+        if not acts:
+            return
+        self._at(Boundary.BEFORE_CLAIM)
         asked = self._claims.ask([act.claim for act in acts])
         try:
             verdicts = await asked if self._telemetry is None else await self._in_span("claim", asked)
@@ -116,6 +125,16 @@ class Engine:
                 case Settled() | Busy() | Stale() | Conflict():
                     act.answer = refusal(act, verdict)
 
+    def _can_begin(self, act: Act, now: float) -> bool:
+        """What is begun is to be done before its deliverer is gone; the rest is answered here."""
+        if act.until is None:
+            return True
+        if act.until - now < BEGIN_S:
+            act.answer = no_time(act)
+            return False
+        act.ends_within(act.until - now)
+        return True
+
     async def _behind_transactions(self, acts: Sequence[Act]) -> list[Act]:
         """A transaction that holds a key commits soon, or never: its duplicates wait for that and ask once more, so
         that they are told what it came to instead of being sent away. Returns what was asked again."""
@@ -124,7 +143,7 @@ class Engine:
         busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]
         if not busy:
             return []
-        waits = [self._wait(act.claim, min(act.claim.lease_ms / 1000, WAIT_S)) for act in busy]
+        waits = [self._wait(act.claim, min(act.lease_s, WAIT_S)) for act in busy]
         if any(await asyncio.gather(*waits, return_exceptions=True)):
             return []  # the store cannot tell: they stay busy
         answers = [act.answer for act in busy]
@@ -175,6 +194,8 @@ class Engine:
         if self._loop.time() > act.lease_ends:  # the process was stopped, or the machine slept
             act.stop("the lease ended before the handler could begin", lost=True)
         ending = before_run(act.handler, granted)
+        if ending is None and act.until is not None and act.until - self._loop.time() < BEGIN_S:
+            ending = Release(0.0, NO_TIME)  # it waited behind others
         if ending is None and granted.takeover and act.handler.probe is not None:
             ending = await self._runner.probe(act)
         if ending is None and not act.lost:

@@ -41,12 +41,12 @@ class Heartbeat:
         now = self._loop.time()
         due: list[Act] = []
         for act in self._acts:
-            if now >= act.lease_ends - MARGIN * act.handler.lease_s:
+            if now >= act.lease_ends - MARGIN * act.lease_s:
                 if not act.lost:
                     act.stop("the lease could not be renewed in time", lost=True)
             elif act.times_out is not None and now >= act.times_out:
                 if not act.stopped:
-                    act.stop(f"timed out after {act.handler.timeout_s:g} s", lost=False)
+                    act.stop(_time_is_up(act, now), lost=False)
             elif now >= act.renew_at and not act.renewing:
                 due.append(act)
         if due:
@@ -65,10 +65,16 @@ class Heartbeat:
         except LedgerUnavailable:
             for act, _ in held:
                 act.renewing = False
-                act.renew_at = self._loop.time() + AGAIN * act.handler.lease_s
+                act.renew_at = self._loop.time() + AGAIN * act.lease_s
             return
         for (act, _), is_held in zip(held, kept, strict=True):
             if is_held:
                 act.holds_since(asked_at)
             elif act in self._acts and not act.lost:
                 act.stop("the lease was taken over", lost=True)
+
+
+def _time_is_up(act: Act, now: float) -> str:
+    if act.until is not None and now >= act.until:
+        return "the time of its deliverer was over"
+    return f"timed out after {act.handler.timeout_s:g} s"

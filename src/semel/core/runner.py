@@ -170,8 +170,10 @@ class Runner:
         return _came_to(value)
 
     def _start_clock(self, act: Act) -> None:
+        act.times_out = act.until
         if act.handler.timeout_s is not None:
-            act.times_out = self._loop.time() + act.handler.timeout_s
+            own = self._loop.time() + act.handler.timeout_s
+            act.times_out = own if act.until is None else min(own, act.until)
 
     async def _in_thread(
         self, act: Act, fn: Callable[..., Any], context: Context, caller_is_cancelled: Callable[[], bool]

@@ -105,5 +105,6 @@ def overloaded(status: int) -> Answer:
     return refused(status, "Too many deliveries at a time", "Nothing was processed; send it again", 1.0)
 
 
-def ledger_down(reason: str, after_s: float) -> Answer:
-    return refused(503, "The ledger cannot be written", f"Nothing was processed; send it again. {reason}", after_s)
+def ledger_down(after_s: float) -> Answer:
+    """Which store it is, and what ails it, is nothing for those outside: the log has it."""
+    return refused(503, "The ledger cannot be reached now", "Nothing was processed; send it again", after_s)

@@ -14,7 +14,8 @@ from semel.service import answers
 from semel.service.answers import Answer, refused
 from semel.service.background import Background
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
-from semel.values.errors import LedgerUnavailable
+from semel.service.trouble import Trouble
+from semel.values.errors import SemelError
 
 log = logging.getLogger("semel")
 
@@ -49,6 +50,7 @@ class Service:
         self._background: Background | None = None
         self._stop_at: float | None = None  # loop time: when the drain is over
         self._looked: tuple[float, Answer] = (-READY_S, READY)
+        self._unready = Trouble("not ready, the ledger cannot be written", "ready again")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -115,13 +117,14 @@ class Service:
         return self._looked[1]
 
     async def _look(self) -> Answer:
+        """Which store it is and what ails it is for the log: anybody may ask whether we are ready."""
         try:
             async with asyncio.timeout(READY_S):
                 await self._app.ledger.claim([])  # takes the write lock, reads, and writes nothing
-        except (LedgerUnavailable, TimeoutError) as error:
-            return refused(
-                503, "The ledger cannot be written", str(error) or f"No answer within {READY_S:g} s", READY_S
-            )
+        except (SemelError, TimeoutError) as error:
+            self._unready.is_there(str(error) or f"no answer within {READY_S:g} s")
+            return NOT_READY
+        self._unready.is_over()
         return READY
 
 
@@ -132,3 +135,4 @@ def _said(**words: str) -> Answer:
 
 HEALTHY = _said(status="alive")
 READY = _said(status="ready")
+NOT_READY = refused(503, "The ledger cannot be reached now", after_s=READY_S)

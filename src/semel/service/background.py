@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from semel.app import Semel
 from semel.core.letterbox import inbox_of
 from semel.core.pump import Pump
-from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
+from semel.service.store import served_inbox, served_ledger
+from semel.service.trouble import StoreHealth, Trouble
 from semel.values.errors import LedgerUnavailable, SemelError
 
 log = logging.getLogger("semel")
@@ -35,8 +36,11 @@ class Background:
     def start(self) -> None:
         ledger = self._app.ledger
         if (letters := inbox_of(ledger)) is not None:
-            engine = self._app.new_engine(WatchedLedger(ledger, self._app.telemetry))
-            inbox = WatchedInbox(letters, self._app.telemetry)
+            telemetry = self._app.telemetry
+            deciding = StoreHealth(Trouble("letters go back, nothing can be decided", "letters are decided again"))
+            taking = StoreHealth(Trouble("the inbox cannot be handled, trying again", "the inbox is handled again"))
+            engine = self._app.new_engine(served_ledger(ledger, telemetry, deciding))
+            inbox = served_inbox(letters, telemetry, taking)
             self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
             self._tasks.append(asyncio.create_task(self._pump.run()))
         self._tasks.append(asyncio.create_task(self._tidy()))

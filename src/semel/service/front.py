@@ -8,10 +8,11 @@ from collections.abc import Callable
 from semel.app import Message, Semel
 from semel.core import unguarded
 from semel.core.accepting import Acceptor
-from semel.core.gate import Gate, GatedInbox, GatedLedger
+from semel.core.gate import Gate
 from semel.core.saying import say
-from semel.core.watched import WatchedInbox, WatchedLedger
 from semel.ports import Inbox
+from semel.service.store import served_inbox, served_ledger
+from semel.service.trouble import StoreHealth, Trouble
 from semel.values.errors import ConfigError, NotRecorded
 from semel.values.outcome import Outcome
 
@@ -29,23 +30,24 @@ class Front:
         app: Semel,
         *,
         gate: Gate | None = None,
+        health: StoreHealth | None = None,
         accepted: Callable[[], None] = lambda: None,
         trace: Callable[[], str] = lambda: "",
         failed_open: Callable[[str], None] = lambda handler: None,
     ) -> None:
         ledger, telemetry = app.ledger, app.telemetry
         self._app, self._trace, self._failed_open = app, trace, failed_open
-        self._engine = app.new_engine(
-            GatedLedger(ledger, gate, telemetry) if gate else WatchedLedger(ledger, telemetry)
-        )
+        self._health = health = health or StoreHealth(Trouble("deliveries are refused", "deliveries are taken again"))
+        self._engine = app.new_engine(served_ledger(ledger, telemetry, health, gate))
         self._acceptor: Acceptor | None = None
         if isinstance(ledger, Inbox):
-            inbox = GatedInbox(ledger, gate, telemetry) if gate else WatchedInbox(ledger, telemetry)
+            inbox = served_inbox(ledger, telemetry, health, gate)
             self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
 
     async def process(self, message: Message) -> Outcome:
         try:
-            (outcome,) = await self._engine.process([message])
+            with self._health.as_unavailable():  # also of a transaction: what a handler raises does not come as far
+                (outcome,) = await self._engine.process([message])
         except NotRecorded as error:  # it ran: a route that fails open must not run it once more
             return Outcome("busy", reason=str(error), after=NOT_RECORDED_S)
         if outcome.status not in QUIET:

@@ -137,10 +137,10 @@ class Ingest:
                 outcome = await self._handling.accept(message)
             else:
                 outcome = await self._handling.process(message)
-        except LedgerUnavailable as error:
+        except LedgerUnavailable:  # what ails it is in the log
             ran = await self._handling.without_ledger(message)
             if ran is None:
-                return answers.ledger_down(str(error), LEDGER_DOWN_S)
+                return answers.ledger_down(LEDGER_DOWN_S)
             outcome = ran
         if described and not proven and outcome.status == "malformed":
             outcome = replace(outcome, reason=f"{outcome.reason}; {NOT_PROVEN}")

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from semel.app import Semel
 from semel.core.breaker import Breaker, State
-from semel.core.gate import SLOW_IN_A_ROW, Gate, GatedLedger
+from semel.core.gate import SLOW_IN_A_ROW, Gate
 from semel.core.letterbox import inbox_of
 from semel.service import logs, tracing
 from semel.service.answers import Answer, refused
@@ -29,10 +29,12 @@ from semel.service.front import Front
 from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
 from semel.service.server import serve
+from semel.service.store import served_ledger
 from semel.service.telemetry import ServiceTelemetry
+from semel.service.trouble import StoreHealth, Trouble
 from semel.settings.checking import check, facts_of, refuse, store_facts
 from semel.settings.schema import Settings
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import SemelError
 
 log = logging.getLogger("semel")
 
@@ -75,10 +77,12 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     for handler in app.handlers:
         metrics.handler(handler.name)  # its series exist from now on
 
+    opened, closed = "the breaker of the ledger is open", "the breaker of the ledger is closed again"
+    health = StoreHealth(Trouble(opened, closed), gated=True)
+
     def ledger_moved(state: State) -> None:
         metrics.ledger_breaker.says(state)
-        if state != "half-open":  # probes are many
-            log.warning("the breaker of the ledger is %s", state)
+        health.moved(state)
 
     breaker = Breaker(
         SLOW_IN_A_ROW,
@@ -97,6 +101,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         front = Front(
             app,
             gate=gate,
+            health=health,
             accepted=background.wake,
             trace=tracing.traceparent,
             failed_open=telemetry.failed_open,
@@ -114,7 +119,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         app,
         start,
         api=api(
-            GatedLedger(app.ledger, gate, telemetry),
+            served_ledger(app.ledger, telemetry, health, gate),
             keyring,
             catalog=app.ledger,
             read_timeout=settings.server.read_timeout,
@@ -145,7 +150,7 @@ class _Numbers:
         inbox = inbox_of(self._app.ledger)
         try:
             depths = await inbox.depths() if inbox is not None else []
-        except LedgerUnavailable:
+        except SemelError:
             depths = None
         page, kind = self._metrics.exposition(depths)
         return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))], page)

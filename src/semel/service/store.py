@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from semel.core.gate import Gate, GatedInbox, GatedLedger
@@ -11,8 +11,9 @@ from semel.core.pump import LEDGER_DOWN_S
 from semel.core.watched import Watched, WatchedInbox, WatchedLedger
 from semel.ports import Inbox, Ledger, Telemetry
 from semel.service.trouble import StoreHealth
+from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
-from semel.values.inbox import Taken
+from semel.values.inbox import Acceptance, Arrival, InboxEnding, Taken
 
 T = TypeVar("T")
 
@@ -30,30 +31,44 @@ class _Asked(Watched):
 
 
 class _Ledger(_Asked, WatchedLedger):
-    pass
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        with self._health.as_unavailable():
+            return await super().claim(claims)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        with self._health.as_unavailable():
+            return await super().settle(settlements)
+
+    async def renew(self, leases: Sequence[Lease]) -> list[bool]:
+        with self._health.as_unavailable():
+            return await super().renew(leases)
 
 
-class _GatedLedger(_Asked, GatedLedger):
-    pass
+class _GatedLedger(_Ledger, GatedLedger):
+    """Outside of the gate stands what a refusal becomes."""
 
 
 class _Inbox(_Asked, WatchedInbox):
-    pass
-
-
-class _GatedInbox(_Asked, GatedInbox):
-    pass
-
-
-class PatientInbox(_Asked, WatchedInbox):
-    """For who takes letters and nothing else: while the store is out of reach there are none, for a while."""
+    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
+        with self._health.as_unavailable():
+            return await super().accept(arrivals)
 
     async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
+        """While the store is out of reach there is nothing to take, for a while."""
         try:
-            return await super().take(wanted, lease_ms)
-        except LedgerUnavailable:
+            with self._health.as_unavailable():
+                return await super().take(wanted, lease_ms)
+        except LedgerUnavailable:  # its health has said so
             await asyncio.sleep(LEDGER_DOWN_S)
             return []
+
+    async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
+        with self._health.as_unavailable():
+            return await super().finish(endings)
+
+
+class _GatedInbox(_Inbox, GatedInbox):
+    """As the ledger's."""
 
 
 def served_ledger(

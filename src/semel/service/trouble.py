@@ -1,4 +1,4 @@
-"""What goes wrong for a while, in the log: a line when it begins, one now and then while it lasts, one when it is over."""
+"""What goes wrong for a while, in the log: a line when it begins, one now and then while it lasts, one at its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JUST_NOW_S = 1.0  # a failure as old as this may be why a breaker opens; one fro
 class Trouble:
     """One thing that can fail, and does so again and again until somebody puts it right."""
 
-    def __init__(self, begins: str, over: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, begins: str, over: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         """`begins` and `over` are what is said of it: "the inbox cannot be handled", "the inbox is handled again"."""
         self._begins, self._over = begins, over
         self._clock = clock
@@ -45,32 +45,30 @@ class Trouble:
 
 
 class StoreHealth:
-    """How the round trips to a store go. What its breaker does, or each failure where there is none, is said with why.
+    """How the round trips to a store go. What its breaker does is said with why; where there is none, each failure."""
 
-    Whatever a store refuses while a service runs (its table is gone, its user may not write any more) is out of reach
-    for those who send events, and must end as that: nothing is decided, and they come again."""
-
-    def __init__(self, trouble: Trouble, clock: Callable[[], float] = time.monotonic, *, gated: bool = False) -> None:
+    def __init__(self, trouble: Trouble, *, gated: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """`gated`: a breaker tells us when it is bad, by `moved`; a single failure is not worth a line then."""
         self._trouble = trouble
-        self._clock = clock
+        self._refusals = Trouble("the ledger refuses its work, which is to be sent again", clock=clock)
         self._gated = gated
+        self._clock = clock
         self._under_way: dict[object, tuple[str, float]] = {}  # in the order of their beginnings
         self._failed: tuple[float, str] = (0.0, "")  # when, and why
         self._took: tuple[float, str] = (0.0, "")  # how long the last answer took, and to what
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
-        """Around one round trip. Raises LedgerUnavailable for everything that Semel's own errors tell."""
+        """Around one round trip."""
         question, begun = object(), self._clock()
         self._under_way[question] = what, begun
         try:
             yield
-        except SemelError as error:
-            self._fails(str(error))
-            if isinstance(error, LedgerUnavailable):
-                raise
-            raise LedgerUnavailable(str(error)) from error
+        except LedgerUnavailable as error:
+            self._failed = self._clock(), str(error)
+            if not self._gated:
+                self._trouble.is_there(str(error))
+            raise
         else:
             self._took = self._clock() - begun, what
             if not self._gated:
@@ -78,17 +76,25 @@ class StoreHealth:
         finally:
             del self._under_way[question]
 
+    @contextmanager
+    def as_unavailable(self) -> Iterator[None]:
+        """What a store refuses while a service runs (its table is gone, the URL does not fit a handler any more) ends
+        as if it were out of reach: nothing is decided, and whoever sent it comes again. It is no reason for a breaker
+        to open: the store answers, and may be well for every other handler."""
+        try:
+            yield
+        except SemelError as error:
+            if isinstance(error, LedgerUnavailable):
+                raise
+            self._refusals.is_there(str(error))
+            raise LedgerUnavailable(str(error)) from error
+
     def moved(self, state: State) -> None:
         """Its breaker did. It opens anew with each probe that fails, which is the same trouble still."""
         if state == "open":
             self._trouble.is_there(self._why())
         elif state == "closed":
             self._trouble.is_over()
-
-    def _fails(self, why: str) -> None:
-        self._failed = self._clock(), why
-        if not self._gated:
-            self._trouble.is_there(why)
 
     def _why(self) -> str:
         """The words of the last failure; else it is slow, and then which round trip is."""

@@ -59,6 +59,14 @@ class TestSpread(LedgerLaws):
                 ledger.claim(claim)
         assert isinstance(ledger.claim(harness.claim("a")), Granted)
 
+    def test_doctor_tells_of_keys_that_are_elsewhere_than_the_url_says(
+        self, harness: Harness, ledger: Caller, cluster_url: str
+    ) -> None:
+        ledger.grant(harness.claim("a"))
+        assert "placement" not in _diagnosed(ledger)
+        with Caller(harness_on(cluster_url, together="*").open) as other:
+            assert "Take together=on_event" in _diagnosed(other)["placement"]
+
     def test_most_laws_are_bound(self) -> None:
         assert sum(callable(getattr(self, name)) for name in dir(self) if name.startswith("test_")) > 70
 
@@ -66,6 +74,10 @@ class TestSpread(LedgerLaws):
         granted = [verdict for verdict in ledger.claim_all(harness.claims(200)) if isinstance(verdict, Granted)]
         assert len({one.lease.token % 16 for one in granted}) == 16, "a token tells its tag"
         assert all(ledger.settle(one, Done(b"1")) for one in granted[:20])
+
+
+def _diagnosed(caller: Caller) -> dict[str, str]:
+    return dict(caller.run(caller.ledger.diagnose()))  # type: ignore[attr-defined]
 
 
 for _name, _law in inspect.getmembers(LedgerLaws, inspect.isfunction):

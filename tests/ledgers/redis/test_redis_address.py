@@ -83,6 +83,13 @@ def test_what_is_wrong_is_told_without_the_password(url: str, words: str) -> Non
     assert "s3cret" not in str(told.value)
 
 
+@pytest.mark.parametrize("password", ["p@ss#w0rd", "p@ss/w0rd", "p@ss?w0rd", "p#ss@w0rd"])
+def test_a_password_that_breaks_the_url_is_not_taken_for_a_host(password: str) -> None:
+    with pytest.raises(ConfigError, match="%40") as told:
+        read_url(f"redis://me:{password}@127.0.0.1:6379")
+    assert not any(part in str(told.value) for part in ("w0rd", "ss:"))
+
+
 def test_a_password_is_never_shown() -> None:
     ledger = RedisLedger.from_url("redis+sentinel://me:s3cret@a/main?sentinel_password=s3cret2")
     shown = f"{ledger!r} {vars(ledger)!r} {read_url('redis://me:s3cret@a')!r} {ledger.traits!r}"

@@ -25,11 +25,6 @@ def both(folder: str, clock: FakeClock | None = None) -> LettersElsewhere:
 
 
 class TestLettersOfSqlite(LedgerLaws, TransactionLaws):
-    @pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.long)])
-    def how(self, request: pytest.FixtureRequest) -> str:
-        """What is added has no state that processes share: SQLite alone has raced them already."""
-        return str(request.param)
-
     @pytest.fixture
     def harness(self, tmp_path: Path) -> TransactionHarness:
         clock = FakeClock()

@@ -32,7 +32,7 @@ from semel.service.api.refusals import (
 )
 from semel.service.api.shapes import KEY_PATTERN, ClaimBatch, KeyLine, KeyReport, RenewBatch, SettleBatch
 from semel.settings.schema import Token
-from semel.values.errors import LedgerUnavailable, MalformedEvent
+from semel.values.errors import MalformedEvent, SemelError
 from semel.values.strict_json import DOCUMENT_MAX_BYTES
 
 IN_FLIGHT_MAX = 64  # requests at a time: each may hold a body of 1 MiB and what is made of it
@@ -76,7 +76,7 @@ def api(
         exception_handlers={
             Refused: on_refused,
             MalformedEvent: on_malformed,
-            LedgerUnavailable: on_ledger_down,
+            SemelError: on_ledger_down(),  # of the store, whatever it is: it may be put right while we run
             HTTPException: on_no_route,
             Exception: on_bug,
         },

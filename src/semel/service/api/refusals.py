@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from semel.service.problems import PROBLEM_JSON, problem
-from semel.values.errors import LedgerUnavailable, MalformedEvent
+from semel.service.trouble import Trouble
+from semel.values.errors import MalformedEvent
 
 AGAIN_S = "1"  # Retry-After, in seconds: what is short is mostly over by then
 
@@ -66,10 +69,15 @@ def on_malformed(_: Request, error: Exception) -> Response:
     return refusal(400, f"{said}. Nothing was done")
 
 
-def on_ledger_down(_: Request, error: Exception) -> Response:
-    """Which store it is, and what ails it, is nothing for those outside."""
-    assert isinstance(error, LedgerUnavailable)
-    return refusal(503, "nothing was decided; send the same request again", {"Retry-After": AGAIN_S})
+def on_ledger_down() -> Callable[[Request, Exception], Response]:
+    """Which store it is, and what ails it, is nothing for those outside: the log has it."""
+    trouble = Trouble("the API cannot answer")
+
+    def down(_: Request, error: Exception) -> Response:
+        trouble.is_there(str(error))
+        return refusal(503, "nothing was decided; send the same request again", {"Retry-After": AGAIN_S})
+
+    return down
 
 
 def on_no_route(request: Request, error: Exception) -> Response:

@@ -117,7 +117,7 @@ class Client:
             if loop.time() + wait_s > ends:
                 raise LedgerUnavailable(
                     f"{self.address}: {operation} failed {attempt} times in {DEADLINE_S:g} s, at last with: {failure}; "
-                    "it will be tried again. Look at the table's throttling metrics, its capacity and the network"
+                    "it will be tried again. Look at the network, the table's throttling metrics and its capacity"
                 )
             await asyncio.sleep(wait_s)
 
@@ -217,7 +217,7 @@ class Client:
             from aiobotocore.session import AioSession
         except ImportError as error:
             raise ConfigError("a ledger in DynamoDB needs aiobotocore: install semel[aws]") from error
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, NoRegionError
 
         session = AioSession()
         session.register_component("data_loader", _loader())
@@ -236,6 +236,8 @@ class Client:
                     "dynamodb", region_name=self.address.region, endpoint_url=self.address.endpoint, config=config
                 )
             )
+        except NoRegionError as error:
+            raise ConfigError(f"{self.address}: no region: add ?region=… to the URL, or set AWS_REGION") from error
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"{self.address}: {_first_line(error)}") from error
 

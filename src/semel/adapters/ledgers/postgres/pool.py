@@ -209,6 +209,10 @@ class Pool:
                 # Without a cache of statements it is not ours alone: a pooler shares it, and knows few settings.
                 server_settings=dict(self._settings) if options.statement_cache else None,
             )
+        except TimeoutError:
+            raise LedgerUnavailable(
+                f"{options.where}: no connection within {options.connect_timeout:g} s: see that it runs there"
+            ) from None
         except failures as error:
             raise unavailable(options, error) from None  # what the driver was given holds the password
         try:

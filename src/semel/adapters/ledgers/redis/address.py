@@ -74,6 +74,10 @@ class Address(Struct, frozen=True):
         return f"Redis at {hosts}"
 
 
+ESCAPE = "write @ : / ? # and % in a user or password as %40 %3A %2F %3F %23 %25"
+_HOSTS = re.compile(r"[A-Za-z0-9._:,\[\]%-]*")
+
+
 def read_url(url: str) -> Address:
     """Raises ConfigError that says what is wrong, without the password."""
     scheme, _, rest = url.partition("://")
@@ -84,6 +88,8 @@ def read_url(url: str) -> Address:
     parts = urlsplit(f"//{rest}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     credentials, _, hosts = parts.netloc.rpartition("@")
+    if parts.fragment or "@" in parts.path + parts.query or _HOSTS.fullmatch(hosts) is None:
+        raise ConfigError(f"ledger {scheme}://…: cannot be read: {ESCAPE}")  # it may be a part of a password
     shown = f"{scheme}://{hosts}{parts.path}"
     known = (*KNOWN, *(TLS if tls else ()))
     for name in options:

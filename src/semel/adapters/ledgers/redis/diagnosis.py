@@ -9,6 +9,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from semel.adapters.ledgers.redis.address import Address
 from semel.adapters.ledgers.redis.catalog import INDEXED, Reader
+from semel.adapters.ledgers.redis.dispatch import meaning_of
 from semel.adapters.ledgers.redis.node import Node, check, eviction, facts_of
 from semel.adapters.ledgers.redis.topology import Topology
 from semel.values.errors import ConfigError, LedgerUnavailable
@@ -24,12 +25,12 @@ async def diagnose(address: Address, topology: Topology, reader: Reader) -> list
             masters = await topology.all_masters()
             for node in masters:
                 name = "" if len(masters) == 1 else f" {node.host}:{node.port}"
-                facts += [(what + name, told) for what, told in await _of_node(address, node)]
+                facts += [(what + name, fact) for what, fact in await _of_node(address, node)]
             if address.kind == "cluster":
                 facts.append(("cluster", await _cluster_state(masters[0], len(masters))))
             facts += await _letters(reader)
     except (RedisError, OSError, LedgerUnavailable, ConfigError, TimeoutError) as error:
-        facts.append(("reachable", f"error: {str(error) or 'no answer in time'}"))
+        facts.append(("reachable", f"error: {meaning_of(address, error)}"))
     return facts
 
 

@@ -25,6 +25,8 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.exceptions import ConnectionError as NotConnected
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from semel.adapters.ledgers.redis.address import Address
 from semel.adapters.ledgers.redis.node import Node
@@ -175,16 +177,29 @@ class Dispatch:
         return f"{type(error).__name__}: {error}" if not isinstance(error, LedgerUnavailable) else str(error)
 
     def _final(self, error: BaseException) -> LedgerUnavailable:
-        shown = self._address.shown
-        if isinstance(error, AuthenticationError):
-            return LedgerUnavailable(f"{shown} refuses the user or password of the ledger's URL")
-        if isinstance(error, NoPermissionError):
-            return LedgerUnavailable(f"{shown}: the ledger's user may not do this: {error}; allow ~prefix{{* and +@all")
-        if isinstance(error, OutOfMemoryError):
-            return LedgerUnavailable(f"{shown} is out of memory (maxmemory): give it more, or shorten the retention")
-        if str(error).startswith("MISCONF"):
-            return LedgerUnavailable(f"{shown} cannot save to its disk and refuses writes: {error}")
-        return LedgerUnavailable(f"{shown}: {error}")
+        return LedgerUnavailable(meaning_of(self._address, error))
+
+
+def meaning_of(address: Address, error: BaseException) -> str:
+    """What happened, where, and what to do."""
+    shown = address.shown
+    match error:
+        case LedgerUnavailable() | ConfigError():
+            return str(error)
+        case AuthenticationError():
+            return f"{shown} refuses the user or password of the ledger's URL"
+        case NoPermissionError():
+            return f"{shown}: the ledger's user may not do this: {error}; allow ~prefix{{* and +@all"
+        case OutOfMemoryError():
+            return f"{shown} is out of memory (maxmemory): give it more, or shorten the retention"
+        case NotConnected() | RedisTimeout() | OSError():
+            said = str(error) or "no answer in time"
+            return f"{shown} cannot be reached: {said}: see that it runs there, and whether it wants rediss:// (TLS)"
+    if str(error).startswith("MISCONF"):
+        return f"{shown} cannot save to its disk and refuses writes: {error}"
+    if str(error).startswith("NOAUTH") or "Authentication required" in str(error):
+        return f"{shown} wants a user and a password: write them into the ledger's URL"
+    return f"{shown}: {error}"
 
 
 def _packed(calls: Sequence[Call], confirmation: bytes) -> Iterator[bytes]:

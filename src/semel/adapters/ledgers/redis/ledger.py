@@ -184,7 +184,10 @@ class RedisLedger:
     async def diagnose(self) -> list[tuple[str, str]]:
         """Facts about the store, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
         self._check_loop()
-        return await diagnosis.diagnose(self._address, self._topology, self._reader)
+        facts = await diagnosis.diagnose(self._address, self._topology, self._reader)
+        with suppress(RedisError, OSError, LedgerUnavailable):  # said already
+            facts += [("placement", f"error: {wrong}") for wrong in await self._misplaced()]
+        return facts
 
     # ------------------------------------------------------------------------------------------------- its parts
 
@@ -258,11 +261,18 @@ class RedisLedger:
             raise ConfigError(f"{shown}: {prefix} is written in format {version!r}, this Semel knows {FORMAT!r}")
         for handler, placement in zip(handlers, known, strict=True):
             if placement != self._places.placement_of(handler):
-                raise ConfigError(
-                    f"{shown}: the keys of handler {handler!r} are placed {placement.decode()}, and the URL says "
-                    f"otherwise: its known keys would not be found. {_remedy(handler, placement)}"
-                )
+                raise ConfigError(f"{shown}: {_misplaced(handler, placement)}")
         self._placed.update(handlers)
+
+    async def _misplaced(self) -> list[str]:
+        """Handlers whose keys are elsewhere than the URL says now."""
+        found = await (await self._topology.node(0)).ask("HGETALL", self._places.placement)
+        handlers = {name.decode(errors="replace"): kept for name, kept in zip(found[::2], found[1::2], strict=True)}
+        return [
+            _misplaced(handler, placement)
+            for handler, placement in sorted(handlers.items())
+            if handler != "\0format" and placement != self._places.placement_of(handler)
+        ]
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -333,6 +343,13 @@ def _in_order(groups: Sequence[_Group[Any]], answers: Sequence[list[T]]) -> list
         for place, answer in zip(group.places or (), some, strict=True)
     }
     return [found[place] for place in range(len(found))]
+
+
+def _misplaced(handler: str, placement: bytes) -> str:
+    return (
+        f"the keys of handler {handler!r} are placed {placement.decode()}, and the URL says otherwise: its known keys "
+        f"would not be found. {_remedy(handler, placement)}"
+    )
 
 
 def _remedy(handler: str, placement: bytes) -> str:
