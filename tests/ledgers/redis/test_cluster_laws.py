@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from tests.ledgers.redis.stores import harness_on
+from tests.ledgers.redis.stores import harness_on, with_options
 
+from semel.adapters.ledgers.redis import RedisLedger
 from semel.testing.harness import Caller, Harness
 from semel.testing.ledger_laws import LedgerLaws
 from semel.values.claim import Granted
@@ -60,12 +61,14 @@ class TestSpread(LedgerLaws):
         assert isinstance(ledger.claim(harness.claim("a")), Granted)
 
     def test_doctor_tells_of_keys_that_are_elsewhere_than_the_url_says(
-        self, harness: Harness, ledger: Caller, cluster_url: str
+        self, harness: Harness, cluster_url: str
     ) -> None:
-        ledger.grant(harness.claim("a"))
-        assert "placement" not in _diagnosed(ledger)
-        with Caller(harness_on(cluster_url, together="*").open) as other:
-            assert "Take together=on_event" in _diagnosed(other)["placement"]
+        url = with_options(cluster_url, prefix=f"d{harness.namespace}", timeout="30")
+        with Caller(lambda: RedisLedger.from_url(url)) as before:
+            before.grant(harness.claim("a"))
+            assert "placement" not in _diagnosed(before)
+        with Caller(lambda: RedisLedger.from_url(f"{url}&together=*")) as after:
+            assert "Take together=on_event" in _diagnosed(after)["placement"]
 
     def test_most_laws_are_bound(self) -> None:
         assert sum(callable(getattr(self, name)) for name in dir(self) if name.startswith("test_")) > 70
