@@ -10,6 +10,7 @@ lease: whoever claims next sees a takeover, and `core/judgement.py` says what ma
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -57,6 +58,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim, self._release_unwanted)
         self._settlements: Batcher[Settlement, bool] = Batcher(ledger.settle)
+        self._letters: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
         self._runner = Runner(ledger, concurrency, self._at, telemetry)
         self._one_suspect = asyncio.Lock()
@@ -67,8 +69,9 @@ class Engine:
     async def process(self, deliveries: Sequence[Arrived], until: float | None = None) -> list[Outcome]:
         """One answer for each delivery, in order. Raises LedgerUnavailable when nothing could be decided.
 
-        `until`: in the loop's time, when the deliverer needs its answer. Handlers are stopped then, and what cannot
-        begin any more is busy, unclaimed."""
+        `until`: in the loop's time, when the deliverer needs its answers. Handlers are stopped then, and what cannot
+        begin any more is busy, without a claim. A thread cannot be stopped: this returns when it has ended, so that
+        whoever cannot wait so long takes the process away with it."""
         answers: list[list[Outcome]] = [[] for _ in deliveries]
         acts = self._plan(deliveries, answers, until)
         while acts:
@@ -103,11 +106,11 @@ class Engine:
 
     async def _claim(self, acts: Sequence[Act]) -> None:
         """Ask for all leases in one round trip; what is not granted is answered here."""
-        asked_at = self._loop.time()
-        acts = [act for act in acts if self._can_begin(act, asked_at)]
+        acts = self._in_time(acts)
         if not acts:
             return
         self._at(Boundary.BEFORE_CLAIM)
+        asked_at = self._loop.time()
         asked = self._claims.ask([act.claim for act in acts])
         try:
             verdicts = await asked if self._telemetry is None else await self._in_span("claim", asked)
@@ -125,15 +128,20 @@ class Engine:
                 case Settled() | Busy() | Stale() | Conflict():
                     act.answer = refusal(act, verdict)
 
-    def _can_begin(self, act: Act, now: float) -> bool:
-        """What is begun is to be done before its deliverer is gone; the rest is answered here."""
-        if act.until is None:
-            return True
-        if act.until - now < BEGIN_S:
-            act.answer = no_time(act)
-            return False
-        act.ends_within(act.until - now)
-        return True
+    def _in_time(self, acts: Sequence[Act]) -> Sequence[Act]:
+        """What may begin, with leases that end with the deliverer's time. The rest is answered here."""
+        if not acts or acts[0].until is None:  # it is the same for all of them
+            return acts
+        left_s = self._left_s(acts[0])
+        for act in acts:
+            if left_s < BEGIN_S:
+                act.answer = no_time(act)
+            else:
+                act.ends_within(left_s)
+        return acts if left_s >= BEGIN_S else []
+
+    def _left_s(self, act: Act) -> float:
+        return math.inf if act.until is None else act.until - self._loop.time()
 
     async def _behind_transactions(self, acts: Sequence[Act]) -> list[Act]:
         """A transaction that holds a key commits soon, or never: its duplicates wait for that and ask once more, so
@@ -141,9 +149,9 @@ class Engine:
         if self._wait is None:
             return []
         busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]
-        if not busy:
+        if not busy or (left_s := self._left_s(busy[0])) < BEGIN_S:
             return []
-        waits = [self._wait(act.claim, min(act.lease_s, WAIT_S)) for act in busy]
+        waits = [self._wait(act.claim, min(act.lease_s, WAIT_S, left_s)) for act in busy]
         if any(await asyncio.gather(*waits, return_exceptions=True)):
             return []  # the store cannot tell: they stay busy
         answers = [act.answer for act in busy]
@@ -164,7 +172,7 @@ class Engine:
         if not granted:
             return
         suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
-        settling = Settling(self._settlements, self._at, self._telemetry, early=len(granted) > 1)
+        settling = Settling(self._settlements, self._letters, self._at, self._telemetry, early=len(granted) > 1)
         run = partial(self._run, settling)
         try:
             if suspects:
@@ -194,7 +202,7 @@ class Engine:
         if self._loop.time() > act.lease_ends:  # the process was stopped, or the machine slept
             act.stop("the lease ended before the handler could begin", lost=True)
         ending = before_run(act.handler, granted)
-        if ending is None and act.until is not None and act.until - self._loop.time() < BEGIN_S:
+        if ending is None and self._left_s(act) < BEGIN_S:
             ending = Release(0.0, NO_TIME)  # it waited behind others
         if ending is None and granted.takeover and act.handler.probe is not None:
             ending = await self._runner.probe(act)
@@ -257,8 +265,12 @@ class Engine:
                 endings.append(_settlement(act, Uncertain("cancelled while the handler ran")))
             else:
                 endings.append(_settlement(act, Retry(0, "cancelled while the handler ran")))
-        if endings:
-            _ignore_failure(self._settlements.ask(endings))
+        for lane, some in (
+            (self._settlements, [one for one in endings if one.letter is None]),
+            (self._letters, [one for one in endings if one.letter is not None]),
+        ):
+            if some:
+                _ignore_failure(lane.ask(some))
 
     async def _in_span(self, step: str, asked: asyncio.Future[list[Verdict]]) -> list[Verdict]:
         assert self._telemetry is not None

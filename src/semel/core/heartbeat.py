@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from semel.core.act import Act
 from semel.values.claim import Lease
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import SemelError
 
 TICK_S = 0.05  # how late a timeout may come
 MARGIN = 0.1  # share of the lease by which a handler is cancelled before it ends
@@ -62,7 +62,7 @@ class Heartbeat:
             act.renewing = True
         try:
             kept = await self._renew([lease for _, lease in held])
-        except LedgerUnavailable:
+        except SemelError:
             for act, _ in held:
                 act.renewing = False
                 act.renew_at = self._loop.time() + AGAIN * act.lease_s

@@ -179,8 +179,10 @@ class Runner:
         self, act: Act, fn: Callable[..., Any], context: Context, caller_is_cancelled: Callable[[], bool]
     ) -> Any:
         """A thread cannot be stopped: past its timeout it is still waited for, since what it comes to is the truth as
-        long as the lease lasts. It can look at `ctx.lost`. A transaction is not waited for: it can be undone."""
+        long as the lease lasts. It can look at `ctx.lost`. A transaction is not waited for: it can be undone. Nor is one
+        whose lease was lost, unless the deliverer goes away: a frozen Lambda would go on with it hours later."""
         undoable = act.handler.effect == "transaction"
+        stays = act.until is None
 
         def call() -> Any:
             if not undoable:
@@ -198,7 +200,7 @@ class Runner:
                 try:
                     return await asyncio.shield(running)
                 except asyncio.CancelledError:
-                    if act.lost or undoable or running.done() or caller_is_cancelled():
+                    if (act.lost and stays) or undoable or running.done() or caller_is_cancelled():
                         running.add_done_callback(_look_away)
                         raise
         finally:

@@ -22,12 +22,16 @@ class Settling:
     def __init__(
         self,
         lane: Batcher[Settlement, bool],
+        letters: Batcher[Settlement, bool],
         at: Callable[[Boundary], None],
         telemetry: Telemetry | None,
         early: bool,
     ) -> None:
-        """`early`: what has ended is settled while others still run; a lone act need not."""
+        """`letters`: a lane for what is given up on. It may have to be kept in another store first, and when that is
+        slow or gone nobody else may wait for it. `early`: what has ended is settled while others still run; a lone act
+        need not."""
         self._lane = lane
+        self._letters = letters
         self._at = at
         self._telemetry = telemetry
         self._early = early
@@ -67,7 +71,11 @@ class Settling:
     def _send(self) -> None:
         if self._next:
             group, self._next = self._next, []
-            self._under_way.append((group, self._lane.ask([settlement for _, settlement in group])))
+            given_up = [one for one in group if one[1].letter is not None]
+            plain = [one for one in group if one[1].letter is None]
+            for lane, some in ((self._letters, given_up), (self._lane, plain)):
+                if some:
+                    self._under_way.append((some, lane.ask([settlement for _, settlement in some])))
 
     async def _again(self, group: list[tuple[Act, Settlement]]) -> None:
         """Settling is idempotent on its token, so a failed round trip may be repeated."""

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from semel.core.handlers import Handler
+from semel.ledger_urls import has_secret
 from semel.ports import Inbox, Ledger, Traits
 from semel.settings.problems import nearest
 from semel.settings.schema import Destination, Endpoint, Route, Settings
@@ -99,7 +100,7 @@ def check(
         *_one("window", _windows(routes), "every key window outlasts the retries"),
         *_one("destination", _destinations(settings, routes), "every destination answers or is given up in time"),
         *_one("drain", _drain(settings, routes), f"a drain of {span(settings.server.drain)} lets every handler finish"),
-        *_one("inline", _inline(settings, routes), "no sender is kept waiting by a handler"),
+        *_one("inline", _inline(settings, routes, store), "no sender is kept waiting by a handler"),
         *_one("inbox", _inbox(settings, store), _inbox_ok(settings)),
         *_one("durability", _durability(settings, store.traits), f"{store.traits.name} keeps what it has answered"),
         *_one("letters", _letters(store), "what is given up on waits for a person in a store that keeps it"),
@@ -218,7 +219,7 @@ def _drain(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding
             yield Finding("warning", what, "set a longer drain in [server], or a shorter timeout: a cut run runs again")
 
 
-def _inline(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
+def _inline(settings: Settings, routes: Sequence[RouteFacts], store: StoreFacts) -> Iterator[Finding]:
     """Whoever gave up waiting sends again: nothing doubles, but in the end they may drop the event."""
     for endpoint in settings.endpoints:
         if endpoint.mode != "inline":
@@ -229,7 +230,10 @@ def _inline(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Findin
             if takes is None or takes > waits:
                 limit = "as long as it likes" if takes is None else span(takes)
                 what = f"route {route.name}: a run may take {limit} inline at endpoint {endpoint.path}, and {who}"
-                yield Finding("warning", what, f'set mode = "inbox" there, or a timeout of {span(waits)} for the route')
+                shorter = f"a timeout of {span(waits)} for the route"
+                elsewhere = f"set {shorter}, or a ledger with an inbox: {INBOX_LEDGERS}"
+                change = f'set mode = "inbox" there, or {shorter}' if store.inbox else elsewhere
+                yield Finding("warning", what, change)
 
 
 def _inbox(settings: Settings, store: StoreFacts) -> Iterator[Finding]:
@@ -238,7 +242,8 @@ def _inbox(settings: Settings, store: StoreFacts) -> Iterator[Finding]:
     for endpoint in settings.endpoints:
         if endpoint.mode == "inbox":
             what = f"endpoint {endpoint.path} accepts into the inbox, and {store.traits.name} keeps none"
-            yield Finding("error", what, f'set mode = "inline" there, or a ledger with an inbox: {INBOX_LEDGERS}')
+            inline = 'set mode = "inline" there, with timeouts as short as its sender waits'
+            yield Finding("error", what, f"{inline}, or a ledger with an inbox: {INBOX_LEDGERS}")
 
 
 def _inbox_ok(settings: Settings) -> str:
@@ -273,7 +278,10 @@ def _durability(settings: Settings, traits: Traits) -> Iterator[Finding]:
             what = f"the {traits.name} ledger is not shared by {settings.server.workers} workers: each would act"
             yield Finding("error", what, f"{change}, or workers = 1")
     elif traits.caveat:
-        change = "change the ledger's URL or its server so that this cannot happen, or live with it (docs/ledgers.md)"
+        change = (
+            "the ledger's own facts say how it is set up, and docs/guarantees.md what that may lose: change its URL or "
+            "its server (docs/ledgers.md), or live with it"
+        )
         yield Finding("warning", f"{traits.name}: {traits.caveat}", change)
 
 
@@ -314,6 +322,11 @@ def _access_ok(settings: Settings) -> str:
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
+    for name, url in (("ledger", settings.ledger), ("dead_letters", settings.dead_letters)):
+        if url is not None and not url.reference and has_secret(url.reveal()):
+            what = f"{name}: its password stands in the settings as it is, for everybody who reads them"
+            change = f'write env:NAME for it, as in user:env:NAME@host, or {name} = "env:NAME" for the whole URL'
+            yield Finding("warning", what, change)
     for endpoint in settings.endpoints:
         for secret in endpoint.verify.secrets if endpoint.verify is not None else ():
             if len(secret.reveal()) < SECRET_CHARS:

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from semel.settings.overrides import CONFIG, override
 from semel.settings.places import Places
+from semel.settings.problems import Path as DocumentPath
 from semel.settings.problems import Problem, SettingsError
 from semel.settings.references import reader
 from semel.settings.rules import broken_rules
 from semel.settings.schema import Settings
+from semel.settings.secret import Secret
 from semel.settings.shaping import shape
 
 FILE = "semel.toml"
@@ -46,7 +50,16 @@ def load(path: Path | None, environ: Mapping[str, str], content: bytes | None = 
         places = Places(str(file or FILE), text, document, origins)
         problems += [places.problem(fault) for fault in faults]
         raise SettingsError(sorted(problems, key=lambda problem: (not problem.line, problem.line)))
-    return shaped.settings
+    return _with_origins(shaped.settings, origins)
+
+
+def _with_origins(settings: Settings, origins: Mapping[DocumentPath, str]) -> Settings:
+    """A URL that came by a variable has that for its reference: it does not stand in the file."""
+    for name in ("ledger", "dead_letters"):
+        url: Secret | None = getattr(settings, name)
+        if url is not None and not url.reference and (name,) in origins:
+            settings = replace(settings, **{name: Secret(url.reveal(), f"env:{origins[(name,)]}")})
+    return settings
 
 
 def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
