@@ -18,12 +18,22 @@ _PIECES = re.compile(r"[/?#\[\]&;=@: ]")  # where others may take a password tha
 
 def masked(url: str) -> str:
     """The URL without what is secret in it. A file's path has nothing of the kind."""
-    return _short(url if url.startswith("sqlite:") else _hidden(url))
+    if url.startswith("sqlite:"):
+        return _short(url)
+    scheme, separator, rest = url.partition("://")
+    scheme, rest = (scheme, rest) if separator else ("", url)
+    login, at, place = _parted(rest)
+    user, colon, _ = login.partition(":")
+    shown = f"{user}{colon}{HIDDEN if colon else ''}{at}{place}"
+    return _short(f"{scheme}{separator}{_OPTION.sub(_masked_option, shown)}")
 
 
-def has_secret(url: str) -> bool:
-    """Whether there is a password in it, or an option that is one."""
-    return not url.startswith("sqlite:") and _hidden(url) != url
+def has_password(url: str) -> bool:
+    """Whether there is one in it, and not only the name of a file that has one."""
+    _, _, rest = url.partition("://")
+    options = parse_qsl(url.partition("?")[2])
+    of_user = _parted(rest)[0].partition(":")[2]
+    return not url.startswith("sqlite:") and bool(of_user or any(name.endswith("password") for name, _ in options))
 
 
 def is_broken(url: str) -> bool:
@@ -40,15 +50,6 @@ def without_secrets(text: str, url: str) -> str:
     for secret in _secrets_of(url):
         text = text.replace(secret, HIDDEN)
     return text
-
-
-def _hidden(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    scheme, rest = (scheme, rest) if separator else ("", url)
-    login, at, place = _parted(rest)
-    user, colon, _ = login.partition(":")
-    shown = f"{user}{colon}{HIDDEN if colon else ''}{at}{place}"
-    return f"{scheme}{separator}{_OPTION.sub(_masked_option, shown)}"
 
 
 def _parted(rest: str) -> tuple[str, str, str]:

@@ -179,8 +179,8 @@ class Runner:
         self, act: Act, fn: Callable[..., Any], context: Context, caller_is_cancelled: Callable[[], bool]
     ) -> Any:
         """A thread cannot be stopped: past its timeout it is still waited for, since what it comes to is the truth as
-        long as the lease lasts. It can look at `ctx.lost`. A transaction is not waited for: it can be undone. Nor is one
-        whose lease was lost, unless the deliverer goes away: a frozen Lambda would go on with it hours later."""
+        long as the lease lasts. It can look at `ctx.lost`. A transaction is not waited for: it can be undone. Where the
+        deliverer is gone soon, all others are: frozen with its process, a thread would go on hours later."""
         undoable = act.handler.effect == "transaction"
         stays = act.until is None
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from semel.core.handlers import Handler
-from semel.ledger_urls import has_secret
+from semel.ledger_urls import has_password
 from semel.ports import Inbox, Ledger, Traits
 from semel.settings.problems import nearest
 from semel.settings.schema import Destination, Endpoint, Route, Settings
@@ -323,7 +323,7 @@ def _access_ok(settings: Settings) -> str:
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
     for name, url in (("ledger", settings.ledger), ("dead_letters", settings.dead_letters)):
-        if url is not None and not url.reference and has_secret(url.reveal()):
+        if url is not None and not url.reference and has_password(url.reveal()):
             what = f"{name}: its password stands in the settings as it is, for everybody who reads them"
             change = f'write env:NAME for it, as in user:env:NAME@host, or {name} = "env:NAME" for the whole URL'
             yield Finding("warning", what, change)

@@ -105,7 +105,7 @@ class SentinelMaster:
                 )
                 found = await connection.read_response(disable_decoding=True)
             except (RedisError, OSError) as error:
-                trouble = f"{host}:{port}: {error}"
+                trouble = f"{host}:{port}: {str(error) or 'no answer in time'}"
                 continue
             finally:
                 await connection.disconnect(nowait=True)
@@ -182,7 +182,7 @@ class Cluster:
                 async with asyncio.timeout(self._address.timeout_s / PATIENCE):
                     ranges = await node.ask("CLUSTER", "SLOTS")
             except (RedisError, OSError) as error:  # a timeout is an OSError
-                trouble = f"{host}:{port}: {error}"
+                trouble = f"{host}:{port}: {str(error) or 'no answer in time'}"
                 await node.drop_idle()
                 continue
             if ranges:
