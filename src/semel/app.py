@@ -30,6 +30,7 @@ from semel.values.reading import Reading
 from semel.values.topic import Pattern
 
 if TYPE_CHECKING:
+    from semel.aws_lambda.handling import PutAside
     from semel.service.background import Background
 
 LEASE_S = 25.0  # under the SQS default visibility of 30 s
@@ -39,6 +40,7 @@ TRANSACTION_TIMEOUT_S = 5.0  # SQLite's write lock is held meanwhile: other leas
 MAX_ATTEMPTS = 8  # with full jitter from 1 s, about a minute of retries
 RETENTION_S = 38 * 86_400.0  # twice the longest redelivery: Genesys 4 d, EventBridge 1 d, SQS 14 d
 TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
+LAMBDA_MARGIN_S = 1.0  # to cancel handlers, settle them in one round trip, and answer
 CONCURRENCY = 32  # handlers of one batch that run at a time
 
 Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
@@ -258,6 +260,26 @@ class Semel:
     def process_sync(self, body: Body, *, tenant: str | None = None, origin: str | None = None) -> Outcome:
         """`process` for code without an event loop. One loop is kept alive underneath."""
         return self._sync.call(lambda: self.process(body, tenant=tenant, origin=origin))
+
+    def lambda_handler(
+        self, *, margin: float = LAMBDA_MARGIN_S, tenant: str = "", put_aside: PutAside | None = None
+    ) -> Callable[..., dict[str, Any]]:
+        """What AWS Lambda calls: `handler = app.lambda_handler()`. Tells the records of all its triggers apart.
+
+        margin: seconds before the end of an invocation at which handlers are stopped, to record and to answer.
+        put_aside: `put_aside(body, reason)` keeps what is no event; without it, that is left to its trigger.
+        """
+        from semel.aws_lambda import LambdaHandler
+
+        _ms("margin", margin)
+        return LambdaHandler(
+            self._engine,
+            self._sync,
+            tenant=tenant,
+            concurrency=self.concurrency,
+            margin_s=margin,
+            put_aside=put_aside,
+        ).handle
 
     def worker(self, source: Source) -> Worker:
         """A loop that takes from a source: `await app.worker(source).run()`."""

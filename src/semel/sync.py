@@ -28,7 +28,10 @@ class SyncFace:
             with self._changing:  # so that the loop is not stopped before it knows of the call
                 called = asyncio.run_coroutine_threadsafe(make(), self._running_loop())
             return called.result()
-        raise ConfigError("process_sync was called inside an event loop, which it would block: await process instead")
+        raise ConfigError(
+            "process_sync (or a Lambda handler) was called inside an event loop, which it would block: "
+            "await process instead"
+        )
 
     def close(self) -> None:
         """Let the loop end. Calls under way are finished, and a later call starts another loop."""

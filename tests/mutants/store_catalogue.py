@@ -45,6 +45,13 @@ STORE_MUTANTS = [
         f"{POSTGRES_LAWS}::test_whoever_lost_an_alias_can_change_nothing",
     ),
     Mutant(
+        "a late settle frees a subject that another acts on",
+        SETTLE_SQL,
+        "holder = case when t.token = excluded.token then null else t.holder end",
+        "holder = null",
+        f"{POSTGRES_LAWS}::test_a_late_settle_does_not_free_a_subject_that_another_acts_on",
+    ),
+    Mutant(
         "PostgreSQL grants all copies in one batch",
         PG_CLAIMING,
         "if token is not None and first[one.digest] == at:",

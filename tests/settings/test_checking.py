@@ -144,10 +144,26 @@ def test_an_inbox_needs_a_store_that_keeps_one(store: StoreFacts) -> None:
         for path in ("/a", "/c")
     ]
     assert refused[0].change == (
-        'set mode = "inline" there, or a ledger with an inbox: sqlite:///semel.db or postgresql://…'
+        'set mode = "inline" there, with timeouts as short as its sender waits, '
+        "or a ledger with an inbox: sqlite:///semel.db or postgresql://…"
     )
     inline = Settings(endpoints=[Endpoint(mode="inline")])
     assert errors(found(inline, QUICK, store=store)) == []
+
+
+@pytest.mark.parametrize("store", [MEMORY, REDIS])
+def test_what_is_advised_for_a_slow_inline_answer_is_possible(store: StoreFacts) -> None:
+    """A store without an inbox would refuse mode = "inbox", and say mode = "inline" again."""
+    slow = Settings(endpoints=[Endpoint(mode="inline")])
+    (told,) = [one.change for one in found(slow, store=store) if one.check == "inline"]
+    assert 'mode = "inbox"' not in told
+    assert told.startswith("set a timeout of 5 s for the route, or a ledger with an inbox: ")
+    assert found(slow, QUICK, store=replace(REDIS, letterbox=True)) == []
+
+
+def test_a_caveat_points_to_what_tells_more() -> None:
+    caveat = StoreFacts(replace(SQLITE.traits, caveat="may forget"))
+    assert "docs/guarantees.md" in only(Settings(), store=caveat).change
 
 
 def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
@@ -296,6 +312,30 @@ def test_an_error_is_refused_with_what_to_change() -> None:
         refuse(findings)
     for finding in errors(findings):
         assert f"{finding.what}: {finding.change}" in str(raised.value)
+
+
+def test_an_error_without_a_remedy_ends_with_its_own_words() -> None:
+    with pytest.raises(ConfigError, match=r"(?m)the disk is broken$"):
+        refuse([Finding("error", "the disk is broken"), Finding("error", "another", "put it right")])
+
+
+@pytest.mark.parametrize("name", ["ledger", "dead_letters"])
+@pytest.mark.parametrize(
+    ("url", "reference", "warned"),
+    [
+        ("redis://semel:p4ssw0rd-of-it@host", "", True),
+        ("redis+sentinel://host/name?sentinel_password=p4ssw0rd-of-it", "", True),
+        ("redis://semel:p4ssw0rd-of-it@host", "redis://semel:env:NAME@host", False),
+        ("redis://semel:p4ssw0rd-of-it@host", "env:SEMEL_LEDGER", False),
+        ("redis://semel@host", "", False),
+        ("postgresql://semel@host/app?passfile=/run/secrets/pg&sslkey=/run/secrets/key.pem", "", False),
+        ("sqlite:////var/a:b@c/semel.db", "", False),
+    ],
+)
+def test_a_password_that_stands_in_the_settings_is_a_warning(name: str, url: str, reference: str, warned: bool) -> None:
+    findings = found(replace(Settings(), **{name: Secret(url, reference)}))
+    assert [(one.level, one.check) for one in findings] == [("warning", "secrets")] * warned
+    assert all("env:NAME" in one.change and "p4ssw0rd" not in str(one) for one in findings)
 
 
 def test_facts_come_from_handlers_whoever_registered_them() -> None:

@@ -187,6 +187,7 @@ def test_a_variable_overrides_both_stores(tmp_path: Path) -> None:
     )
     assert settings.dead_letters == Secret("sqlite:///b.db")
     assert settings.ledger.reveal() == "redis://host"
+    assert settings.ledger.reference == "env:SEMEL_LEDGER", "it does not stand in the file"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,9 @@ def list_letters(
 
     wanted = looking.filters(handler, tenant, reason, since, until)
     states = [state.value] if state else looking.LETTERS
-    found, in_all = asyncio.run(looking.listed(place(ledger, config), states, limit, wanted))
+    found, in_all, unreachable = asyncio.run(looking.letters(place(ledger, config), states, limit, wanted))
+    if unreachable is not None:
+        typer.echo(f"semel: the ledger is out of reach, these are its letters: {unreachable}", err=True)
     if as_json:
         typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
     elif found:
@@ -93,7 +95,8 @@ def list_letters(
     elif wanted.any and in_all:
         typer.echo(f"None match, of {in_all:,} in all.")
     else:
-        typer.echo(f"No {state.value if state else 'dead or uncertain'} events. All is well.")
+        well = " All is well." if unreachable is None else ""
+        typer.echo(f"No {state.value if state else 'dead or uncertain'} events.{well}")
 
 
 def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:

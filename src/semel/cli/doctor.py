@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from semel.cli.options import Ledger
+
 if TYPE_CHECKING:
     from semel.cli.doctor_view import Report
 
@@ -23,6 +25,7 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option("-c", "--config", help="Settings; by default semel.toml, if it is here.")
     ] = None,
+    ledger: Ledger = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
 ) -> None:
     """Say what is promised, check that the settings keep it, and connect to what they name.
@@ -36,7 +39,7 @@ def doctor(
     from semel.values.errors import SemelError
 
     try:
-        report = examine(target, config)
+        report = examine(target, config) if ledger is None else examine_ledger(ledger, target, config)
     except SemelError as error:
         if not as_json:
             raise
@@ -71,5 +74,28 @@ def examine(target: str | None, config: Path | None) -> Report:
         finally:
             await built.close()
             await app.close()
+
+    return asyncio.run(look())
+
+
+def examine_ledger(url: str, target: str | None, config: Path | None) -> Report:
+    """A ledger alone. Raises SemelError where there is nothing to look at."""
+    import asyncio
+
+    from semel.cli.doctor_view import report_store
+    from semel.cli.operating.place import check_there
+    from semel.values.errors import ConfigError
+    from semel.wiring import open_ledger
+
+    if target is not None or config is not None:
+        raise ConfigError("--ledger is a ledger alone: leave it out, or leave out the settings and the app")
+    check_there("ledger", url)
+    store = open_ledger(url)
+
+    async def look() -> Report:
+        try:
+            return await report_store(store)
+        finally:
+            await store.close()
 
     return asyncio.run(look())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 MIGRATE = "run `semel migrate`"
 REACH_S = 10.0  # a destination that says nothing for so long is not there
+LEDGER, LETTERS = "the ledger", "the store of dead_letters"
+OF_STORE = ("inbox", "durability", "letters")  # checks that speak for the store
+SERVER = re.compile(r"(.+) (\S+:[0-9]+)")  # a fact of one of several servers: "persistence 10.0.0.7:6379"
 BAD: tuple[Level, ...] = ("error", "warning")
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[bold red]error[/]"}
 
@@ -59,7 +62,20 @@ async def report(
     findings = check(settings, routes, store_facts(ledger))
     store, of_store = await diagnose(ledger)
     reached = await asyncio.gather(*(_reached(_label(name, settings), reach) for name, reach in reaches.items()))
-    return Report(list(guarantees), [*findings, *of_store, *reached], store)
+    return Report(list(guarantees), [*_as_seen(findings, of_store), *of_store, *reached], store)
+
+
+async def report_store(ledger: Ledger) -> Report:
+    """The same for a ledger alone, of which no settings are known."""
+    findings = [one for one in check(Settings(endpoints=[]), [], store_facts(ledger)) if one.check in OF_STORE]
+    store, of_store = await diagnose(ledger)
+    return Report([], [*_as_seen(findings, of_store), *of_store], store)
+
+
+def _as_seen(findings: Sequence[Finding], of_store: Sequence[Finding]) -> list[Finding]:
+    """Nothing is called well of a store that could not be looked at, or said itself that it is not."""
+    unwell = bool(errors(of_store))
+    return [one for one in findings if not (unwell and one.level == "ok" and one.check in OF_STORE)]
 
 
 # ---------------------------------------------------------------------------------------------------------- the store
@@ -69,23 +85,72 @@ async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]
     """What the store says of itself. It judges its own facts: one that begins with "error: " or "warning: " is one."""
     name = ledger.traits.name
     ask: Callable[[], Awaitable[list[tuple[str, str]]]] | None = getattr(ledger, "diagnose", None)
+    unready = await _unready(ledger)
+    if any(finding.what.startswith(LEDGER) for finding in unready):
+        return [], unready
     try:
-        pending = await ledger.pending() if isinstance(ledger, Migrates) else []
         facts = await ask() if ask is not None else []
     except (SemelError, OSError) as error:
-        change = "see that it is there and can be written, and that it is a ledger of this Semel"
-        return [], [Finding("error", f"the ledger cannot be used: {error}", change, "store")]
-    if ask is None and not pending:
+        return [], unready or [_unusable(LEDGER, error)]
+    if ask is None and not unready:
         return [], [Finding("ok", f"{name} has nothing to tell about itself", check="store")]
     missing = next((value for fact, value in facts if fact == "folder" and value.startswith("error: ")), "")
     if missing:  # the file cannot be opened either, for the same reason
         change = "make the folder, or write another path in ledger"
         return facts, [Finding("error", f"{name}: {missing.removeprefix('error: ')}", change, "store")]
-    found = [finding for fact, value in facts if (finding := _judged(f"{name}, {fact}", value)) is not None]
-    if pending:  # what the store says about that itself is the same once more
-        unready = Finding("error", f"{name} is not ready: {'; '.join(pending)}", MIGRATE, "migrations")
-        found = [unready, *[finding for finding in found if "semel migrate" not in finding.what]]
+    told = [(fact, value) for fact, value in grouped(facts) if not (unready and _is_the_same(fact, value, unready))]
+    judged = (_judged(f"{name}, {fact}", value) for fact, value in told)
+    found = unready + [finding for finding in judged if finding is not None]
     return facts, found or [Finding("ok", f"{name} can be opened and written", check="store")]
+
+
+def _is_the_same(fact: str, value: str, unready: Sequence[Finding]) -> bool:
+    """A store that is not ready says so itself, once more."""
+    of_letters = any(LETTERS in finding.what for finding in unready)
+    return "semel migrate" in value or (of_letters and fact.startswith("letters"))
+
+
+async def _unready(ledger: Ledger) -> list[Finding]:
+    """What has to be done to the ledger, and to the store of its letters, before they can be used."""
+    letterbox: Any = getattr(ledger, "letterbox", None)
+    elsewhere: list[str] = []
+    try:
+        elsewhere = await _steps(letterbox)
+    except (SemelError, OSError) as error:
+        return [_unusable(LETTERS, error)]
+    of_letters = _to_migrate(f"{LETTERS}, {letterbox.traits.name},", elsewhere) if elsewhere else []
+    try:
+        steps = await _steps(ledger)
+    except (SemelError, OSError) as error:
+        return [_unusable(LEDGER, error), *of_letters]
+    return [*_to_migrate(ledger.traits.name, steps[: len(steps) - len(elsewhere)]), *of_letters]  # its own come first
+
+
+async def _steps(store: object) -> list[str]:
+    return await store.pending() if isinstance(store, Migrates) else []
+
+
+def _to_migrate(name: str, steps: Sequence[str]) -> list[Finding]:
+    return [Finding("error", f"{name} is not ready: {'; '.join(steps)}", MIGRATE, "migrations")] if steps else []
+
+
+def _unusable(what: str, error: Exception) -> Finding:
+    change = "see that it is there and can be written, and that it is a ledger of this Semel"
+    return Finding("error", f"{what} cannot be used: {error}", change, "store")
+
+
+def grouped(facts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Facts that several servers of one store tell in the same words are one fact of all of them."""
+    servers: dict[tuple[str, str], list[str]] = {}
+    for fact, value in facts:
+        of_server = SERVER.fullmatch(fact)
+        what, server = of_server.groups() if of_server else (fact, "")
+        servers.setdefault((what, value), []).append(server)
+    return [(what + _of(named), value) for (what, value), named in servers.items()]
+
+
+def _of(servers: Sequence[str]) -> str:
+    return f" of {len(servers)} servers" if len(servers) > 1 else f" {servers[0]}" if servers[0] else ""
 
 
 def _judged(what: str, value: str) -> Finding | None:
@@ -148,7 +213,7 @@ def _facts(store: Sequence[tuple[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
-    for name, value in store:
+    for name, value in grouped(store):
         table.add_row(Text(name), Text(_readable(value)))
     return table
 

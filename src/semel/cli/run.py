@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from semel.app import Semel
+    from semel.core.handlers import Handler
     from semel.settings.schema import Settings
 
 SAMPLE = '{"id":"1","type":"interaction.created","data":{"id":"c-1"}}'
@@ -59,10 +62,12 @@ def run(
         listening = socket.socket(fileno=int(listening_fd))
         process.run(*process.prepare(settings, app, shared), listening, int(parent_fd))
     prepared = process.prepare(settings, app)
-    _refuse_broken_store(prepared[0].app)
+    facts = _refuse_broken_store(prepared[0].app)
+    ledger = _shown(settings) if target is None else _told(prepared[0].app, facts)
+    handlers = [handler for handler in prepared[0].app.handlers if handler.name not in _routes(settings)]
     listening = _listen(settings)
     if settings.server.workers == 1:
-        _introduce(settings, target, listening)
+        _introduce(settings, ledger, handlers, listening)
         process.run(*prepared, listening)
     from semel.service import logs
     from semel.service.supervisor import Supervisor
@@ -71,7 +76,7 @@ def run(
     logs.configure(server.log, server.log_level)
     arguments = ["run", *_again(target, config, host, port, workers)]
     supervisor = Supervisor(server.workers, arguments, content, listening, server.drain)
-    raise typer.Exit(supervisor.run(lambda: _introduce(settings, target, listening)))
+    raise typer.Exit(supervisor.run(lambda: _introduce(settings, ledger, handlers, listening)))
 
 
 def _handed(fd: int) -> bytes:
@@ -100,20 +105,22 @@ def _settings(
     return settings
 
 
-def _refuse_broken_store(app: Semel) -> None:
-    """What doctor says of the store: a service that could only answer 503 is better not started."""
+def _refuse_broken_store(app: Semel) -> list[tuple[str, str]]:
+    """What doctor says of the store: a service that could only answer 503 is better not started. Returns its facts."""
     import asyncio
 
     from semel.cli.doctor_view import diagnose
     from semel.settings.checking import refuse
 
-    async def look() -> None:
+    async def look() -> list[tuple[str, str]]:
         try:
-            refuse((await diagnose(app.ledger))[1])
+            facts, findings = await diagnose(app.ledger)
+            refuse(findings)
+            return facts
         finally:
             await app.close()
 
-    asyncio.run(look())
+    return asyncio.run(look())
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -130,27 +137,46 @@ def _listen(settings: Settings) -> socket.socket:
         ) from None
 
 
-def _introduce(settings: Settings, target: str | None, listening: socket.socket) -> None:
+def _introduce(settings: Settings, ledger: str, handlers: Sequence[Handler], listening: socket.socket) -> None:
     """What runs where, and the line to try it with. On stderr: stdout belongs to the handlers."""
     from semel import __version__
-    from semel.cli.operating.place import Place
     from semel.settings.urls import shown
 
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    ledger = str(Place(settings.ledger, settings.dead_letters)) if target is None else f"of {target}"
     lines = [f"Semel {__version__} on {url}, ledger {ledger}"]
     for endpoint in settings.endpoints:
         verified = endpoint.verify.scheme if endpoint.verify is not None else "not verified"
         lines.append(f"  POST {endpoint.path}  {endpoint.mode}, {verified}")
+    for handler in handlers:
+        topics = ", ".join(pattern.text for pattern in handler.patterns)
+        lines.append(f"  {handler.name}: {topics} → Python, {handler.effect}")
     for route in settings.routes:
         named = route.console or route.forward in settings.destinations
         where = "console" if route.console else route.forward if named else shown(route.forward)
         lines.append(f"  {route.name}: {', '.join(route.topics)} → {where}")
-    if target is None and any(endpoint.verify is None for endpoint in settings.endpoints):
+    if not handlers and any(endpoint.verify is None for endpoint in settings.endpoints):
         path = next(endpoint.path for endpoint in settings.endpoints if endpoint.verify is None)
         lines += ["Try it, twice:", f"  curl -i {url}{path} -d '{SAMPLE}'"]
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _routes(settings: Settings) -> set[str]:
+    return {route.name for route in settings.routes}
+
+
+def _shown(settings: Settings) -> str:
+    from semel.cli.operating.place import Place
+
+    return str(Place(settings.ledger, settings.dead_letters))
+
+
+def _told(app: Semel, facts: list[tuple[str, str]]) -> str:
+    """Where the ledger of an app is, and its letters: the first thing that a store tells of itself, without secrets."""
+    name = app.ledger.traits.name
+    where = facts[0][1] if facts else ""
+    letters = next((f", letters in {value}" for fact, value in facts if fact.startswith("letters, ")), "")
+    return (where if where.startswith(name) else f"{name} {where}".rstrip()) + letters
 
 
 def _again(

@@ -11,7 +11,7 @@ from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary
 from semel.ports import Telemetry
 from semel.values.claim import Settlement
-from semel.values.errors import LedgerUnavailable, NotRecorded
+from semel.values.errors import NotRecorded, SemelError
 
 AGAIN_S = 0.05  # a settle that failed is tried again while its lease lasts: giving up would repeat the effect
 
@@ -58,7 +58,7 @@ class Settling:
                 else:
                     with self._telemetry.span("settle"):
                         kept = await asked
-            except LedgerUnavailable:
+            except SemelError:  # also of a server that was changed meanwhile: the effect has happened
                 await self._again(group)
                 continue
             self._at(Boundary.AFTER_SETTLE)

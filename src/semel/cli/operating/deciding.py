@@ -250,19 +250,21 @@ def as_tables(report: Report, now_ms: int) -> RenderableType:
 
 
 def _closing(report: Report) -> RenderableType:
+    rows = [
+        (PAST[report.what], len(report.decided), _note(report) if report.decided else ""),
+        ("decided already", len(report.already), "not dead any more; left alone" if report.already else ""),
+        ("failed", len(report.failed), ""),
+    ]
+    if report.not_dead:
+        rows.insert(2, ("not dead", len(report.not_dead), "left alone"))
+    if report.not_tried:
+        rows.append(("not tried", report.not_tried, "the ledger failed too often; try again later"))
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    table.add_column()
-    table.add_row(PAST[report.what], f"{len(report.decided):,}", _note(report) if report.decided else "")
-    table.add_row(
-        "decided already", f"{len(report.already):,}", "not dead any more; left alone" if report.already else ""
-    )
-    if report.not_dead:
-        table.add_row("not dead", f"{len(report.not_dead):,}", "left alone")
-    table.add_row("failed", f"{len(report.failed):,}", "")
-    if report.not_tried:
-        table.add_row("not tried", f"{report.not_tried:,}", "the ledger failed too often; try again later")
+    noted = any(note for _, _, note in rows)
+    for name, count, note in rows:
+        table.add_row(name, f"{count:,}", *([note] if noted else []))
     gone = report.decided[:SHOWN] if report.what == "discard" else []  # from the lists: here is how to find them
     told = [Text(f"{key}: discarded, known by this whole key") for key in gone]
     told += _left_alone(report)

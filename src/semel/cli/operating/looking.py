@@ -11,7 +11,7 @@ from msgspec import Struct
 from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import instant_ms
 from semel.ports import STATES, Catalog, Entry
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 
 KEY_CHARS = 32
 PREFIX_MIN_CHARS = 4
@@ -66,6 +66,22 @@ async def listed(where: Place, states: Sequence[str | None], limit: int, wanted:
         counts = await ledger.counts()
         in_all = sum(count for state, count in counts.items() if state in states or None in states)
         return await newest(ledger, states, limit, wanted), in_all
+
+
+async def letters(
+    where: Place, states: Sequence[str], limit: int, wanted: Filters
+) -> tuple[list[Entry], int, LedgerUnavailable | None]:
+    """The same of letters, which may be in a store of their own: that is enough to list them. Why the ledger itself is
+    out of reach, if it is, comes with them."""
+    try:
+        return (*await listed(where, states, limit, wanted), None)
+    except LedgerUnavailable as error:
+        if (alone := where.letters_alone) is None:
+            raise
+        try:
+            return (*await listed(alone, states, limit, wanted), error)
+        except SemelError:  # it is this store that is out of reach, and the first error has said so
+            raise error from None
 
 
 async def known(where: Place, key: str, first: Sequence[str]) -> list[Entry]:

@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from semel.cli.operating import sqlite_mark
-from semel.ledger_urls import masked
+from semel.ledger_urls import masked, without_secrets
 from semel.ports import Migrates
 from semel.settings.secret import Secret
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.wiring import StoredLedger, open_ledger
 
 
@@ -27,6 +27,11 @@ class Place(Struct, frozen=True):
     def __str__(self) -> str:
         letters = f", letters in {masked(self.dead_letters.reveal())}" if self.dead_letters is not None else ""
         return masked(self.ledger.reveal()) + letters
+
+    @property
+    def letters_alone(self) -> Place | None:
+        """Where letters can be looked at without the ledger; None where there is no such store, or not yet."""
+        return Place(self.dead_letters) if self.dead_letters is not None and _letters(self) else None
 
 
 def place(ledger: str | None, config: Path | None) -> Place:
@@ -49,10 +54,10 @@ async def opened(where: Place) -> AsyncIterator[StoredLedger]:
     """The ledger, for reading and deciding."""
     url, letters = where.ledger.reveal(), _letters(where)
     if not letters or not url.startswith("memory:"):
-        _check_there("ledger", url)
+        check_there("ledger", url)
     ledger = open_ledger(url, dead_letters=letters)
     try:
-        await refuse_unready(ledger)
+        await refuse_unready(ledger, where)
         if where.dead_letters is not None and not letters:
             await _refuse_lost_letters(ledger, where.dead_letters.reveal())
         yield ledger
@@ -60,10 +65,20 @@ async def opened(where: Place) -> AsyncIterator[StoredLedger]:
         await ledger.close()
 
 
-async def refuse_unready(ledger: object) -> None:
+async def refuse_unready(ledger: object, where: Place) -> None:
     """A store that has to be made ready first says so, once and in words, instead of failing at every step."""
-    if isinstance(ledger, Migrates) and (steps := await ledger.pending()):
-        raise ConfigError(f"the store is not ready ({'; '.join(steps)}): run `semel migrate`")
+    letterbox, letters = getattr(ledger, "letterbox", None), where.dead_letters
+    stores = [("dead_letters", letters, letterbox)] if letters is not None and letterbox is not None else []
+    for role, url, store in [*stores, ("ledger", where.ledger, ledger)]:  # the ledger tells of its letters' store too
+        shown = f"{role} {masked(url.reveal())}"
+        if not isinstance(store, Migrates):
+            continue
+        try:
+            steps = await store.pending()
+        except LedgerUnavailable as error:
+            raise LedgerUnavailable(f"{shown}: {without_secrets(str(error), url.reveal())}") from None
+        if steps:
+            raise ConfigError(f"{shown}: the store is not ready ({'; '.join(steps)}): run `semel migrate`")
 
 
 async def _refuse_lost_letters(ledger: StoredLedger, url: str) -> None:
@@ -85,11 +100,11 @@ def _letters(where: Place) -> str:
     url = where.dead_letters.reveal()
     if url.startswith("sqlite:") and not _file(url).exists():
         return ""
-    _check_there("dead_letters", url)
+    check_there("dead_letters", url)
     return url
 
 
-def _check_there(what: str, url: str) -> None:
+def check_there(what: str, url: str) -> None:
     """Opening a ledger makes one where there is none: so this looks first, at the bytes."""
     scheme = url.partition("://")[0]
     if scheme == "memory":

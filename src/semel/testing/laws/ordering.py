@@ -68,6 +68,15 @@ class OrderLaws(Binding):
         ledger.settle(slow, Done())
         assert ledger.claim(_at(harness, 4)) == Stale(5)
 
+    def test_a_late_settle_does_not_free_a_subject_that_another_acts_on(
+        self, harness: Harness, ledger: Caller, other: Caller
+    ) -> None:
+        slow = ledger.grant(_at(harness, 1))
+        harness.advance(harness.lease_ms)
+        other.grant(_at(harness, 5))
+        ledger.settle(slow, Done())
+        assert isinstance(other.claim(_at(harness, 6)), Busy)
+
     def test_a_retry_that_was_overtaken_is_stale(self, harness: Harness, ledger: Caller) -> None:
         ledger.settle(ledger.grant(_at(harness, 1)), Retry(0))
         ledger.do(_at(harness, 2))

@@ -185,7 +185,7 @@ class RedisLedger:
         """Facts about the store, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
         self._check_loop()
         facts = await diagnosis.diagnose(self._address, self._topology, self._reader)
-        with suppress(RedisError, OSError, LedgerUnavailable):  # said already
+        with suppress(RedisError, OSError, SemelError):  # said already
             facts += [("placement", f"error: {wrong}") for wrong in await self._misplaced()]
         return facts
 

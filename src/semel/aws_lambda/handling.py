@@ -1,0 +1,147 @@
+"""The handler that Lambda calls: records → events → the flow → the answer, within the time of the invocation."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from semel.aws_lambda.answering import UNFIT, answer, failed
+from semel.aws_lambda.records import Record, read
+from semel.core.engine import Engine
+from semel.core.saying import say
+from semel.sync import SyncFace
+from semel.values.errors import LedgerUnavailable
+from semel.values.outcome import Outcome
+
+log = logging.getLogger("semel")
+
+BEHIND = Outcome("busy", reason="one before it in its group did not succeed", after=0.0)
+EMPTY = Outcome("ignored", reason="nothing is in it")
+
+PutAside: TypeAlias = Callable[[bytes, str], object | Awaitable[object]]
+"""Keeps a body that is no event, with the reason, before it returns."""
+
+
+class Message(Struct, frozen=True):
+    """One event of an invocation, as the flow wants it."""
+
+    body: bytes
+    tenant: str
+
+
+class LambdaHandler:
+    """`handle` is what Lambda calls. One loop and its connections live as long as the process."""
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        sync: SyncFace,
+        *,
+        tenant: str,
+        concurrency: int,
+        margin_s: float,
+        put_aside: PutAside | None,
+    ) -> None:
+        """`engine` gives the one of the running loop."""
+        self._engine = engine
+        self._sync = sync
+        self._tenant = tenant
+        self._concurrency = concurrency
+        self._margin_s = margin_s
+        self._put_aside = put_aside
+
+    def handle(self, event: Any, context: Any = None) -> dict[str, Any]:
+        """Raises MalformedEvent for a shape that is not known, and RecordsFailed where only that brings them again."""
+        batch = read(event)
+        left_s = _left_s(context)
+        return answer(batch, self._sync.call(lambda: self._process(batch.records, left_s)))
+
+    async def _process(self, records: Sequence[Record], left_s: float | None) -> list[list[Outcome]]:
+        """What became of each record, in order. After the first that fails, the rest of its group is left alone."""
+        until = None if left_s is None else asyncio.get_running_loop().time() + left_s - self._margin_s
+        if left_s is not None and left_s <= self._margin_s:
+            log.warning("%g s are left of this invocation and margin=%g: nothing can begin", left_s, self._margin_s)
+        told: dict[int, list[Outcome]] = {}
+        stopped: set[str] = set()
+        out_of_reach = ""
+        for turn in turns(records, self._concurrency):
+            ready = [at for at in turn if records[at].group not in stopped]
+            told.update({at: [BEHIND] for at in turn if records[at].group in stopped})
+            try:
+                if out_of_reach:  # no need to wait for it again
+                    raise LedgerUnavailable(out_of_reach)
+                answers = await self._ask([records[at] for at in ready], until)
+            except LedgerUnavailable as error:
+                if not out_of_reach:
+                    log.error("nothing can be decided, all goes back to its trigger: %s", error)
+                out_of_reach = str(error)
+                answers = [[Outcome("busy", reason=out_of_reach)] for _ in ready]
+            for at, outcomes in zip(ready, answers, strict=True):
+                told[at] = outcomes
+                if records[at].group and failed(outcomes):
+                    stopped.add(records[at].group)
+        return [told[at] for at in range(len(records))]
+
+    async def _ask(self, records: Sequence[Record], until: float | None) -> list[list[Outcome]]:
+        """All events of these records through the flow at once."""
+        messages = [Message(body, self._tenant) for record in records for body in record.bodies]
+        outcomes = iter(await self._engine().process(messages, until) if messages else ())
+        told = []
+        for record in records:
+            mine = [await self._judged(record, body, next(outcomes)) for body in record.bodies]
+            told.append(mine or [_without_events(record)])
+        return told
+
+    async def _judged(self, record: Record, body: bytes, outcome: Outcome) -> Outcome:
+        """What is no event, or contradicts one, is put aside by the user's own function where there is one."""
+        say(outcome)
+        if outcome.status not in UNFIT:
+            return outcome
+        log.debug("record %s: %s", record.id, outcome.reason)  # it may quote the body: only for who asks for it
+        if self._put_aside is None:
+            return outcome
+        try:
+            kept = self._put_aside(body, outcome.reason)
+            if inspect.isawaitable(kept):
+                await cast(Awaitable[object], kept)
+        except Exception as error:
+            log.error("record %s could not be put aside, and comes again: %s", record.id, type(error).__name__)
+            return outcome
+        return replace(outcome, status="dead")
+
+
+def _without_events(record: Record) -> Outcome:
+    if not record.unfit:
+        return EMPTY
+    log.warning("record %s cannot be read: %s", record.id, record.unfit)
+    return Outcome("malformed", reason=record.unfit)
+
+
+def turns(records: Sequence[Record], most: int) -> Iterator[list[int]]:
+    """Which records go together, by their places: the first of every group, then the second, and so on; so many at a
+    time that all of them begin at once, and none is claimed that has to wait."""
+    waves: list[list[int]] = []
+    met: Counter[str] = Counter()
+    for at, record in enumerate(records):
+        place = met[record.group] if record.group else 0
+        met[record.group] += 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(at)
+    for wave in waves:
+        for first in range(0, len(wave), most):
+            yield wave[first : first + most]
+
+
+def _left_s(context: Any) -> float | None:
+    """None: whoever calls gives us all the time in the world. That is a test, not Lambda."""
+    ask = getattr(context, "get_remaining_time_in_millis", None)
+    left_ms = ask() if callable(ask) else None
+    return left_ms / 1000 if isinstance(left_ms, (int, float)) else None
