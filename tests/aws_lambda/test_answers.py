@@ -197,7 +197,7 @@ def test_who_cannot_be_told_which_records_failed_gets_an_error(invocation: Any) 
     noting = Noting()
     handler = noting.app.lambda_handler()
     for _ in range(2):
-        with pytest.raises(RecordsFailed, match="of [12] records did not succeed"):
+        with pytest.raises(RecordsFailed, match=r"of [12] records did not succeed"):
             handler(invocation, Clocked(60))
     assert noting.acted.count("1") == 1
     assert noting.acted.count("2") <= 1

@@ -132,6 +132,8 @@ def test_a_discarded_event_is_known_by_the_whole_key_that_is_told(tmp_path: Path
     (key,) = keys(url)
     ended = semel("dead", "discard", key[:8], *REASON, "--ledger", url)
     assert f"{key}: discarded" in ended.out
+    (row,) = [line for line in ended.out.splitlines() if "failed" in line]
+    assert row.count("│") == 3, "a name and a number: no column for notes that nobody has"
     for command in (("events", "show"), ("dead", "show"), ("dead", "replay", *REASON)):
         unknown = semel(*command, key[:8], "--ledger", url)
         assert unknown.code == 2

@@ -96,6 +96,29 @@ def test_a_store_that_cannot_be_opened_is_an_error_not_a_crash() -> None:
     assert "belongs to another application" in finding.what
 
 
+def test_what_several_servers_say_in_the_same_words_is_said_once() -> None:
+    servers = ("10.0.0.1:7000", "10.0.0.2:7000", "[::1]:7000")
+    facts = [(f"persistence {server}", "warning: none") for server in servers]
+    facts += [("clock 10.0.0.1:7000", "+0.001 s"), ("clock 10.0.0.2:7000", "+0.002 s"), ("cluster", "ok, 3 masters")]
+    found = looked(Telling(*facts))
+    assert [one.what for one in found.findings if one.level == "warning"] == ["SQLite, persistence of 3 servers: none"]
+    lines = [" ".join(line.split()) for line in printed(found).splitlines()]
+    assert lines.count("persistence of 3 servers warning: none") == 1
+    assert "clock 10.0.0.2:7000 +0.002 s" in lines
+    assert len(json.loads(as_json(found))["store"]) == 6, "programs get what was told"
+
+
+def test_nothing_is_called_well_of_a_store_that_could_not_be_looked_at() -> None:
+    def well(store: Store) -> set[str]:
+        return {one.check for one in looked(store).findings if one.level == "ok"}
+
+    of_store = {"inbox", "durability", "letters"}
+    assert well(Telling(("journal", "wal"))) >= of_store
+    assert well(Telling(("readable", "error: connection refused"))) & of_store == set()
+    assert well(Broken()) & of_store == set()
+    assert "timeout" in well(Broken()), "the settings could be looked at"
+
+
 def test_a_store_without_a_diagnosis_is_let_be() -> None:
     found = looked(Store())
     assert found.ok
@@ -258,3 +281,12 @@ def test_the_handlers_of_an_app_in_python_are_looked_at_too(folder: Path) -> Non
     assert ended.exit_code == 1, ended.output
     assert "late: exactly once" in ended.output
     assert "a run may take 5 s, and its lease is 3 s" in " ".join(ended.output.split())
+
+
+def test_a_ledger_alone_is_looked_at_without_settings(folder: Path) -> None:
+    write(folder, "[server]\nprot = 1\n")
+    missing = run("--ledger", "sqlite:///none.db")
+    assert "there is no file none.db; nothing was made" in str(missing.exception)
+    assert "leave it out" in str(run("--ledger", "sqlite:///none.db", "-c", "semel.toml").exception)
+    refused = run("--ledger", "sqlite:///none.db", "--json")
+    assert (refused.exit_code, json.loads(refused.stdout)["ok"]) == (2, False)

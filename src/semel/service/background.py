@@ -37,7 +37,7 @@ class Background:
         ledger = self._app.ledger
         if (letters := inbox_of(ledger)) is not None:
             telemetry = self._app.telemetry
-            deciding = StoreHealth(Trouble("letters go back, nothing can be decided", "letters are decided again"))
+            deciding = StoreHealth(Trouble("letters go back"), quiet=True)  # the pump says so, of each
             taking = StoreHealth(Trouble("the inbox cannot be handled, trying again", "the inbox is handled again"))
             engine = self._app.new_engine(served_ledger(ledger, telemetry, deciding))
             inbox = served_inbox(letters, telemetry, taking)

@@ -78,7 +78,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         metrics.handler(handler.name)  # its series exist from now on
 
     opened, closed = "the breaker of the ledger is open", "the breaker of the ledger is closed again"
-    health = StoreHealth(Trouble(opened, closed), gated=True)
+    health = StoreHealth(Trouble(opened, closed), quiet=True)
 
     def ledger_moved(state: State) -> None:
         metrics.ledger_breaker.says(state)

@@ -47,11 +47,11 @@ class Trouble:
 class StoreHealth:
     """How the round trips to a store go. What its breaker does is said with why; where there is none, each failure."""
 
-    def __init__(self, trouble: Trouble, *, gated: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        """`gated`: a breaker tells us when it is bad, by `moved`; a single failure is not worth a line then."""
+    def __init__(self, trouble: Trouble, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        """`quiet`: a single failure is not worth a line, since a breaker tells us, by `moved`, or others say it."""
         self._trouble = trouble
         self._refusals = Trouble("the ledger refuses its work, which is to be sent again", clock=clock)
-        self._gated = gated
+        self._quiet = quiet
         self._clock = clock
         self._under_way: dict[object, tuple[str, float]] = {}  # in the order of their beginnings
         self._failed: tuple[float, str] = (0.0, "")  # when, and why
@@ -66,12 +66,12 @@ class StoreHealth:
             yield
         except LedgerUnavailable as error:
             self._failed = self._clock(), str(error)
-            if not self._gated:
+            if not self._quiet:
                 self._trouble.is_there(str(error))
             raise
         else:
             self._took = self._clock() - begun, what
-            if not self._gated:
+            if not self._quiet:
                 self._trouble.is_over()
         finally:
             del self._under_way[question]

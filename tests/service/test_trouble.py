@@ -1,0 +1,137 @@
+"""What goes wrong for a while is in the log with why: when it begins, now and then, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from semel.core.breaker import Breaker
+from semel.core.gate import SLOW_IN_A_ROW, Gate
+from semel.service.store import served_ledger
+from semel.service.trouble import AGAIN_S, StoreHealth, Trouble
+from semel.values.claim import Claim
+from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.wiring import open_ledger
+
+PATIENCE_S = 0.1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "semel")
+    return caplog
+
+
+def test_a_trouble_is_said_when_it_begins_now_and_then_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    trouble = Trouble("the inbox cannot be handled", "the inbox is handled again", clock)
+    for _ in range(65):
+        trouble.is_there("connection refused")
+        clock.now += 1.0
+    trouble.is_over()
+    trouble.is_over()
+    trouble.is_there("once more")
+    assert said.messages == [
+        "the inbox cannot be handled: connection refused",
+        "the inbox cannot be handled, for 30 s now: connection refused",
+        "the inbox cannot be handled, for 60 s now: connection refused",
+        "the inbox is handled again, after 65 s",
+        "the inbox cannot be handled: once more",
+    ]
+
+
+def test_after_a_long_silence_it_is_a_new_trouble(said: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    trouble = Trouble("the ledger refuses", clock=clock)
+    trouble.is_there("no table")
+    clock.now += 10 * AGAIN_S
+    trouble.is_there("no table")
+    assert said.messages == ["the ledger refuses: no table"] * 2
+
+
+# ---------------------------------------------------------------------------------------------------- of a store
+
+
+class Ailing:
+    """A ledger in memory whose claims wait, fail or are refused."""
+
+    def __init__(self) -> None:
+        self._ledger = open_ledger("memory://")
+        self.traits = self._ledger.traits
+        self.wait_s = 0.0
+        self.error: Exception | None = None
+
+    async def claim(self, claims: list[Claim]) -> object:
+        await asyncio.sleep(self.wait_s)
+        if self.error is not None:
+            raise self.error
+        return await self._ledger.claim(claims)
+
+
+def asked(ailing: Ailing, times: int, *, gated: bool = True) -> list[str]:
+    """What became of so many claims, one after the other."""
+
+    async def run() -> list[str]:
+        health = StoreHealth(Trouble("the breaker is open", "the breaker is closed again"), quiet=gated)
+        clock = asyncio.get_running_loop().time
+        breaker = Breaker(SLOW_IN_A_ROW, 0.01, open_max_s=0.01, clock=clock, random=lambda: 0.0, moved=health.moved)
+        ledger = served_ledger(ailing, None, health, Gate(breaker, PATIENCE_S) if gated else None)  # type: ignore[arg-type]
+        ended = []
+        for _ in range(times):
+            try:
+                await ledger.claim([])
+                ended.append("answered")
+            except LedgerUnavailable as error:
+                ended.append(str(error))
+            await asyncio.sleep(0.03)  # a probe is let through every time
+        return ended
+
+    return asyncio.run(run())
+
+
+def test_an_open_breaker_says_the_words_of_what_failed_once(said: pytest.LogCaptureFixture) -> None:
+    ailing = Ailing()
+    ailing.error = LedgerUnavailable("PostgreSQL at db.example: connection refused")
+    assert asked(ailing, 5) == ["PostgreSQL at db.example: connection refused"] * 5, "every probe failed"
+    assert said.messages == ["the breaker is open: PostgreSQL at db.example: connection refused"]
+
+
+def test_an_open_breaker_says_which_round_trip_is_slow(said: pytest.LogCaptureFixture) -> None:
+    ailing = Ailing()
+    ailing.wait_s = 1.5 * PATIENCE_S
+    assert "answered" in asked(ailing, SLOW_IN_A_ROW)
+    (line,) = said.messages
+    assert line.startswith("the breaker is open: slow: a claim took ")
+
+
+def test_an_open_breaker_says_what_is_stuck(said: pytest.LogCaptureFixture) -> None:
+    ailing = Ailing()
+    ailing.wait_s = 30.0
+    assert asked(ailing, 1) == ["The ledger is stuck."]
+    (line,) = said.messages
+    assert line.startswith("the breaker is open: no answer to a claim for ")
+
+
+def test_what_a_store_refuses_is_unavailable_and_opens_no_breaker(said: pytest.LogCaptureFixture) -> None:
+    """It may be about one handler: all others would be sent away with it."""
+    ailing = Ailing()
+    ailing.error = ConfigError("there is no such table; `semel migrate` creates it")
+    assert asked(ailing, 5) == [str(ailing.error)] * 5
+    assert said.messages == [f"the ledger refuses its work, which is to be sent again: {ailing.error}"]
+
+
+def test_without_a_breaker_each_failure_counts(said: pytest.LogCaptureFixture) -> None:
+    ailing = Ailing()
+    ailing.error = LedgerUnavailable("connection refused")
+    assert asked(ailing, 3, gated=False) == ["connection refused"] * 3
+    assert said.messages == ["the breaker is open: connection refused"]
