@@ -1,5 +1,9 @@
-"""The stores are those of tests/stores: an empty one of each kind, on a real server."""
+"""The servers are those of other tests: an empty store of each kind, and queues of the emulator."""
 
+from tests.sources.conftest import aws, new_queue, queue, server
 from tests.stores.conftest import database, dynamodb, postgres, redis_url, store, valkey
 
-__all__ = ["database", "dynamodb", "postgres", "redis_url", "store", "valkey"]
+__all__ = [
+    *("aws", "new_queue", "queue", "server"),
+    *("database", "dynamodb", "postgres", "redis_url", "store", "valkey"),
+]
