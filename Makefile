@@ -34,7 +34,7 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 	@echo '→ types'
 	@$(BIN)/mypy
 	@echo '→ tests'
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+	@$(BIN)/python -m pytest -n 4 $(ARGS)  # half of the tests wait for servers and leases
 
 bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
 	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)

@@ -262,24 +262,24 @@ class Semel:
         return self._sync.call(lambda: self.process(body, tenant=tenant, origin=origin))
 
     def lambda_handler(
-        self, *, margin: float = LAMBDA_MARGIN_S, tenant: str = "", put_aside: PutAside | None = None
+        self,
+        *,
+        margin: float = LAMBDA_MARGIN_S,
+        patience: float = 0.0,
+        tenant: str = "",
+        put_aside: PutAside | None = None,
     ) -> Callable[..., dict[str, Any]]:
         """What AWS Lambda calls: `handler = app.lambda_handler()`. Tells the records of all its triggers apart.
 
         margin: seconds before the end of an invocation at which handlers are stopped, to record and to answer.
+        patience: seconds that an invocation of a stream may wait for its retries, which the stream itself does not.
         put_aside: `put_aside(body, reason)` keeps what is no event; without it, that is left to its trigger.
         """
         from semel.aws_lambda import LambdaHandler
 
         _ms("margin", margin)
-        return LambdaHandler(
-            self._engine,
-            self._sync,
-            tenant=tenant,
-            concurrency=self.concurrency,
-            margin_s=margin,
-            put_aside=put_aside,
-        ).handle
+        _ms("patience", patience, 0.0)
+        return LambdaHandler(self._engine, self._sync, tenant, self.concurrency, margin, patience, put_aside).handle
 
     def worker(self, source: Source) -> Worker:
         """A loop that takes from a source: `await app.worker(source).run()`."""

@@ -3,7 +3,4 @@
 from tests.sources.conftest import aws, new_queue, queue, server
 from tests.stores.conftest import database, dynamodb, postgres, redis_url, store, valkey
 
-__all__ = [
-    *("aws", "new_queue", "queue", "server"),
-    *("database", "dynamodb", "postgres", "redis_url", "store", "valkey"),
-]
+__all__ = ["aws", "database", "dynamodb", "new_queue", "postgres", "queue", "redis_url", "server", "store", "valkey"]

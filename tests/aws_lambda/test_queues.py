@@ -116,7 +116,7 @@ def test_a_group_of_a_fifo_queue_goes_on_where_it_stopped(new_queue: Callable[..
 
 
 def test_an_event_by_a_rule_of_eventbridge_is_acted_on_once(queue: Queue) -> None:
-    bus = botocore.session.get_session().create_client(
+    bus: Any = botocore.session.get_session().create_client(
         "events", region_name=queue.server.region, endpoint_url=queue.server.endpoint or None
     )
     rule = f"semel-{uuid4().hex}"

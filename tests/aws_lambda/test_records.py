@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.aws_lambda.invocations import (
     fifo,
@@ -204,6 +204,8 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=500)
+@example({"Records": [{"eventSource": []}]})
 @given(VALUES)
 def test_whatever_comes_is_read_or_refused_and_no_value_is_told(invocation: Any) -> None:
     said = ""

@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.aws_lambda.invocations import Clocked, Noting, failures, fifo, kinesis, sequence, small, sqs, summary
+from tests.aws_lambda.invocations import (
+    Clocked,
+    Noting,
+    failures,
+    fifo,
+    kafka,
+    kinesis,
+    piped,
+    rabbitmq,
+    sequence,
+    small,
+    sqs,
+    summary,
+)
 from tests.engine.faults import FaultyLine
 
-from semel import ConfigError, Context, Event, Semel
+from semel import ConfigError, Context, Event, Retry, Semel
 from semel.aws_lambda import RecordsFailed
 from semel.values.claim import Claim, Verdict
 
@@ -215,3 +228,99 @@ def test_no_thread_is_left_behind_when_an_invocation_is_answered() -> None:
 def test_a_margin_is_a_time(margin: Any) -> None:
     with pytest.raises(ConfigError, match="margin="):
         Semel("memory://").lambda_handler(margin=margin)
+
+
+@pytest.mark.parametrize("patience", [-1, float("nan"), "1", None])
+def test_patience_is_a_time(patience: Any) -> None:
+    with pytest.raises(ConfigError, match="patience="):
+        Semel("memory://").lambda_handler(patience=patience)
+
+
+# ------------------------------------------------------------------------------------------------- delays of retries
+
+
+class Reluctant:
+    """Succeeds at its third attempt."""
+
+    def __init__(self, after: float) -> None:
+        self.app = Semel("memory://", random=lambda: 0.0)
+        self.attempts: list[tuple[str, int]] = []
+
+        @self.app.on("**")
+        async def act(event: Event, ctx: Context) -> Retry | None:
+            self.attempts.append((event.id, ctx.attempt))
+            return Retry(after) if event.type == "later" and ctx.attempt < 3 else None
+
+
+@pytest.mark.parametrize(
+    ("make", "well"),
+    [
+        (kinesis, failures()),
+        (kafka, summary(2)),
+        (rabbitmq, summary(2)),
+        (lambda bodies: [json.loads(body) for body in bodies], summary(2)),
+        (lambda bodies: piped(kinesis(bodies)), summary(2)),
+    ],
+    ids=["kinesis", "kafka", "rabbitmq", "pipe", "pipe of a stream"],
+)
+def test_where_the_trigger_would_not_wait_for_a_retry_the_invocation_does(
+    make: Callable[[list[bytes]], Any], well: Any
+) -> None:
+    reluctant = Reluctant(0.2)
+    told = reluctant.app.lambda_handler(patience=20)(make([small("1", "later"), small("2")]), Clocked(60))
+    assert told == well
+    assert sorted(reluctant.attempts) == [("1", 1), ("1", 2), ("1", 3), ("2", 1)]
+
+
+def test_without_patience_every_failure_is_told_at_once() -> None:
+    reluctant = Reluctant(0.1)
+    assert reluctant.app.lambda_handler()(kinesis([small("1", "later")]), Clocked(60)) == failures(sequence(0))
+    assert reluctant.attempts == [("1", 1)]
+
+
+def test_patience_ends() -> None:
+    reluctant = Reluctant(0.4)
+    told = reluctant.app.lambda_handler(patience=0.6)(kinesis([small("1", "later")]), None)
+    assert told == failures(sequence(0))
+    assert reluctant.attempts == [("1", 1), ("1", 2)]
+
+
+def test_a_queue_waits_by_itself() -> None:
+    reluctant = Reluctant(0.2)
+    assert reluctant.app.lambda_handler(patience=20)(sqs([small("1", "later")]), Clocked(60)) == failures("message-0")
+    assert reluctant.attempts == [("1", 1)]
+
+
+def test_a_delay_that_does_not_fit_into_the_invocation_is_not_waited_for() -> None:
+    reluctant = Reluctant(30.0)
+    context = Clocked(20)
+    assert reluctant.app.lambda_handler(patience=60)(kinesis([small("1", "later"), small("2")]), context) == failures(
+        sequence(0)
+    )
+    assert context.get_remaining_time_in_millis() > 0
+    assert sorted(reluctant.attempts) == [("1", 1), ("2", 1)]
+
+
+def test_what_waits_behind_another_is_acted_on_in_order_after_the_delay() -> None:
+    reluctant = Reluctant(0.1)
+    bodies = [small("1", "later"), small("2"), small("3")]
+    assert reluctant.app.lambda_handler(patience=20)(kinesis(bodies, keys=["k", "k", "k"]), Clocked(60)) == failures()
+    assert reluctant.attempts == [("1", 1), ("1", 2), ("1", 3), ("2", 1), ("3", 1)]
+
+
+def test_what_is_behind_something_that_is_no_event_is_not_acted_on() -> None:
+    reluctant = Reluctant(0.1)
+    bodies = [b"{", small("1"), small("2", "later")]
+    told = reluctant.app.lambda_handler(patience=20)(kinesis(bodies, keys=["k", "k", "other"]), Clocked(60))
+    assert told == failures(sequence(0))
+    assert reluctant.attempts == [("2", 1), ("2", 2), ("2", 3)]
+
+
+def test_a_ledger_that_is_out_of_reach_is_not_waited_for() -> None:
+    noting = Noting()
+    line = FaultyLine(noting.app)
+    line.cut = {"claim"}
+    context = Clocked(60)
+    assert noting.app.lambda_handler(patience=20)(kinesis([small("1")]), context) == failures(sequence(0))
+    assert line.landed == 2
+    assert context.get_remaining_time_in_millis() > 0

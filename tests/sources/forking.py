@@ -44,14 +44,15 @@ class Forked:
 def starting(plan: Plan) -> Callable[[str, Path], Forked]:
     def start(step: str, folder: Path) -> Forked:
         given = msgspec.structs.replace(plan, step=step, marker=str(folder / LANDED))
-        process = START.Process(target=_work, args=(given, folder / SAID), daemon=True)
+        process = START.Process(target=_work, args=(given, folder / SAID, dict(os.environ)), daemon=True)
         process.start()
         return Forked(process)
 
     return start
 
 
-def _work(plan: Plan, said: Path) -> None:
+def _work(plan: Plan, said: Path, environment: dict[str, str]) -> None:
+    os.environ.update(environment)  # the server that forks may be older than the emulator's credentials
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)

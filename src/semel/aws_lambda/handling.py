@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.aws_lambda.answering import UNFIT, answer, failed
-from semel.aws_lambda.records import Record, read
-from semel.core.engine import Engine
+from semel.aws_lambda.records import Batch, Record, read
+from semel.core.engine import BEGIN_S, Engine
 from semel.core.saying import say
 from semel.sync import SyncFace
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import LedgerUnavailable, NotRecorded
 from semel.values.outcome import Outcome
 
 log = logging.getLogger("semel")
 
-BEHIND = Outcome("busy", reason="one before it in its group did not succeed", after=0.0)
+PAUSE_MIN_S = 0.05  # what is due at once is not worth a race
+
+BEHIND = Outcome("busy", reason="one before it in its group did not succeed")
 EMPTY = Outcome("ignored", reason="nothing is in it")
 
 PutAside: TypeAlias = Callable[[bytes, str], object | Awaitable[object]]
@@ -43,10 +46,10 @@ class LambdaHandler:
         self,
         engine: Callable[[], Engine],
         sync: SyncFace,
-        *,
         tenant: str,
         concurrency: int,
         margin_s: float,
+        patience_s: float,
         put_aside: PutAside | None,
     ) -> None:
         """`engine` gives the one of the running loop."""
@@ -55,19 +58,36 @@ class LambdaHandler:
         self._tenant = tenant
         self._concurrency = concurrency
         self._margin_s = margin_s
+        self._patience_s = patience_s
         self._put_aside = put_aside
 
     def handle(self, event: Any, context: Any = None) -> dict[str, Any]:
         """Raises MalformedEvent for a shape that is not known, and RecordsFailed where only that brings them again."""
         batch = read(event)
         left_s = _left_s(context)
-        return answer(batch, self._sync.call(lambda: self._process(batch.records, left_s)))
+        return answer(batch, self._sync.call(lambda: self._process(batch, left_s)))
 
-    async def _process(self, records: Sequence[Record], left_s: float | None) -> list[list[Outcome]]:
-        """What became of each record, in order. After the first that fails, the rest of its group is left alone."""
-        until = None if left_s is None else asyncio.get_running_loop().time() + left_s - self._margin_s
+    async def _process(self, batch: Batch, left_s: float | None) -> list[list[Outcome]]:
+        """What became of each record, in order. Where its trigger would bring it again at once, and count that, a delay
+        is waited for here, with as much patience as there is."""
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + self._patience_s
+        until = None if left_s is None else loop.time() + left_s - self._margin_s
         if left_s is not None and left_s <= self._margin_s:
             log.warning("%g s are left of this invocation and margin=%g: nothing can begin", left_s, self._margin_s)
+        told = await self._act_on(batch.records, until)
+        while batch.is_hasty and (again := worth_another_try(batch.records, told)):
+            pause_s = _pause_s([told[at] for at in again])
+            due = loop.time() + pause_s
+            if due > patient_until or (until is not None and due + BEGIN_S > until):
+                break
+            await asyncio.sleep(pause_s)
+            for at, outcomes in zip(again, await self._act_on([batch.records[at] for at in again], until), strict=True):
+                told[at] = outcomes
+        return told
+
+    async def _act_on(self, records: Sequence[Record], until: float | None) -> list[list[Outcome]]:
+        """After the first that fails, the rest of its group is left alone."""
         told: dict[int, list[Outcome]] = {}
         stopped: set[str] = set()
         out_of_reach = ""
@@ -92,12 +112,21 @@ class LambdaHandler:
     async def _ask(self, records: Sequence[Record], until: float | None) -> list[list[Outcome]]:
         """All events of these records through the flow at once."""
         messages = [Message(body, self._tenant) for record in records for body in record.bodies]
-        outcomes = iter(await self._engine().process(messages, until) if messages else ())
+        outcomes = iter(await self._outcomes(messages, until) if messages else ())
         told = []
         for record in records:
             mine = [await self._judged(record, body, next(outcomes)) for body in record.bodies]
             told.append(mine or [_without_events(record)])
         return told
+
+    async def _outcomes(self, messages: Sequence[Message], until: float | None) -> list[Outcome]:
+        """Connections may have ended while the process was frozen. Who uses one first is told so, and asks again."""
+        try:
+            return await self._engine().process(messages, until)
+        except NotRecorded:
+            raise
+        except LedgerUnavailable:
+            return await self._engine().process(messages, until)
 
     async def _judged(self, record: Record, body: bytes, outcome: Outcome) -> Outcome:
         """What is no event, or contradicts one, is put aside by the user's own function where there is one."""
@@ -122,6 +151,26 @@ def _without_events(record: Record) -> Outcome:
         return EMPTY
     log.warning("record %s cannot be read: %s", record.id, record.unfit)
     return Outcome("malformed", reason=record.unfit)
+
+
+def worth_another_try(records: Sequence[Record], told: Sequence[Sequence[Outcome]]) -> list[int]:
+    """The places of what is not final, unless it is behind something in its group that never will be done."""
+    stuck = {
+        record.group
+        for record, outcomes in zip(records, told, strict=True)
+        if any(outcome.status in UNFIT for outcome in outcomes) and record.group
+    }
+    return [
+        at
+        for at, (record, outcomes) in enumerate(zip(records, told, strict=True))
+        if record.group not in stuck and any(not outcome.final for outcome in outcomes)
+    ]
+
+
+def _pause_s(told: Iterable[Sequence[Outcome]]) -> float:
+    """Until the first of them is due. What nobody can tell the time of is left to the trigger."""
+    delays = [outcome.after for outcomes in told for outcome in outcomes if outcome.after is not None]
+    return max(min(delays, default=math.inf), PAUSE_MIN_S)
 
 
 def turns(records: Sequence[Record], most: int) -> Iterator[list[int]]:

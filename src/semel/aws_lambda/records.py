@@ -30,7 +30,7 @@ Trigger: TypeAlias = Literal["direct", "sqs", "sns", "kinesis", "kafka", "rabbit
 WRAPPINGS_MAX = 8  # one in another: SQS around SNS around a failed invocation is three
 NAMES_SHOWN = 12  # enough to recognise a shape by
 
-_SOURCES: dict[object, Trigger] = {"aws:sqs": "sqs", "aws:sns": "sns", "aws:kinesis": "kinesis"}
+_SOURCES: dict[str, Trigger] = {"aws:sqs": "sqs", "aws:sns": "sns", "aws:kinesis": "kinesis"}
 
 
 class Record(Struct, frozen=True):
@@ -50,6 +50,12 @@ class Batch(Struct, frozen=True):
     records: list[Record]
     piped: bool = False  # they came through a pipe
     seen: str = ""  # names, for an error
+
+    @property
+    def is_hasty(self) -> bool:
+        """Brings again at once what failed, and only so often: its tries must not be used up by waiting for a retry.
+        A queue waits for its visibility, and an asynchronous invocation for minutes."""
+        return self.trigger in ("kinesis", "kafka", "rabbitmq", "firehose") or (self.piped and self.trigger != "sqs")
 
 
 def read(event: Any, depth: int = 0) -> Batch:
@@ -126,7 +132,7 @@ def _kind(record: dict[str, Any]) -> Trigger | None:
             return "kafka"
         case {"basicProperties": dict(), "data": str()}:
             return "rabbitmq"
-    return _SOURCES.get(record.get("eventSource", record.get("EventSource")))
+    return _SOURCES.get(_text(record.get("eventSource", record.get("EventSource"))))
 
 
 # ------------------------------------------------------------------------------------------------------- one record

@@ -13,7 +13,7 @@ ALL = "everything it knew"
 SECOND = "about the last second (appendfsync everysec)"
 SLOW_DISK = "what waited for a sync that was under way, at most two seconds (appendfsync everysec)"
 IN_FLIGHT = "what its replicas did not have yet"
-CAVEAT = "its persistence and its replicas decide what it forgets: see semel doctor"
+CAVEAT = "its persistence and its replicas decide what it forgets (docs/guarantees.md)"
 
 
 def profiles() -> list[Traits]:
