@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from msgspec import Struct
 
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
+from semel.values.errors import ConfigError
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.outcome import Outcome
 
@@ -164,6 +165,32 @@ class Entry(Struct, frozen=True):
     result: bytes | None = None  # JSON, of what is done
     generation: int = 1  # 2 after the first replay
     decision: str = ""  # "replayed" or "discarded" by whom, when and why
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What `entries` is asked for."""
+
+    state: str | None
+    limit: int
+    handler: str
+    tenant: str | None
+    reason: str
+    since_ms: int
+    until_ms: int | None
+
+    def __post_init__(self) -> None:
+        if self.state not in (None, *STATES):
+            raise ConfigError(f"entries({self.state!r}): expected one of {', '.join(STATES)}, or nothing for all")
+
+    def wants(self, entry: Entry) -> bool:
+        """For stores that look at each; `state` and `limit` are the business of whoever lists."""
+        return (
+            self.handler in ("", entry.handler)
+            and self.tenant in (None, entry.tenant)
+            and self.reason.casefold() in entry.reason.casefold()
+            and self.since_ms <= entry.at_ms
+            and (self.until_ms is None or entry.at_ms < self.until_ms)
+        )
 
 
 class Catalog(Protocol):

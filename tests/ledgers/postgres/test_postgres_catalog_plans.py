@@ -15,6 +15,7 @@ from tests.ledgers.postgres.stores import connected
 
 from semel.adapters.ledgers.postgres import PostgresLedger, catalog
 from semel.adapters.ledgers.postgres.statements import statements
+from semel.ports import Asked
 from semel.testing.clerk import Clerk
 
 SCHEMA = "semel"
@@ -59,7 +60,7 @@ def filled(url: str) -> str:
 @pytest.mark.parametrize("state", list(LISTED))
 def test_the_newest_of_a_state_are_read_by_an_index(filled: str, state: str, filters: dict[str, str]) -> None:
     base: dict[str, Any] = {"handler": "", "tenant": None, "reason": "", "since_ms": 0, "until_ms": None}
-    asked = catalog.Asked(state=state, limit=100, **(base | filters))
+    asked = Asked(state=state, limit=100, **(base | filters))
     plans = asyncio.run(plans_of(filled, lambda connection: catalog.entries(connection, asked, SCHEMA)))
     text = "\n".join(plans)
     assert "Seq Scan" not in text

@@ -9,7 +9,7 @@ from threading import Lock
 
 import msgspec
 
-from semel.ports import STATES, Entry, Loses, Traits
+from semel.ports import STATES, Asked, Entry, Loses, Traits
 from semel.values.claim import Claim, DeadLetter, Lease, Settlement, Verdict
 from semel.values.decision import Known, State, Subject, judge
 from semel.values.errors import ConfigError
@@ -91,20 +91,17 @@ class MemoryLedger:
         since_ms: int = 0,
         until_ms: int | None = None,
     ) -> list[Entry]:
-        if state not in (None, *STATES):
-            raise ConfigError(f"entries({state!r}): expected one of {', '.join(STATES)}, or nothing for all")
-
-        def wanted(line: Entry) -> bool:
-            return (
-                state in (None, line.state)
-                and handler in ("", line.handler)
-                and tenant in (None, line.tenant)
-                and reason.casefold() in line.reason.casefold()
-                and since_ms <= line.at_ms
-                and (until_ms is None or line.at_ms < until_ms)
-            )
-
-        return list(islice(filter(wanted, self._lines()), max(limit, 0)))
+        asked = Asked(
+            state=state,
+            limit=limit,
+            handler=handler,
+            tenant=tenant,
+            reason=reason,
+            since_ms=since_ms,
+            until_ms=until_ms,
+        )
+        wanted = (line for line in self._lines() if state in (None, line.state) and asked.wants(line))
+        return list(islice(wanted, max(limit, 0)))
 
     async def history(self, key: str) -> list[Entry]:
         known_as = _checked(key)

@@ -13,14 +13,12 @@ from collections.abc import AsyncIterator, Iterable
 from operator import itemgetter
 from typing import Any
 
-from msgspec import Struct
-
 from semel.adapters.ledgers.dynamodb import items, letters
 from semel.adapters.ledgers.dynamodb.attributes import Item, load_item
 from semel.adapters.ledgers.dynamodb.client import Client
 from semel.adapters.ledgers.dynamodb.expressions import Words
 from semel.adapters.ledgers.dynamodb.schema import INDEX
-from semel.ports import STATES, Clock, Entry
+from semel.ports import STATES, Asked, Clock, Entry
 from semel.values.decision import State
 from semel.values.errors import ConfigError
 from semel.values.key import DIGEST_BYTES
@@ -32,27 +30,6 @@ LETTERS = ("dead", "uncertain")
 _STATES = {int(State.LEASED): "leased", int(State.WAITING): "waiting", int(State.SETTLED): "done"}
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """What `entries` is asked for."""
-
-    state: str | None
-    limit: int
-    handler: str
-    tenant: str | None
-    reason: str
-    since_ms: int
-    until_ms: int | None
-
-    def wants(self, item: Item) -> bool:
-        return (
-            self.handler in ("", item["handler"])
-            and self.tenant in (None, item["tenant"])
-            and self.reason.casefold() in item.get("reason", "").casefold()
-            and self.since_ms <= item["at"]
-            and (self.until_ms is None or item["at"] < self.until_ms)
-        )
-
-
 class Catalog:
     """Reads, and changes nothing."""
 
@@ -61,8 +38,6 @@ class Catalog:
         self._clock = clock
 
     async def entries(self, asked: Asked) -> list[Entry]:
-        if asked.state not in (None, *STATES):
-            raise ConfigError(f"entries({asked.state!r}): expected one of {', '.join(STATES)}, or nothing for all")
         if asked.limit <= 0:
             return []
         found: list[Entry] = []
@@ -106,7 +81,7 @@ class Catalog:
     async def _of_shard(self, shard: str, asked: Asked) -> list[Item]:
         found: list[Item] = []
         async for item in self._indexed(shard, asked.since_ms, asked.until_ms):
-            if asked.wants(item):
+            if _wants(asked, item):
                 found.append(item)
                 if len(found) == asked.limit:
                     break
@@ -141,7 +116,7 @@ class Catalog:
                 continue
             if asked.reason and state != "waiting":
                 continue  # only what waits has one
-            if asked.wants(item):
+            if _wants(asked, item):
                 found.append(item)
                 if len(found) > 2 * asked.limit + 1000:
                     found = _newest(found, asked.limit)
@@ -197,3 +172,14 @@ def digest_of(text: str) -> bytes:
             f"key {text[:80]!r}: expected {2 * DIGEST_BYTES} hexadecimal digits, as `semel events list` shows them"
         )
     return digest
+
+
+def _wants(asked: Asked, item: Item) -> bool:
+    """As `Asked.wants`, before an entry is made of it."""
+    return (
+        asked.handler in ("", item["handler"])
+        and asked.tenant in (None, item["tenant"])
+        and asked.reason.casefold() in item.get("reason", "").casefold()
+        and asked.since_ms <= item["at"]
+        and (asked.until_ms is None or item["at"] < asked.until_ms)
+    )

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from semel.adapters.ledgers.dynamodb import diagnosis, items
 from semel.adapters.ledgers.dynamodb.address import Address, parse
 from semel.adapters.ledgers.dynamodb.batches import all_or_raise, in_turns
-from semel.adapters.ledgers.dynamodb.catalog import Asked, Catalog, digest_of
+from semel.adapters.ledgers.dynamodb.catalog import Catalog, digest_of
 from semel.adapters.ledgers.dynamodb.claiming import Claims, granted_among
 from semel.adapters.ledgers.dynamodb.client import Client
 from semel.adapters.ledgers.dynamodb.letters import Decisions
@@ -20,7 +20,7 @@ from semel.adapters.ledgers.dynamodb.settling import Settles
 from semel.adapters.ledgers.dynamodb.sweeping import Sweep
 from semel.adapters.ledgers.dynamodb.tokens import Tokens, WallClock
 from semel.adapters.ledgers.dynamodb.transaction import DynamoTransaction
-from semel.ports import Clock, Entry
+from semel.ports import Asked, Clock, Entry
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Release

@@ -1,21 +1,7 @@
 """The ledger's face: every method is a short conversation on a connection of the pool.
 
 What people read, the inbox and the letters are modules beside this one, as functions of a connection. `now` is None for
-the server's own clock; `schema` is the one of `statements(schema)`. Those marked * are one statement, or a transaction
-of their own, on a connection for short statements; the others run on one for readers.
-
-    catalog.entries(connection, asked: catalog.Asked, schema) -> list[Entry]       asked: as in the SQLite ledger
-    catalog.history(connection, k: bytes, schema) -> list[Entry]                   k = catalog.key_of(key)
-    catalog.counts(connection, schema) -> dict[str, int]
-    inbox.accept(connection, arrivals, now, schema) -> list[Acceptance]            *
-    inbox.is_due(connection, lanes: Mapping[str, int], now, schema) -> bool
-    inbox.take(connection, wanted, lease_ms, now, schema) -> list[Taken]           *
-    inbox.finish(connection, endings, now, schema) -> list[bool]                   *
-    inbox.depths(connection, now, schema) -> list[Depth]
-    letters.replay(connection, k, reason, by, now, schema) -> bool                 *
-    letters.discard(connection, k, reason, by, now, schema) -> bool                *
-    letterbox.keep(connection, settlements, now, schema) -> None                   *
-    letterbox.withdraw(connection, leases, schema) -> None                         *
+the server's own clock; `schema` is the one of `statements(schema)`.
 
 Whatever meets a deadlock or a serialization failure is run again (`repeated`, `insist`).
 """
@@ -45,7 +31,7 @@ from semel.adapters.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS
 from semel.adapters.ledgers.postgres.promises import ALONE
 from semel.adapters.ledgers.postgres.repeating import repeated
 from semel.adapters.ledgers.postgres.waiting import held_until
-from semel.ports import Entry
+from semel.ports import Asked, Entry
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
@@ -250,7 +236,7 @@ class PostgresLedger:
         since_ms: int = 0,
         until_ms: int | None = None,
     ) -> list[Entry]:
-        asked = catalog.Asked(
+        asked = Asked(
             state=state,
             limit=limit,
             handler=handler,

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.adapters.ledgers.redis.codec import DONE, DONE_NULL
@@ -19,7 +18,7 @@ from semel.adapters.ledgers.redis.node import Node, ResponseError
 from semel.adapters.ledgers.redis.placement import BUCKETS, LETTERS, RECORD, Places
 from semel.adapters.ledgers.redis.resp import command
 from semel.adapters.ledgers.redis.topology import Topology
-from semel.ports import STATES, Entry
+from semel.ports import STATES, Asked, Entry
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.key import DIGEST_BYTES
 
@@ -29,35 +28,12 @@ LIVE_STATES = {1: "leased", 2: "waiting", DONE_NULL: "done", DONE: "done"}
 ALIAS, PRINTED = 32, 16
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """What `entries` is asked for."""
-
-    state: str | None
-    limit: int
-    handler: str
-    tenant: str | None
-    reason: str
-    since_ms: int
-    until_ms: int | None
-
-    def wants(self, entry: Entry) -> bool:
-        return (
-            self.handler in ("", entry.handler)
-            and self.tenant in (None, entry.tenant)
-            and self.reason.casefold() in entry.reason.casefold()
-            and self.since_ms <= entry.at_ms
-            and (self.until_ms is None or entry.at_ms < self.until_ms)
-        )
-
-
 class Reader:
     def __init__(self, places: Places, topology: Topology) -> None:
         self._places = places
         self._topology = topology
 
     async def entries(self, asked: Asked) -> list[Entry]:
-        if asked.state not in (None, *STATES):
-            raise ConfigError(f"entries({asked.state!r}): expected one of {', '.join(STATES)}, or nothing for all")
         if asked.limit <= 0:
             return []
         newest = _Newest(asked.limit)

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from semel.adapters.ledgers.redis import codec, diagnosis
 from semel.adapters.ledgers.redis.address import Address, read_url
-from semel.adapters.ledgers.redis.catalog import Asked, Reader, key_of
+from semel.adapters.ledgers.redis.catalog import Reader, key_of
 from semel.adapters.ledgers.redis.codec import Times
 from semel.adapters.ledgers.redis.dispatch import Call, Dispatch
 from semel.adapters.ledgers.redis.guarantees import traits_of
@@ -28,7 +28,7 @@ from semel.adapters.ledgers.redis.resp import command, script_call
 from semel.adapters.ledgers.redis.scripts import SCRIPTS
 from semel.adapters.ledgers.redis.sweep import Sweep
 from semel.adapters.ledgers.redis.topology import PATIENCE, topology_of
-from semel.ports import Entry
+from semel.ports import Asked, Entry
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.outcome import Release

@@ -25,7 +25,7 @@ from semel.adapters.ledgers.sqlite.opening import (
 from semel.adapters.ledgers.sqlite.promises import SYNCHRONOUS, traits_of
 from semel.adapters.ledgers.sqlite.transaction import SqliteTransaction
 from semel.adapters.ledgers.sqlite.writer import READING, Writer
-from semel.ports import Entry
+from semel.ports import Asked, Entry
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
@@ -153,7 +153,7 @@ class SqliteLedger:
         since_ms: int = 0,
         until_ms: int | None = None,
     ) -> list[Entry]:
-        asked = catalog.Asked(
+        asked = Asked(
             state=state,
             limit=limit,
             handler=handler,
