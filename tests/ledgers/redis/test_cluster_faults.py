@@ -23,6 +23,7 @@ from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done
 
 BATCH = 24
+BEFORE, AFTER = 2_000, 500  # keys granted before and after a fault
 
 
 class Load:
@@ -40,10 +41,10 @@ class Load:
         """Run while the fault does, and a little before and after. Returns what the fault returned."""
         workers = [RedisLedger.from_url(self._url, observe=self._count) for _ in range(2)]
         load = asyncio.gather(*[self._work(worker, at) for at, worker in enumerate(workers)])
-        await asyncio.sleep(0.2)
         try:
+            await self._has_granted(BEFORE, load)
             told = await asyncio.to_thread(fault)
-            await asyncio.sleep(0.2)
+            await self._has_granted(AFTER, load)
         finally:
             self._ended = True
             await load
@@ -52,6 +53,13 @@ class Load:
         for worker in workers:
             await worker.close()
         return told
+
+    async def _has_granted(self, more: int, load: asyncio.Future[list[None]]) -> None:
+        """By what was done, not by time: a busy machine does little in a moment."""
+        enough = len(self.granted) + more
+        async with asyncio.timeout(60):
+            while len(self.granted) < enough and not load.done():  # noqa: ASYNC110  the load counts
+                await asyncio.sleep(0.01)
 
     async def _work(self, worker: RedisLedger, at: int) -> None:
         turn = 0
