@@ -31,6 +31,7 @@ POLL_S = 0.01
 WORKERS = ("one", "two")
 BACKLOG = 24  # messages that wait for each worker: there is always work, and the end is near
 FEED = 10
+AMID_S = 0.2  # kills come at any moment of a batch, and not always when it has just been acknowledged
 LONELY = 0.5  # share of the events that come once
 FINISHED = "finished"  # a file of this name tells workers to end when their source is empty
 UNDECIDED = "undecided"
@@ -169,6 +170,7 @@ class Storm:
         name = WORKERS[self.kills % len(WORKERS)]
         begun = self._acked_by(name)
         wait_until(lambda: self._acked_by(name) > begun, f"worker {name} at work{self._said()}")
+        time.sleep(self._dice.uniform(0.0, AMID_S))
         process = self._running[name]
         process.kill()
         if process.wait() != -9:
