@@ -34,7 +34,7 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 	@echo '→ types'
 	@$(BIN)/mypy
 	@echo '→ tests'
-	@$(BIN)/python -m pytest -n 4 $(ARGS)  # half of the tests wait for servers and leases
+	@$(BIN)/python -m pytest -n 4 --reruns 2 --only-rerun inconclusive $(ARGS)  # half of the tests wait for servers and leases
 
 bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
 	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)
@@ -57,7 +57,7 @@ lock:  ## write requirements/*.txt anew, with hashes (needs uv)
 	@echo '→ requirements/run.txt'
 	@$(COMPILE) pyproject.toml --extra service requirements/run.in -o requirements/run.txt
 	@echo '→ requirements/dev.txt'
-	@$(COMPILE) pyproject.toml --extra service --extra redis --extra postgres --extra aws --extra testing \
+	@$(COMPILE) pyproject.toml --extra service --extra redis --extra postgres --extra aws --extra kafka --extra rabbitmq --extra testing \
 		requirements/run.in requirements/dev.in -c requirements/run.txt -o requirements/dev.txt
 
 clean:  ## remove the environment and everything generated

@@ -12,6 +12,7 @@ from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.outcome import Outcome
+from semel.values.parcel import Parcel
 
 
 class Loses(Struct, frozen=True):
@@ -144,6 +145,22 @@ class Stoppable(Protocol):
 
     async def close(self) -> None:
         """Stop; give back what was not answered; return when the source has been told every answer."""
+
+
+class Publisher(Protocol):
+    """Hands events on to a broker, for consumers elsewhere."""
+
+    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
+        """Answer each parcel, in order: empty when the broker has it and will not lose it, else why not.
+
+        What is not known to be there counts as not there: its sender brings it again, and the duplicate is the
+        consumer's to find. Several calls may be under way at a time. It never waits longer than its timeout."""
+
+    async def diagnose(self) -> list[tuple[str, str]]:
+        """What it publishes to, for people. A value that begins with "error: " or "warning: " is one."""
+
+    async def close(self) -> None:
+        """Return when what is under way has been answered."""
 
 
 STATES = ("accepted", "leased", "waiting", "done", "dead", "uncertain")
