@@ -50,11 +50,12 @@ DRIVERS = {  # what one adapter package may import besides; a new adapter with a
     "semel.adapters.destinations": {"aiohttp"},
     "semel.adapters.verifiers": {"cryptography"},
     "semel.adapters.sources.sqs": {"aiobotocore", "botocore"},
+    "semel.adapters.letterboxes.eventbridge": {"aiobotocore", "botocore"},
     "semel.adapters.sources.kafka": {"confluent_kafka"},
     "semel.adapters.sources.rabbitmq": {"aio_pika"},
 }
 
-ADAPTER_KINDS = {"ledgers", "sources", "providers"}  # one package for each adapter
+ADAPTER_KINDS = {"ledgers", "letterboxes", "sources", "providers"}  # one package for each adapter
 ADAPTER_PACKAGES = {"destinations", "envelopes", "verifiers"}  # one package for all of them
 
 

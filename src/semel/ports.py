@@ -13,6 +13,7 @@ from semel.values.errors import ConfigError
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.outcome import Outcome
 from semel.values.parcel import Parcel
+from semel.values.tried import Tried
 
 
 class Loses(Struct, frozen=True):
@@ -182,6 +183,7 @@ class Entry(Struct, frozen=True):
     result: bytes | None = None  # JSON, of what is done
     generation: int = 1  # 2 after the first replay
     decision: str = ""  # "replayed" or "discarded" by whom, when and why
+    tried: tuple[Tried, ...] = ()  # what came of each failed attempt of this generation, the oldest first
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -238,10 +240,13 @@ class Catalog(Protocol):
 class Letters(Protocol):
     """What a person may decide about dead and uncertain events. Every decision is kept with its reason."""
 
-    async def replay(self, key: str, reason: str, by: str) -> bool:
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
         """Begin a new generation of this key: the event goes to the inbox for its handler alone, and the old record
         does not answer its claim. An event that was kept for a handler elsewhere, or not kept at all, goes nowhere: the
-        next claim of its key is granted. All of it or nothing. False: the key is not dead or uncertain (any more)."""
+        next claim of its key is granted. All of it or nothing. False: the key is not dead or uncertain (any more).
+
+        With `force` a key that is done may begin a new generation too, once for each call: its effect will happen
+        again."""
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         """Take it off the list; duplicates are still answered from its record. False: as for replay."""

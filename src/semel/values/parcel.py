@@ -1,7 +1,7 @@
 """An event that a webhook source hands on to a broker, and the note that travels beside its body.
 
-The body travels as it arrived, so that others can read the same queue. The note says what the body does not: whose event
-it is and how it has to be read, so that whoever takes it from the broker makes the same key of it.
+The body travels as it arrived, so that others can read the same queue. The note says what the body does not: whose
+event it is and how it has to be read, so that whoever takes it from the broker makes the same key of it.
 """
 
 from __future__ import annotations
