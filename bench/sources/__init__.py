@@ -1,5 +1,7 @@
 """`python -m bench.sources`: what Semel adds to each event that comes from a queue.
 
-fake_sqs.py     a queue in memory that speaks the interface of an SQS client, a millisecond away
-sqs.py          Semel's source on it, against the loop that one would write by hand
+plan.py         what a part is, how much is measured, what is aimed at
+rounds.py       one run of the parts, interleaved
+sqs.py          Semel's SQS source and the loop by hand, on …
+fake_sqs.py     … a queue in memory that speaks the interface of an SQS client, a millisecond away
 """

@@ -17,13 +17,17 @@ ROUND_TRIP_S = 0.001
 class FakeSqs:
     """One queue. Entries of a batch are answered one by one, as SQS does it."""
 
-    def __init__(self, bodies: Iterable[str], round_trip_s: float = ROUND_TRIP_S) -> None:
+    def __init__(self, bodies: Iterable[bytes], round_trip_s: float = ROUND_TRIP_S) -> None:
         self._round_trip_s = round_trip_s
-        self._visible = deque({"MessageId": f"m{at}", "Body": body} for at, body in enumerate(bodies))
+        self._visible = deque({"MessageId": f"m{at}", "Body": body.decode()} for at, body in enumerate(bodies))
         self._in_flight: dict[str, Mapping[str, Any]] = {}
         self._receipts = 0
         self.requests = 0
         self.empty = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._visible)
 
     @property
     def left(self) -> int:

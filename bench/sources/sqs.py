@@ -1,116 +1,180 @@
-"""Semel's SQS source on a queue a millisecond away, against the loop that one would write by hand on the same queue."""
+"""SQS: Semel's source on a queue in memory, against the loop that one would write by hand on the same queue.
+
+The queue is a millisecond away; the store is a Valkey on loopback, the same for both.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
-import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import redis
+import redis.asyncio
 from bench.sources.fake_sqs import ROUND_TRIP_S, FakeSqs
+from bench.sources.plan import DUPLICATES, Line, Sample, Scenario, Sizes
+from bench.stores.loops import KEPT_S, Envelope
+from bench.stores.on_semel import Counted
+from bench.stores.servers import running
+from bench.stores.timing import Watch, of_redis
 
-from semel import Context, Event, Semel
 from semel.adapters.sources.sqs import SqsSource
+from semel.testing.servers.valkey import Valkey
+from semel.testing.traffic import Storm, storm
 
 URL = "https://sqs.eu-central-1.amazonaws.com/123456789012/bench"
-DUPLICATES = 0.3
-PEER_SHARE = 20  # the loop is so slow that it gets a part of the messages
+MEMORY = "memory://"
+WARM = 200  # other events, before the clock runs: connections are open, scripts are loaded
+
+LINES = (
+    Line("semel_16", "loop", at_least=12),
+    Line("semel_16", rate_at_least=20_000),
+    Line("semel_4", "loop"),
+    Line("semel_1", "loop"),
+    Line("near", rate_at_least=20_000),
+    Line("memory", "loop"),
+    Line("queue"),
+    Line("loop"),
+)
 
 
-@dataclass(frozen=True)
-class Sample:
-    rate: float  # messages a second
-    cpu_us: float  # of this process, for each message
-    requests: float  # to the queue, for each message
+@contextmanager
+def opened(folder: Path, sizes: Sizes) -> Iterator[Sqs]:
+    with running(Valkey(folder)) as server:
+        yield Sqs(server.url, sizes)
 
 
-def bodies(count: int) -> list[str]:
-    """Genesys events through EventBridge, of which some come twice."""
-    distinct = max(1, round(count * (1 - DUPLICATES)))
-    return [_event(at % distinct) for at in range(count)]
+class Sqs:
+    """Every measure begins with a full queue and an empty store."""
+
+    name = "sqs"
+    title = "SQS, a fake in memory, and one Valkey"
+    lines: Sequence[Line] = LINES
+
+    def __init__(self, url: str, sizes: Sizes) -> None:
+        self._url = url
+        self._sizes = sizes
+        self._watch = Watch(of_redis([url]))
+        self.scenarios = [
+            Scenario("loop", "SET NX loop", "receive one, a pydantic model and one SET NX, delete it", self._loop),
+            Scenario("queue", "queue alone", "16 pollers that receive ten and delete ten, and do nothing", self._alone),
+            Scenario("semel_1", "Semel, 1 poller", "the whole flow, a handler that counts; 1 worker", self._semel(1, 1)),
+            Scenario("semel_4", "Semel, 4 pollers", "the same with 2 workers", self._semel(4, 2)),
+            Scenario("semel_16", "Semel, 16 pollers", "the same with 4 workers", self._semel(16, 4)),
+            Scenario("near", "… no distance", "the same, and the queue answers at once", self._semel(16, 4, 0.0)),
+            Scenario("memory", "… in memory", "the same, 1 ms, on a ledger in memory", self._semel(16, 4, ledger=MEMORY)),
+        ]
+
+    def remarks(self) -> list[str]:
+        return [
+            f"{self._sizes.messages:,} messages of 1.4 KB, of which {DUPLICATES:.0%} are copies; every request to the "
+            f"queue takes {ROUND_TRIP_S * 1000:g} ms and an asyncio timer's rounding; the loop has "
+            f"{self._sizes.singly:,} messages",
+        ]
+
+    # ------------------------------------------------------------------------------------------------------ measures
+
+    def _semel(self, pollers: int, workers: int, away_s: float = ROUND_TRIP_S, ledger: str = "") -> Callable[[], Sample]:
+        def measure() -> Sample:
+            self._empty()
+            return asyncio.run(
+                by_semel(self._watch, self._storm, ledger or self._url, pollers=pollers, workers=workers, away_s=away_s)
+            )
+
+        return measure
+
+    def _loop(self) -> Sample:
+        self._empty()
+        return asyncio.run(by_hand(self._watch, self._small_storm, self._url))
+
+    def _alone(self) -> Sample:
+        return asyncio.run(queue_alone(self._watch, self._storm))
+
+    def _empty(self) -> None:
+        with redis.Redis.from_url(self._url) as client:
+            client.flushall()
+
+    @cached_property
+    def _storm(self) -> Storm:
+        return messages(self._sizes.messages)
+
+    @cached_property
+    def _small_storm(self) -> Storm:
+        return messages(self._sizes.singly)
 
 
-def _event(number: int) -> str:
-    return json.dumps(
-        {
-            "version": "0",
-            "id": f"0f9e-{number}",
-            "detail-type": "v2.detail.events.conversation.{id}.customer.end",
-            "source": "aws.partner/genesys.com/cloud/org/bench",
-            "account": "123456789012",
-            "time": "2026-03-19T22:04:48Z",
-            "region": "eu-central-1",
-            "resources": [],
-            "detail": {
-                "topicName": f"v2.detail.events.conversation.{number}.customer.end",
-                "version": "2",
-                "eventBody": {
-                    "eventTime": 1649237504949 + number,
-                    "conversationId": f"conversation-{number}",
-                    "participantId": f"participant-{number}",
-                    "sessionId": f"session-{number}",
-                    "mediaType": "CHAT",
-                },
-                "metadata": {"CorrelationId": f"correlation-{number}"},
-                "timestamp": "2022-04-06T09:30:45.013Z",
-            },
-        },
-        separators=(",", ":"),
-    )
+def messages(count: int) -> Storm:
+    """Genesys events through EventBridge; a part of the deliveries are copies, most of them soon after the original."""
+    distinct = round(count * (1 - DUPLICATES))
+    return storm(distinct, duplicates=(count - distinct) / distinct)
 
 
-async def by_semel(messages: list[str], ledger: str, *, pollers: int, lanes: int) -> Sample:
+async def by_semel(
+    watch: Watch, made: Storm, ledger: str, *, pollers: int, workers: int, away_s: float = ROUND_TRIP_S
+) -> Sample:
     """The whole flow: decode, key, claim, handler, settle, delete."""
-    queue = FakeSqs(messages)
-    ran = 0
-    async with Semel(ledger) as app:
+    counted = Counted(ledger)
+    queue = FakeSqs(made.deliveries, away_s)
+    options: dict[str, Any] = {"pollers": pollers, "max_in_flight": max(1_000, pollers * 20), "wait": 1}
+    source = SqsSource(URL, dead_letters=URL + "-dead", connect=queue.connect, **options)
+    async with counted.app as app:
+        await app.process_many(storm(WARM, duplicates=0, seed=1).deliveries)
+        counted.ran = 0
+        tasks: list[asyncio.Task[int]] = []
 
-        @app.on("v2.**")
-        async def handle(event: Event, ctx: Context) -> None:
-            nonlocal ran
-            ran += 1
+        async def work() -> None:
+            tasks.extend(asyncio.create_task(app.worker(source).run()) for _ in range(workers))
+            await queue.empty.wait()
 
-        source = SqsSource(
-            URL,
-            dead_letters=URL + "-dead",
-            pollers=pollers,
-            max_in_flight=max(1_000, pollers * 20),
-            wait=1,
-            connect=queue.connect,
-        )
-        gc.collect()
-        began, cpu = time.perf_counter(), time.process_time()
-        workers = [asyncio.ensure_future(app.worker(source).run()) for _ in range(lanes)]
-        await queue.empty.wait()
-        sample = _sample(len(messages), began, cpu, queue)
+        sample = await watch.timed(len(made.deliveries), work())
         source.stop()
-        await asyncio.gather(*workers)
+        await asyncio.gather(*tasks)
         await source.close()
-    assert ran == len(set(messages)), "each event acts once"
+    _check(counted.ran, made.distinct)
     return sample
 
 
-async def by_hand(messages: list[str]) -> Sample:
-    """Receive one, SETNX, act, delete it. SETNX is as far away as the queue."""
-    queue = FakeSqs(messages)
-    known: set[str] = set()
+async def by_hand(watch: Watch, made: Storm, url: str) -> Sample:
+    """Receive one, mark it, act, delete it: the snippet of every tutorial, which loses an event when it crashes."""
+    queue = FakeSqs(made.deliveries)
     ran = 0
-    gc.collect()
-    began, cpu = time.perf_counter(), time.process_time()
-    while queue.left:
-        for message in (await queue.receive_message(WaitTimeSeconds=1))["Messages"]:
-            event: dict[str, Any] = json.loads(message["Body"])
-            await asyncio.sleep(ROUND_TRIP_S)
-            if event["id"] not in known:
-                known.add(event["id"])
-                ran += 1
-            await queue.delete_message(ReceiptHandle=message["ReceiptHandle"])
-    assert ran == len(set(messages))
-    return _sample(len(messages), began, cpu, queue)
+
+    async def work() -> None:
+        nonlocal ran
+        while queue.left:
+            for message in (await queue.receive_message(WaitTimeSeconds=1))["Messages"]:
+                envelope = Envelope.model_validate_json(message["Body"])
+                if await client.set(envelope.key, b"1", nx=True, ex=KEPT_S):
+                    ran += 1
+                await queue.delete_message(ReceiptHandle=message["ReceiptHandle"])
+
+    async with redis.asyncio.Redis.from_url(url) as client:
+        await client.ping()
+        sample = await watch.timed(len(made.deliveries), work())
+    _check(ran, made.distinct)
+    return sample
 
 
-def _sample(count: int, began: float, cpu: float, queue: FakeSqs) -> Sample:
-    seconds = time.perf_counter() - began
-    return Sample(count / seconds, (time.process_time() - cpu) / count * 1e6, queue.requests / count)
+async def queue_alone(watch: Watch, made: Storm, pollers: int = 16) -> Sample:
+    """What the fake itself costs: a ceiling for whoever uses it."""
+    queue = FakeSqs(made.deliveries)
+
+    async def poll() -> None:
+        while queue.waiting:
+            received = (await queue.receive_message(MaxNumberOfMessages=10))["Messages"]
+            if received:
+                entries = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate(received)]
+                await queue.delete_message_batch(Entries=entries)
+
+    async def work() -> None:
+        await asyncio.gather(*[poll() for _ in range(pollers)])
+
+    return await watch.timed(len(made.deliveries), work())
+
+
+def _check(ran: int, distinct: int) -> None:
+    if ran != distinct:
+        raise AssertionError(f"{ran:,} handlers ran where {distinct:,} had to: its time means nothing")

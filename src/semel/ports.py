@@ -11,8 +11,11 @@ from msgspec import Struct
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
+from semel.values.notification import Notification
+from semel.values.outbox import Added, Crossing, Dispatch, Gate, Record, Witness
 from semel.values.outcome import Outcome
 from semel.values.parcel import Parcel
+from semel.values.sending import State
 from semel.values.tried import Tried
 
 
@@ -183,7 +186,7 @@ class Entry(Struct, frozen=True):
     result: bytes | None = None  # JSON, of what is done
     generation: int = 1  # 2 after the first replay
     decision: str = ""  # "replayed" or "discarded" by whom, when and why
-    tried: tuple[Tried, ...] = ()  # what came of each failed attempt of this generation, the oldest first
+    tried: tuple[Tried, ...] = ()  # each failed attempt of this generation, the oldest first; `done` may have forgotten
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -246,7 +249,7 @@ class Letters(Protocol):
         next claim of its key is granted. All of it or nothing. False: the key is not dead or uncertain (any more).
 
         With `force` a key that is done may begin a new generation too, once for each call: its effect will happen
-        again."""
+        again. What is known of its subject stays: when a newer event of it was applied, this one is Stale still."""
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         """Take it off the list; duplicates are still answered from its record. False: as for replay."""
@@ -290,6 +293,38 @@ class Inbox(Protocol):
 
     async def depths(self) -> list[Depth]:
         """What waits, by lane. Reading changes nothing."""
+
+
+class Outbox(Protocol):
+    """Keeps notifications until it is known what became of them."""
+
+    async def add(self, notifications: Sequence[Notification]) -> list[Added]:
+        """Make notifications durable, in order, as if they had come one after the other.
+
+        The same identity is one notification, whatever its state: it is answered "known". With another content it is
+        a conflict, and the first one is untouched. An erased one is known too."""
+
+    async def take(self, rooms: Mapping[str, int], lease_ms: int) -> list[Dispatch]:
+        """What is due, at most so many of each provider, by priority and then the longest due first.
+
+        Due is what waits for its time, what is uncertain and has come to its exit, and what a relay has left behind:
+        its lease has lapsed. What is taken is in nobody else's hands for the lease, under a higher token. Of one order
+        key only the oldest that is not over is ever taken."""
+
+    async def cross(self, crossings: Sequence[Crossing]) -> list[Gate]:
+        """Write, durably, that bytes may leave from here on; pass the guards in the same step.
+
+        In one window of a guard one notification crosses, and the others are Suppressed once that one is accepted or
+        uncertain, and Held until then. A guard that was passed by what is refused for good lets the next one through.
+        Under an old token nothing is written."""
+
+    async def record(self, records: Sequence[Record]) -> list[bool]:
+        """Write what came of dispatches, with their evidence, and end their leases. False: the token is no longer the
+        current one, and nothing was written. Again with the same token: True, and nothing is written twice."""
+
+    async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
+        """Take a provider's word, whoever has the lease: it moves a state up or not at all, and is kept as evidence
+        once. Returns the states after it; None: nobody knows this message."""
 
 
 class Telemetry(Protocol):

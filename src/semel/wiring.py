@@ -20,8 +20,19 @@ from semel.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from semel.adapters.destinations import Destination
+    from semel.adapters.letterboxes.eventbridge import EventBridgeLetters
 
-__all__ = ["decode", "destination", "every_store", "forward", "open_ledger", "reach", "unwrap_sns", "verifier"]
+__all__ = [
+    "decode",
+    "destination",
+    "every_store",
+    "forward",
+    "open_ledger",
+    "open_letters",
+    "reach",
+    "unwrap_sns",
+    "verifier",
+]
 
 log = logging.getLogger("semel")
 
@@ -56,19 +67,32 @@ class StoredLedger(Ledger, Catalog, Protocol):
 
 
 def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = "") -> StoredLedger:
-    """The ledger that a URL names; `dead_letters` names another store for what was given up on.
+    """The ledger that a URL names; `dead_letters` names another store for what was given up on, or a bus that is told.
 
     Nothing is opened and nobody is asked before it is used. Raises ConfigError, which shows no password.
     """
     ledger = _one_ledger(url, observe)
     if not dead_letters:
         return ledger
+    if dead_letters.startswith("eventbridge:"):
+        return _announced(ledger, open_letters(dead_letters))
     with _shown(dead_letters):
         letterbox: Any = _one_ledger(dead_letters, None)
         _check_letterbox(ledger, letterbox)
     from semel.core.letterbox import letters_elsewhere
 
     return letters_elsewhere(ledger, letterbox)
+
+
+def open_letters(url: str) -> EventBridgeLetters:
+    """A bus that letters are put on, by `eventbridge://bus?region=…`. Nobody is asked before it is used.
+
+    Also for what is no event: `app.lambda_handler(put_aside=open_letters(url).put_aside)`."""
+    with _shown(url):
+        _need("aiobotocore", "aws")
+        from semel.adapters.letterboxes.eventbridge import EventBridgeLetters
+
+        return EventBridgeLetters(url)
 
 
 def every_store() -> list[Traits]:
@@ -138,15 +162,32 @@ def _need(driver: str, extra: str) -> None:
 
 
 def _check_letterbox(ledger: StoredLedger, letterbox: StoredLedger) -> None:
+    _check_no_inbox(ledger)
+    if not isinstance(letterbox, Letterbox) or not isinstance(letterbox, Letters) or not letterbox.traits.durable:
+        raise ConfigError(
+            f"dead_letters: {letterbox.traits.name} cannot keep letters of another ledger: name a sqlite:///file.db, "
+            "a postgresql:// database or an eventbridge:// bus"
+        )
+
+
+def _check_no_inbox(ledger: StoredLedger) -> None:
     if isinstance(ledger, Inbox):
         raise ConfigError(
             f"dead_letters: {ledger.traits.name} keeps its letters itself, beside its inbox: leave dead_letters out"
         )
-    if not isinstance(letterbox, Letterbox) or not isinstance(letterbox, Letters) or not letterbox.traits.durable:
+
+
+def _announced(ledger: StoredLedger, bus: EventBridgeLetters) -> StoredLedger:
+    """A bus gives nothing back: whoever puts letters there has to keep them too."""
+    from semel.adapters.letterboxes.eventbridge import announced
+
+    _check_no_inbox(ledger)
+    if not isinstance(ledger, Letters):
         raise ConfigError(
-            f"dead_letters: {letterbox.traits.name} cannot keep letters of another ledger: name a sqlite:///file.db or "
-            "a postgresql:// database"
+            f"dead_letters: a bus gives nothing back, and {ledger.traits.name} keeps no letters of its own: name "
+            "redis:// or dynamodb:// for the ledger, or a sqlite:///file.db for dead_letters"
         )
+    return announced(ledger, bus)
 
 
 def _memory(url: str) -> StoredLedger:

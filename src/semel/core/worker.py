@@ -6,10 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Literal, Protocol, TypeAlias
 
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
+from semel.core.outage import Outage
 from semel.core.saying import say
+from semel.core.unmatched import Unmatched
 from semel.ports import Delivery, Ledger, Source, Stoppable
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Outcome
@@ -21,52 +24,95 @@ LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything b
 PURGE_EVERY_S = 60.0
 PURGE_MAX = 1_000  # keys forgotten in one transaction: a few milliseconds
 
+Answer: TypeAlias = Literal["acked", "retried", "rejected"]
+
+
+class Watch(Protocol):
+    """Is told what goes through a worker. It must be quick, and it must not raise."""
+
+    def received(self, count: int) -> None: ...
+    def answered(self, how: Answer) -> None: ...
+
 
 class Worker:
     """Takes from one source until it has ended or `stop` is called; what was received is always answered."""
 
     def __init__(
-        self, source: Source, engine: Callable[[], Engine], ledger: Ledger, observe: Observer | None = None
+        self,
+        source: Source,
+        engine: Callable[[], Engine],
+        ledger: Ledger,
+        observe: Observer | None = None,
+        *,
+        outage: Outage | None = None,
+        unmatched: Unmatched | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        """`engine` gives the one of the running loop."""
+        """`engine` gives the one of the running loop. `outage` is shared with whoever takes beside it."""
         self._source = source
         self._engine = engine
         self._ledger = ledger
         self._observe = observe
-        self._stopping = False
+        self._outage = outage
+        self._unmatched = unmatched
+        self._watch = watch
+        self._stopping = asyncio.Event()
         self._purged_at: float | None = None
+        self.is_waiting = False  # for a delivery: nothing is in hand
 
     async def run(self) -> int:
         """All deliveries until the source has ended. Returns how many."""
         total = 0
-        while not self._stopping and (count := await self.run_once()):
+        while not self._stopping.is_set() and (count := await self.turn()):
             total += count
-            await self._forget_now_and_then()
         return total
+
+    async def turn(self) -> int:
+        """One batch, and what has to be done now and then. 0: the source has ended."""
+        if count := await self.run_once():
+            await self._forget_now_and_then()
+        return count
 
     def stop(self) -> None:
         """Finish the batch at hand, then end. A source that waits for deliveries is told to stop waiting."""
-        self._stopping = True
+        self._stopping.set()
         if isinstance(self._source, Stoppable):
             self._source.stop()
 
     async def run_once(self) -> int:
         """One batch: receive, process, answer. The answer to the source is always the last line."""
-        deliveries = await self._source.receive(RECEIVE_MAX)
+        self.is_waiting = True
+        try:
+            deliveries = await self._source.receive(RECEIVE_MAX)
+        finally:
+            self.is_waiting = False
         if not deliveries:
             return 0
+        if self._watch is not None:
+            self._watch.received(len(deliveries))
         try:
-            outcomes = await self._engine().process(deliveries)
-        except LedgerUnavailable as error:
-            log.error("nothing can be decided, all goes back to its source: %s", error)
-            outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
+            outcomes = await self._decide(deliveries)
         except BaseException:  # cancelled, or a bug: nobody else will answer what a source holds for us
             for delivery in deliveries:
                 with suppress(Exception):
                     await delivery.retry(0.0)
+                    self._told("retried")
             raise
         await self._answer(deliveries, outcomes)
         return len(deliveries)
+
+    async def _decide(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
+        if self._outage is not None and not await self._outage.over(self._stopping):  # it began while we waited
+            return [Outcome("busy", reason="stopping", after=0.0)] * len(deliveries)
+        try:
+            outcomes = await self._engine().process(deliveries)
+        except LedgerUnavailable as error:
+            if self._outage is None:
+                log.error("nothing can be decided, all goes back to its source: %s", error)
+            else:
+                self._outage.begins(error)
+            outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
+        return outcomes
 
     async def _answer(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
         """All of them, also when one cannot be answered; then its error."""
@@ -75,13 +121,32 @@ class Worker:
         failed: list[Exception] = []
         for delivery, outcome in zip(deliveries, outcomes, strict=True):
             try:
-                await _tell(delivery, outcome)
+                self._told(await self._tell(delivery, outcome))
             except Exception as error:  # the source brings it again, and it is answered as a duplicate
                 failed.append(error)
         if self._observe is not None:
             self._observe(Boundary.AFTER_ACK.value)
         if failed:
             raise failed[0]
+
+    async def _tell(self, delivery: Delivery, outcome: Outcome) -> Answer:
+        say(outcome)
+        match outcome.status:
+            case "busy" | "retry":
+                await delivery.retry(outcome.after or 0.0)
+                return "retried"
+            case "malformed" | "conflict":
+                await delivery.reject(outcome.reason)
+                return "rejected"
+            case "ignored" if self._unmatched is not None:
+                return "rejected" if await self._unmatched.answer(delivery) else "acked"
+            case _:  # done, duplicate, stale, dead, uncertain, ignored: another delivery would change nothing
+                await delivery.ack()
+                return "acked"
+
+    def _told(self, how: Answer) -> None:
+        if self._watch is not None:
+            self._watch.answered(how)
 
     async def _forget_now_and_then(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -92,14 +157,3 @@ class Worker:
             with suppress(LedgerUnavailable):  # next time, then
                 if await self._ledger.purge(PURGE_MAX) == PURGE_MAX:
                     self._purged_at = now - PURGE_EVERY_S  # there is more: after the next batch
-
-
-async def _tell(delivery: Delivery, outcome: Outcome) -> None:
-    say(outcome)
-    match outcome.status:
-        case "busy" | "retry":
-            await delivery.retry(outcome.after or 0.0)
-        case "malformed" | "conflict":
-            await delivery.reject(outcome.reason)
-        case "done" | "duplicate" | "stale" | "dead" | "uncertain" | "ignored":
-            await delivery.ack()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from semel.ports import Verifier
+from semel.ports import Publisher, Verifier
 from semel.service.answers import Answer, overloaded
 from semel.values.errors import ConfigError
 from semel.values.reading import Reading
@@ -29,6 +29,7 @@ class Door(Struct, frozen=True):
     busy_status: int = 503
     overload_status: int = 503
     body_max: int = BODY_MAX_BYTES
+    publisher: Publisher | None = None  # it takes what this door lets in, instead of the inbox or the handlers here
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):

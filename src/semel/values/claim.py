@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from semel.values.outcome import Ending, Final
 from semel.values.reading import PLAIN, Reading
+from semel.values.tried import Tried
 
 
 class Order(Struct, frozen=True, gc=False):
@@ -86,6 +87,7 @@ class DeadLetter(Struct, frozen=True, gc=False):
     event: bytes  # the document as it arrived
     attempts: int
     reading: Reading = PLAIN
+    tried: tuple[Tried, ...] = ()  # what came of the attempts before: for a letterbox, which has not seen them
 
 
 class Settlement(Struct, frozen=True, gc=False):

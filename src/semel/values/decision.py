@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Stale, Verdict
 from semel.values.outcome import Final
+from semel.values.tried import with_room
 
 
 class State(IntEnum):
@@ -38,6 +39,7 @@ class Known(Struct, gc=False):
     fingerprint: bytes | None
     suspect: bool = False  # a holder of this lease vanished before; a release must not forget that
     outcome: Final | None = None
+    tried: bytes = b""  # what came of its failed attempts, as `semel.values.tried` writes it
 
 
 class Subject(Struct):
@@ -136,6 +138,7 @@ def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> 
         first_ms=min(one.first_ms for one in earlier) if earlier else now_ms,
         fingerprint=next((one.fingerprint for one in earlier if one.fingerprint is not None), claim.fingerprint),
         suspect=takeover,
+        tried=with_room(next((one.tried for one in earlier if one.tried), b"")) if earlier else b"",
     )
     lease = Lease(claim, token)
     verdict = Granted(lease, fresh.attempts, takeover, now_ms - fresh.first_ms)

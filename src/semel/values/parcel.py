@@ -17,6 +17,10 @@ from semel.values.reading import PLAIN, Reading
 NOTE = "semel"  # the name of the note among a message's attributes or headers
 NOTE_MAX = 16 * 1024
 
+# How a publisher's answer begins where another try is no use. Every other reason is one of the moment.
+TOO_LARGE = "too large: "  # for this broker, with its note
+UNFIT = "unfit: "  # the broker cannot carry such a body at all
+
 
 class Note(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Believed only where a source is told that Semel itself fills its queue: it can name any tenant."""
@@ -49,5 +53,5 @@ def read_note(text: str | bytes) -> Note:
         raise MalformedEvent(f"its note {NOTE!r} is longer than {NOTE_MAX} bytes")
     try:
         return _decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise MalformedEvent(f"its note {NOTE!r} was not written by Semel") from None

@@ -15,6 +15,7 @@ from semel.values.decision import Known, State, Subject, judge
 from semel.values.errors import ConfigError
 from semel.values.key import DIGEST_BYTES
 from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
+from semel.values.tried import line, load
 
 
 def _steady_ms() -> int:
@@ -161,6 +162,8 @@ class MemoryLedger:
             return known.outcome == outcome if known.state is State.SETTLED else isinstance(outcome, Retry)
         if not self._has_all_keys(lease):
             return False
+        if isinstance(outcome, (Retry, Reject, Uncertain)):
+            known.tried += line(known.attempts, now, outcome.reason)
         match outcome:
             case Done() | Reject() | Uncertain():
                 known.state, known.outcome = State.SETTLED, outcome
@@ -218,6 +221,7 @@ class MemoryLedger:
             at_ms=at_ms,
             event=letter.event if letter else None,
             result=known.outcome.result if isinstance(known.outcome, Done) else None,
+            tried=load(known.tried),
         )
 
 

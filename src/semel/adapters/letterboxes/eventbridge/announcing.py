@@ -1,0 +1,132 @@
+"""A ledger whose letters are put on a bus as well.
+
+    settle Reject:   renew in the ledger → put on the bus → settle in the ledger, with the event
+
+A bus cannot be listed, and nothing comes back from it: so the ledger keeps its letters too, and people list, replay and
+discard them there. While the bus is out of reach nothing is given up: the settle is tried again while its lease lasts,
+and then the event is brought again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from semel.adapters.letterboxes.eventbridge.letters import EventBridgeLetters
+from semel.ports import Catalog, Entry, Ledger, Letters, Migrates, Transaction, TransactionalLedger
+from semel.values.claim import Claim, Lease, Settlement, Verdict
+from semel.values.outcome import Reject, Uncertain
+from semel.values.tried import Tried
+
+
+class KeepingLedger(Ledger, Catalog, Letters, Protocol):
+    """A ledger that keeps its own letters."""
+
+
+def announced(ledger: KeepingLedger, bus: EventBridgeLetters) -> LettersAnnounced:
+    """The ledger, with a bus for its letters. Abilities of the ledger are kept."""
+    if isinstance(ledger, TransactionalLedger):
+        return TransactionalLettersAnnounced(ledger, bus)
+    return LettersAnnounced(ledger, bus)
+
+
+class LettersAnnounced:
+    """A ledger and a bus, as one."""
+
+    def __init__(self, ledger: KeepingLedger, bus: EventBridgeLetters) -> None:
+        self.traits = ledger.traits
+        self.letterbox = bus
+        self._ledger = ledger
+
+    @property
+    def held_by_handler(self) -> bool:
+        return bool(getattr(self._ledger, "held_by_handler", False))
+
+    @property
+    def together(self) -> Any:
+        return getattr(self._ledger, "together", None)
+
+    # ------------------------------------------------------------------------------------------------- the ledger
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        return await self._ledger.claim(claims)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Raises LedgerUnavailable when a letter is not known to be on the bus, and then nothing was settled. Whoever
+        has lost its lease puts nothing there: the ledger is asked first."""
+        letters = [s for s in settlements if isinstance(s.outcome, (Reject, Uncertain))]
+        if letters:
+            held = await self._ledger.renew([s.lease for s in letters])
+            kept = [s for s, holds in zip(letters, held, strict=True) if holds]
+            if kept:
+                await self.letterbox.keep(kept, await self._tried(kept))
+        return await self._ledger.settle(settlements)
+
+    async def _tried(self, settlements: Sequence[Settlement]) -> dict[bytes, Sequence[Tried]]:
+        """What the ledger knows of the attempts before this one."""
+        digests = [s.lease.claim.digest for s in settlements if s.letter is not None and s.letter.attempts > 1]
+        histories = await asyncio.gather(*(self._ledger.history(digest.hex()) for digest in digests))
+        return {digest: found[0].tried for digest, found in zip(digests, histories, strict=True) if found}
+
+    async def renew(self, leases: Sequence[Lease]) -> list[bool]:
+        return await self._ledger.renew(leases)
+
+    async def purge(self, limit: int) -> int:
+        return await self._ledger.purge(limit)
+
+    async def close(self) -> None:
+        try:
+            await self._ledger.close()
+        finally:
+            await self.letterbox.close()
+
+    # ------------------------------------------------------------------------------------------------ for people
+
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
+        return await self._ledger.replay(key, reason, by, **({"force": True} if force else {}))
+
+    async def discard(self, key: str, reason: str, by: str) -> bool:
+        return await self._ledger.discard(key, reason, by)
+
+    async def entries(
+        self,
+        state: str | None = None,
+        limit: int = 100,
+        *,
+        handler: str = "",
+        tenant: str | None = None,
+        reason: str = "",
+        since_ms: int = 0,
+        until_ms: int | None = None,
+    ) -> list[Entry]:
+        return await self._ledger.entries(
+            state, limit, handler=handler, tenant=tenant, reason=reason, since_ms=since_ms, until_ms=until_ms
+        )
+
+    async def history(self, key: str) -> list[Entry]:
+        return await self._ledger.history(key)
+
+    async def counts(self) -> dict[str, int]:
+        return await self._ledger.counts()
+
+    async def pending(self) -> list[str]:
+        return await self._ledger.pending() if isinstance(self._ledger, Migrates) else []
+
+    async def migrate(self) -> list[str]:
+        return await self._ledger.migrate() if isinstance(self._ledger, Migrates) else []
+
+    async def diagnose(self) -> list[tuple[str, str]]:
+        """What both say of themselves."""
+        ask = getattr(self._ledger, "diagnose", None)
+        facts: list[tuple[str, str]] = [] if ask is None else await ask()
+        return [*facts, *((f"letters, {fact}", value) for fact, value in await self.letterbox.diagnose())]
+
+
+class TransactionalLettersAnnounced(LettersAnnounced):
+    """The same, where the ledger's store can also hold the handler's own writes."""
+
+    def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
+        assert isinstance(self._ledger, TransactionalLedger)
+        return self._ledger.transaction(lease)

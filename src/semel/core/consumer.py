@@ -1,0 +1,103 @@
+"""Several workers on one source, until it has ended or `stop` is called: what `app.consume` and `semel run` do.
+
+A source that breaks is tried again, with backoff; so is one that could not be told an answer, since it brings the
+delivery again and the ledger knows what came of it. Only a ConfigError ends the consumption: no other try changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from semel.core.outage import Outage, pause
+from semel.core.worker import Worker
+from semel.ports import Source, Stoppable
+from semel.values.errors import ConfigError, SemelError
+from semel.values.retry import backoff_s
+
+log = logging.getLogger("semel")
+
+AGAIN_BASE_S = 0.2
+AGAIN_CAP_S = 20.0  # a broker that is back has us back soon after
+
+
+class Consumer:
+    """Runs on one loop, once. Closing the source is left to whoever opened it."""
+
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        workers: Sequence[Worker],
+        outage: Outage,
+        random: Callable[[], float],
+    ) -> None:
+        """`name` is for the log. All workers take from this source and wait for this outage."""
+        self._source = source
+        self._name = name
+        self._workers = workers
+        self._outage = outage
+        self._random = random
+        self._stopping = asyncio.Event()
+        self._lanes: dict[Worker, asyncio.Task[None]] = {}
+        self._failures = 0  # in a row, of all workers: they share what is broken
+        self.count = 0  # deliveries so far
+
+    @property
+    def is_broken(self) -> bool:
+        """The last thing that the source was asked for failed."""
+        return self._failures > 0
+
+    async def run(self) -> int:
+        """All deliveries until the source has ended. Returns how many. When it is cancelled, what is in hand goes back.
+
+        Raises ConfigError, when the other workers have finished what they had in hand."""
+        self._lanes = {worker: asyncio.create_task(self._lane(worker)) for worker in self._workers}
+        lanes = list(self._lanes.values())
+        try:
+            await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
+            self.stop()  # it has ended, or one of them has found that it cannot go on
+            await asyncio.wait(lanes)
+        except asyncio.CancelledError:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.wait(lanes)
+            raise
+        for lane in lanes:
+            if not lane.cancelled():
+                lane.result()
+        return self.count
+
+    def stop(self) -> None:
+        """Finish what is in hand, then end. Whoever waits for a delivery comes back."""
+        self._stopping.set()
+        for worker, lane in self._lanes.items():
+            worker.stop()
+            if worker.is_waiting and not isinstance(self._source, Stoppable):
+                lane.cancel()  # there is no other way to tell it, and nothing is in its hand
+
+    async def _lane(self, worker: Worker) -> None:
+        while await self._outage.over(self._stopping):
+            try:
+                count = await worker.turn()
+            except ConfigError:
+                raise
+            except Exception as error:  # whatever a source and its driver may come up with
+                self._failures += 1
+                self._complain(error)
+                await pause(backoff_s(self._failures, self._random, AGAIN_BASE_S, AGAIN_CAP_S), self._stopping)
+                continue
+            if not count:
+                return
+            self.count += count
+            if self._failures:
+                log.warning("%s: it works again", self._name)
+                self._failures = 0
+
+    def _complain(self, error: Exception) -> None:
+        """The first, second, fourth …: an outage does not fill the disk. What a driver says may hold anything."""
+        if self._failures & (self._failures - 1) == 0:
+            said = str(error) if isinstance(error, (SemelError, OSError)) else ""
+            what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+            log.error("%s: failed (%d in a row), trying again: %s", self._name, self._failures, what)

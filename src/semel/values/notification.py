@@ -1,0 +1,147 @@
+"""What is to be said to a customer, and what makes two calls the same notification.
+
+The identity is the caller's: tenant, business key, kind, recipient, channel and generation. Nothing in it is made up
+per call or per attempt, so the same call twice is one notification; a deliberate repetition is a new generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec import Struct
+
+from semel.values.errors import ConfigError
+
+Channel: TypeAlias = Literal["sms", "email", "voice", "message", "event"]
+CHANNELS: tuple[str, ...] = get_args(Channel)
+
+Policy: TypeAlias = Literal["hold", "presume_sent", "resend", "give_up"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+ID_BYTES = 16
+TEXT_MAX = 300  # characters of a key, kind, recipient, order key; an email address has at most 254
+CONTENT_MAX_BYTES = 256 * 1024
+PRIORITY_MAX = 9
+WINDOW_MAX_S = 400 * 86_400.0  # once a year is the rarest message that is guarded
+
+
+class Guard(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most one message in a sliding window. By default to one recipient of one kind."""
+
+    window_s: float
+    key: str = ""  # of the caller's choice, within the tenant; empty: recipient and kind
+
+
+class Content(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is said. It is stored once, and every attempt sends these bytes' meaning again."""
+
+    body: Any = None  # a text, or a document for channel "event"
+    subject: str = ""
+    sender: str = ""  # a number or an address of ours; empty: the provider's configured one
+    template: str = ""  # the provider's id of a template, with its data
+    data: Mapping[str, Any] = {}
+
+
+class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One message to one recipient, about one fact of the caller's business."""
+
+    key: str  # the fact: "order-4711-shipped"; the caller's, never made up per attempt
+    kind: str  # what sort of message: "shipping", "reminder"
+    recipient: str  # an E.164 number, an address, an id of the platform
+    channel: Channel
+    body: Any = None
+    subject: str = ""
+    sender: str = ""
+    template: str = ""
+    data: Mapping[str, Any] = {}
+    tenant: str = ""
+    not_after: datetime | None = None  # with its zone; what is not sent by then expires
+    priority: int = 5  # 0 goes first, 9 last
+    order: str = ""  # notifications with the same order key are sent one after the other
+    guard: Guard | None = None
+    provider: str = ""  # by name; empty: the first one of its channel
+    policy: Policy | None = None  # at the deadline of an unknown outcome; None: the provider's
+    generation: int = 1  # 2 is a deliberate repetition
+
+    def __post_init__(self) -> None:
+        for name in ("key", "kind", "recipient"):
+            _check_text(name, getattr(self, name), least=1)
+        for name in ("tenant", "order", "provider", "sender", "template"):
+            _check_text(name, getattr(self, name))
+        if self.channel not in CHANNELS:
+            raise ConfigError(f"channel={self.channel!r}: expected one of {', '.join(CHANNELS)}")
+        if self.policy is not None and self.policy not in POLICIES:
+            raise ConfigError(f"policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
+        if self.body is None and not self.template:
+            raise ConfigError("a notification says something: give it a body or a template")
+        if self.not_after is not None and self.not_after.tzinfo is None:
+            raise ConfigError("not_after has no time zone: give it one, datetime.now(timezone.utc) + …")
+        if type(self.priority) is not int or not 0 <= self.priority <= PRIORITY_MAX:
+            raise ConfigError(f"priority={self.priority!r}: expected 0 (first) to {PRIORITY_MAX}")
+        if type(self.generation) is not int or not 1 <= self.generation < 2**31:
+            raise ConfigError(f"generation={self.generation!r}: expected a whole number, 1 or more")
+        if self.guard is not None:
+            _check_text("guard.key", self.guard.key)
+            if not 0 < self.guard.window_s <= WINDOW_MAX_S:
+                raise ConfigError(f"guard.window_s={self.guard.window_s!r}: above 0, at most {WINDOW_MAX_S:g}")
+
+    @property
+    def id(self) -> bytes:
+        return notification_id(self.tenant, self.key, self.kind, self.recipient, self.channel, self.generation)
+
+    @property
+    def content(self) -> bytes:
+        """JSON, in one spelling for each content."""
+        content = Content(
+            body=self.body, subject=self.subject, sender=self.sender, template=self.template, data=self.data
+        )
+        try:
+            raw = _encode(content)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the notification's body or data cannot be written as JSON: {error}") from None
+        if len(raw) > CONTENT_MAX_BYTES:
+            raise ConfigError(f"the notification has {len(raw):,} bytes; {CONTENT_MAX_BYTES:,} is the most")
+        return raw
+
+    @property
+    def guarded_by(self) -> bytes | None:
+        """What its guard watches; None: nothing."""
+        if self.guard is None:
+            return None
+        if self.guard.key:
+            return _digest("key", self.tenant, self.guard.key)
+        return _digest("recipient", self.tenant, self.recipient, self.kind)
+
+
+def notification_id(tenant: str, key: str, kind: str, recipient: str, channel: str, generation: int) -> bytes:
+    """16 bytes. Made of SHA-256 and lengths in decimal, so that a function of a database can make it too."""
+    return _digest(tenant, key, kind, recipient, channel, str(generation))
+
+
+def _digest(*parts: str) -> bytes:
+    """Over parts with their lengths before them: ("ab", "c") and ("a", "bc") are two things."""
+    hashed = sha256()
+    for part in parts:
+        raw = part.encode()
+        hashed.update(b"%d:" % len(raw))
+        hashed.update(raw)
+    return hashed.digest()[:ID_BYTES]
+
+
+def read_content(raw: bytes) -> Content:
+    return _decode(raw)
+
+
+def _check_text(name: str, text: object, least: int = 0) -> None:
+    if not isinstance(text, str) or not least <= len(text) <= TEXT_MAX:
+        raise ConfigError(f"{name}: expected a text of {least} to {TEXT_MAX} characters")
+    if "\x00" in text or not text.isprintable() or text != text.strip():
+        raise ConfigError(f"{name}: white space around it or characters that cannot be printed would make it another")
+
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder(Content).decode

@@ -1,0 +1,132 @@
+"""What is put to an outbox, and what it answers.
+
+The outbox decides little: it keeps what the relay tells it, under a token, and it lets at most one relay act on a
+notification at a time. What a state means, and what comes next, is decided in `values/sending.py`. Two things only the
+store can decide, because they must hold across processes: whether a guard lets a message through, and who is next.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from semel.values.notification import Notification
+from semel.values.sending import Reported, Standing, State
+
+
+class Added(Struct, frozen=True):
+    """What became of a call."""
+
+    id: str  # hex
+    status: Literal["added", "known", "conflict"]  # conflict: the same key with another content; nothing was changed
+    state: State = "pending"  # of what is known
+
+
+class Dispatch(Struct, frozen=True):
+    """A notification in a relay's hands, under a token of its own."""
+
+    id: bytes
+    token: int
+    notification: Notification
+    content: bytes  # as it was stored first
+    standing: Standing
+    vanished: bool = False  # the relay that had it before did not say what came of it
+    request: bytes | None = None  # of the first crossing to this provider: a retry sends the same bytes
+
+
+class Crossing(Struct, frozen=True):
+    """A byte is about to leave."""
+
+    dispatch: Dispatch
+    standing: Standing  # after the crossing
+    request: bytes | None = None  # to be kept with it
+
+
+class Crossed(Struct, frozen=True):
+    """It is written, and durable: send."""
+
+
+class Suppressed(Struct, frozen=True):
+    """Its guard has let another one through. It is kept, and names that one."""
+
+    by: bytes
+
+
+class Held(Struct, frozen=True):
+    """Another one of its guard, or of its order key, is being sent at this moment: nobody knows yet. Ask again."""
+
+    by: bytes
+
+
+class Lost(Struct, frozen=True):
+    """The token is no longer the current one. Nothing was written, and nothing may be sent."""
+
+
+Gate: TypeAlias = Crossed | Suppressed | Held | Lost
+
+
+class Record(Struct, frozen=True):
+    """What came of a dispatch."""
+
+    dispatch: Dispatch
+    standing: Standing  # from here on
+    outcome: Literal["accepted", "refused", "limited", "unknown", "absent", "unclear", "released", "policy"]
+    evidence: str = ""  # for people, and for the next dispute; without the content
+    reference: str = ""  # the provider's own id
+
+
+class Witness(Struct, frozen=True):
+    """The word of a provider about one message: a callback, or an answer that came too late for its lease."""
+
+    says: Reported
+    id: bytes | None = None  # ours, where it came back
+    provider: str = ""
+    reference: str = ""  # else the provider's own
+    at_ms: int = 0  # when the provider says it happened
+    evidence: str = ""
+
+
+class Attempt(Struct, frozen=True):
+    """One line of evidence."""
+
+    number: int
+    provider: str
+    crossed_ms: int  # 0: nothing left
+    ended_ms: int
+    outcome: str
+    evidence: str = ""
+    reference: str = ""
+    by: str = ""  # the person, where a person decided
+
+
+class Shown(Struct, frozen=True):
+    """A notification as people see it."""
+
+    id: str
+    notification: Notification
+    state: State
+    reason: str
+    provider: str
+    added_ms: int
+    changed_ms: int
+    due_ms: int
+    possible_duplicates: int = 0
+    suppressed_by: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    erased: bool = False
+
+
+Told: TypeAlias = Literal["never", "pending", "sent", "unknown", "suppressed"]
+
+
+class Status(Struct, frozen=True):
+    """Did this customer get the message?"""
+
+    told: Told
+    id: str = ""
+    state: str = ""
+    at_ms: int = 0
+    provider: str = ""
+    reference: str = ""
+    evidence: str = ""

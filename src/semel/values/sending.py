@@ -1,0 +1,293 @@
+"""The life of a notification, as pure functions: what is known, what has happened, what time it is.
+
+    pending ── cross ──► sending ── accepted ──► accepted ── callbacks ──► delivered | undelivered
+       ▲                    │
+       │◄── refused ────────┤ (rate limits burn no attempt; a final refusal goes on to the next provider, or fails)
+       │                    └── nobody knows ──► uncertain ── found, late answer, callback ──► accepted
+       │◄── proven absent, or the same key again inside its window ──┘   └── deadline ──► policy
+
+An outcome that nobody knows is never called failed. Every exit of `uncertain` is evidence, a key that the provider
+honours, or a policy that somebody chose; a look-up that fails says nothing and moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from semel.values.effect import KEYED_SHARE
+from semel.values.notification import Policy
+from semel.values.retry import backoff_s
+
+State: TypeAlias = Literal[
+    "pending",
+    "sending",
+    "accepted",
+    "delivered",
+    "undelivered",
+    "suppressed",
+    "expired",
+    "cancelled",
+    "failed",
+    "uncertain",
+]
+STATES: tuple[str, ...] = get_args(State)
+LIVE: tuple[State, ...] = ("pending", "sending", "uncertain")  # the relay still has something to do, or a person has
+
+Exit: TypeAlias = Literal["", "replay", "look_up", "policy"]
+"""How an uncertain one is to be decided next. Empty: by evidence or by a person only."""
+
+CLAIMS_MAX = 5  # relays that vanished with it before a byte left: it kills them
+ATTEMPTS_MAX = 8
+LOOK_UPS_S = 30.0  # the first look-up that was unclear is repeated about then
+
+
+class Key(Struct, frozen=True):
+    """A provider honours an idempotency key: the same key again is the same message."""
+
+    header: str = ""  # where it goes; empty: into the body, at `path`
+    path: str = ""
+    window_s: float = 86_400.0  # how long the provider remembers it
+    longest: int = 256
+
+
+class Contract(Struct, frozen=True, kw_only=True):
+    """What is known of a provider, as data."""
+
+    name: str
+    channels: tuple[str, ...]
+    key: Key | None = None
+    refusals: frozenset[int] = frozenset({400, 401, 403, 404, 405, 406, 410, 413, 414, 415, 422})
+    """Answers that prove that nothing was accepted, and that the same request will not be."""
+    retriable: frozenset[int] = frozenset({429})
+    """Answers that prove that nothing was accepted, this time."""
+    looks_up: bool = False
+    settle_s: float = 300.0  # after a crossing, until a look-up that finds nothing proves that there is nothing
+    per_second: float = 0.0  # sends, of all processes together, for one tenant; 0: no limit is known
+    concurrency: int = 16  # requests at a time, in each process
+    timeout_s: float = 15.0
+    policy: Policy = "hold"
+    policy_after_s: float = 86_400.0  # after the crossing
+
+
+class Accepted(Struct, frozen=True):
+    """The provider has taken it."""
+
+    reference: str = ""  # the provider's own id of the message
+    evidence: str = ""
+
+
+class Refused(Struct, frozen=True):
+    """It was definitely not accepted."""
+
+    reason: str
+    after_s: float | None = None  # what the provider asks to wait
+    final: bool = False  # the same request would be refused again
+    limited: bool = False  # a rate limit: no attempt is burnt
+
+
+class Unknown(Struct, frozen=True):
+    """Nobody knows whether it left."""
+
+    reason: str
+
+
+Answer: TypeAlias = Accepted | Refused | Unknown
+
+
+class Standing(Struct, frozen=True):
+    """What is known of a notification that is not over."""
+
+    state: State = "pending"
+    attempts: int = 0  # crossings, less those that a rate limit refused
+    claims: int = 0  # relays in a row that vanished before crossing
+    provider: str = ""
+    others: tuple[str, ...] = ()  # providers to fall back on, in order
+    crossed_ms: int = 0  # the newest crossing; 0: none
+    keyed_ms: int = 0  # the first crossing with this provider: its key window began then
+    doubt_ms: int = 0  # the first crossing of which nobody knows what came of it; 0: there is none
+    due_ms: int = 0  # when the relay has something to do
+    exit: Exit = ""  # and what, where it is uncertain
+    not_after_ms: int | None = None
+    policy: Policy = "hold"
+    looks: int = 0  # look-ups that were unclear
+    possible_duplicates: int = 0
+    reason: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------- crossing
+
+
+def ready(standing: Standing, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:
+    """A pending one before it crosses: still pending, if it may. Its time or its key's window may be over meanwhile."""
+    if standing.doubt_ms and not _key_counts(standing, contract, now_ms):
+        return doubtful(standing, "the provider may have forgotten its key", contract, now_ms, random)
+    if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
+        if standing.doubt_ms:
+            return doubtful(standing, "its time is over, and an attempt is in doubt", contract, now_ms, random)
+        return replace(standing, state="expired", exit="", reason="its time was over before it was sent")
+    return standing
+
+
+def crossed(standing: Standing, now_ms: int) -> Standing:
+    """A byte may leave from here on."""
+    return replace(
+        standing,
+        state="sending",
+        attempts=standing.attempts + 1,
+        claims=0,
+        crossed_ms=now_ms,
+        keyed_ms=standing.keyed_ms or now_ms,
+        exit="",
+        looks=0,
+        reason="",
+    )
+
+
+def answered(
+    standing: Standing, answer: Answer, contract: Contract, now_ms: int, random: Callable[[], float]
+) -> Standing:
+    """What a crossing has come to."""
+    match answer:
+        case Accepted():
+            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=answer.evidence)
+        case Unknown():
+            return doubtful(standing, answer.reason, contract, now_ms, random)
+        case Refused():
+            burnt = replace(standing, attempts=standing.attempts - 1) if answer.limited else standing
+            if standing.doubt_ms:  # it says nothing of the attempt before
+                again = doubtful(burnt, answer.reason, contract, now_ms, random)
+                asked_ms = now_ms + int(1000 * (answer.after_s or 0.0))
+                return replace(again, due_ms=max(again.due_ms, asked_ms)) if again.exit else again
+            if answer.final or (burnt.attempts >= ATTEMPTS_MAX):
+                return _next_provider(burnt, answer.reason, now_ms)
+            return _again(burnt, answer.reason, _wait_ms(answer, max(1, burnt.attempts), random), now_ms)
+
+
+def lapsed(standing: Standing, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:
+    """The relay that had it has vanished."""
+    if standing.state == "sending":
+        return doubtful(standing, "its relay vanished after the crossing", contract, now_ms, random)
+    claims = standing.claims + 1
+    if claims >= CLAIMS_MAX:
+        reason = f"{claims} relays vanished with it before a byte left"
+        if standing.doubt_ms:
+            return replace(standing, state="uncertain", exit="", due_ms=0, claims=claims, reason=reason)
+        return replace(standing, state="failed", claims=claims, reason=reason)
+    return replace(standing, claims=claims, due_ms=now_ms + int(1000 * backoff_s(claims, random)))
+
+
+def _again(standing: Standing, reason: str, wait_ms: int, now_ms: int) -> Standing:
+    due_ms = now_ms + wait_ms
+    if standing.not_after_ms is not None and due_ms > standing.not_after_ms:
+        return replace(standing, state="expired", exit="", reason=f"{reason}; its time would be over")
+    return replace(standing, state="pending", exit="", due_ms=due_ms, reason=reason)
+
+
+def _next_provider(standing: Standing, reason: str, now_ms: int) -> Standing:
+    """Only from a definite refusal: with the same key, and the same content."""
+    if not standing.others:
+        return replace(standing, state="failed", exit="", reason=reason)
+    first, *rest = standing.others
+    return _again(
+        replace(standing, provider=first, others=tuple(rest), attempts=0, keyed_ms=0, doubt_ms=0),
+        f"{standing.provider}: {reason}; on to {first}",
+        0,
+        now_ms,
+    )
+
+
+def _wait_ms(refused: Refused, attempt: int, random: Callable[[], float]) -> int:
+    """At least what the provider asks for, and then spread out: thousands were told the same."""
+    spread_s = backoff_s(attempt, random)
+    return int(1000 * ((refused.after_s or 0.0) + spread_s))
+
+
+# ------------------------------------------------------------------------------------------------------- in doubt
+
+
+def doubtful(standing: Standing, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:
+    """Uncertain, with the next exit and its time."""
+    uncertain = replace(standing, state="uncertain", doubt_ms=standing.doubt_ms or standing.crossed_ms, reason=reason)
+    policy_ms = uncertain.doubt_ms + int(1000 * contract.policy_after_s)
+    if (again_ms := _key_again_ms(uncertain, contract, now_ms, random)) is not None:
+        return replace(uncertain, exit="replay", due_ms=again_ms)
+    if contract.looks_up:
+        look_ms = standing.crossed_ms + int(1000 * contract.settle_s)
+        if standing.looks:
+            look_ms = now_ms + int(1000 * backoff_s(standing.looks, random, LOOK_UPS_S, contract.settle_s))
+        if max(look_ms, now_ms) < policy_ms:
+            return replace(uncertain, exit="look_up", due_ms=max(look_ms, now_ms))
+    if standing.policy == "hold":
+        return replace(uncertain, exit="", due_ms=0)
+    return replace(uncertain, exit="policy", due_ms=max(policy_ms, now_ms))
+
+
+def _key_again_ms(standing: Standing, contract: Contract, now_ms: int, random: Callable[[], float]) -> int | None:
+    """When the same key may be sent again; None: the provider honours none, or may have forgotten it by then."""
+    if standing.attempts >= ATTEMPTS_MAX:
+        return None
+    again_ms = now_ms + int(1000 * backoff_s(standing.attempts, random))
+    if standing.not_after_ms is not None and again_ms > standing.not_after_ms:
+        return None
+    return again_ms if _key_counts(standing, contract, again_ms) else None
+
+
+def _key_counts(standing: Standing, contract: Contract, at_ms: int) -> bool:
+    return contract.key is not None and at_ms < standing.keyed_ms + int(1000 * KEYED_SHARE * contract.key.window_s)
+
+
+def replayed(standing: Standing) -> Standing:
+    """The same key goes to the same provider again, with the same bytes."""
+    return replace(standing, state="pending", exit="")
+
+
+def found(standing: Standing, reference: str) -> Standing:
+    return replace(standing, state="accepted", exit="", doubt_ms=0, reason=f"found by look-up: {reference}")
+
+
+def absent(standing: Standing, now_ms: int) -> Standing:
+    """A look-up after the settle time has found nothing: it did not leave."""
+    proven = replace(standing, doubt_ms=0)
+    if proven.attempts >= ATTEMPTS_MAX:
+        return _next_provider(proven, "look-ups have found none of its attempts", now_ms)
+    return _again(proven, "proven absent by look-up", 0, now_ms)
+
+
+def unclear(standing: Standing, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:
+    """A look-up that failed says nothing: it is as uncertain as before."""
+    again = replace(standing, looks=standing.looks + 1)
+    return replace(doubtful(again, standing.reason, contract, now_ms, random), reason=f"{standing.reason}; {reason}")
+
+
+def overdue(standing: Standing, now_ms: int) -> Standing:
+    """Its deadline has come: somebody chose what happens then."""
+    match standing.policy:
+        case "hold":
+            return replace(standing, exit="", due_ms=0)
+        case "presume_sent":
+            return replace(standing, state="accepted", exit="", doubt_ms=0, reason="presumed to be sent, by policy")
+        case "give_up":
+            return replace(standing, state="failed", exit="", reason="given up, by policy; it may have been sent")
+        case "resend":
+            twice = standing.possible_duplicates + 1
+            again = replace(standing, possible_duplicates=twice, attempts=0, keyed_ms=0, doubt_ms=0)
+            return _again(again, "sent again, by policy; it may have been sent before", 0, now_ms)
+
+
+# ------------------------------------------------------------------------------------------------------- evidence
+
+RANK: dict[State, int] = {"accepted": 1, "undelivered": 2, "delivered": 3}
+"""Reports of a provider come twice, late and out of order: a state moves up or not at all."""
+
+Reported: TypeAlias = Literal["accepted", "delivered", "undelivered", "refused"]
+
+
+def reported(state: State, report: Reported) -> State:
+    """What a provider's own word about this message makes of it. It says more than anything that we concluded."""
+    if report == "refused":
+        return "failed" if state in ("sending", "uncertain") else state
+    return report if RANK.get(report, 0) > RANK.get(state, 0) else state

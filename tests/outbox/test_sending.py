@@ -1,0 +1,256 @@
+"""The life of a notification: no step of it claims to know what nobody knows."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semel.values import sending
+from semel.values.effect import KEYED_SHARE
+from semel.values.notification import POLICIES, Policy
+from semel.values.sending import (
+    ATTEMPTS_MAX,
+    CLAIMS_MAX,
+    RANK,
+    STATES,
+    Accepted,
+    Answer,
+    Contract,
+    Key,
+    Refused,
+    Reported,
+    Standing,
+    Unknown,
+)
+
+NOW_MS = 1_000_000
+PLAIN = Contract(name="plain", channels=("sms",))
+KEYED = Contract(name="keyed", channels=("sms",), key=Key(header="Idempotency-Key", window_s=3600))
+LOOKS = Contract(name="looks", channels=("sms",), looks_up=True, settle_s=60)
+CONTRACTS = (PLAIN, KEYED, LOOKS)
+
+
+def one() -> float:
+    return 1.0
+
+
+def none() -> float:
+    return 0.0
+
+
+def sent(contract: Contract = PLAIN, **standing: object) -> Standing:
+    """Crossed, and not yet answered."""
+    return sending.crossed(Standing(provider=contract.name, **standing), NOW_MS)  # type: ignore[arg-type]
+
+
+def answered(standing: Standing, answer: Answer, contract: Contract = PLAIN) -> Standing:
+    return sending.answered(standing, answer, contract, NOW_MS, one)
+
+
+# ------------------------------------------------------------------------------------------------------- crossing
+
+
+def test_a_crossing_counts_an_attempt_and_begins_the_key_window_once() -> None:
+    first = sent(KEYED)
+    assert (first.state, first.attempts, first.keyed_ms) == ("sending", 1, NOW_MS)
+    again = sending.crossed(sending.replayed(sending.doubtful(first, "?", KEYED, NOW_MS, one)), NOW_MS + 5)
+    assert (again.attempts, again.keyed_ms, again.crossed_ms) == (2, NOW_MS, NOW_MS + 5)
+
+
+def test_a_refusal_comes_again_and_honours_what_the_provider_asks_for() -> None:
+    again = answered(sent(), Refused("busy", after_s=30))
+    assert again.state == "pending"
+    assert again.due_ms >= NOW_MS + 30_000
+
+
+def test_a_rate_limit_burns_no_attempt_however_often_it_comes() -> None:
+    standing = Standing(provider="plain")
+    for _ in range(10 * ATTEMPTS_MAX):
+        standing = answered(sending.crossed(standing, NOW_MS), Refused("429", after_s=1, limited=True))
+    assert (standing.state, standing.attempts) == ("pending", 0)
+
+
+def test_refusals_end_after_their_attempts() -> None:
+    standing = Standing(provider="plain")
+    crossings = 0
+    while standing.state == "pending":
+        standing = answered(sending.crossed(standing, NOW_MS), Refused("500 and not accepted"))
+        crossings += 1
+    assert (standing.state, crossings) == ("failed", ATTEMPTS_MAX)
+
+
+def test_a_final_refusal_goes_on_to_the_next_provider_with_a_window_of_its_own() -> None:
+    standing = answered(sent(others=("second", "third")), Refused("bad number", final=True))
+    assert (standing.state, standing.provider, standing.others) == ("pending", "second", ("third",))
+    assert (standing.attempts, standing.keyed_ms) == (0, 0)
+    assert answered(sent(), Refused("bad number", final=True)).state == "failed"
+
+
+def test_an_unknown_outcome_never_goes_to_another_provider() -> None:
+    for contract in CONTRACTS:
+        standing = answered(sent(contract, others=("second",)), Unknown("timeout"), contract)
+        assert (standing.state, standing.provider) == ("uncertain", contract.name)
+
+
+def test_what_would_be_too_late_expires() -> None:
+    assert answered(sent(not_after_ms=NOW_MS + 10), Refused("busy", after_s=30)).state == "expired"
+
+
+def test_a_relay_that_vanished_before_a_byte_left_is_harmless_until_it_is_a_habit() -> None:
+    standing = Standing(provider="plain")
+    for _ in range(CLAIMS_MAX - 1):
+        standing = sending.lapsed(standing, PLAIN, NOW_MS, one)
+        assert standing.state == "pending"
+    assert sending.lapsed(standing, PLAIN, NOW_MS, one).state == "failed"
+
+
+def test_a_relay_that_vanished_after_the_crossing_leaves_a_doubt() -> None:
+    for contract in CONTRACTS:
+        assert sending.lapsed(sent(contract), contract, NOW_MS, one).state == "uncertain"
+
+
+# ------------------------------------------------------------------------------------------------------- in doubt
+
+
+@pytest.mark.parametrize("refused", [Refused("401", final=True), Refused("429", limited=True), Refused("busy")])
+def test_a_refusal_says_nothing_of_the_attempt_before(refused: Refused) -> None:
+    doubt = sending.doubtful(sent(KEYED, others=("second",)), "timeout", KEYED, NOW_MS, none)
+    again = sending.crossed(sending.replayed(doubt), NOW_MS + 1)
+    after = answered(again, refused, KEYED)
+    assert (after.state, after.provider, after.exit) == ("uncertain", "keyed", "replay")
+
+
+def test_a_doubt_does_not_expire_and_is_not_worn_out() -> None:
+    doubt = sending.replayed(sending.doubtful(sent(KEYED, not_after_ms=NOW_MS + 5_000), "?", KEYED, NOW_MS, none))
+    assert sending.ready(doubt, KEYED, NOW_MS + 4_000, one).state == "pending"
+    assert sending.ready(doubt, KEYED, NOW_MS + 6_000, one).state == "uncertain"
+    for _ in range(CLAIMS_MAX):
+        doubt = sending.lapsed(doubt, KEYED, NOW_MS, one)
+    assert doubt.state == "uncertain"
+
+
+def test_a_key_is_sent_again_only_inside_its_window() -> None:
+    early = sending.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS + 1, none)
+    assert early.exit == "replay"
+    assert KEYED.key is not None
+    late_ms = NOW_MS + int(1000 * KEYED_SHARE * KEYED.key.window_s)
+    late = sending.doubtful(sent(KEYED), "timeout", KEYED, late_ms, none)
+    assert (late.state, late.exit) == ("uncertain", "")
+
+
+def test_a_look_up_waits_for_the_settle_time() -> None:
+    standing = sending.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS + 1, none)
+    assert (standing.exit, standing.due_ms) == ("look_up", NOW_MS + 60_000)
+
+
+def test_a_look_up_that_fails_relabels_nothing() -> None:
+    standing = sending.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS, none)
+    for _ in range(50):
+        standing = sending.unclear(standing, "503", LOOKS, standing.due_ms, one)
+        assert standing.state == "uncertain"
+
+
+def test_look_ups_end_in_the_policy() -> None:
+    standing = sending.doubtful(sent(LOOKS, policy="give_up"), "timeout", LOOKS, NOW_MS, none)
+    looks = 0
+    while standing.exit == "look_up":
+        standing = sending.unclear(standing, "503", LOOKS, standing.due_ms, one)
+        looks += 1
+    assert looks > 1
+    assert (standing.state, standing.exit) == ("uncertain", "policy")
+    assert standing.due_ms >= NOW_MS + int(1000 * LOOKS.policy_after_s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"),
+    [("hold", "uncertain"), ("presume_sent", "accepted"), ("give_up", "failed"), ("resend", "pending")],
+)
+def test_a_policy_decides_at_its_deadline(policy: str, state: str) -> None:
+    standing = sending.doubtful(sent(policy=policy), "timeout", PLAIN, NOW_MS, none)
+    assert standing.state == "uncertain"
+    after = sending.overdue(standing, NOW_MS)
+    assert after.state == state
+    assert after.possible_duplicates == (1 if policy == "resend" else 0), "only that may be a second message"
+
+
+answers: st.SearchStrategy[Answer] = st.one_of(
+    st.builds(Accepted),
+    st.builds(Refused, reason=st.just("r"), after_s=st.none() | st.floats(0, 100), final=st.booleans()),
+    st.builds(Refused, reason=st.just("r"), limited=st.just(True)),
+    st.builds(Unknown, reason=st.just("u")),
+)
+
+
+@settings(max_examples=1_000)
+@given(
+    contract=st.sampled_from(CONTRACTS),
+    policy=st.sampled_from(POLICIES),
+    story=st.lists(st.tuples(answers, st.integers(0, 4_000_000)), max_size=40),
+    not_after_s=st.none() | st.integers(0, 10_000),
+    look_ups=st.lists(st.sampled_from(["found", "absent", "unclear"]), min_size=40, max_size=40),
+)
+def test_nothing_is_sent_twice_that_may_have_left(
+    contract: Contract,
+    policy: Policy,
+    story: list[tuple[Answer, int]],
+    not_after_s: int | None,
+    look_ups: list[str],
+) -> None:
+    """The relay's own rules on random histories. Messages that may be at the customer's are counted from outside."""
+    not_after_ms = None if not_after_s is None else NOW_MS + 1000 * not_after_s
+    standing = Standing(provider=contract.name, policy=policy, not_after_ms=not_after_ms)
+    now_ms = NOW_MS
+    may_have_left = 0  # attempts that nobody has proven absent, beyond one for all with the same honoured key
+    for (answer, later_ms), look in zip(story, look_ups, strict=False):
+        if standing.state == "pending":
+            now_ms = max(now_ms, standing.due_ms) + later_ms
+            standing = sending.ready(standing, contract, now_ms, one)
+            if standing.state != "pending":
+                continue
+            remembered = contract.key is not None and now_ms < standing.keyed_ms + 1000 * contract.key.window_s
+            new = 0 if remembered and standing.doubt_ms else 1
+            standing = sending.crossed(standing, now_ms)
+            standing = sending.answered(standing, answer, contract, now_ms, one)
+            if not isinstance(answer, Refused):
+                may_have_left += new
+        elif standing.state == "uncertain" and standing.exit:
+            now_ms = max(now_ms, standing.due_ms)
+            match standing.exit:
+                case "replay":
+                    standing = sending.replayed(standing)
+                case "policy":
+                    standing = sending.overdue(standing, now_ms)
+                case "look_up" if look == "found":
+                    standing = sending.found(standing, "id")
+                case "look_up" if look == "absent":
+                    standing = sending.absent(standing, now_ms)
+                    may_have_left = standing.possible_duplicates
+                case _:
+                    standing = sending.unclear(standing, "503", contract, now_ms, one)
+        else:
+            break
+    assert may_have_left <= 1 + standing.possible_duplicates
+    if standing.state in ("failed", "expired") and policy != "give_up":
+        assert may_have_left == standing.possible_duplicates, "an unknown outcome is never called failed"
+
+
+# ------------------------------------------------------------------------------------------------------- evidence
+
+
+@given(st.sampled_from(STATES), st.lists(st.sampled_from(get_args(Reported)), max_size=6))
+def test_a_report_moves_a_state_up_or_not_at_all(state: sending.State, reports: list[Reported]) -> None:
+    for report in reports:
+        after = sending.reported(state, report)
+        assert RANK.get(after, 0) >= RANK.get(state, 0)
+        state = after
+
+
+@given(st.permutations(["accepted", "undelivered", "delivered", "accepted", "delivered"]))
+def test_reports_in_any_order_come_to_the_same(reports: list[Reported]) -> None:
+    state: sending.State = "uncertain"
+    for report in reports:
+        state = sending.reported(state, report)
+    assert state == "delivered"
