@@ -72,10 +72,17 @@ class FakeSqs:
         for entry in request["Entries"]:
             message = self._in_flight.get(entry["ReceiptHandle"])
             found.append(message)
-            if message is not None and entry["VisibilityTimeout"] == 0:
-                del self._in_flight[entry["ReceiptHandle"]]
-                self._visible.append({"MessageId": message["MessageId"], "Body": message["Body"]})
+            if message is not None:
+                self._show_later(entry["ReceiptHandle"], entry["VisibilityTimeout"])
         return self._answer(request["Entries"], found)
+
+    def _show_later(self, receipt: str, seconds: int) -> None:
+        def show() -> None:
+            message = self._in_flight.pop(receipt, None)
+            if message is not None:
+                self._visible.append({"MessageId": message["MessageId"], "Body": message["Body"]})
+
+        asyncio.get_running_loop().call_later(seconds, show)
 
     def _look(self) -> None:
         if not self.left:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random as _random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from semel import wiring
 from semel.core.boundaries import Observer
 from semel.core.engine import Engine
 from semel.core.handlers import Handler, Router, check_handler, is_async
-from semel.core.planning import Arrived, Planner
+from semel.core.outage import Outage
+from semel.core.planning import CONTROL, Arrived, Planner
 from semel.core.runner import refuse_inside_transaction
-from semel.core.worker import Worker
+from semel.core.unmatched import Unmatched
+from semel.core.worker import Watch, Worker
+from semel.messages import Body
+from semel.messages import Message as Message
+from semel.messages import to_bytes as to_bytes
 from semel.ports import STATES, Entry, Ledger, Source, Telemetry
+from semel.registration import as_ms, check_fits, check_options
 from semel.sync import SyncFace
 from semel.values import keys
-from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Effect, Guarantee, guarantee
+from semel.values.effect import KEYED_WINDOW_S, Effect, Guarantee, guarantee
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.event import Event
 from semel.values.outcome import Outcome
@@ -39,21 +43,12 @@ TIMEOUT_S = 20.0  # under the lease
 TRANSACTION_TIMEOUT_S = 5.0  # SQLite's write lock is held meanwhile: other leases must outlive the wait
 MAX_ATTEMPTS = 8  # with full jitter from 1 s, about a minute of retries
 RETENTION_S = 38 * 86_400.0  # twice the longest redelivery: Genesys 4 d, EventBridge 1 d, SQS 14 d
-TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
 LAMBDA_MARGIN_S = 1.0  # to cancel handlers, settle them in one round trip, and answer
 CONCURRENCY = 32  # handlers of one batch that run at a time
+WORKERS = 4  # batches of one source at a time
+DRAIN_S = 25.0  # as a lease: a handler that takes longer is given up on anyway
 
-Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Message(Struct, frozen=True):
-    """A body given to `process`, with what came beside it."""
-
-    body: bytes
-    tenant: str = ""
-    reading: Reading | None = None  # None: the app's own
-    headers: Mapping[str, str] | None = None
 
 
 class Semel:
@@ -88,7 +83,7 @@ class Semel:
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency={concurrency!r}: it must be above 0")
-        _ms("lease", lease, LEASE_MIN_S)
+        as_ms("lease", lease, LEASE_MIN_S)
         self.ledger = wiring.open_ledger(ledger, observe, dead_letters)
         self._tenant = tenant
         self._reading = Reading(origin, id_path, type_path)
@@ -133,77 +128,53 @@ class Semel:
             did not happen) or None (unknown).
         fail_open: a webhook that cannot reach the ledger runs the handler nevertheless; its effect may happen twice.
         """
-        if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-            raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
-        if effect not in EFFECTS:
-            raise ConfigError(f"effect={effect!r}: expected one of {', '.join(EFFECTS)}")
-        if effect == "transaction" and not self.ledger.traits.transactional:
-            raise ConfigError(
-                f'effect="transaction" needs a ledger with transactions, {self.ledger.traits.name} has none: '
-                "use SQLite, PostgreSQL or DynamoDB"
-            )
-        if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
-            raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
-        if probe is not None and effect != "park":
-            raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
-        if effect != "keyed" and window != KEYED_WINDOW_S:
-            raise ConfigError('window= is how long a downstream honours ctx.key; only effect="keyed" has one')
-        if fail_open and effect in ("transaction", "park"):
-            raise ConfigError(f'fail_open=True: effect="{effect}" cannot be kept without the ledger')
-        if type(max_attempts) is not int or max_attempts < 1:
-            raise ConfigError(f"max_attempts={max_attempts!r}: expected a whole number, 1 or more")
+        check_options(
+            self.ledger,
+            patterns,
+            key=key,
+            effect=effect,
+            order=order,
+            max_attempts=max_attempts,
+            window=window,
+            probe=probe,
+            fail_open=fail_open,
+        )
         if timeout == "default":
             timeout = TRANSACTION_TIMEOUT_S if effect == "transaction" else TIMEOUT_S
         if timeout is not None:
-            _ms("timeout", timeout)
-        _ms("window", window)
-        lease_ms = _ms("lease", self._lease_s if lease is None else lease, LEASE_MIN_S)
-        retention_ms = _ms("retention", retention)
+            as_ms("timeout", timeout)
+        as_ms("window", window)
+        lease_ms = as_ms("lease", self._lease_s if lease is None else lease, LEASE_MIN_S)
+        retention_ms = as_ms("retention", retention)
 
         if probe is not None:
             check_handler(probe, "probe")
 
         def register(fn: Function) -> Function:
             check_handler(fn, "a handler")
-            self._add(
-                Handler(
-                    name=name or str(getattr(fn, "__name__", type(fn).__name__)),
-                    fn=fn,
-                    patterns=tuple(Pattern(pattern) for pattern in patterns),
-                    key=key,
-                    effect=effect,
-                    order=order,
-                    identifies=keys.identifies(key),
-                    lease_ms=lease_ms,
-                    timeout_s=timeout,
-                    max_attempts=max_attempts,
-                    retention_ms=retention_ms,
-                    window_s=window,
-                    probe=probe,
-                    probe_is_async=probe is not None and is_async(probe),
-                    is_async=is_async(fn),
-                    fail_open=fail_open,
-                )
+            handler = Handler(
+                name=name or str(getattr(fn, "__name__", type(fn).__name__)),
+                fn=fn,
+                patterns=tuple(Pattern(pattern) for pattern in patterns),
+                key=key,
+                effect=effect,
+                order=order,
+                identifies=keys.identifies(key),
+                lease_ms=lease_ms,
+                timeout_s=timeout,
+                max_attempts=max_attempts,
+                retention_ms=retention_ms,
+                window_s=window,
+                probe=probe,
+                probe_is_async=probe is not None and is_async(probe),
+                is_async=is_async(fn),
+                fail_open=fail_open,
             )
+            check_fits(handler, self.ledger)
+            self._router.add(handler)
             return fn
 
         return register
-
-    def _add(self, handler: Handler) -> None:
-        """Register it, unless the ledger cannot do what it needs."""
-        traits, together = self.ledger.traits, getattr(self.ledger, "together", None)
-        if handler.effect == "transaction" and traits.async_handle and not handler.is_async:
-            raise ConfigError(
-                f"handler {handler.name!r}: on {traits.name} ctx.tx has to be awaited, so a handler with "
-                'effect="transaction" is an async one: write async def'
-            )
-        several = "order=" if handler.order is not None else "keys.tiers" if isinstance(handler.key, keys.tiers) else ""
-        if several and together is not None and not {"*", handler.name} & set(together):
-            raise ConfigError(
-                f"handler {handler.name!r}: {several} needs several keys of the ledger at once, and {traits.name} keeps"
-                f" those of a handler in one place only where its URL says so: add together={handler.name} to it"
-            )
-        self._router.add(handler)
 
     @property
     def handlers(self) -> Sequence[Handler]:
@@ -277,13 +248,59 @@ class Semel:
         """
         from semel.aws_lambda import LambdaHandler
 
-        _ms("margin", margin)
-        _ms("patience", patience, 0.0)
+        as_ms("margin", margin)
+        as_ms("patience", patience, 0.0)
         return LambdaHandler(self._engine, self._sync, tenant, self.concurrency, margin, patience, put_aside).handle
 
-    def worker(self, source: Source) -> Worker:
-        """A loop that takes from a source: `await app.worker(source).run()`."""
-        return Worker(source, self._engine, self.ledger, self._observe)
+    async def consume(
+        self,
+        source: Source,
+        *,
+        workers: int = WORKERS,
+        unmatched: Literal["ack", "reject"] = "ack",
+        drain: float = DRAIN_S,
+    ) -> int:
+        """Take from a source until it has ended, or was told to stop; then close it. Returns how many deliveries.
+
+        `loop.add_signal_handler(signal.SIGTERM, source.stop)` ends it gently: nothing more is taken, what is in hand is
+        finished. When this call is cancelled the same happens, and what takes longer than `drain` seconds goes back. A
+        source that breaks is tried again, with backoff, and the log says so; while the ledger cannot be written,
+        nothing is taken. Raises ConfigError, which no other try would change: there is no such queue.
+
+        workers: batches at a time, of at most 100 deliveries each; `concurrency` handlers of a batch run at a time.
+        unmatched: an event that no handler wants is acknowledged, so that its source forgets it; "reject" puts it among
+            the dead letters of the source. The log says it, for each topic.
+        """
+        from semel.consuming import consume
+
+        return await consume(self, source, workers, unmatched, drain)
+
+    def worker(
+        self,
+        source: Source,
+        *,
+        engine: Engine | None = None,
+        outage: Outage | None = None,
+        unmatched: Unmatched | None = None,
+        watch: Watch | None = None,
+    ) -> Worker:
+        """One of the loops that `consume` runs: `await app.worker(source).run()`. It ends with the first error.
+
+        The rest is for those who run several: an engine of `new_engine`, and what workers share."""
+        return Worker(
+            source,
+            self._engine if engine is None else lambda: engine,
+            self.ledger,
+            self._observe,
+            outage=outage,
+            unmatched=unmatched or Unmatched(self.topic_of),
+            watch=watch,
+        )
+
+    def topic_of(self, delivery: Arrived) -> str:
+        """The type of its event, for people; empty for what is no event, as the heartbeat of a channel."""
+        event = self._decode(delivery, getattr(delivery, "reading", None) or self._reading)
+        return "" if event.shape == CONTROL else event.type
 
     def new_engine(self, ledger: Ledger) -> Engine:
         """The flow on the running loop, for whoever keeps one of its own; `ledger` is this app's, in some wrapping."""
@@ -415,25 +432,3 @@ class Semel:
     ) -> Message:
         reading = replace(self._reading, origin=origin) if origin else None
         return Message(to_bytes(body), tenant or "", reading, headers)
-
-
-def _ms(name: str, seconds: object, least_s: float = 0.001) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least_s <= seconds <= TIME_MAX_S:
-        raise ConfigError(f"{name}={seconds!r}: expected seconds, at least {least_s:g} and at most a century")
-    return int(seconds * 1000)
-
-
-def to_bytes(body: Body) -> bytes:
-    """The bytes of whatever a caller has in hand."""
-    if isinstance(body, bytes):
-        return body
-    try:
-        if isinstance(body, str):
-            return body.encode()
-        if isinstance(body, Mapping):
-            return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        if isinstance(body, (bytearray, memoryview)):
-            return bytes(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise MalformedEvent(f"the body cannot be written as JSON: {error}") from None
-    raise MalformedEvent(f"a body is bytes, str or a dict, not {type(body).__name__}")

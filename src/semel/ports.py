@@ -12,10 +12,10 @@ from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.notification import Notification
-from semel.values.outbox import Added, Crossing, Dispatch, Gate, Record, Witness
+from semel.values.outbox import Added, Crossing, Dispatch, Gate, Lane, LookedUp, Record, Witness
 from semel.values.outcome import Outcome
 from semel.values.parcel import Parcel
-from semel.values.sending import State
+from semel.values.sending import Answer, Contract, State
 from semel.values.tried import Tried
 
 
@@ -304,12 +304,13 @@ class Outbox(Protocol):
         The same identity is one notification, whatever its state: it is answered "known". With another content it is
         a conflict, and the first one is untouched. An erased one is known too."""
 
-    async def take(self, rooms: Mapping[str, int], lease_ms: int) -> list[Dispatch]:
+    async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
         """What is due, at most so many of each provider, by priority and then the longest due first.
 
         Due is what waits for its time, what is uncertain and has come to its exit, and what a relay has left behind:
         its lease has lapsed. What is taken is in nobody else's hands for the lease, under a higher token. Of one order
-        key only the oldest that is not over is ever taken."""
+        key only the oldest that is not over is ever taken. Over all relays no more is taken in any second than a
+        lane's limit allows each tenant; the rest waits, and nothing is counted against it."""
 
     async def cross(self, crossings: Sequence[Crossing]) -> list[Gate]:
         """Write, durably, that bytes may leave from here on; pass the guards in the same step.
@@ -325,6 +326,24 @@ class Outbox(Protocol):
     async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
         """Take a provider's word, whoever has the lease: it moves a state up or not at all, and is kept as evidence
         once. Returns the states after it; None: nobody knows this message."""
+
+
+class Provider(Protocol):
+    """Sends messages. It tells what it knows of each, and never more."""
+
+    contract: Contract
+
+    def prepare(self, dispatch: Dispatch) -> bytes:
+        """The request, without secrets: the same bytes for the same dispatch, in every version. It is kept, and a
+        retry sends it again. Raises ConfigError for what this provider cannot send."""
+
+    async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
+        """One request, tried once. Accepted and Refused are said only when they are certain. Never raises."""
+
+    async def look_up(self, dispatch: Dispatch) -> LookedUp:
+        """Whether it has this message, asked after the settle time of its contract. Never raises."""
+
+    async def close(self) -> None: ...
 
 
 class Telemetry(Protocol):

@@ -15,7 +15,7 @@ from semel.adapters.envelopes import decode
 from semel.core.breaker import PROBE_S, Breaker, State
 from semel.core.retry_budget import RetryBudget
 from semel.ledger_urls import is_broken, masked, without_secrets
-from semel.ports import Catalog, Inbox, Ledger, Letterbox, Letters, Traits, Verifier
+from semel.ports import Catalog, Inbox, Ledger, Letterbox, Letters, Publisher, Source, Stoppable, Traits, Verifier
 from semel.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ __all__ = [
     "forward",
     "open_ledger",
     "open_letters",
+    "publisher",
     "reach",
+    "source",
     "unwrap_sns",
     "verifier",
 ]
@@ -156,9 +158,9 @@ def _check_url(url: str) -> None:
         ) from None
 
 
-def _need(driver: str, extra: str) -> None:
+def _need(driver: str, extra: str, what: str = "this kind of ledger") -> None:
     if find_spec(driver) is None:
-        raise ConfigError(f"this kind of ledger needs {driver}: pip install 'semel[{extra}]'")
+        raise ConfigError(f"{what} needs {driver}: pip install 'semel[{extra}]'")
 
 
 def _check_letterbox(ledger: StoredLedger, letterbox: StoredLedger) -> None:
@@ -219,6 +221,61 @@ def _check_options(url: str, known: tuple[str, ...]) -> dict[str, str]:
         if name not in known:
             raise ConfigError(f"ledger {url!r}: unknown option {name!r}; known are: {', '.join(known) or 'none'}")
     return options
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+class OpenSource(Source, Stoppable, Protocol):
+    """A source that a service can take from."""
+
+    async def diagnose(self) -> list[tuple[str, str]]:
+        """What it takes from, for people, also before it is opened. A value that begins with "error: " or "warning: "
+        is one."""
+
+
+def source(kind: str, options: Mapping[str, Any]) -> OpenSource:
+    """A source of this kind, with the options of its adapter. Nothing is opened before it is used, or diagnosed.
+
+    Raises ConfigError."""
+    match kind:
+        case "sqs":
+            _need("aiobotocore", "aws", "a source in SQS")
+            from semel.adapters.sources.sqs import SqsSource
+
+            return SqsSource(**options)
+        case "kafka":
+            _need("confluent_kafka", "kafka", "a source in Kafka")
+            from semel.adapters.sources.kafka import KafkaSource
+
+            return KafkaSource(**options)
+        case "rabbitmq":
+            _need("aio_pika", "rabbitmq", "a source in RabbitMQ")
+            from semel.adapters.sources.rabbitmq import RabbitSource
+
+            return RabbitSource(**options)
+    raise ConfigError(f"kind={kind!r}: expected sqs, kafka or rabbitmq")
+
+
+def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
+    """What hands events on to a broker of this kind. Nothing is opened before it is used. Raises ConfigError."""
+    match kind:
+        case "sqs":
+            _need("aiobotocore", "aws", 'accept = "sqs"')
+            from semel.adapters.sources.sqs import SqsPublisher
+
+            return SqsPublisher(**options)
+        case "kafka":
+            _need("confluent_kafka", "kafka", 'accept = "kafka"')
+            from semel.adapters.sources.kafka import KafkaPublisher
+
+            return KafkaPublisher(**options)
+        case "rabbitmq":
+            _need("aio_pika", "rabbitmq", 'accept = "rabbitmq"')
+            from semel.adapters.sources.rabbitmq import RabbitPublisher
+
+            return RabbitPublisher(**options)
+    raise ConfigError(f"accept={kind!r}: expected sqs, kafka or rabbitmq")
 
 
 # ------------------------------------------------------------------------------------------------------- verifying

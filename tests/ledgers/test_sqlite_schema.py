@@ -130,7 +130,7 @@ def test_an_older_semel_cannot_write_into_a_file_that_went_forward(tmp_path: Pat
     old = apsw.Connection(path)
     insert = f"insert into semel_lease values ({','.join('?' * 12)})"
     opening.open_database(path, "normal").close()
-    with pytest.raises(apsw.SQLError, match="14 columns"):
+    with pytest.raises(apsw.SQLError, match="15 columns"):
         old.execute(insert, (b"k" * 16, 9, 1, 0, 1, 0, 0, None, 0, "", "", ""))
     old.close()
 

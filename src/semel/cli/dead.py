@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from semel.cli.events import Key, show_one
+from semel.cli.events import Key, Raw, show_one
 from semel.cli.options import (
     Config,
-    Handler,
     Json,
     Ledger,
     LetterState,
@@ -21,7 +22,11 @@ from semel.cli.options import (
     Wide,
 )
 
+if TYPE_CHECKING:
+    from semel.ports import Entry
+
 State = Annotated[LetterState | None, typer.Option(help="Only dead, or only uncertain ones.")]
+Route = Annotated[str, typer.Option("--handler", "--route", help="Only of this handler or route.")]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys, or the beginnings of keys.")]
 All = Annotated[bool, typer.Option("--all", help="All that match the filters; all dead ones without any.")]
 Chosen = Annotated[LetterState | None, typer.Option("--state", help="Which of them; dead ones if nothing is said.")]
@@ -31,40 +36,45 @@ Contains = Annotated[
 Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why you decide so; kept with the decision.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; by default you, at this machine.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided, and change nothing.")]
-Rate = Annotated[float | None, typer.Option(min=0.01, max=100_000, help="At most so many a second.")]
+Rate = Annotated[float | None, typer.Option(min=0.01, max=100_000, help="At most so many a second, steadily.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Also those that have succeeded, by their keys: their effect happens twice.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-REPLAY = """Try events again: each goes back into the inbox, as a new generation.
+EXIT_CODES = """
+Exit codes: 0, also where an event is not dead (any more), which is told. 1,
+something failed or was refused. 2, the command cannot work as given, and
+nothing was done.
+"""
+REPLAY = f"""Try events again: each goes back into the inbox, as a new generation.
 
 Name keys, or say --all, or filter. Uncertain events are only replayed when
 they are named or --state uncertain is given, and never without being asked
 about or --yes: their effect may have happened, and would then happen twice.
+One that has succeeded is refused, unless it is named and --force is given.
 
-Exit codes: 0, also where an event is not dead (any more), which is told. 1,
-something failed. 2, the command cannot work as given, and nothing was done.
-"""
-DISCARD = """Take events off the list for good. Copies of them are still answered.
+Whatever was interrupted goes on when the same command is given again.
+{EXIT_CODES}"""
+DISCARD = f"""Take events off the list for good. Copies of them are still answered.
 
 Name keys, or say --all, or filter, as for replay. The decision is kept with
 its reason; `semel events show` tells it, by the whole key.
-
-Exit codes: 0, also where an event is not dead (any more), which is told. 1,
-something failed. 2, the command cannot work as given, and nothing was done.
-"""
+{EXIT_CODES}"""
 
 
 def register(app: typer.Typer) -> None:
     dead = typer.Typer(help="Dead and uncertain events: look, replay, discard.", no_args_is_help=True)
     dead.command("list")(list_letters)
     dead.command("show")(show)
-    dead.command("replay", help=REPLAY)(decide)
-    dead.command("discard", help=DISCARD)(decide)
+    dead.command("replay", help=REPLAY)(replay)
+    dead.command("discard", help=DISCARD)(discard)
     app.add_typer(dead, name="dead")
 
 
 def list_letters(
     state: State = None,
-    handler: Handler = "",
+    handler: Route = "",
     tenant: Tenant = None,
     reason: Matching = "",
     since: Since = "",
@@ -99,17 +109,44 @@ def list_letters(
         typer.echo(f"No {state.value if state else 'dead or uncertain'} events.{well}")
 
 
-def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
-    """Show everything that is known of one dead or uncertain event."""
-    show_one(key, ["dead", "uncertain"], ledger, config, as_json)
+def show(key: Key, raw: Raw = False, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
+    """Show everything that is known of one dead or uncertain event.
+
+    The event, what came of each attempt, and what people decided about it: who,
+    when and why.
+    """
+    show_one(key, ["dead", "uncertain"], raw, ledger, config, as_json)
 
 
-def decide(
-    ctx: typer.Context,
+def replay(
     keys: Keys = None,
     all_of_them: All = False,
     state: Chosen = None,
-    handler: Handler = "",
+    handler: Route = "",
+    tenant: Tenant = None,
+    matching: Contains = "",
+    since: Since = "",
+    until: Until = "",
+    reason: Why = "",
+    by: By = "",
+    rate: Rate = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    ledger: Ledger = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    wanted = (handler, tenant, matching, since, until)
+    options = {"rate": rate, "dry_run": dry_run, "force": force}
+    _decide("replay", keys, all_of_them, state, wanted, reason, by, options, yes, (ledger, config), as_json)
+
+
+def discard(
+    keys: Keys = None,
+    all_of_them: All = False,
+    state: Chosen = None,
+    handler: Route = "",
     tenant: Tenant = None,
     matching: Contains = "",
     since: Since = "",
@@ -123,28 +160,50 @@ def decide(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
+    wanted = (handler, tenant, matching, since, until)
+    options = {"rate": rate, "dry_run": dry_run}
+    _decide("discard", keys, all_of_them, state, wanted, reason, by, options, yes, (ledger, config), as_json)
+
+
+def _decide(
+    what: Literal["replay", "discard"],
+    keys: list[str] | None,
+    all_of_them: bool,
+    state: LetterState | None,
+    wanted: tuple[str, str | None, str, str, str],
+    reason: str,
+    by: str,
+    options: dict[str, Any],
+    yes: bool,
+    where: tuple[str | None, Path | None],
+    as_json: bool,
+) -> None:
     from rich.console import Console
 
-    from semel.cli.operating import deciding, looking
+    from semel.cli.operating import deciding, deciding_view, ledger_tables, looking
     from semel.cli.operating.place import place
 
     ask = deciding.Ask(
-        what="discard" if ctx.info_name == "discard" else "replay",
+        what=what,
         keys=keys or [],
         every=all_of_them,
         state=state.value if state else None,
-        wanted=looking.filters(handler, tenant, matching, since, until),
+        wanted=looking.filters(*wanted),
         reason=reason.strip(),
         by=by.strip() or deciding.who(),
-        rate=rate,
-        dry_run=dry_run,
+        **options,
     )
-    told = Console(stderr=True)
-    report = deciding.run(place(ledger, config), ask, told, None if yes else _confirmed)
+    out = Console()
+
+    def listed(entries: Sequence[Entry]) -> None:
+        out.print(ledger_tables.listing(entries, looking.now_ms(), wide=False))
+
+    shown = listed if ask.dry_run and not as_json else None
+    report = deciding.run(place(*where), ask, Console(stderr=True), None if yes else _confirmed, shown)
     if as_json:
-        typer.echo(deciding.as_json(report))
+        typer.echo(deciding_view.as_json(report))
     else:
-        Console().print(deciding.as_tables(report, looking.now_ms()))
+        out.print(deciding_view.as_tables(report))
     raise typer.Exit(0 if report.holds else 1)
 
 

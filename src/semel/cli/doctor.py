@@ -70,7 +70,15 @@ def examine(target: str | None, config: Path | None) -> Report:
     async def look() -> Report:
         app = built.app
         try:
-            return await report(settings, facts_of(app.handlers), app.guarantees(), app.ledger, built.reaches)
+            return await report(
+                settings,
+                facts_of(app.handlers),
+                app.guarantees(),
+                app.ledger,
+                built.reaches,
+                built.supplies,
+                built.publishers,
+            )
         finally:
             await built.close()
             await app.close()

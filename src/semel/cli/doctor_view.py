@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from semel.cli.doctor_sources import diagnose_sources
 from semel.cli.operating.words import size
 from semel.ports import Migrates
 from semel.settings.checking import Finding, Level, RouteFacts, check, errors, store_facts
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from semel.ports import Ledger
+    from semel.ports import Ledger, Publisher
+    from semel.service.building import Supply
 
 MIGRATE = "run `semel migrate`"
 REACH_S = 10.0  # a destination that says nothing for so long is not there
@@ -43,6 +45,7 @@ class Report(Struct, frozen=True):
     guarantees: list[Guarantee] = []
     findings: list[Finding] = []
     store: list[tuple[str, str]] = []  # what the ledger says of itself
+    sources: dict[str, list[tuple[str, str]]] = {}  # and sources and brokers, by their names
 
     @property
     def ok(self) -> bool:
@@ -55,14 +58,18 @@ async def report(
     guarantees: Sequence[Guarantee],
     ledger: Ledger,
     reaches: Mapping[str, Reach],
+    supplies: Sequence[Supply] = (),
+    publishers: Mapping[str, Publisher] | None = None,
 ) -> Report:
     """Look at everything. `reaches` has a way to try each destination, by its name or its URL.
 
     Nothing that is found raises: it becomes a finding."""
     findings = check(settings, routes, store_facts(ledger))
     store, of_store = await diagnose(ledger)
+    sources, of_sources = await diagnose_sources(settings, supplies, publishers or {})
     reached = await asyncio.gather(*(_reached(_label(name, settings), reach) for name, reach in reaches.items()))
-    return Report(list(guarantees), [*_as_seen(findings, of_store), *of_store, *reached], store)
+    found = [*_as_seen(findings, of_store), *of_store, *of_sources, *reached]
+    return Report(list(guarantees), found, store, sources)
 
 
 async def report_store(ledger: Ledger) -> Report:
@@ -194,7 +201,9 @@ async def _reached(label: str, reach: Reach) -> Finding:
 
 
 def show(report: Report, console: Console) -> None:
-    """Guarantees, the store's own facts, then the findings with what to change."""
+    """Guarantees, the facts of the store and of sources, then the findings with what to change."""
+    from rich.markup import escape
+
     if report.guarantees:
         console.print("[bold]What is promised[/]")
         for promise in report.guarantees:
@@ -204,6 +213,11 @@ def show(report: Report, console: Console) -> None:
         console.print("[bold]The ledger[/]")
         console.print(_facts(report.store))
         console.print()
+    for name, facts in report.sources.items():
+        if facts:
+            console.print(f"[bold]{escape(name[:1].upper() + name[1:])}[/]")
+            console.print(_facts(facts))
+            console.print()
     console.print("[bold]What was looked at[/]", as_table(report), "", conclusion(report), sep="\n")
 
 
@@ -246,11 +260,12 @@ def _count(number: int, noun: str) -> str:
 
 
 def as_json(report: Report) -> str:
-    """The same for programs: {"ok", "guarantees", "store", "findings"}."""
+    """The same for programs: {"ok", "guarantees", "store", "sources", "findings"}."""
     document = {
         "ok": report.ok,
         "guarantees": [{**msgspec.to_builtins(one), "line": str(one)} for one in report.guarantees],
         "store": dict(report.store),
+        "sources": {name: dict(facts) for name, facts in report.sources.items()},
         "findings": msgspec.to_builtins(report.findings),
     }
     return msgspec.json.encode(document).decode()

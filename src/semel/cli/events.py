@@ -23,6 +23,7 @@ from semel.cli.options import (
 Key = Annotated[
     str, typer.Argument(metavar="KEY", help="The whole key, or as much of its beginning as tells it apart.")
 ]
+Raw = Annotated[bool, typer.Option("--raw", help="Only the event, byte for byte, into a file or a pipe.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,16 +67,16 @@ def list_events(
         typer.echo("No events match." if state or wanted.any else "No events yet.")
 
 
-def show(key: Key, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
+def show(key: Key, raw: Raw = False, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
     """Show everything that is known of one event.
 
     Its state, attempts and result, what people decided about it, and the event
     itself where it is kept: while it is dead or uncertain.
     """
-    show_one(key, [state.value for state in StateName], ledger, config, as_json)
+    show_one(key, [state.value for state in StateName], raw, ledger, config, as_json)
 
 
-def show_one(key: str, first: list[str], ledger: Ledger, config: Config, as_json: bool) -> None:
+def show_one(key: str, first: list[str], raw: bool, ledger: Ledger, config: Config, as_json: bool) -> None:
     """Also for `semel dead show`, which looks for the beginning of a key among letters first."""
     import asyncio
 
@@ -83,7 +84,20 @@ def show_one(key: str, first: list[str], ledger: Ledger, config: Config, as_json
     from semel.cli.operating.place import place
 
     history = asyncio.run(looking.known(place(ledger, config), key, first))
-    if as_json:
+    if raw:
+        _write_bytes(looking.event_of(history))
+    elif as_json:
         typer.echo(ledger_tables.as_json(ledger_tables.whole(history)))
     else:
         ledger_tables.console(wide=False).print(ledger_tables.portrait(history, looking.now_ms()))
+
+
+def _write_bytes(event: bytes) -> None:
+    """As they are; and so never to a terminal, which might obey them."""
+    import sys
+
+    from semel.values.errors import ConfigError
+
+    if sys.stdout.isatty():
+        raise ConfigError("--raw writes the event as it came, which a terminal may obey: send it to a file (> FILE)")
+    typer.echo(event, nl=False)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from semel.app import Semel
     from semel.core.handlers import Handler
+    from semel.service.building import Built
     from semel.settings.schema import Settings
 
 SAMPLE = '{"id":"1","type":"interaction.created","data":{"id":"c-1"}}'
@@ -38,10 +39,11 @@ def run(
     ] = None,
     worker: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Take webhooks, run each effect once, forward, and answer the HTTP API.
+    """Take webhooks, consume sources, run each effect once, forward, and answer the HTTP API.
 
     Without settings and without an app it shows itself: every event at /events is written to the console once.
-    SIGTERM ends it gently: what is under way is finished, the rest stays in the ledger. A second one ends it at once.
+    SIGTERM ends it gently: what is under way is finished, the rest stays in the ledger or at its source. A second one
+    ends it at once.
     """
     from semel.cli.finding import find_app
     from semel.settings.loading import source
@@ -62,7 +64,7 @@ def run(
         listening = socket.socket(fileno=int(listening_fd))
         process.run(*process.prepare(settings, app, shared), listening, int(parent_fd))
     prepared = process.prepare(settings, app)
-    facts = _refuse_broken_store(prepared[0].app)
+    facts = _refuse_broken(prepared[0])
     ledger = _shown(settings) if target is None else _told(prepared[0].app, facts)
     handlers = [handler for handler in prepared[0].app.handlers if handler.name not in _routes(settings)]
     listening = _listen(settings)
@@ -100,25 +102,29 @@ def _settings(
     said = {name: value for name, value in (("host", host), ("port", port), ("workers", workers)) if value is not None}
     if said:
         settings = replace(settings, server=replace(settings.server, **said))
-    if target is None and not settings.routes and settings.endpoints:
+    if target is None and not settings.routes and settings.endpoints and not settings.sources:
         settings = replace(settings, routes=[Route(name="demonstration", topics=["**"], console=True)])
     return settings
 
 
-def _refuse_broken_store(app: Semel) -> list[tuple[str, str]]:
-    """What doctor says of the store: a service that could only answer 503 is better not started. Returns its facts."""
+def _refuse_broken(built: Built) -> list[tuple[str, str]]:
+    """What doctor says of the store, of sources and of brokers: a service that could only answer 503, or take nothing,
+    is better not started. Returns the facts of the store."""
     import asyncio
 
+    from semel.cli.doctor_sources import diagnose_sources
     from semel.cli.doctor_view import diagnose
     from semel.settings.checking import refuse
 
     async def look() -> list[tuple[str, str]]:
         try:
-            facts, findings = await diagnose(app.ledger)
+            facts, findings = await diagnose(built.app.ledger)
+            refuse(findings)
+            _, findings = await diagnose_sources(built.settings, built.supplies, built.publishers)
             refuse(findings)
             return facts
         finally:
-            await app.close()
+            await built.app.close()
 
     return asyncio.run(look())
 
@@ -147,7 +153,11 @@ def _introduce(settings: Settings, ledger: str, handlers: Sequence[Handler], lis
     lines = [f"Semel {__version__} on {url}, ledger {ledger}"]
     for endpoint in settings.endpoints:
         verified = endpoint.verify.scheme if endpoint.verify is not None else "not verified"
-        lines.append(f"  POST {endpoint.path}  {endpoint.mode}, {verified}")
+        accepted = endpoint.mode if endpoint.accept == "inbox" else f"handed on to {endpoint.accept}"
+        lines.append(f"  POST {endpoint.path}  {accepted}, {verified}")
+    for source in settings.sources:
+        taken = source.takes_from if source.kind != "sqs" else source.takes_from.rpartition("/")[2]
+        lines.append(f"  {source.label}  {source.kind} {taken}, {source.workers} workers")
     for handler in handlers:
         topics = ", ".join(pattern.text for pattern in handler.patterns)
         lines.append(f"  {handler.name}: {topics} → Python, {handler.effect}")

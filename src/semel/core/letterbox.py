@@ -18,6 +18,7 @@ the settle is tried again while its lease lasts, and then the event is brought a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -128,7 +129,7 @@ class LettersElsewhere:
         current = await self._ledger.renew([s.lease for s in letters])
         kept = [s for s, holds in zip(letters, current, strict=True) if holds]
         if kept:
-            await self.letterbox.keep(kept)
+            await self.letterbox.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))
         held = await self._ledger.settle([replace(s, letter=None) for s in settlements])
         stand = {_identity(s) for s, holds in zip(settlements, held, strict=True) if holds and _has_letter(s)}
         for settlement in kept:
@@ -136,6 +137,16 @@ class LettersElsewhere:
         if refused := [s.lease for s in kept if _identity(s) not in stand]:
             await _if_possible(self.letterbox.withdraw(refused), "a letter that the ledger refused stays listed")
         return held
+
+    async def _with_what_was_tried(self, settlement: Settlement) -> Settlement:
+        """What came of the attempts before: only the ledger has seen them. It is asked where there were some, of an
+        event that is given up on; whoever succeeds does not pay for it."""
+        letter = settlement.letter
+        if letter is None or letter.attempts == 1 or letter.tried:
+            return settlement
+        known = await self._ledger.history(settlement.lease.claim.digest.hex())
+        tried = next((entry.tried for entry in known if entry.state == "leased"), ())
+        return replace(settlement, letter=replace(letter, tried=tried))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._ledger.renew(leases)
@@ -170,15 +181,19 @@ class LettersElsewhere:
 
     # ------------------------------------------------------------------------------------------------ the letters
 
-    async def replay(self, key: str, reason: str, by: str) -> bool:
-        if not await self._waits_for_a_person(key):
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
+        waits = await self._waits_for_a_person(key)
+        if not waits and not force:
             return False
         if not isinstance(self._ledger, Letters):
             raise ConfigError(
                 f"a key of the {self.traits.name} ledger cannot be opened again, so its letters cannot be replayed: "
                 "discard them, and have the event sent again when its retention is over"
             )
-        if not await self._ledger.replay(key, reason, by):
+        reopened = await self._ledger.replay(key, reason, by, force=force)
+        if not waits:
+            return reopened  # it was done, and nothing was kept of its event
+        if not reopened:
             known = await self._ledger.history(key)
             if known and known[0].state in (*LETTERS, "discarded", "done"):
                 return False  # somebody else has just decided, or it is done: the ledger would answer the replay so
@@ -225,12 +240,16 @@ class LettersElsewhere:
         return found[: max(limit, 0)]
 
     async def history(self, key: str) -> list[Entry]:
-        """How the key stands in the ledger, then its letters; or what the ledger knows, where no letter was kept."""
+        """How the key stands in the ledger, or stood when it was done; then its letters. Where none was kept, what the
+        ledger knows."""
         known = await self._ledger.history(key)
         letters = await self.letterbox.history(key)
         if not letters:
             return known
-        return [entry for entry in known if entry.state in HERE] + letters
+        here = [entry for entry in known if entry.state in HERE]
+        if before := [entry for entry in known if entry.state not in HERE and entry.result is not None]:
+            letters = sorted([*letters, *before], key=lambda entry: entry.at_ms, reverse=True)
+        return here + letters
 
     async def counts(self) -> dict[str, int]:
         here, there = await self._ledger.counts(), await self.letterbox.counts()

@@ -24,7 +24,7 @@ LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything b
 PURGE_EVERY_S = 60.0
 PURGE_MAX = 1_000  # keys forgotten in one transaction: a few milliseconds
 
-Answer: TypeAlias = Literal["acked", "retried", "rejected"]
+Answer: TypeAlias = Literal["acked", "retried", "rejected", "failed"]  # failed: its source could not be told
 
 
 class Watch(Protocol):
@@ -94,9 +94,11 @@ class Worker:
             outcomes = await self._decide(deliveries)
         except BaseException:  # cancelled, or a bug: nobody else will answer what a source holds for us
             for delivery in deliveries:
+                told: Answer = "failed"
                 with suppress(Exception):
                     await delivery.retry(0.0)
-                    self._told("retried")
+                    told = "retried"
+                self._told(told)
             raise
         await self._answer(deliveries, outcomes)
         return len(deliveries)
@@ -124,6 +126,7 @@ class Worker:
                 self._told(await self._tell(delivery, outcome))
             except Exception as error:  # the source brings it again, and it is answered as a duplicate
                 failed.append(error)
+                self._told("failed")
         if self._observe is not None:
             self._observe(Boundary.AFTER_ACK.value)
         if failed:

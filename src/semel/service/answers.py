@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from semel.service.problems import problem
 from semel.values.outcome import Outcome
+from semel.values.parcel import TOO_LARGE, UNFIT
 
 _JSON = (b"content-type", b"application/json")
 _PROBLEM = (b"content-type", b"application/problem+json")
@@ -108,3 +109,12 @@ def overloaded(status: int) -> Answer:
 def ledger_down(after_s: float) -> Answer:
     """Which store it is, and what ails it, is nothing for those outside: the log has it."""
     return refused(503, "The ledger cannot be reached now", "Nothing was processed; send it again", after_s)
+
+
+def not_handed_on(why: str, after_s: float) -> Answer:
+    """The broker does not have it, or nobody knows. Which broker it is, and what ails it, is in the log."""
+    if why.startswith(TOO_LARGE):
+        return refused(413, "The event is too large to be handed on", why.removeprefix(TOO_LARGE))
+    if why.startswith(UNFIT):
+        return refused(422, "The event cannot be handed on", why.removeprefix(UNFIT))
+    return refused(503, "The event could not be handed on now", "Send it again: duplicates are found", after_s)

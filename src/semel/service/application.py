@@ -92,7 +92,7 @@ class Service:
                 return
 
     def begin_to_drain(self) -> None:
-        """No new letters are taken; requests that are here are answered."""
+        """No new letters and deliveries are taken; requests that are here are answered."""
         if self._stop_at is None:
             log.info("draining: what is under way has %g s", self._drain_s)
             self._stop_at = asyncio.get_running_loop().time() + self._drain_s
@@ -125,7 +125,9 @@ class Service:
             self._unready.is_there(str(error) or f"no answer within {READY_S:g} s")
             return NOT_READY
         self._unready.is_over()
-        return READY
+        consuming = self._background.consuming if self._background is not None else None
+        trouble = consuming.trouble if consuming is not None else ""
+        return _said(status="ready", sources=trouble) if trouble else READY  # webhooks are taken all the same
 
 
 def _said(**words: str) -> Answer:

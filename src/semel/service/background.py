@@ -1,4 +1,4 @@
-"""What goes on between requests: letters are handled, and what is past its retention is forgotten."""
+"""What goes on between requests: letters are handled, sources are consumed, what is past its retention is forgotten."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from semel.app import Semel
 from semel.core.letterbox import inbox_of
@@ -14,6 +15,9 @@ from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.service.store import served_inbox, served_ledger
 from semel.service.trouble import StoreHealth, Trouble
 from semel.values.errors import LedgerUnavailable, SemelError
+
+if TYPE_CHECKING:
+    from semel.service.consuming import Consuming  # it counts, which a mounted application need not
 
 log = logging.getLogger("semel")
 
@@ -27,8 +31,10 @@ class Background:
         self,
         app: Semel,
         resume: Callable[[str], AbstractContextManager[object]] | None = None,
+        consuming: Consuming | None = None,
     ) -> None:
         self._app = app
+        self.consuming = consuming
         self._resume = resume
         self._pump: Pump | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -44,6 +50,8 @@ class Background:
             self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
             self._tasks.append(asyncio.create_task(self._pump.run()))
         self._tasks.append(asyncio.create_task(self._tidy()))
+        if self.consuming is not None:
+            self.consuming.start()
 
     def wake(self) -> None:
         """A letter has come."""
@@ -51,13 +59,15 @@ class Background:
             self._pump.wake()
 
     def begin_to_stop(self) -> None:
-        """Take no more letters; what is in hand goes on."""
+        """Take no more letters and no more deliveries; what is in hand goes on."""
         if self._pump is not None:
             self._pump.begin_to_stop()
+        if self.consuming is not None:
+            self.consuming.begin_to_stop()
 
     async def stop(self, within_s: float) -> None:
-        if self._pump is not None:
-            await self._pump.stop(within_s)
+        ending = [part.stop(within_s) for part in (self._pump, self.consuming) if part is not None]
+        await asyncio.gather(*ending)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,19 +8,21 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from semel import wiring
 from semel.app import Semel
 from semel.core.act import Context
 from semel.core.breaker import State
+from semel.core.unmatched import Then
+from semel.ports import Publisher
 from semel.service.doors import Door
-from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
+from semel.settings.options import broker_options, brokers_in, reading_of, source_options
+from semel.settings.schema import AnySource, Destination, Endpoint, Route, Settings, Verify
 from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.event import Event
-from semel.values.reading import PLAIN, Reading
+from semel.wiring import OpenSource
 
 log = logging.getLogger("semel")
 
@@ -42,12 +44,23 @@ class Watch(Protocol):
     def destination(self, name: str) -> BreakerWatch: ...
 
 
+class Supply(Struct, frozen=True):
+    """A source of the settings, and how it is consumed."""
+
+    name: str
+    make: Callable[[], OpenSource]  # one for each loop, and a new one when it could not go on
+    workers: int
+    unmatched: Then
+
+
 class Built(Struct, frozen=True):
-    """An app with all its routes, and what it forwards to."""
+    """An app with all its routes, what it takes from, and what it forwards and hands on to."""
 
     app: Semel
     settings: Settings
     places: dict[str, Place]  # by the name of a destination, or by its URL
+    supplies: list[Supply] = []
+    publishers: dict[str, Publisher] = {}  # by the kind of their broker
 
     @property
     def reaches(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
@@ -57,6 +70,8 @@ class Built(Struct, frozen=True):
     async def close(self) -> None:
         for place in self.places.values():
             await place.close()
+        for publisher in self.publishers.values():
+            await publisher.close()
 
 
 def build(
@@ -71,7 +86,8 @@ def build(
         if not route.console and route.forward not in places:  # a URL of its own
             places[route.forward] = _place(route.name, Destination(url=route.forward), watch, trace)
         _add_route(own, route, places)
-    return Built(own, settings, places)
+    supplies = [_supply(said, settings) for said in settings.sources]
+    return Built(own, settings, places, supplies, _publishers(settings))
 
 
 def _own_app(settings: Settings) -> Semel:
@@ -84,9 +100,24 @@ def _own_app(settings: Settings) -> Semel:
     )
 
 
-def doors(settings: Settings) -> list[Door]:
-    """The paths that take deliveries."""
-    return [_door(endpoint, settings) for endpoint in settings.endpoints]
+def doors(settings: Settings, publishers: Mapping[str, Publisher] | None = None) -> list[Door]:
+    """The paths that take deliveries; what hands them on is found among the publishers."""
+    return [_door(endpoint, settings, (publishers or {}).get(endpoint.accept)) for endpoint in settings.endpoints]
+
+
+# ------------------------------------------------------------------------------------------------ sources and brokers
+
+
+def _supply(said: AnySource, settings: Settings) -> Supply:
+    make = partial(wiring.source, said.kind, source_options(said, settings))
+    return Supply(said.label, make, said.workers, said.unmatched)
+
+
+def _publishers(settings: Settings) -> dict[str, Publisher]:
+    """Those that an endpoint hands on to."""
+    brokers = brokers_in(settings)
+    wanted = {endpoint.accept for endpoint in settings.endpoints} & set(brokers)
+    return {kind: wiring.publisher(kind, broker_options(brokers[kind])) for kind in sorted(wanted)}
 
 
 # --------------------------------------------------------------------------------------------------------- routes
@@ -157,21 +188,19 @@ def _telling(name: str, watch: Watch | None) -> Callable[[State], None] | None:
 # ---------------------------------------------------------------------------------------------------------- doors
 
 
-def _door(endpoint: Endpoint, settings: Settings) -> Door:
+def _door(endpoint: Endpoint, settings: Settings, publisher: Publisher | None) -> Door:
     verify = endpoint.verify
-    reading = Reading(endpoint.origin, endpoint.id_path, endpoint.type_path)
-    if reading != PLAIN and not endpoint.origin:
-        reading = replace(reading, origin=settings.origin)
     return Door(
         endpoint.path,
         mode=endpoint.mode,
         tenant=endpoint.tenant,
-        reading=None if reading == PLAIN else reading,  # else the app's own, which may come from Python
+        reading=reading_of(endpoint, settings),
         verifier=None if verify is None or verify.scheme == "none" else _verifier(verify),
         unwrap=wiring.unwrap_sns if verify is not None and verify.scheme == "sns" else None,
         busy_status=endpoint.busy_status,
         overload_status=endpoint.overload_status,
         body_max=endpoint.body_max or settings.server.body_max,
+        publisher=publisher,
     )
 
 

@@ -18,7 +18,7 @@ Mode = Literal["inbox", "inline"]
 
 
 class Door(Struct, frozen=True):
-    """What a delivery meets, in this order: its limits, its verifier, its reading, its mode."""
+    """What a delivery meets, in this order: its limits, its verifier, its reading, its publisher or its mode."""
 
     path: str
     mode: Mode = "inline"

@@ -17,6 +17,7 @@ BreakerState: TypeAlias = Literal["closed", "half-open", "open"]
 
 OUTCOMES: tuple[str, ...] = (*get_args(Status), OTHER)
 BREAKER_STATES: tuple[str, ...] = get_args(BreakerState)  # their places are the values of the gauge
+TAKEN = ("received", "acked", "retried", "rejected", "failed", "unmatched")
 ASKED = ("claim", "settle", "renew", "accept", "take", "finish", "purge")
 CODES = (
     *("200", "201", "202", "204", "400", "401", "403", "404", "405", "408", "409", "413", "415", "422", "429", "431"),
@@ -126,6 +127,28 @@ INBOX_DEPTH = Family(
 INBOX_OLDEST = Family(
     "semel_inbox_oldest_seconds", "gauge", "Age of the oldest letter of a lane; 0 when it is empty.", ("lane",)
 )
+SOURCE_DELIVERIES = Family(
+    "semel_source_deliveries_total",
+    "counter",
+    "Deliveries of a source: received, and how it was answered; failed: it could not be told. Unmatched is part of it.",
+    ("source", "became"),
+    among=TAKEN,
+)
+SOURCE_IN_HAND = Family(
+    "semel_source_in_hand", "gauge", "Deliveries of a source that are being handled now.", ("source",)
+)
+SOURCE_FAILURES = Family(
+    "semel_source_failures_total", "counter", "Requests to a source's broker that failed.", ("source",)
+)
+SOURCE_LOST = Family(
+    "semel_source_lost_total",
+    "counter",
+    "Deliveries that a source's broker has taken back meanwhile, to give them to somebody again.",
+    ("source",),
+)
+SOURCE_BROKEN = Family(
+    "semel_source_broken", "gauge", "Processes in which nothing can be taken from this source now.", ("source",)
+)
 WORKERS = Family("semel_workers", "gauge", "Processes that are alive and count.")
 BUILD = Family("semel_build_info", "gauge", "Always 1; the labels say what runs.", ("version", "python"), across="max")
 
@@ -133,6 +156,8 @@ FAMILIES = (
     *(DELIVERIES, DUPLICATES, CONFLICTS, TAKEOVERS, FENCED, LEASE_AGE, HANDLER_SECONDS, FAILED_OPEN),
     *(ANSWERS, ANSWER_SECONDS, OVERLOADED, IN_FLIGHT),
     *(LEDGER_SECONDS, LEDGER_FAILURES, LEDGER_BREAKER, LEDGER_BREAKER_MOVES, BREAKER, BREAKER_MOVES),
-    *(INBOX_DEPTH, INBOX_OLDEST, WORKERS, BUILD),
+    *(INBOX_DEPTH, INBOX_OLDEST),
+    *(SOURCE_DELIVERIES, SOURCE_IN_HAND, SOURCE_FAILURES, SOURCE_LOST, SOURCE_BROKEN),
+    *(WORKERS, BUILD),
 )
 OF_OUTCOME = {DUPLICATES.name: "duplicate", CONFLICTS.name: "conflict"}  # read off the deliveries, not counted twice

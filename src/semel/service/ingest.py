@@ -1,6 +1,7 @@
 """The webhook source: raw ASGI, because a framework would cost more than the whole flow.
 
     limits → body → turn → verification → (inbox: durable, 200) or (inline: the flow, its outcome decides) → answer
+                                        → (handed on: the broker has it, 200)
 
 Nothing is parsed before it is verified, and nothing is claimed before that. A body is read before its turn comes, or
 whoever sends slowly would take the turns of all others.
@@ -17,11 +18,13 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from semel.app import Message
+from semel.core.planning import Planner
 from semel.service import answers
 from semel.service.answers import Answer
 from semel.service.doors import Door
+from semel.service.handing_on import HandingOn, parcel_of
 from semel.service.turns import Place, Room, Turns
-from semel.values.errors import LedgerUnavailable, MalformedEvent, VerifierUnavailable
+from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -35,6 +38,7 @@ ARRIVING_MAX_BYTES = 64 * 1024 * 1024  # of all bodies that wait for their rest 
 READ_TIMEOUT_S = 10.0  # for a whole body
 LEDGER_DOWN_S = 1.0  # what a sender is asked to wait
 VERIFIER_DOWN_S = 5.0
+BROKER_DOWN_S = 1.0
 NOT_PROVEN = "CloudEvents in binary mode need a scheme that proves headers: header or basic"
 
 
@@ -75,8 +79,14 @@ class Ingest:
         max_in_flight: int = MAX_IN_FLIGHT,
         read_timeout_s: float = READ_TIMEOUT_S,
         watch: Watch | None = None,
+        planner: Planner | None = None,
+        trace: Callable[[], str] = lambda: "",
     ) -> None:
+        """`planner` and `trace` are for doors that hand on: how the app reads an event, and the trace it came in."""
         self.doors = {door.path: door for door in doors}
+        self._planner = planner
+        self._trace = trace
+        self._handing_on = _one_each(doors, planner)
         self._handling = handling
         self._turns = Turns(max_in_flight)
         self._room = Room(ARRIVING_MAX_BYTES)
@@ -132,19 +142,30 @@ class Ingest:
         described = b"ce-specversion" in headers  # headers are part of an event only for CloudEvents in binary mode
         proven = door.verifier is None or door.verifier.covers_headers
         message = Message(body, door.tenant, door.reading, _texts(headers) if described and proven else None)
-        try:
-            if door.mode == "inbox":
-                outcome = await self._handling.accept(message)
-            else:
-                outcome = await self._handling.process(message)
-        except LedgerUnavailable:  # what ails it is in the log
-            ran = await self._handling.without_ledger(message)
-            if ran is None:
-                return answers.ledger_down(LEDGER_DOWN_S)
-            outcome = ran
+        outcome = await (self._act_on(door, message) if door.publisher is None else self._hand_on(door, message))
+        if isinstance(outcome, Answer):
+            return outcome
         if described and not proven and outcome.status == "malformed":
             outcome = replace(outcome, reason=f"{outcome.reason}; {NOT_PROVEN}")
         return answers.answer(outcome, door.busy_status)
+
+    async def _act_on(self, door: Door, message: Message) -> Outcome | Answer:
+        try:
+            if door.mode == "inbox":
+                return await self._handling.accept(message)
+            return await self._handling.process(message)
+        except LedgerUnavailable:  # what ails it is in the log
+            ran = await self._handling.without_ledger(message)
+            return answers.ledger_down(LEDGER_DOWN_S) if ran is None else ran
+
+    async def _hand_on(self, door: Door, message: Message) -> Outcome | Answer:
+        assert self._planner is not None
+        parcel = parcel_of(self._planner, message, self._trace())
+        if isinstance(parcel, Outcome):
+            return parcel
+        handed, accepted = parcel
+        why = await self._handing_on[door.path].hand_on(handed)
+        return answers.not_handed_on(why, BROKER_DOWN_S) if why else accepted
 
     async def _body(self, door: Door, headers: Mapping[bytes, bytes], receive: Receive, place: Place) -> bytes | Answer:
         """The whole body, or why it is not read. It is never decoded: a small body cannot become a large one."""
@@ -167,6 +188,15 @@ class Ingest:
             return self._overloaded(door) if place.given_up else answers.TOO_SLOW
         finally:
             place.arrived()
+
+
+def _one_each(doors: Sequence[Door], planner: Planner | None) -> Mapping[str, HandingOn]:
+    """By path. Doors to one broker share what is known about it."""
+    publishers = {id(door.publisher): door.publisher for door in doors if door.publisher is not None}
+    if publishers and planner is None:
+        raise ConfigError("a door that hands on needs to know how events are read: Ingest(…, planner=app.planner)")
+    shared = {key: HandingOn(publisher) for key, publisher in publishers.items()}
+    return {door.path: shared[id(door.publisher)] for door in doors if door.publisher is not None}
 
 
 async def _rest(event: MutableMapping[str, Any], receive: Receive, most: int, place: Place) -> bytes | Answer:

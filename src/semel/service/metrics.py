@@ -24,7 +24,7 @@ from semel.service.slots import Sheet, Slots
 from semel.values.inbox import Depth
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LABELS_MAX = 500  # handlers, endpoints and destinations; more of a kind are counted together as OTHER
+LABELS_MAX = 500  # handlers, endpoints, destinations and sources; more of a kind are counted together as OTHER
 
 Series: TypeAlias = dict[tuple[str, ...], list[float]]  # the values of the labels, and the numbers
 Of = TypeVar("Of")
@@ -44,6 +44,9 @@ class Number:
 
     def down(self) -> None:
         self._numbers[self._at] -= 1.0
+
+    def add(self, many: float) -> None:
+        self._numbers[self._at] += many
 
     def set(self, value: float) -> None:
         self._numbers[self._at] = value
@@ -96,6 +99,19 @@ class OfEndpoint:
         (self._answers.get(status) or self._answers[0]).up()
 
 
+class OfSource:
+    """The numbers of one source."""
+
+    __slots__ = ("became", "broken", "failures", "in_hand", "lost")
+
+    def __init__(self, book: Book, name: str) -> None:
+        self.became = book.numbers(families.SOURCE_DELIVERIES, name)
+        self.in_hand = book.number(families.SOURCE_IN_HAND, name)
+        self.failures = book.number(families.SOURCE_FAILURES, name)
+        self.lost = book.number(families.SOURCE_LOST, name)
+        self.broken = book.number(families.SOURCE_BROKEN, name)
+
+
 class OfBreaker:
     """The state of one breaker, and its changes."""
 
@@ -144,6 +160,7 @@ class Metrics:
         self._handlers: dict[str, OfHandler] = {}
         self._endpoints: dict[str, OfEndpoint] = {}
         self._destinations: dict[str, OfBreaker] = {}
+        self._sources: dict[str, OfSource] = {}
         self.in_flight = book.number(families.IN_FLIGHT)
         self.ledger_seconds = {what: book.spread(families.LEDGER_SECONDS, what) for what in families.ASKED}
         self.ledger_failures = book.numbers(families.LEDGER_FAILURES)
@@ -163,6 +180,9 @@ class Metrics:
 
     def destination(self, name: str) -> OfBreaker:
         return self._destinations.get(name) or _bounded(self._destinations, name, self._breaker)
+
+    def source(self, name: str) -> OfSource:
+        return self._sources.get(name) or _bounded(self._sources, name, lambda own: OfSource(self._book, own))
 
     def exposition(self, depths: Sequence[Depth] | None = None, now_ms: int | None = None) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type.

@@ -37,9 +37,10 @@ class Mounted:
         loop = asyncio.get_running_loop()
         if self._ingest is None or self._loop is not loop:
             self._loop = loop
-            background = self._app.background() if self._door.mode == "inbox" else None
+            keeps = self._door.mode == "inbox" and self._door.publisher is None
+            background = self._app.background() if keeps else None
             front = Front(self._app, accepted=background.wake if background else lambda: None)
-            self._ingest = Ingest(front, [self._door])
+            self._ingest = Ingest(front, [self._door], planner=self._app.planner)
         return self._ingest
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -47,6 +48,8 @@ class Mounted:
         self._on_this_loop()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        if self._door.publisher is not None:
+            await self._door.publisher.close()
         await self._app.close()
         await send({"type": "lifespan.shutdown.complete"})
 

@@ -25,6 +25,7 @@ from semel.service.api.auth import Keyring
 from semel.service.application import Service
 from semel.service.background import Background
 from semel.service.building import Built, build, doors
+from semel.service.consuming import Consuming
 from semel.service.front import Front
 from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
@@ -94,10 +95,10 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     )
     gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
     keyring = Keyring(settings.tokens)
-    taking = doors(settings)
+    taking = doors(settings, built.publishers)
 
     def start() -> tuple[Ingest, Background]:
-        background = Background(app, telemetry.tracing.resume)
+        background = Background(app, telemetry.tracing.resume, Consuming(app, built.supplies, metrics))
         front = Front(
             app,
             gate=gate,

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
-from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from semel.core.handlers import Handler
 from semel.ledger_urls import has_password
 from semel.ports import Inbox, Ledger, Traits
+from semel.settings.findings import Finding as Finding
+from semel.settings.findings import Level as Level
+from semel.settings.findings import RouteFacts as RouteFacts
+from semel.settings.findings import span as span
 from semel.settings.problems import nearest
 from semel.settings.schema import Destination, Endpoint, Route, Settings
+from semel.settings.source_checking import shown_secrets, sources_ok, wrong_sources
 from semel.settings.topics import misspelt
 from semel.settings.urls import host_of, is_loopback, leads_somewhere, shown
 from semel.values.effect import KEYED_SHARE
 from semel.values.errors import ConfigError
 from semel.values.retry import backoff_s
-
-Level: TypeAlias = Literal["error", "warning", "ok"]
 
 REDELIVERIES = 2  # retention outlives the redelivery window so many times
 SECRET_CHARS = 16  # a shorter one can be guessed
@@ -31,28 +33,6 @@ ANSWER_WITHIN = (5.0, "an EventBridge API destination gives up after 5 s")  # wh
 ANSWER_WITHIN_OF = {"genesys": (10.0, "Genesys Open Messaging gives up after 10 s")}  # where the scheme tells who it is
 INBOX_LEDGERS = "sqlite:///semel.db or postgresql://…"
 SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"))
-
-
-class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
-
-    level: Level
-    what: str
-    change: str = ""  # what to do about it
-    check: str = ""  # a short name that stays the same, for programs
-
-
-class RouteFacts(Struct, frozen=True):
-    """What decides about one handler: of a route in the settings, or of a Python app."""
-
-    name: str
-    effect: str
-    timeout_s: float | None  # None: as long as its lease can be renewed
-    lease_s: float
-    retention_s: float
-    window_s: float
-    max_attempts: int = 8
-    patterns: tuple[str, ...] = ()
 
 
 def facts_of(handlers: Iterable[Handler]) -> list[RouteFacts]:
@@ -102,6 +82,7 @@ def check(
         *_one("drain", _drain(settings, routes), f"a drain of {span(settings.server.drain)} lets every handler finish"),
         *_one("inline", _inline(settings, routes, store), "no sender is kept waiting by a handler"),
         *_one("inbox", _inbox(settings, store), _inbox_ok(settings)),
+        *_one("sources", wrong_sources(settings, routes), sources_ok(settings)),
         *_one("durability", _durability(settings, store.traits), f"{store.traits.name} keeps what it has answered"),
         *_one("letters", _letters(store), "what is given up on waits for a person in a store that keeps it"),
         *_one("access", _access(settings, leads), _access_ok(settings)),
@@ -240,15 +221,18 @@ def _inbox(settings: Settings, store: StoreFacts) -> Iterator[Finding]:
     if store.inbox:
         return
     for endpoint in settings.endpoints:
-        if endpoint.mode == "inbox":
+        if endpoint.mode == "inbox" and endpoint.accept == "inbox":
             what = f"endpoint {endpoint.path} accepts into the inbox, and {store.traits.name} keeps none"
             inline = 'set mode = "inline" there, with timeouts as short as its sender waits'
             yield Finding("error", what, f"{inline}, or a ledger with an inbox: {INBOX_LEDGERS}")
 
 
 def _inbox_ok(settings: Settings) -> str:
-    if any(endpoint.mode == "inbox" for endpoint in settings.endpoints):
+    accepted = {endpoint.accept for endpoint in settings.endpoints if endpoint.mode == "inbox"}
+    if "inbox" in accepted:
         return "what is accepted is kept in the ledger until it is handled"
+    if accepted:
+        return "what is accepted is handed on to a broker"
     return "nothing is accepted before it is handled"
 
 
@@ -327,6 +311,7 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
             what = f"{name}: its password stands in the settings as it is, for everybody who reads them"
             change = f'write env:NAME for it, as in user:env:NAME@host, or {name} = "env:NAME" for the whole URL'
             yield Finding("warning", what, change)
+    yield from shown_secrets(settings)
     for endpoint in settings.endpoints:
         for secret in endpoint.verify.secrets if endpoint.verify is not None else ():
             if len(secret.reveal()) < SECRET_CHARS:
@@ -359,14 +344,6 @@ def forwards(settings: Settings) -> Iterator[tuple[Route, str, Destination]]:
             yield route, f"destination {route.forward}", settings.destinations[route.forward]
         elif route.forward:
             yield route, shown(route.forward), Destination(url=route.forward)
-
-
-def span(seconds: float) -> str:
-    """A time for people: the largest unit that gives a whole number."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {unit}"
-    return f"{seconds:g} s"
 
 
 def _one(name: str, found: Iterable[Finding], well: str) -> list[Finding]:

@@ -19,7 +19,7 @@ from semel.settings.references import reader
 from semel.settings.rules import broken_rules
 from semel.settings.schema import Settings
 from semel.settings.secret import Secret
-from semel.settings.shaping import shape
+from semel.settings.shaping import Shaped, shape
 
 FILE = "semel.toml"
 FILE_MAX_BYTES = 1024 * 1024  # thousands of routes; more is a wrong file
@@ -44,13 +44,20 @@ def load(path: Path | None, environ: Mapping[str, str], content: bytes | None = 
     text = _text(file, source(path, environ) if content is None else content)
     document = _parse(text, str(file))
     origins, problems = override(document, environ)
-    shaped = shape(document, reader(environ, file.parent if file is not None else Path()))
+    shaped = _without_unsaid(shape(document, reader(environ, file.parent if file is not None else Path())), document)
     faults = shaped.faults + [fault for fault in broken_rules(shaped.settings) if shaped.tells(fault)]
     if faults or problems:
         places = Places(str(file or FILE), text, document, origins)
         problems += [places.problem(fault) for fault in faults]
         raise SettingsError(sorted(problems, key=lambda problem: (not problem.line, problem.line)))
     return _with_origins(shaped.settings, origins)
+
+
+def _without_unsaid(shaped: Shaped, document: Mapping[str, Any]) -> Shaped:
+    """Where there are sources, a path for webhooks is opened only if somebody has written it."""
+    if not shaped.settings.sources or "endpoints" in document:
+        return shaped
+    return replace(shaped, settings=replace(shaped.settings, endpoints=[]))
 
 
 def _with_origins(settings: Settings, origins: Mapping[DocumentPath, str]) -> Settings:

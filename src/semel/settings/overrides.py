@@ -156,14 +156,20 @@ def _unknown(variable: str, document: dict[str, Any]) -> str:
 
 
 def _paths(kind: Any, table: object) -> Iterator[Path]:
-    """Everything that a variable can set, with the destinations that the file has."""
+    """Everything that a variable can set, with the destinations and brokers that the file has."""
     bare, _ = unwrapped(kind)
     inside = table if isinstance(table, dict) else {}
     if isinstance(bare, type) and issubclass(bare, Struct):
         for key, hint in kinds_of(bare).items():
-            yield from ((key, *rest) for rest in _paths(hint, inside.get(key)))
+            if key in inside or not _is_optional_table(hint):
+                yield from ((key, *rest) for rest in _paths(hint, inside.get(key)))
     elif get_origin(bare) is dict:
         for key in inside:
             yield from ((key, *rest) for rest in _paths(get_args(bare)[1], inside[key]))
     else:
         yield ()
+
+
+def _is_optional_table(kind: Any) -> bool:
+    bare, _ = unwrapped(kind)
+    return isinstance(bare, type) and issubclass(bare, Struct) and bare is not kind

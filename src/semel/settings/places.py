@@ -8,7 +8,12 @@ from typing import Any
 from semel.settings.lines import line_of, locate
 from semel.settings.problems import Fault, Path, Problem, quoted
 
-_ARRAYS = {"endpoints": "path", "routes": "name", "tokens": "name"}  # by what people tell one from another
+_ARRAYS = {
+    "endpoints": "path",
+    "sources": "name",
+    "routes": "name",
+    "tokens": "name",
+}  # by what people tell them apart
 
 
 class Places:
@@ -45,9 +50,9 @@ def table_of(path: Path, document: Mapping[str, Any]) -> str:
     match path:
         case ("server", _, *_):
             return "[server]"
-        case ("destinations", str(name), *_):
-            return f"[destinations.{plain(name)}]"
-        case (("endpoints" | "routes" | "tokens") as array, int(index), *rest):
+        case (("destinations" | "brokers") as tables, str(name), *_):
+            return f"[{tables}.{plain(name)}]"
+        case (("endpoints" | "sources" | "routes" | "tokens") as array, int(index), *rest):
             member = document[array][index]
             own = member.get(_ARRAYS[array]) if isinstance(member, Mapping) else None
             label = quoted(own) if isinstance(own, str) and own else f"number {index + 1}"
@@ -57,7 +62,7 @@ def table_of(path: Path, document: Mapping[str, Any]) -> str:
 
 def named(path: Path) -> str:
     """The setting as it is called inside its table: topics[1], headers.x-api-key."""
-    inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations") else path
+    inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations", "brokers") else path
     inside = inside[1:] if len(inside) > 1 and inside[0] in ("server", "verify") else inside
     return "".join(f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in inside).lstrip(".")
 

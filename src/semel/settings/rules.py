@@ -9,6 +9,7 @@ from semel.settings.places import plain
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
 from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
 from semel.settings.secret import Secret
+from semel.settings.source_rules import broken_source_rules
 from semel.settings.urls import host_of, inside, is_host_or_range, shown, what_is_wrong
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
@@ -54,6 +55,7 @@ def broken_rules(settings: Settings) -> Iterator[Fault]:
     yield from _twice("tokens", "digest", [token.digest for token in settings.tokens])
     for index, endpoint in enumerate(settings.endpoints):
         yield from _endpoint(endpoint, ("endpoints", index))
+    yield from broken_source_rules(settings)
     for name, destination in settings.destinations.items():
         yield from _destination(destination, ("destinations", name))
     for index, route in enumerate(settings.routes):

@@ -7,7 +7,7 @@ wrote something else.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
@@ -58,8 +58,22 @@ Dotted = Annotated[
 HeaderName = Annotated[
     str, Meta(pattern=rf"^{_HEADER}\Z", max_length=100, description='the name of a header, such as "x-api-key"')
 ]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^\x00-\x20\x7f]+\Z",
+        max_length=2_000,
+        description='a URL such as "https://sqs.eu-central-1.amazonaws.com/123456789012/events"',
+    ),
+]
+LineText = Annotated[
+    str,
+    Meta(pattern=rf"^{_PLAIN}+\Z", max_length=255, description="a text of 1 to 255 characters, on one line"),
+]
 LedgerUrl = Annotated[Secret, Meta(extra={"url": True})]  # may hold a password, or be a reference as a whole
+BrokerUrl = LedgerUrl
 HeaderValue = Annotated[Secret, Meta(extra={"plain": True})]  # may also stand in the file as it is
+Accept = Literal["inbox", "sqs", "kafka", "rabbitmq"]
 
 
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,6 +129,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     path: Path = "/events"
     mode: Literal["inbox", "inline"] = "inbox"  # accept and handle later, or let the handler decide the answer
+    accept: Accept = "inbox"  # of mode = "inbox": where it is accepted into, the ledger's own inbox or one of [brokers]
     tenant: Label = ""
     origin: Label = ""  # the platform that made the events, where they do not say
     id_path: Dotted | None = None  # for any JSON: where its id is
@@ -160,6 +175,126 @@ class Route(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fail_open: bool = False  # inline only: run without the ledger when it cannot be reached; may double
 
 
+class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """[[sources]]: what all kinds of them have."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z",
+            max_length=100,
+            description="a name of letters, digits and - . _ that begins with a letter or digit",
+        ),
+    ] = ""  # for people and metrics; empty: its kind and its queue
+    workers: Annotated[int, Meta(ge=1, le=100)] = 4  # batches at a time, in each process
+    unmatched: Literal["ack", "reject"] = "ack"  # what no route wants: forget it, or put it among the dead letters
+    tenant: Label = ""
+    origin: Label = ""  # the platform that made the events, where they do not say
+    id_path: Dotted | None = None  # for any JSON: where its id is
+    type_path: Dotted | None = None  # and its type; needs id_path
+    handed_on: bool = False  # Semel's own endpoints fill it: believe the note beside each event, which names its tenant
+
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return self.name or f"{self.kind}-{self.takes_from.rstrip('/').rpartition('/')[2]}"
+
+    @property
+    def takes_from(self) -> str:
+        """The queue, or the topics, for people."""
+        raise NotImplementedError
+
+
+class SqsSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sqs"):
+    """A queue of Amazon SQS, standard or FIFO."""
+
+    queue: Url
+    dead_letters: Url | None = None  # a queue for what nobody can act on; else the queue's redrive policy is needed
+    region: Label = ""  # where the URL does not name it
+    endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\x00-\x20\x7f]+)?\Z", description="a URL")] = ""
+    pollers: Annotated[int, Meta(ge=1, le=100)] = 4  # long polls at a time, in each process
+    max_in_flight: Annotated[int, Meta(ge=1, le=20_000)] = 256  # received and not answered, in each process
+    visibility: Annotated[int, Meta(ge=1, le=43_200)] = 30  # above the lease of every route; extended while in hand
+    wait: Annotated[int, Meta(ge=1, le=20)] = 20  # of one long poll
+
+    @property
+    def takes_from(self) -> str:
+        return self.queue
+
+
+class KafkaSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="kafka"):
+    """Topics of Kafka, by a consumer group."""
+
+    servers: LineText  # host:port, with commas between them
+    topics: Annotated[list[LineText], Meta(min_length=1)]
+    group: LineText
+    dead_letters: LineText | None = None  # a topic for what nobody can act on
+    in_order: bool = False  # events of one key one after the other, within a partition
+    max_in_flight: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # received and not settled, in each process
+    options: dict[LineText, HeaderValue] = field(default_factory=dict)  # of librdkafka; references or plain values
+
+    @property
+    def takes_from(self) -> str:
+        return ",".join(self.topics)
+
+
+class RabbitSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rabbitmq"):
+    """A queue of RabbitMQ."""
+
+    url: BrokerUrl  # amqp:// or amqps://
+    queue: LineText
+    dead_letters: LineText | None = None  # a queue for what nobody can act on
+    prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 250  # received and not answered, in each process
+    declare: bool = False  # make the queues where they are not there
+    consumer_timeout: Seconds = 1800.0  # the broker's: above the timeout of every route
+
+    @property
+    def takes_from(self) -> str:
+        return self.queue
+
+
+AnySource: TypeAlias = SqsSource | KafkaSource | RabbitSource
+
+
+class SqsBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[brokers.sqs]: the queue that endpoints with accept = "sqs" fill."""
+
+    queue: Url
+    region: Label = ""
+    endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\x00-\x20\x7f]+)?\Z", description="a URL")] = ""
+    timeout: Seconds = 3.0  # then its sender is told to come again
+
+
+class KafkaBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[brokers.kafka]"""
+
+    servers: LineText
+    topic: LineText
+    options: dict[LineText, HeaderValue] = field(default_factory=dict)  # as of a source
+    timeout: Seconds = 3.0
+
+
+class RabbitBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[brokers.rabbitmq]"""
+
+    url: BrokerUrl
+    queue: LineText  # with an exchange: the routing key
+    exchange: Label = ""  # empty: straight to the queue
+    timeout: Seconds = 3.0
+
+
+class Brokers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[brokers]: where endpoints hand events on to."""
+
+    sqs: SqsBroker | None = None
+    kafka: KafkaBroker | None = None
+    rabbitmq: RabbitBroker | None = None
+
+
 class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[tokens]]: who may use the HTTP API. `semel token` makes one."""
 
@@ -185,7 +320,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     origin: Label = ""
     redelivery: Seconds = REDELIVERY_S  # how long a source may bring an event again
     server: Server = field(default_factory=Server)
-    endpoints: list[Endpoint] = field(default_factory=lambda: [Endpoint()])
+    endpoints: list[Endpoint] = field(default_factory=lambda: [Endpoint()])  # none where there are sources instead
+    sources: list[AnySource] = field(default_factory=list)
+    brokers: Brokers = field(default_factory=Brokers)
     destinations: dict[Name, Destination] = field(default_factory=dict)
     routes: list[Route] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)

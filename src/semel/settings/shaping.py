@@ -18,7 +18,22 @@ from msgspec import Meta, Struct, inspect
 
 from semel.settings.places import named
 from semel.settings.problems import Fault, Path, did_you_mean, nearest, quoted
-from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
+from semel.settings.schema import (
+    Brokers,
+    Destination,
+    Endpoint,
+    KafkaBroker,
+    KafkaSource,
+    RabbitBroker,
+    RabbitSource,
+    Route,
+    Server,
+    Settings,
+    SqsBroker,
+    SqsSource,
+    Token,
+    Verify,
+)
 from semel.settings.secret import Secret
 
 T = TypeVar("T", bound=Struct)
@@ -29,8 +44,21 @@ PLACES: dict[type[Struct], str] = {  # for a key that stands in the wrong table
     Endpoint: "in [[endpoints]]",
     Verify: "in [endpoints.verify]",
     Destination: 'in [destinations.NAME], to which a route has forward = "NAME"',
+    SqsSource: 'in [[sources]] with kind = "sqs"',
+    KafkaSource: 'in [[sources]] with kind = "kafka"',
+    RabbitSource: 'in [[sources]] with kind = "rabbitmq"',
+    Brokers: "in [brokers]",
+    SqsBroker: "in [brokers.sqs]",
+    KafkaBroker: "in [brokers.kafka]",
+    RabbitBroker: "in [brokers.rabbitmq]",
     Route: "in [[routes]]",
     Token: "in [[tokens]]",
+}
+TAG = "kind"
+FORMS = {
+    "reference": '"env:NAME" or "file:path"',
+    "plain": 'a text, "env:NAME" or "file:path"',
+    "url": 'a URL, "env:NAME" or "file:path"',
 }
 LONG_BITS = 200  # a number with more is not worth showing, and beyond 4,300 digits Python refuses to
 
@@ -114,6 +142,8 @@ class _Shaper:
 
     def _value(self, kind: Any, value: Any, path: Path) -> Any:
         bare, meta = unwrapped(kind)
+        if tagged := _tagged(bare):
+            return self._one_of(tagged, value, path)
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self.table(bare, value, path)
         if bare is Secret:
@@ -123,6 +153,21 @@ class _Shaper:
         if get_origin(bare) is dict:
             return self._dict(get_args(bare), value, path)
         return self._scalar(kind, value, path)
+
+    def _one_of(self, tagged: Mapping[str, type[Struct]], value: Any, path: Path) -> Any:
+        """A table whose `kind` says which of several it is."""
+        first, *_ = tagged.values()
+        if not isinstance(value, Mapping):
+            return self.table(first, value, path)
+        said = value.get(TAG)
+        if isinstance(said, str) and said in tagged:
+            return self.table(tagged[said], {key: one for key, one in value.items() if key != TAG}, path)
+        expected = f"one of {', '.join(map(quoted, tagged))}"
+        guess = did_you_mean(said, tagged) if isinstance(said, str) else ""
+        what = f"{TAG}: expected {expected}, got {_shown(said)}{guess}"
+        self._wrong((*path, TAG), what if TAG in value else f'"{TAG}" is missing: {expected}')
+        self.wrong.add(path)  # what else is in it, nobody can judge
+        return _hollow(first)
 
     def _list(self, item: Any, meta: Meta | None, value: Any, path: Path) -> list[Any]:
         tables = _is_table(item)
@@ -146,7 +191,7 @@ class _Shaper:
         return {name: self._value(item, one, (*path, name)) for name, one in value.items()}
 
     def _secret(self, value: Any, path: Path, form: Form) -> Secret:
-        expected = 'a URL, "env:NAME" or "file:path"' if form == "url" else '"env:NAME" or "file:path"'
+        expected = FORMS[form]
         what = f"expected {expected}, got {_sort(value)}"
         if isinstance(value, str):
             try:
@@ -197,7 +242,15 @@ def unwrapped(kind: Any) -> tuple[Any, Meta | None]:
 
 def _is_table(kind: Any) -> bool:
     bare, _ = unwrapped(kind)
-    return isinstance(bare, type) and issubclass(bare, Struct)
+    return bool(_tagged(bare)) or (isinstance(bare, type) and issubclass(bare, Struct))
+
+
+def _tagged(kind: Any) -> dict[str, type[Struct]]:
+    """The tables of a union by what their `kind` says; empty where it is none."""
+    if get_origin(kind) not in (Union, UnionType):
+        return {}
+    tables = [one for one in get_args(kind) if isinstance(one, type) and issubclass(one, Struct)]
+    return {str(one.__struct_config__.tag): one for one in tables}
 
 
 def _extra(meta: Meta | None, name: str) -> bool:

@@ -11,6 +11,7 @@ A ledger that is also an Inbox and has Letters binds it as it binds its own laws
 
 from __future__ import annotations
 
+from semel.testing.laws.forcing import ForceLaws
 from semel.testing.laws.inbox import AcceptLaws
 from semel.testing.laws.inbox_racing import InboxRaceLaws
 from semel.testing.laws.letters import LetterLaws
@@ -19,5 +20,5 @@ from semel.testing.laws.taking import TakeLaws
 __all__ = ["InboxLaws"]
 
 
-class InboxLaws(AcceptLaws, TakeLaws, LetterLaws, InboxRaceLaws):
+class InboxLaws(AcceptLaws, TakeLaws, LetterLaws, ForceLaws, InboxRaceLaws):
     """All laws that every inbox keeps."""

@@ -194,8 +194,8 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
 
         # ---------------------------------------------------------------------------------------------------- people
 
-        @rule(who=WHO, pick=st.integers(0, 5), replays=st.booleans())
-        def decide(self, who: int, pick: int, replays: bool) -> None:
+        @rule(who=WHO, pick=st.integers(0, 5), replays=st.booleans(), force=st.booleans())
+        def decide(self, who: int, pick: int, replays: bool, force: bool) -> None:
             """Mostly about what is dead, sometimes about something else."""
             worker = self.workers[who]
             dead = {record.key: record for record in self.model.dead()}
@@ -203,8 +203,8 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             key = known[pick % len(known)]
             told = self._told(worker, dead[key].event) if key in dead else key.hex()
             if replays:
-                answer = worker.run(worker.store.replay(told, "why", "who"))
-                assert answer is self.model.replay(key, self.clock())
+                answer = worker.run(worker.store.replay(told, "why", "who", force=force))
+                assert answer is self.model.replay(key, self.clock(), force)
             else:
                 answer = worker.run(worker.store.discard(told, "why", "who"))
                 assert answer is self.model.discard(key)

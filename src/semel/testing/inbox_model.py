@@ -135,23 +135,34 @@ class InboxModel:
     def dead(self) -> list[Record]:
         return [one for one in self.records if not isinstance(one.ending, Done) and not one.decided]
 
-    def replay(self, key: bytes, now: int) -> bool:
-        record = self._to_decide(key)
+    def replay(self, key: bytes, now: int, force: bool = False) -> bool:
         answering = self.answering.get(key)
+        forced = force and answering is not None and answering.key == key and self._is_done(answering, now)
+        if forced and answering is not None:
+            self._step_back(answering)
+            answering = None
+        record = self._to_decide(key)
         if record is None or (answering not in (None, record) and answering.until[key] > now):
-            return False
-        record.decided = "replayed"
-        for name in keys(record.claims[0]):
-            if self.answering.get(name) is record:
-                del self.answering[name]
-            if record.life is not None and self.ledger.lives.get(name) is record.life:
-                del self.ledger.lives[name]
+            return forced
+        self._step_back(record)
         old = record.letter
         handler = record.claims[0].handler
         lane, only = (old.lane, old.only) if old else (handler, handler)
         comes_from = old.comes_from if old else record
         self.letters.append(Letter(record.claims, record.event, lane, only, now, comes_from=comes_from))
         return True
+
+    def _is_done(self, record: Record, now: int) -> bool:
+        return isinstance(record.ending, Done) and record.until[record.key] > now
+
+    def _step_back(self, record: Record) -> None:
+        """It answers no more."""
+        record.decided = "replayed"
+        for name in keys(record.claims[0]):
+            if self.answering.get(name) is record:
+                del self.answering[name]
+            if record.life is not None and self.ledger.lives.get(name) is record.life:
+                del self.ledger.lives[name]
 
     def discard(self, key: bytes) -> bool:
         record = self._to_decide(key)

@@ -23,11 +23,12 @@ from semel.testing.laws.ordering import OrderLaws
 from semel.testing.laws.racing import RaceLaws
 from semel.testing.laws.settling import SettleLaws
 from semel.testing.laws.transactions import TransactionLaws
+from semel.testing.laws.trying import TryLaws
 
 __all__ = ["LedgerLaws", "TransactionLaws"]
 
 
-class LedgerLaws(ClaimLaws, SettleLaws, OrderLaws, KeepLaws, RaceLaws, CatalogLaws):
+class LedgerLaws(ClaimLaws, SettleLaws, OrderLaws, KeepLaws, RaceLaws, CatalogLaws, TryLaws):
     """All laws that every ledger keeps."""
 
     def test_it_says_what_it_is_and_keeps_the_laws_of_that(self, ledger: Caller) -> None:

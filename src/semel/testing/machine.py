@@ -54,7 +54,7 @@ ASKED = st.builds(
     position=st.integers(1, 3),
 )
 ENDINGS: st.SearchStrategy[Ending] = st.sampled_from(
-    [Done(), Done(b"1"), Reject("no"), Uncertain("?"), Retry(0), Retry(5), Retry(40), Release(), Release()]
+    [Done(), Done(b"1"), Reject("no"), Uncertain("?"), Retry(0), Retry(5, "later"), Retry(40), Release(), Release()]
 )
 STEPS_MS = (1, 4_999, 5_000, 10_000, 15_000, 30_000, 61_000)  # around the ends of waits, leases and retentions
 
@@ -135,7 +135,14 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
             for asked in "abcd":
                 claim = self.harness.claim(asked)
                 for state, kind in (("dead", Reject), ("uncertain", Uncertain)):
-                    seen += [(claim.digest, kind(entry.reason)) for entry in self.workers[who].entries(claim, state)]
+                    found = self.workers[who].entries(claim, state)
+                    seen += [(claim.digest, kind(entry.reason), entry.tried) for entry in found]
             assert sorted(map(repr, seen)) == sorted(map(repr, self.model.letters))
+
+        @rule(who=st.integers(0, 1), asked=st.sampled_from("abcd"))
+        def look_at_what_was_tried(self, who: int, asked: str) -> None:
+            claim, worker = self.harness.claim(asked), self.workers[who]
+            found = [entry for state in ("leased", "waiting") for entry in worker.entries(claim, state)]
+            assert [(entry.state, entry.tried) for entry in found] == self.model.open(claim.digest)
 
     return LedgerMachine

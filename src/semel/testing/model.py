@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Stale, Verdict
-from semel.values.outcome import Done, Ending, Final, Release, Retry
+from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.tried import TRIED_MAX, Tried
 
 OPEN = "either answer is right"
 
@@ -29,6 +30,7 @@ class Life:
     in_doubt: bool  # a holder before vanished
     ending: Final | Retry | None = None
     kept_until: dict[bytes, int] = field(default_factory=dict)  # once settled, for each of its keys
+    tried: tuple[Tried, ...] = ()  # its attempts that failed
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Model:
     def __init__(self) -> None:
         self.lives: dict[bytes, Life] = {}
         self.topics: dict[bytes, Topic] = {}
-        self.letters: list[tuple[bytes, Final]] = []
+        self.letters: list[tuple[bytes, Final, tuple[Tried, ...]]] = []
         self.ended: dict[int, Ending] = {}
 
     # ------------------------------------------------------------------------------------------------------- claim
@@ -85,6 +87,7 @@ class Model:
             born=min([life.born for life in before], default=now),
             fingerprint=next((life.fingerprint for life in before if life.fingerprint), claim.fingerprint),
             in_doubt=crashed,
+            tried=next((_with_room(life.tried) for life in before if life.tried), ()),
         )
         for key in _keys(claim):
             self.lives[key] = life
@@ -92,6 +95,11 @@ class Model:
             topic = self.topics.setdefault(claim.order.subject, Topic())
             topic.holder, topic.token = life, token
         return Granted(Lease(claim, token), life.attempts, crashed, now - life.born)
+
+    def open(self, key: bytes) -> list[tuple[str, tuple[Tried, ...]]]:
+        """What is listed of a key that is not over."""
+        life = self.lives.get(key)
+        return [] if life is None or life.state == "settled" else [(life.state, life.tried)]
 
     # ------------------------------------------------------------------------------------------- settle and renew
 
@@ -101,6 +109,8 @@ class Model:
             return self._ended_before(lease, ending, now)
         life, claim = self.lives[lease.claim.digest], lease.claim
         self.ended[lease.token] = ending
+        if isinstance(ending, Retry | Reject | Uncertain):
+            life.tried = (*life.tried, Tried(life.attempts, now, ending.reason))
         match ending:
             case Retry():
                 life.state, life.until, life.ending = "waiting", now + round((ending.after or 0) * 1000), ending
@@ -116,7 +126,7 @@ class Model:
                 life.kept_until = {alias.digest: now + alias.retention_ms for alias in claim.aliases}
                 life.kept_until[claim.digest] = now + claim.retention_ms
                 if not isinstance(ending, Done):
-                    self.letters.append((claim.digest, ending))
+                    self.letters.append((claim.digest, ending, life.tried))
         self._leave_topic(lease, isinstance(ending, Done), now)
         return True
 
@@ -176,6 +186,11 @@ class Model:
             topic.holder = None
         if applied or topic.token == lease.token:
             topic.kept_until = max(topic.kept_until, now + lease.claim.retention_ms)
+
+
+def _with_room(tried: tuple[Tried, ...]) -> tuple[Tried, ...]:
+    """The first and the newest, and a place for the next."""
+    return tried if len(tried) < TRIED_MAX else (tried[0], *tried[-(TRIED_MAX - 2) :])
 
 
 def _keys(claim: Claim) -> tuple[bytes, ...]:

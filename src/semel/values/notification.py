@@ -122,6 +122,11 @@ def notification_id(tenant: str, key: str, kind: str, recipient: str, channel: s
     return _digest(tenant, key, kind, recipient, channel, str(generation))
 
 
+def who_is(tenant: str, text: str) -> bytes:
+    """What stands for a recipient, or an order key, of one tenant."""
+    return _digest("who", tenant, text)
+
+
 def _digest(*parts: str) -> bytes:
     """Over parts with their lengths before them: ("ab", "c") and ("a", "bc") are two things."""
     hashed = sha256()

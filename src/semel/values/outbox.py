@@ -23,6 +23,18 @@ class Added(Struct, frozen=True):
     state: State = "pending"  # of what is known
 
 
+class Lane(Struct, frozen=True):
+    """What a relay has room for, at one provider. What names no provider has the lane of its channel."""
+
+    room: int
+    provider: str = ""  # whose limit it shares
+    per_second: float = 0.0  # for each tenant, over all relays; 0: no limit
+
+
+def lane_of(provider: str, channel: str) -> str:
+    return provider or f"@{channel}"
+
+
 class Dispatch(Struct, frozen=True):
     """A notification in a relay's hands, under a token of its own."""
 
@@ -31,6 +43,8 @@ class Dispatch(Struct, frozen=True):
     notification: Notification
     content: bytes  # as it was stored first
     standing: Standing
+    taken_ms: int  # the store's clock
+    slot_ms: int = 0  # it may go from here on: the rate of its provider was shared out; 0: at once
     vanished: bool = False  # the relay that had it before did not say what came of it
     request: bytes | None = None  # of the first crossing to this provider: a retry sends the same bytes
 
@@ -116,6 +130,24 @@ class Shown(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     erased: bool = False
 
+
+class Found(Struct, frozen=True):
+    """A look-up has found the message."""
+
+    reference: str
+
+
+class Absent(Struct, frozen=True):
+    """A look-up, made after the settle time, has found none."""
+
+
+class Unclear(Struct, frozen=True):
+    """A look-up that says nothing."""
+
+    reason: str
+
+
+LookedUp: TypeAlias = Found | Absent | Unclear
 
 Told: TypeAlias = Literal["never", "pending", "sent", "unknown", "suppressed"]
 

@@ -36,6 +36,7 @@ State: TypeAlias = Literal[
 ]
 STATES: tuple[str, ...] = get_args(State)
 LIVE: tuple[State, ...] = ("pending", "sending", "uncertain")  # the relay still has something to do, or a person has
+OVER_UNSENT: tuple[State, ...] = ("failed", "expired", "cancelled", "suppressed")  # nobody got it, as far as is known
 
 Exit: TypeAlias = Literal["", "replay", "look_up", "policy"]
 """How an uncertain one is to be decided next. Empty: by evidence or by a person only."""

@@ -48,10 +48,6 @@ def lines(kept: bytes) -> list[bytes]:
     return found
 
 
-def dump(tried: tuple[Tried, ...]) -> bytes:
-    return b"".join([line(one.attempt, one.at_ms, one.reason) for one in tried])
-
-
 def load(kept: bytes | None) -> tuple[Tried, ...]:
     return tuple([_load(one) for one in lines(kept)]) if kept else ()
 
@@ -67,3 +63,9 @@ def with_room(kept: bytes) -> bytes:
         return kept
     found = lines(kept)
     return kept if len(found) < TRIED_MAX else b"".join([found[0], *found[2 - TRIED_MAX :]])
+
+
+def one_more(before: tuple[Tried, ...], attempt: int, at_ms: int, reason: str) -> bytes:
+    """What a store keeps that is told of the attempts before: a letterbox."""
+    kept = b"".join([line(one.attempt, one.at_ms, one.reason) for one in before[:1] + before[1:][2 - TRIED_MAX :]])
+    return kept + line(attempt, at_ms, reason)

@@ -13,6 +13,7 @@ from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.core.letterbox import LettersElsewhere, letters_elsewhere
 from semel.ports import Inbox, Letters, Migrates, TransactionalLedger
 from semel.testing.harness import FakeClock, Harness, TransactionHarness
+from semel.testing.laws.forcing import ForceLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
@@ -60,3 +61,10 @@ def test_it_has_the_abilities_of_its_ledger_and_no_inbox(tmp_path: Path) -> None
         assert isinstance(ledger, Migrates)
         assert not isinstance(ledger, Inbox)
         assert isinstance(ledger.replays, Inbox)
+
+
+class TestForcedReplaysOfSqlite(ForceLaws):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Harness:
+        clock = FakeClock()
+        return Harness(open=lambda: both(str(tmp_path), clock), clock=clock)

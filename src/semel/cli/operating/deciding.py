@@ -1,7 +1,8 @@
 """Replaying and discarding: choose, ask, decide, tell.
 
 Choosing and deciding are two steps, and others may decide in between. The ledger settles that: each decision is taken
-once, and whoever comes second is told so.
+once, and whoever comes second is told so. So whatever was interrupted is simply asked for again: what is decided
+already is left alone.
 """
 
 from __future__ import annotations
@@ -10,21 +11,17 @@ import asyncio
 import getpass
 import os
 import socket
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
-from semel.cli.operating import ledger_tables
 from semel.cli.operating.looking import LETTERS, Filters, every, find
 from semel.cli.operating.place import Place, opened
-from semel.cli.operating.words import counted, plain
+from semel.cli.operating.words import counted
 from semel.core.letterbox import inbox_of
 from semel.ports import Catalog, Entry, Letters
 from semel.values.errors import ConfigError, SemelError
@@ -32,10 +29,15 @@ from semel.values.errors import ConfigError, SemelError
 TOGETHER = 64  # decisions that share a commit, where nobody asked for a rate
 FAILURES_MAX = 5  # in a row; then the ledger is not well, and the rest is left alone
 REASON_MAX_CHARS = 1_000
-SHOWN = 20  # entries of a dry run, and problems
+FOLLOWED = 20  # events of which is told where they went: each is looked up
+CATCH_UP_S = 0.1  # of a rate: what was missed before that is not made good by a burst
+LISTED_TOGETHER = 500  # entries of a dry run that are told at a time
 
 What: TypeAlias = Literal["replay", "discard"]
 PAST = {"replay": "replayed", "discard": "discarded"}
+INBOX, NEXT_DELIVERY = "inbox", "next delivery"
+
+List: TypeAlias = Callable[[Sequence[Entry]], None]
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -50,6 +52,14 @@ class Ask(Struct, frozen=True, kw_only=True):
     by: str
     rate: float | None = None
     dry_run: bool = False
+    force: bool = False
+
+
+class Chosen(Struct, frozen=True, gc=False):
+    """One event to decide about. There can be a hundred thousand of them."""
+
+    key: str
+    state: str
 
 
 class Report(Struct):
@@ -57,51 +67,56 @@ class Report(Struct):
 
     what: What
     dry_run: bool
-    chosen: list[Entry]  # without their events
+    chosen: list[Chosen]
     to_inbox: bool = True  # False: whoever has the event must bring it again
     decided: list[str] = field(default_factory=list)
+    goes: dict[str, str] = field(default_factory=dict)  # where a replayed one is taken from, as far as that was asked
     already: list[str] = field(default_factory=list)  # someone else was faster
+    succeeded: dict[str, int] = field(default_factory=dict)  # named, and done since then: refused
     not_dead: dict[str, str] = field(default_factory=dict)  # named, and in this state; nobody had to decide about it
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[str]:
         """Chosen, and not known to need no decision."""
-        return [entry for entry in self.chosen if entry.state in LETTERS]
+        left = {*self.already, *self.succeeded, *self.not_dead}
+        return [one.key for one in self.chosen if one.key not in left]
 
     @property
     def not_tried(self) -> int:
-        ended = len(self.decided) + len(self.already) + len(self.not_dead) + len(self.failed)
-        return 0 if self.dry_run else len(self.chosen) - ended
+        ended = (self.decided, self.already, self.succeeded, self.not_dead, self.failed)
+        return 0 if self.dry_run else len(self.chosen) - sum(map(len, ended))
 
     @property
     def holds(self) -> bool:
-        return not self.failed and not self.not_tried
+        return not self.failed and not self.succeeded and not self.not_tried
 
 
-def run(where: Place, ask: Ask, console: Console, confirm: Callable[[str], bool] | None) -> Report:
-    """Raises ConfigError, before anything is decided, for what cannot work."""
+def run(
+    where: Place, ask: Ask, console: Console, confirm: Callable[[str], bool] | None, listed: List | None = None
+) -> Report:
+    """Raises ConfigError, before anything is decided, for what cannot work. `listed` is told what is chosen, some at a
+    time."""
     _check(ask)
-    report = asyncio.run(_choose(where, ask))
-    doubtful = sum(entry.state == "uncertain" for entry in report.chosen)
-    if doubtful and ask.what == "replay":
-        console.print(
-            f"{doubtful:,} uncertain: the effect may have happened, and a replay would repeat it.", style="yellow"
-        )
-    waiting = len(report.waiting)
+    report = asyncio.run(_choose(where, ask, listed))
+    waiting = report.waiting
+    doubtful = _warn(report, ask, set(waiting), console)
     if ask.dry_run or not waiting:
         return report
-    plainly_meant = len(ask.keys) == 1 and not (doubtful and ask.what == "replay")
-    question = f"{ask.what.capitalize()} {counted(waiting, 'event')}?"
+    plainly_meant = len(ask.keys) == 1 and not doubtful
+    question = f"{ask.what.capitalize()} {counted(len(waiting), 'event')}?"
     if not plainly_meant and confirm is not None and not confirm(question):
         raise ConfigError("nothing was done")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(PAST[ask.what], total=waiting)
+        task = progress.add_task(PAST[ask.what], total=len(waiting))
         try:
-            asyncio.run(_decide(where, ask, report, lambda: progress.advance(task)))
+            asyncio.run(_decide(where, ask, report, waiting, lambda: progress.advance(task)))
         except KeyboardInterrupt:
-            console.print(f"Interrupted: {len(report.decided):,} {PAST[ask.what]}, {report.not_tried:,} not.")
+            console.print(
+                f"Interrupted: {len(report.decided):,} {PAST[ask.what]}, {report.not_tried:,} not. "
+                "The same command goes on with the rest."
+            )
             raise
     return report
 
@@ -118,6 +133,10 @@ def who() -> str:
 def _check(ask: Ask) -> None:
     if ask.keys and (ask.every or ask.wanted.any or ask.state):
         raise ConfigError("name keys, or say --all or filter: not both")
+    if ask.force and not ask.keys:
+        raise ConfigError(
+            "--force: name the keys. It runs again what has succeeded, and a filter would do so by the hundred"
+        )
     if not (ask.keys or ask.every or ask.wanted.any or ask.state):
         raise ConfigError(f"which ones? Name keys, or say --all or filter (semel dead {ask.what} --help)")
     if not ask.dry_run and not ask.reason:
@@ -127,66 +146,127 @@ def _check(ask: Ask) -> None:
             raise ConfigError(f"{option}: at most {REASON_MAX_CHARS:,} characters, on one line")
 
 
+def _warn(report: Report, ask: Ask, waiting: set[str], console: Console) -> bool:
+    """True when an effect may happen twice by this: that is never done unasked."""
+    if ask.what != "replay":
+        return False
+    states = [one.state for one in report.chosen if one.key in waiting]
+    doubtful, done = states.count("uncertain"), states.count("done")
+    if doubtful:
+        told = f"{doubtful:,} uncertain: the effect may have happened, and a replay would repeat it."
+        console.print(told, style="yellow")
+    if done:
+        console.print(f"{done:,} done: the effect has happened, and will happen twice.", style="yellow")
+    return bool(doubtful or done)
+
+
 # ------------------------------------------------------------------------------------------------------- choosing
 
 
-async def _choose(where: Place, ask: Ask) -> Report:
+async def _choose(where: Place, ask: Ask, listed: List | None) -> Report:
     async with opened(where) as ledger:
         if not isinstance(ledger, Letters):
             raise ConfigError(f"ledger {where}: this kind of ledger keeps no letters to decide about")
         report = Report(ask.what, ask.dry_run, [], inbox_of(ledger) is not None)
         if ask.keys:
-            await _choose_named(ledger, ask.keys, report)
+            await _choose_named(ledger, ask, report, listed)
         else:
-            async for entry in every(ledger, ask.state or "dead", ask.wanted):
-                report.chosen.append(_without_event(entry))
+            await _choose_by_filter(ledger, ask, report, listed)
     return report
 
 
-async def _choose_named(catalog: Catalog, keys: Sequence[str], report: Report) -> None:
+async def _choose_by_filter(catalog: Catalog, ask: Ask, report: Report, listed: List | None) -> None:
+    """Their events are in memory page by page, and never all of them."""
+    told: list[Entry] = []
+    async for entry in every(catalog, ask.state or "dead", ask.wanted):
+        report.chosen.append(Chosen(entry.key, entry.state))
+        if listed is not None:
+            told.append(replace(entry, event=None, result=None))
+            if len(told) == LISTED_TOGETHER:
+                listed(told)
+                told = []
+    if listed is not None and told:
+        listed(told)
+
+
+async def _choose_named(catalog: Catalog, ask: Ask, report: Report, listed: List | None) -> None:
     named: dict[str, None] = {}
-    for text in keys:
+    for text in ask.keys:
         named[await find(catalog, text, LETTERS)] = None
+    found: list[Entry] = []
     for key in named:
         history = await catalog.history(key)
         if not history:
             raise ConfigError(f"nothing is known of the key {key}, or its retention is over; nothing was done")
-        report.chosen.append(_without_event(history[0]))
-        if history[0].state in LETTERS:
-            continue
-        if any(entry.decision for entry in history):
-            report.already.append(history[0].key)
-        else:
-            report.not_dead[history[0].key] = history[0].state
+        found.append(history[0])
+        report.chosen.append(Chosen(history[0].key, history[0].state))
+        _judge(history, ask, report)
+    waiting = set(report.waiting)
+    if listed is not None and waiting:
+        listed([entry for entry in found if entry.key in waiting])
 
 
-def _without_event(entry: Entry) -> Entry:
-    """There can be a hundred thousand of them."""
-    return replace(entry, event=None, result=None)
+def _judge(history: Sequence[Entry], ask: Ask, report: Report) -> None:
+    """Why there is nothing to decide about this one, if so. A letter may wait though its key is done: its ledger had
+    lost it. It can be discarded, and not be replayed."""
+    present = history[0]
+    if present.state in LETTERS:
+        return
+    if ask.what == "replay" and present.state == "done":
+        if not ask.force:
+            report.succeeded[present.key] = present.at_ms
+    elif ask.what == "discard" and any(entry.state in LETTERS for entry in history):
+        return
+    elif any(entry.decision for entry in history):
+        report.already.append(present.key)
+    else:
+        report.not_dead[present.key] = present.state
 
 
 # ------------------------------------------------------------------------------------------------------- deciding
 
 
-async def _decide(where: Place, ask: Ask, report: Report, told: Callable[[], None]) -> None:
-    waiting = [entry.key for entry in report.waiting]
+async def _decide(where: Place, ask: Ask, report: Report, waiting: Sequence[str], told: Callable[[], None]) -> None:
     together = 1 if ask.rate else TOGETHER
-    begun_s, in_a_row = time.monotonic(), 0
+    pace, in_a_row = Pace(ask.rate), 0
     async with opened(where) as ledger:
         assert isinstance(ledger, Letters)
-        decision = ledger.replay if ask.what == "replay" else ledger.discard
         for first in range(0, len(waiting), together):
-            if ask.rate and (wait_s := begun_s + first / ask.rate - time.monotonic()) > 0:
-                await asyncio.sleep(wait_s)
+            await pace.wait()
             group = waiting[first : first + together]
-            answers = await asyncio.gather(
-                *(decision(key, ask.reason, ask.by) for key in group), return_exceptions=True
-            )
+            answers = await asyncio.gather(*(_one(ledger, key, ask) for key in group), return_exceptions=True)
             for key, answer in zip(group, answers, strict=True):
                 in_a_row = in_a_row + 1 if _record(report, key, answer) else 0
                 told()
             if in_a_row >= FAILURES_MAX:
                 return
+        if ask.what == "replay" and len(report.decided) <= FOLLOWED:
+            await _follow(ledger, report)
+
+
+async def _one(ledger: Letters, key: str, ask: Ask) -> bool:
+    if ask.what == "discard":
+        return await ledger.discard(key, ask.reason, ask.by)
+    if ask.force:
+        return await ledger.replay(key, ask.reason, ask.by, force=True)
+    return await ledger.replay(key, ask.reason, ask.by)
+
+
+class Pace:
+    """A steady rate: what a stall has cost is not made good by a burst."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._step_s = 1 / rate if rate else 0.0
+        self._due: float | None = None
+
+    async def wait(self) -> None:
+        if not self._step_s:
+            return
+        now = asyncio.get_running_loop().time()
+        due = now if self._due is None else max(self._due, now - CATCH_UP_S)
+        self._due = due + self._step_s
+        if due > now:
+            await asyncio.sleep(due - now)
 
 
 def _record(report: Report, key: str, answer: bool | BaseException) -> bool:
@@ -204,83 +284,12 @@ def _record(report: Report, key: str, answer: bool | BaseException) -> bool:
     return False
 
 
-# -------------------------------------------------------------------------------------------------------- telling
-
-
-def as_json(report: Report) -> str:
-    decided, already = set(report.decided), set(report.already)
-
-    def outcome(key: str) -> str:
-        if key in decided:
-            return PAST[report.what]
-        if key in already:
-            return "already decided"
-        if key in report.not_dead:
-            return "not dead"
-        if key in report.failed:
-            return "failed"
-        return f"would be {PAST[report.what]}" if report.dry_run else "not tried"
-
-    return ledger_tables.as_json(
-        {
-            "decision": report.what,
-            "dry_run": report.dry_run,
-            "chosen": len(report.chosen),
-            PAST[report.what]: len(report.decided),
-            "already_decided": len(report.already),
-            "not_dead": len(report.not_dead),
-            "failed": len(report.failed),
-            "not_tried": report.not_tried,
-            "problems": dict(list(report.failed.items())[:SHOWN]),
-            "events": [{"key": e.key, "state": e.state, "outcome": outcome(e.key)} for e in report.chosen],
-        }
-    )
-
-
-def as_tables(report: Report, now_ms: int) -> RenderableType:
-    if not report.chosen:
-        return Text("Nothing matches: nothing to decide about.")
-    if report.dry_run:
-        shown = report.waiting
-        more = f" The newest {SHOWN} are shown." if len(shown) > SHOWN else ""
-        closing = Text(f"{len(shown):,} would be {PAST[report.what]}. Nothing was changed.{more}")
-        table = [ledger_tables.listing(shown[:SHOWN], now_ms, wide=False)] if shown else []
-        return Group(*table, closing, *_left_alone(report))
-    return _closing(report)
-
-
-def _closing(report: Report) -> RenderableType:
-    rows = [
-        (PAST[report.what], len(report.decided), _note(report) if report.decided else ""),
-        ("decided already", len(report.already), "not dead any more; left alone" if report.already else ""),
-        ("failed", len(report.failed), ""),
-    ]
-    if report.not_dead:
-        rows.insert(2, ("not dead", len(report.not_dead), "left alone"))
-    if report.not_tried:
-        rows.append(("not tried", report.not_tried, "the ledger failed too often; try again later"))
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    noted = any(note for _, _, note in rows)
-    for name, count, note in rows:
-        table.add_row(name, f"{count:,}", *([note] if noted else []))
-    gone = report.decided[:SHOWN] if report.what == "discard" else []  # from the lists: here is how to find them
-    told = [Text(f"{key}: discarded, known by this whole key") for key in gone]
-    told += _left_alone(report)
-    told += [Text(plain(f"{key}: {why}")) for key, why in list(report.failed.items())[:SHOWN]]
-    return Group(table, *told)
-
-
-def _note(report: Report) -> str:
-    if report.what == "discard":
-        return ""
-    if report.to_inbox:
-        return "in the inbox, where a running service takes them, or free to be claimed again"
-    return "free to be claimed again: have them sent once more, since this ledger has no inbox"
-
-
-def _left_alone(report: Report) -> list[Text]:
-    told = [f"{key}: decided already" for key in report.already[:SHOWN]]
-    told += [f"{key}: it is {state}, not dead" for key, state in list(report.not_dead.items())[:SHOWN]]
-    return [Text(line) for line in told]
+async def _follow(catalog: Catalog, report: Report) -> None:
+    """Where the replayed events went. They are replayed whether or not that can be told."""
+    try:
+        for key in report.decided:
+            history = await catalog.history(key)
+            state = history[0].state if history else ""
+            report.goes[key] = INBOX if state in ("accepted", "leased", "waiting", "done") else NEXT_DELIVERY
+    except SemelError:
+        return

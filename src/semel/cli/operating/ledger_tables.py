@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,15 +13,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from semel.cli.operating.decoded import decoded
 from semel.cli.operating.words import age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
 from semel.ports import Entry
+from semel.values.tried import TRIED_MAX
 
 WIDE_COLUMNS = 10_000  # nothing is cut before that
 STYLES = {"dead": "red", "uncertain": "yellow", "done": "green", "leased": "cyan", "waiting": "cyan"}
+LETTERS = ("dead", "uncertain")
 GAP = "  "
 HANDLER_SHOWN_CHARS = 24  # the event should have its place too
 REASON_SHOWN_CHARS = 300  # --wide and `show` have all of it
-SHOWN_MAX_CHARS = 20_000  # of one document; --json has all of it
+SHOWN_MAX_CHARS = 20_000  # of one document; --raw has all of it
+UNREAD = "what it says is not told by its bytes alone: it was read with an id_path, or by a program of its own"
 
 
 def console(wide: bool) -> Console:
@@ -125,30 +129,67 @@ def portrait(history: Sequence[Entry], now_ms: int) -> RenderableType:
     parts: list[RenderableType] = [_facts(present, now_ms)]
     if present.result is not None:
         parts += [Text("\nresult", style="bold"), Text(document(present.result))]
+    if lines := attempts(present):
+        parts += [Text("\nattempts", style="bold"), Text("\n".join(lines))]
     if len(history) > 1 or present.decision:
         parts += [Text("\nhistory, the newest first", style="bold"), _generations(history)]
-    kept = next((entry.event for entry in history if entry.event is not None), None)
+    kept = _kept(history)
     if kept is not None:
-        parts += [Text("\nthe event as it came", style="bold"), Text(document(kept))]
+        facts = decoded(kept, present.tenant)
+        parts += [Text("\nthe event", style="bold"), _table(facts or {"": UNREAD})]
+        parts += [Text("\nas it came", style="bold"), Text(document(kept))]
     return Group(*parts)
 
 
+def _kept(history: Sequence[Entry]) -> bytes | None:
+    return next((entry.event for entry in history if entry.event is not None), None)
+
+
+def attempts(entry: Entry) -> list[str]:
+    """What came of each attempt, a line for each; and of those that left nothing, why."""
+    lines: list[str] = []
+    next_one = 1
+    for one in entry.tried:
+        lines += _gap(next_one, one.attempt - 1, full=len(entry.tried) >= TRIED_MAX - 1)
+        lines.append(f"attempt {one.attempt}, {moment(one.at_ms)}: {plain(one.reason)}")
+        next_one = one.attempt + 1
+    if lines and entry.state in LETTERS:
+        lines += _gap(next_one, entry.attempts, full=False)
+    return lines
+
+
+def _gap(first: int, last: int, full: bool) -> list[str]:
+    """Attempts that nothing is known of. Where the most is kept that is kept of one key, older ones had to go."""
+    if last < first:
+        return []
+    which = f"attempt {first}" if first == last else f"attempts {first} to {last}"
+    if full:
+        return [f"{which}: not kept"]
+    return [f"{which}: {'its process' if first == last else 'their processes'} vanished"]
+
+
 def _facts(entry: Entry, now_ms: int) -> Table:
+    told = {
+        "key": entry.key,
+        "state": entry.state,
+        "since": f"{moment(entry.at_ms)}, {age(entry.at_ms, now_ms)} ago",
+        "handler": entry.handler,
+        "tenant": entry.tenant,
+        "event": entry.text,
+        "attempts": str(entry.attempts),
+        "generation": str(entry.generation),
+        "reason": entry.reason,
+        "decision": entry.decision,
+    }
+    return _table(told)
+
+
+def _table(facts: Mapping[str, str]) -> Table:
+    """Names and values; what has no value is left out."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in (
-        ("key", entry.key),
-        ("state", entry.state),
-        ("since", f"{moment(entry.at_ms)}, {age(entry.at_ms, now_ms)} ago"),
-        ("handler", entry.handler),
-        ("tenant", entry.tenant),
-        ("event", entry.text),
-        ("attempts", str(entry.attempts)),
-        ("generation", str(entry.generation)),
-        ("reason", entry.reason),
-        ("decision", entry.decision),
-    ):
+    for name, value in facts.items():
         if value:
             table.add_row(name, Text(plain(value), style=STYLES.get(value, "") if name == "state" else ""))
     return table
@@ -160,6 +201,7 @@ def _generations(history: Sequence[Entry]) -> Text:
     for entry in history:
         how = f"{entry.state}, {moment(entry.at_ms)}, {counted(entry.attempts, 'attempt')}"
         lines.append(f"generation {entry.generation}: {how}")
+        lines += [f"    {line}" for line in (attempts(entry) if entry is not history[0] else [])]
         lines += [f"    {plain(text)}" for text in (entry.reason, entry.decision) if text]
     return Text("\n".join(lines))
 
@@ -171,7 +213,7 @@ def document(raw: bytes) -> str:
     except (ValueError, RecursionError):
         text = raw.decode("utf-8", "backslashreplace")
     shown = plain_lines(text[:SHOWN_MAX_CHARS])
-    return shown if len(text) <= SHOWN_MAX_CHARS else f"{shown}\n… and {len(text) - SHOWN_MAX_CHARS:,} more (--json)"
+    return shown if len(text) <= SHOWN_MAX_CHARS else f"{shown}\n… and {len(text) - SHOWN_MAX_CHARS:,} more (--raw)"
 
 
 # ---------------------------------------------------------------------------------------------------------- JSON
@@ -191,6 +233,10 @@ def members(entry: Entry) -> dict[str, Any]:
         "generation": entry.generation,
         "reason": entry.reason,
         "decision": entry.decision,
+        "tried": [
+            {"attempt": one.attempt, "at": iso(one.at_ms), "at_ms": one.at_ms, "reason": one.reason}
+            for one in entry.tried
+        ],
     }
 
 
@@ -200,10 +246,11 @@ def as_json(value: Any) -> str:
 
 def whole(history: Sequence[Entry]) -> dict[str, Any]:
     """A key with its history and its documents."""
-    kept = next((entry.event for entry in history if entry.event is not None), None)
+    kept = _kept(history)
     return {
         **members(history[0]),
         "result": _value(history[0].result),
+        "decoded": None if kept is None else decoded(kept, history[0].tenant),
         "event": _value(kept),
         "history": [members(entry) for entry in history],
     }

@@ -94,6 +94,14 @@ async def known(where: Place, key: str, first: Sequence[str]) -> list[Entry]:
     return history
 
 
+def event_of(history: Sequence[Entry]) -> bytes:
+    """The event, byte for byte."""
+    for entry in history:
+        if entry.event is not None:
+            return entry.event
+    raise ConfigError(f"{history[0].key}: its event is not kept: that is done while it is dead or uncertain")
+
+
 async def newest(catalog: Catalog, states: Sequence[str | None], limit: int, wanted: Filters) -> list[Entry]:
     """The newest entries of several states together."""
     found: list[Entry] = []

@@ -42,7 +42,7 @@ class Report(Struct, frozen=True):
 async def run(where: Place, dry_run: bool) -> Report:
     """The ledger first, then where its letters are kept. Raises SemelError when a store cannot be used."""
     stores = [await _one("ledger", where.ledger, dry_run)]
-    if where.dead_letters is not None:
+    if where.dead_letters is not None and not where.tells_a_bus:  # a bus is there, or `semel doctor` says so
         stores.append(await _one("dead_letters", where.dead_letters, dry_run))
     return Report(stores, dry_run)
 

@@ -25,13 +25,21 @@ class Place(Struct, frozen=True):
     dead_letters: Secret | None = None
 
     def __str__(self) -> str:
-        letters = f", letters in {masked(self.dead_letters.reveal())}" if self.dead_letters is not None else ""
+        way = "on" if self.tells_a_bus else "in"
+        letters = f", letters {way} {masked(self.dead_letters.reveal())}" if self.dead_letters is not None else ""
         return masked(self.ledger.reveal()) + letters
+
+    @property
+    def tells_a_bus(self) -> bool:
+        """Letters are put on a bus too, where nobody can look at them."""
+        return self.dead_letters is not None and self.dead_letters.reveal().startswith("eventbridge:")
 
     @property
     def letters_alone(self) -> Place | None:
         """Where letters can be looked at without the ledger; None where there is no such store, or not yet."""
-        return Place(self.dead_letters) if self.dead_letters is not None and _letters(self) else None
+        if self.dead_letters is None or self.tells_a_bus:
+            return None
+        return Place(self.dead_letters) if _letters(self) else None
 
 
 def place(ledger: str | None, config: Path | None) -> Place:

@@ -16,6 +16,7 @@ from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement
 from semel.values.inbox import Finished
 from semel.values.outcome import Reject, Uncertain
 from semel.values.reading import PLAIN, Reading
+from semel.values.tried import REASON_MAX, TRIED_MAX, Tried
 
 OUTCOMES: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Uncertain("?")}
 READING = Reading("org", "data.id", "data.type")
@@ -37,6 +38,28 @@ class LetterboxLaws(InboxBinding):
             3,
         )
         assert (entry.handler, entry.text, entry.tenant, entry.event) == (claim.handler, "a", claim.tenant, b"{}")
+
+    def test_what_came_of_each_attempt_is_kept_with_it(self, harness: Harness, ledger: Clerk, other: Clerk) -> None:
+        """The attempts before were made elsewhere, by the clock there; the last one is made known here."""
+        claim, before = harness.claim("a"), (Tried(1, 1_700_000_000_000, "first – ä"), Tried(3, 1_700_000_005_000, ""))
+        _keep(ledger, claim, 7, outcome=Reject("no " * REASON_MAX), attempts=4, tried=before)
+        (entry,) = other.entries(claim)
+        *earlier, last = entry.tried
+        assert tuple(earlier) == before
+        assert (last.attempt, last.reason, len(last.reason)) == (4, ("no " * REASON_MAX)[:499] + "…", REASON_MAX)
+        assert harness.is_near(last.at_ms, entry.at_ms)
+        assert ledger.discard(claim)
+        assert [one.tried for one in ledger.history(claim)] == [entry.tried]
+        _keep(ledger, claim, 8, event=None)
+        assert [(one.attempt, one.reason) for one in ledger.entries(claim)[0].tried] == [(1, "no")]
+
+    def test_the_first_and_the_newest_attempts_are_kept(self, harness: Harness, ledger: Clerk) -> None:
+        claim = harness.claim("a")
+        _keep(
+            ledger, claim, 7, attempts=21, tried=tuple(Tried(at, 1_700_000_000_000 + at, "no") for at in range(1, 21))
+        )
+        (entry,) = ledger.entries(claim)
+        assert [one.attempt for one in entry.tried] == [1, *range(23 - TRIED_MAX, 22)]
 
     def test_what_is_kept_answers_no_claim(self, harness: Harness, ledger: Clerk) -> None:
         claim = harness.claim("a", fingerprint="1", aliases=["x"])
@@ -205,8 +228,9 @@ def _settlement(
     event: bytes | None = b"{}",
     attempts: int = 1,
     reading: Reading = PLAIN,
+    tried: tuple[Tried, ...] = (),
 ) -> Settlement:
-    letter = None if event is None else DeadLetter(event, attempts, reading)
+    letter = None if event is None else DeadLetter(event, attempts, reading, tried)
     return Settlement(Lease(claim, token), outcome or Reject("no"), letter)
 
 
@@ -223,8 +247,10 @@ def _keep(
     event: bytes | None = b"{}",
     attempts: int = 1,
     reading: Reading = PLAIN,
+    tried: tuple[Tried, ...] = (),
 ) -> None:
-    _keep_all(clerk, [_settlement(claim, token, outcome=outcome, event=event, attempts=attempts, reading=reading)])
+    about = {"outcome": outcome, "event": event, "attempts": attempts, "reading": reading, "tried": tried}
+    _keep_all(clerk, [_settlement(claim, token, **about)])
 
 
 def _withdraw(clerk: Clerk, claim: Claim, token: int) -> None:

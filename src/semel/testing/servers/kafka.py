@@ -8,7 +8,7 @@
 The mock speaks the protocol of Kafka by real sockets: consumer groups with the cooperative-sticky assignor, committed
 offsets, idempotent producers, headers and timestamps. It is no model of Kafka in everything: nothing is on disk or
 replicated, nothing is ever compacted or deleted by age, no client is authenticated, a group's session may be as short
-as one likes, and a message may be as large as one likes. What only a real broker can show is shown with SEMEL_TEST_KAFKA.
+as one likes, and a message may be as large as one likes. The rest is shown where SEMEL_TEST_KAFKA names a broker.
 
 A given broker (SEMEL_TEST_KAFKA, its bootstrap servers) is neither started nor stopped here, cannot be broken on
 purpose, and must make topics when somebody asks for them (`auto.create.topics.enable`).
@@ -107,7 +107,8 @@ class KafkaServer:
         with socket.create_connection(("127.0.0.1", self._control), ANSWER_S) as connection:
             connection.sendall(f"{command}\n".encode())
             answer = connection.makefile("rb").readline().decode().strip()
-        assert answer and not answer.startswith("error"), f"the mock cluster was asked {command!r}: {answer!r}"
+        if not answer or answer.startswith("error"):
+            raise RuntimeError(f"the mock cluster was asked {command!r}: {answer or 'it is gone'}")
         return answer
 
 

@@ -12,6 +12,7 @@ from semel.adapters.ledgers.sqlite.statements import SQL, Row, rows
 from semel.ports import STATES, Asked, Entry
 from semel.values.errors import ConfigError
 from semel.values.key import DIGEST_BYTES
+from semel.values.tried import load
 
 FOREVER_MS = 2**63 - 1
 LATE = 1000  # what is done is read in the order of grants: so many that were granted later may have ended before
@@ -33,7 +34,7 @@ def _contains(*texts: Any) -> bool:
 
 def entries(connection: apsw.Connection, asked: Asked) -> list[Entry]:
     found = [row for state in STATES if asked.state in (None, state) for row in _of_state(connection, state, asked)]
-    listed = [Entry(*row) for row in found]
+    listed = [_entry(row) for row in found]
     listed.sort(key=lambda entry: entry.at_ms, reverse=True)  # stable: what came at one time stays as it was read
     return listed[: max(asked.limit, 0)]
 
@@ -65,18 +66,24 @@ def _read(connection: apsw.Connection, name: str, values: dict[str, Any]) -> lis
 
 
 def history(connection: apsw.Connection, k: bytes) -> list[Entry]:
-    found = [Entry(*row) for name in ("lease_of", "letters_waiting_of") for row in rows(connection, SQL[name], k)]
+    found = [_entry(row) for name in ("lease_of", "letters_waiting_of") for row in rows(connection, SQL[name], k)]
     records = rows(connection, SQL["records_of"], k)
-    found += [replace(Entry(*row[:-4]), decision=_decision(*row[-4:])) for row in records]
+    found += [_decided(_entry(row[:-4]), *row[-4:]) for row in records]
     found.sort(key=lambda entry: (entry.generation, entry.at_ms), reverse=True)
     return found
 
 
-def _decision(what: int | None, by: str, at_ms: int, reason: str) -> str:
+def _entry(row: Row) -> Entry:
+    *columns, tried = row
+    return replace(Entry(*columns), tried=load(tried))
+
+
+def _decided(entry: Entry, what: int | None, by: str, at_ms: int, reason: str) -> Entry:
     if what is None:
-        return ""
+        return entry
+    what_it_was = ", though it was done," if entry.result is not None else ""
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
-    return f"{DECISIONS[what]} by {by} at {at} UTC: {reason}"
+    return replace(entry, decision=f"{DECISIONS[what]}{what_it_was} by {by} at {at} UTC: {reason}")
 
 
 def counts(connection: apsw.Connection) -> dict[str, int]:

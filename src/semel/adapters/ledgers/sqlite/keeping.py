@@ -15,6 +15,7 @@ from semel.adapters.ledgers.sqlite.store import DEAD, UNCERTAIN, storable
 from semel.values.claim import Lease, Settlement
 from semel.values.outcome import Reject, Uncertain
 from semel.values.reading import dump
+from semel.values.tried import one_more
 
 
 def keep(connection: apsw.Connection, settlements: Sequence[Settlement], now: int) -> None:
@@ -54,6 +55,8 @@ def _add(connection: apsw.Connection, settlement: Settlement, now: int) -> None:
             *(claim.tenant, claim.handler, claim.text, settlement.lease.token),
         ),
     )
+    before, attempts = (letter.tried, letter.attempts) if letter is not None else ((), 1)
+    connection.execute(SQL["add_tried"], (last + 1, one_more(before, attempts, now, outcome.reason)))
     if letter is not None:
         connection.execute(SQL["add_letter"], (last + 1, letter.event, dump(letter.reading) or None))
 
@@ -61,3 +64,4 @@ def _add(connection: apsw.Connection, settlement: Settlement, now: int) -> None:
 def _forget(connection: apsw.Connection, record: int) -> None:
     connection.execute(SQL["forget_record"], (record,))
     connection.execute(SQL["forget_letter"], (record,))
+    connection.execute(SQL["forget_tried"], (record,))

@@ -22,6 +22,7 @@ from semel.adapters.ledgers.sqlite.opening import (
     open_reader,
     wall_clock,
 )
+from semel.adapters.ledgers.sqlite.outbox import SqliteOutbox
 from semel.adapters.ledgers.sqlite.promises import SYNCHRONOUS, traits_of
 from semel.adapters.ledgers.sqlite.transaction import SqliteTransaction
 from semel.adapters.ledgers.sqlite.writer import READING, Writer
@@ -52,6 +53,7 @@ class SqliteLedger:
         self._writer = Writer(lambda: self._place.connect(self._open), self._place.check, observe)
         self._catalog = self._reader()
         self._lookout = self._reader()
+        self.outbox = SqliteOutbox(self._writer, self._lookout, self._now)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
@@ -128,9 +130,11 @@ class SqliteLedger:
 
     # --------------------------------------------------------------------------------------- letters and catalog
 
-    async def replay(self, key: str, reason: str, by: str) -> bool:
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
         k = catalog.key_of(key)
-        return await self._writer.submit(lambda connection: letters.replay(connection, k, reason, by, self._now()))
+        return await self._writer.submit(
+            lambda connection: letters.replay(connection, k, reason, by, self._now(), force=force)
+        )
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         k = catalog.key_of(key)

@@ -29,16 +29,18 @@ class _Letter(NamedTuple):
     only_handler: str | None
 
 
-def replay(connection: apsw.Connection, k: bytes, reason: str, by: str, now: int) -> bool:
-    """The record steps back, the event goes to the inbox. A key that another record answers by now is not dead."""
+def replay(connection: apsw.Connection, k: bytes, reason: str, by: str, now: int, *, force: bool = False) -> bool:
+    """The record steps back, the event goes to the inbox. A key that another record answers by now is not dead; with
+    `force` one of success steps back too. Of that no event was kept."""
+    ((last,),) = rows(connection, SQL["last_token"])
+    done = _done(connection, k, now) if force else None
+    if done is not None:
+        _step_back(connection, k, done, last, now, reason, by)
     letter = _undecided(connection, k)
     if letter is None or rows(connection, SQL["answered_by_another"], k, letter.id, now):
-        return False
-    ((last,),) = rows(connection, SQL["last_token"])
+        return done is not None
     connection.execute(SQL["set_last_token"], (last + 1,))
-    _decide(connection, k, letter, REPLAYED, last, now, reason, by)
-    for digest in (k, *split(letter.aliases)):
-        connection.execute(SQL["forget_done"], (digest, letter.id))
+    _step_back(connection, k, letter, last, now, reason, by)
     if letter.event is None or load(letter.reading).foreign:
         pass  # its handler lives elsewhere: whoever brings the event again is granted
     elif letter.lane is None:
@@ -46,6 +48,14 @@ def replay(connection: apsw.Connection, k: bytes, reason: str, by: str, now: int
     else:
         _to_its_lane(connection, k, letter, last + 1, now)
     return True
+
+
+def _step_back(
+    connection: apsw.Connection, k: bytes, letter: _Letter, last: int, now: int, reason: str, by: str
+) -> None:
+    _decide(connection, k, letter, REPLAYED, last, now, reason, by)
+    for digest in (k, *split(letter.aliases)):
+        connection.execute(SQL["forget_done"], (digest, letter.id))
 
 
 def discard(connection: apsw.Connection, k: bytes, reason: str, by: str, now: int) -> bool:
@@ -60,6 +70,11 @@ def discard(connection: apsw.Connection, k: bytes, reason: str, by: str, now: in
 
 def _undecided(connection: apsw.Connection, k: bytes) -> _Letter | None:
     found = rows(connection, SQL["undecided_letter"], k)
+    return _Letter(*found[0]) if found else None
+
+
+def _done(connection: apsw.Connection, k: bytes, now: int) -> _Letter | None:
+    found = rows(connection, SQL["answering_done"], k, now)
     return _Letter(*found[0]) if found else None
 
 

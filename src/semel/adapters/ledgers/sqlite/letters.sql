@@ -7,6 +7,12 @@ from semel_record r left join semel_letter l on l.id = r.id
 where r.k = ?1 and r.outcome <> 1 and r.decided is null
 order by r.id = (select rec from semel_done where k = ?1) desc, r.at desc, r.id desc limit 1
 
+-- name: answering_done
+-- What a person may have done once more.
+select r.id, r.aliases, r.expires - r.at, r.tenant, r.handler, r.text, r.fp, null, null, null, null
+from semel_done d join semel_record r on r.id = d.rec
+where d.k = ?1 and r.k = ?1 and r.outcome = 1 and d.expires > ?2
+
 -- name: answered_by_another
 select 1 from semel_done where k = ? and rec <> ? and expires > ?
 

@@ -14,7 +14,8 @@ import apsw
 from semel.values.errors import LedgerUnavailable
 
 APPLICATION_ID = 0x53454D4C  # "SEML"
-SCHEMA = ("001_ledger.sql", "002_inbox.sql", "003_letterbox.sql")  # what has to be run to come to version 1, 2, …
+# what has to be run to come to version 1, 2, …
+SCHEMA = ("001_ledger.sql", "002_inbox.sql", "003_letterbox.sql", "004_tried.sql", "005_outbox.sql")
 SCHEMA_VERSION = len(SCHEMA)
 BUSY_S = 5.0  # how long to wait for another process's transaction before giving up
 CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory
@@ -206,6 +207,8 @@ def open_clock(connection: apsw.Connection) -> Clock:
             )
             connection.execute("update semel_lease set until = 0 where state = 1")
             connection.execute("update semel_inbox set due = 0 where state = 2")
+            connection.execute("update semel_dispatch set due = 0 where taken = 1")
+            connection.execute("update semel_rate set next = 0")
             # Accepted in the future: the clock went back between the boots, and must not hold up what waits.
             connection.execute("update semel_inbox set due = ?1 where state = 1 and accepted > ?1", (now,))
             connection.execute("update semel_lease set until = ?1 where state = 2 and first > ?1", (now,))

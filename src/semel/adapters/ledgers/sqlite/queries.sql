@@ -13,7 +13,7 @@ from semel_done d join semel_record r on r.id = d.rec
 where d.k in ({keys})
 
 -- name: leases
-select k, token, state, until, attempts, first, fp, suspect from semel_lease where k in ({keys})
+select k, token, state, until, attempts, first, fp, suspect, tried from semel_lease where k in ({keys})
 
 -- name: subjects
 select k, newest, holder, token from semel_subject where k in ({keys})
@@ -24,8 +24,12 @@ values {rows}
 
 -- name: replace_lease
 -- Takeover and next attempt: compare-and-set on the token that was there when the claim was judged.
-update semel_lease set token = ?, state = 1, until = ?, attempts = ?, first = ?, fp = ?, suspect = ?, owner = ?
+update semel_lease set token = ?, state = 1, until = ?, attempts = ?, first = ?, fp = ?, suspect = ?, owner = ?, tried = ?
 where k = ? and token = ?
+
+-- name: set_tried
+-- Of a key that is new, where an alias of it is not.
+update semel_lease set tried = ? where k = ? and token = ?
 
 -- name: hold_subjects
 insert into semel_subject values {rows}
@@ -34,7 +38,7 @@ on conflict (k) do update set holder = excluded.holder, token = excluded.token w
 -- name: end_leases
 -- Pairs, not two lists: a token with another's key is nobody's.
 delete from semel_lease where (k, token) in (values {rows}) and state = 1
-returning k, token, attempts, fp
+returning k, token, attempts, fp, tried
 
 -- name: add_records
 insert into semel_record (id, k, aliases, outcome, result, fp, attempts, at, expires, tenant, handler, text) values {rows}
@@ -45,11 +49,17 @@ insert or replace into semel_done values {rows}
 -- name: add_letter
 insert into semel_letter (id, event, reading) values (?, ?, ?)
 
+-- name: add_tried
+insert into semel_tried values (?, ?)
+
 -- name: settled_under
 select k, outcome, result from semel_record where id = ?
 
+-- name: tried
+select attempts, tried from semel_lease where k = ? and token = ? and state = 1
+
 -- name: wait
-update semel_lease set state = 2, until = ?, reason = ? where k = ? and token = ? and state = 1
+update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token = ? and state = 1
 
 -- name: is_waiting
 select 1 from semel_lease where k = ? and token = ? and state = 2
@@ -89,8 +99,8 @@ update semel_meta set value = ?1 where name = 'swept' and value <> ?1
 
 -- name: sweep
 -- Letters wait for a person; what was decided is kept for its retention once more, as history.
-select id, k, aliases, outcome,
-       case when outcome = 1 then expires when decided is null then null else max(expires, decided + expires - at) end
+select id, k, aliases, outcome <> 1 or attempts > 1 or decided is not null,
+       case when decided is not null then max(expires, decided + expires - at) when outcome = 1 then expires end
 from semel_record where id > ? order by id limit ?
 
 -- name: forget_done
@@ -101,6 +111,9 @@ delete from semel_record where id = ?
 
 -- name: forget_letter
 delete from semel_letter where id = ?
+
+-- name: forget_tried
+delete from semel_tried where id = ?
 
 -- name: forget_decision
 delete from semel_decision where rec = ?

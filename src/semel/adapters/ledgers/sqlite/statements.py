@@ -24,7 +24,7 @@ def _named(text: str) -> dict[str, str]:
     return {name: sql.strip() for name, _, sql in (part.partition("\n") for part in parts)}
 
 
-FILES = ("queries.sql", "inbox.sql", "letters.sql", "catalog.sql")
+FILES = ("queries.sql", "inbox.sql", "letters.sql", "catalog.sql", "outbox.sql")
 SQL = _named("".join(files(__package__).joinpath(file).read_text() for file in FILES))
 
 

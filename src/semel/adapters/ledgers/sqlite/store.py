@@ -13,12 +13,13 @@ from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.decision import Grant, Known, State, Subject, judge
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
 from semel.values.reading import dump
+from semel.values.tried import line
 
 SWEEP = 10  # records looked at for each key that a purge may forget: what is not due yet is passed over
 
 DONE, DEAD, UNCERTAIN = 1, 2, 3
 _CODES: dict[type, int] = {Done: DONE, Reject: DEAD, Uncertain: UNCERTAIN}
-_Ended: TypeAlias = dict[tuple[bytes, int], tuple[int, bytes | None]]
+_Ended: TypeAlias = dict[tuple[bytes, int], tuple[int, bytes | None, bytes | None]]
 _NULL = NOTHING
 
 # ------------------------------------------------------------------------------------------------------------ claim
@@ -50,8 +51,8 @@ def known_of(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[byte
 
 def _add_leases(connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]) -> None:
     found = select_in(connection, SQL["leases"], digests)
-    for k, token, state, until, attempts, first, fp, suspect in found:
-        known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect))
+    for k, token, state, until, attempts, first, fp, suspect, tried in found:
+        known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect), tried=tried or b"")
 
 
 def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[bytes, Known]) -> dict[bytes, Subject]:
@@ -67,6 +68,7 @@ def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[
 
 def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
     fresh: list[Row] = []
+    tried: list[Row] = []
     for grant in grants:
         known, claim = grant.known, grant.lease.claim
         for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
@@ -88,9 +90,13 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
                     owner,
                 )
                 fresh.append(row)
+                if known.tried:
+                    tried.append((known.tried, digest, known.token))
             else:
                 _replace_lease(connection, digest, owner, replaced, known)
     insert_many(connection, SQL["add_leases"], fresh)
+    for one in tried:
+        connection.execute(SQL["set_tried"], one)
     subjects = [
         (grant.lease.claim.order.subject, None, grant.lease.claim.digest, grant.lease.token, 0)
         for grant in grants
@@ -110,7 +116,7 @@ def _replace_lease(
         SQL["replace_lease"],
         (
             *(known.token, known.until_ms, known.attempts, known.first_ms, known.fingerprint, int(known.suspect)),
-            *(owner, digest, replaced),
+            *(owner, known.tried or None, digest, replaced),
         ),
     )
     if connection.changes() != 1:  # unreachable inside an immediate transaction; a broken store must not grant twice
@@ -138,10 +144,11 @@ def settle(connection: apsw.Connection, settlements: Sequence[Settlement], now: 
 
 
 def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _Ended:
-    """Take the leases away. Returns attempts and fingerprint of each (key, token) that was the current one."""
+    """Take the leases away. Returns of each (key, token) that was the current one its attempts, its fingerprint, and
+    what came of the attempts before."""
     ended = {
-        (k, token): (attempts, fp)
-        for k, token, attempts, fp in insert_many(
+        (k, token): (attempts, fp, tried)
+        for k, token, attempts, fp, tried in insert_many(
             connection, SQL["end_leases"], [(s.lease.claim.digest, s.lease.token) for s in final]
         )
     }
@@ -166,8 +173,12 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
         if lived is None or token in written:
             continue
         written.add(token)
-        attempts, fp = lived
+        attempts, fp, tried = lived
         code, result = _dump(settlement.outcome)
+        if code != DONE:
+            tried = (tried or b"") + line(attempts, now, reason_of(settlement.outcome))
+        if tried:
+            connection.execute(SQL["add_tried"], (token, tried))
         expires = swept = now + claim.retention_ms
         aliases = None
         if claim.aliases:
@@ -205,9 +216,7 @@ def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -
     lease, outcome = settlement.lease, settlement.outcome
     match outcome:
         case Retry():
-            return _wait(
-                connection, lease, now + round((outcome.after or 0) * 1000), storable(outcome.reason).decode(), now
-            )
+            return _wait(connection, lease, outcome, now)
         case Release():
             return _release(connection, lease, now)
         case _:
@@ -220,10 +229,13 @@ def _already(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool
     return found == [(lease.claim.digest, *_dump(outcome))]
 
 
-def _wait(connection: apsw.Connection, lease: Lease, until: int, reason: str, now: int) -> bool:
-    if _on_each_key(connection, lease, SQL["wait"], until, reason):
-        _free_subject(connection, lease, now, applied=False)
-        return True
+def _wait(connection: apsw.Connection, lease: Lease, retry: Retry, now: int) -> bool:
+    until, reason = now + round((retry.after or 0) * 1000), storable(retry.reason).decode()
+    for attempts, before in rows(connection, SQL["tried"], lease.claim.digest, lease.token):
+        tried = (before or b"") + line(attempts, now, retry.reason)
+        if _on_each_key(connection, lease, SQL["wait"], until, reason, tried):
+            _free_subject(connection, lease, now, applied=False)
+            return True
     return rows(connection, SQL["is_waiting"], lease.claim.digest, lease.token) != []
 
 
@@ -294,11 +306,11 @@ def purge(connection: apsw.Connection, limit: int, now: int) -> int:
     ((swept,),) = rows(connection, SQL["last_swept"])
     looked = rows(connection, SQL["sweep"], swept, limit * SWEEP)
     over = [row for row in looked if row[4] is not None and row[4] <= now][:limit]
-    for record, k, aliases, outcome, _ in over:
+    for record, k, aliases, has_more, _ in over:
         for digest in (k, *split(aliases)):
             connection.execute(SQL["forget_done"], (digest, record))
         connection.execute(SQL["forget_record"], (record,))
-        if outcome != DONE:
+        if has_more:
             _forget_letter(connection, record, (k, *split(aliases)))
     last = over if len(over) == limit else looked if len(looked) == limit * SWEEP else []
     swept = last[-1][0] if last else 0
@@ -310,8 +322,9 @@ def purge(connection: apsw.Connection, limit: int, now: int) -> int:
 
 
 def _forget_letter(connection: apsw.Connection, record: int, digests: Iterable[bytes]) -> None:
-    """With the decision about it, and with the keys by which the inbox knows it."""
+    """With its attempts, the decision about it, and the keys by which the inbox knows it."""
     connection.execute(SQL["forget_letter"], (record,))
+    connection.execute(SQL["forget_tried"], (record,))
     connection.execute(SQL["forget_decision"], (record,))
     for digest in digests:
         connection.execute(SQL["forget_key"], (digest, record))
@@ -337,6 +350,11 @@ def _dump(outcome: Any) -> tuple[int, bytes | None]:
         case Uncertain(reason):
             return UNCERTAIN, storable(reason)
     raise TypeError(f"{outcome!r} does not end a key's life")
+
+
+def reason_of(outcome: Ending) -> str:
+    """Why an attempt was none; of one that succeeded there is nothing to tell."""
+    return outcome.reason if isinstance(outcome, (Retry, Reject, Uncertain)) else ""
 
 
 def storable(text: str) -> bytes:

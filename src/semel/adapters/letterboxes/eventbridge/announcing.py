@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from semel.adapters.letterboxes.eventbridge.letters import EventBridgeLetters
 from semel.ports import Catalog, Entry, Ledger, Letters, Migrates, Transaction, TransactionalLedger
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.outcome import Reject, Uncertain
-from semel.values.tried import Tried
 
 
 class KeepingLedger(Ledger, Catalog, Letters, Protocol):
@@ -54,21 +55,33 @@ class LettersAnnounced:
         return await self._ledger.claim(claims)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Raises LedgerUnavailable when a letter is not known to be on the bus, and then nothing was settled. Whoever
-        has lost its lease puts nothing there: the ledger is asked first."""
-        letters = [s for s in settlements if isinstance(s.outcome, (Reject, Uncertain))]
-        if letters:
-            held = await self._ledger.renew([s.lease for s in letters])
-            kept = [s for s, holds in zip(letters, held, strict=True) if holds]
-            if kept:
-                await self.letterbox.keep(kept, await self._tried(kept))
-        return await self._ledger.settle(settlements)
+        """Letters first go to the bus. What needs none does not wait for it. Raises LedgerUnavailable when a letter is
+        not known to be there, and then no letter was settled."""
+        letters = [s for s in settlements if _has_letter(s)]
+        plain = [s for s in settlements if not _has_letter(s)]
+        if not letters:
+            return await self._ledger.settle(settlements)
+        if len({s.lease.claim.digest for s in settlements}) < len(settlements):  # their order matters
+            await self._announce(letters)
+            return await self._ledger.settle(settlements)
+        settled = iter(await self._ledger.settle(plain) if plain else ())
+        await self._announce(letters)
+        given_up = iter(await self._ledger.settle(letters))
+        return [next(given_up) if _has_letter(s) else next(settled) for s in settlements]
 
-    async def _tried(self, settlements: Sequence[Settlement]) -> dict[bytes, Sequence[Tried]]:
-        """What the ledger knows of the attempts before this one."""
-        digests = [s.lease.claim.digest for s in settlements if s.letter is not None and s.letter.attempts > 1]
-        histories = await asyncio.gather(*(self._ledger.history(digest.hex()) for digest in digests))
-        return {digest: found[0].tried for digest, found in zip(digests, histories, strict=True) if found}
+    async def _announce(self, letters: Sequence[Settlement]) -> None:
+        """Whoever has lost its lease puts nothing there: the ledger is asked first."""
+        held = await self._ledger.renew([s.lease for s in letters])
+        if kept := [s for s, holds in zip(letters, held, strict=True) if holds]:
+            await self.letterbox.keep(await asyncio.gather(*map(self._with_attempts, kept)))
+
+    async def _with_attempts(self, settlement: Settlement) -> Settlement:
+        """What the ledger knows of the attempts before this one is told on the bus too."""
+        letter = settlement.letter
+        if letter is None or letter.attempts < 2 or letter.tried:
+            return settlement
+        history = await self._ledger.history(settlement.lease.claim.digest.hex())
+        return replace(settlement, letter=replace(letter, tried=history[0].tried)) if history else settlement
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._ledger.renew(leases)
@@ -130,3 +143,7 @@ class TransactionalLettersAnnounced(LettersAnnounced):
     def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
         assert isinstance(self._ledger, TransactionalLedger)
         return self._ledger.transaction(lease)
+
+
+def _has_letter(settlement: Settlement) -> bool:
+    return isinstance(settlement.outcome, (Reject, Uncertain))

@@ -16,7 +16,7 @@ from semel.values.claim import Settlement
 from semel.values.errors import MalformedEvent
 from semel.values.outcome import Uncertain
 from semel.values.strict_json import parse
-from semel.values.tried import Tried
+from semel.values.tried import REASON_MAX, Tried
 
 DETAIL_TYPE = "semel.dead-letter"
 ENTRIES_MAX = 10  # of one call
@@ -37,9 +37,11 @@ class Entry(Struct, frozen=True):
     size: int
 
 
-def entry_of(settlement: Settlement, tried: Sequence[Tried], at_ms: int, address: Address) -> Entry:
+def entry_of(settlement: Settlement, at_ms: int, address: Address) -> Entry:
     """The letter of an event that was given up on, or that is in doubt."""
     claim, letter, key = settlement.lease.claim, settlement.letter, settlement.lease.claim.digest.hex()
+    reason = getattr(settlement.outcome, "reason", "")
+    attempts, before = (letter.attempts, letter.tried) if letter is not None else (1, ())
     facts: dict[str, Any] = {
         "id": f"{key}-{settlement.lease.token}",
         "state": "uncertain" if isinstance(settlement.outcome, Uncertain) else "dead",
@@ -47,9 +49,12 @@ def entry_of(settlement: Settlement, tried: Sequence[Tried], at_ms: int, address
         "handler": _cut(claim.handler, NAME_MAX_CHARS),
         "text": _cut(claim.text, TEXT_MAX_CHARS),
         "tenant": _cut(claim.tenant, NAME_MAX_CHARS),
-        "reason": _cut(getattr(settlement.outcome, "reason", ""), TEXT_MAX_CHARS),
-        "attempts": letter.attempts if letter is not None else 0,
-        "tried": [{"attempt": one.attempt, "at": _iso(one.at_ms), "reason": one.reason} for one in tried],
+        "reason": _cut(reason, TEXT_MAX_CHARS),
+        "attempts": attempts,
+        "tried": [
+            {"attempt": one.attempt, "at": _iso(one.at_ms), "reason": _cut(one.reason, REASON_MAX)}
+            for one in (*before, Tried(attempts, at_ms, reason))
+        ],
         "token": settlement.lease.token,
     }
     return _entry(facts, letter.event if letter is not None else None, at_ms, address)

@@ -22,7 +22,6 @@ from semel.ports import Traits
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import LedgerUnavailable
 from semel.values.retry import backoff_s
-from semel.values.tried import Tried
 
 log = logging.getLogger("semel")
 
@@ -58,15 +57,9 @@ class EventBridgeLetters:
 
     # -------------------------------------------------------------------------------------------------------- keeping
 
-    async def keep(
-        self, settlements: Sequence[Settlement], tried: Mapping[bytes, Sequence[Tried]] | None = None
-    ) -> None:
-        """Raises LedgerUnavailable when a letter is not known to be on the bus. `tried`: what is known of the attempts,
-        by digest."""
-        known = tried or {}
-        await self._put_all(
-            [entry_of(s, known.get(s.lease.claim.digest, ()), self._clock(), self.address) for s in settlements]
-        )
+    async def keep(self, settlements: Sequence[Settlement]) -> None:
+        """Raises LedgerUnavailable when a letter is not known to be on the bus."""
+        await self._put_all([entry_of(settlement, self._clock(), self.address) for settlement in settlements])
 
     async def withdraw(self, leases: Sequence[Lease]) -> None:
         """A bus takes nothing back."""

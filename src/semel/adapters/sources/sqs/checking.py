@@ -54,7 +54,7 @@ async def check_queues(client: Client, queue: str, dead_letters: str, pause: Cal
     return int((of_letters or {}).get("MaximumMessageSize", LETTER_MAX_BYTES))
 
 
-async def diagnose(client: Client, queue: str, dead_letters: str) -> list[tuple[str, str]]:
+async def diagnose(client: Client, queue: str, dead_letters: str, handed_on: bool = False) -> list[tuple[str, str]]:
     """Facts for `semel doctor`, asked once. A value that begins with "error: " or "warning: " is one."""
 
     async def told(url: str) -> Mapping[str, str] | str:
@@ -66,6 +66,8 @@ async def diagnose(client: Client, queue: str, dead_letters: str) -> list[tuple[
         return attributes
 
     facts = [("queue", queue)]
+    if handed_on:
+        facts.append(("handed on", "notes are believed: whoever may send to this queue can name any tenant"))
     own = await told(queue)
     if isinstance(own, str):
         return [*facts, ("attributes", own)]

@@ -29,6 +29,12 @@ class Held:
         self.visible_at = visible_at  # when others may see it, if it is not extended
         self.given_up = False  # nobody extends it any more
 
+    def attribute(self, name: str) -> str | bytes:
+        """What its sender wrote beside it; empty: nothing."""
+        told: Mapping[str, Any] = self.attributes.get(name, {})
+        said: str | bytes = told.get("StringValue") or told.get("BinaryValue") or ""
+        return said
+
 
 class Hand:
     """At most `most` messages. Order is kept within a group only."""

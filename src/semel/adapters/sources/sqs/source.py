@@ -24,6 +24,8 @@ from semel.adapters.sources.sqs.grouping import ENTRIES_MAX
 from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.adapters.sources.sqs.steps import Observer, Step
 from semel.adapters.sources.sqs.unwrapping import unwrap
+from semel.values.errors import MalformedEvent
+from semel.values.parcel import NOTE, Note, read_note
 from semel.values.reading import Reading
 from semel.values.retry import backoff_s
 
@@ -43,12 +45,15 @@ BACKOFF_CAP_S = 20.0  # an outage of the service is over for us soon after it is
 class SqsDelivery:
     """One receipt of a message. Its answer is on its way when the call returns."""
 
-    __slots__ = ("_held", "_source", "body", "reading", "tenant")
+    __slots__ = ("_held", "_source", "body", "headers", "reading", "tenant")
 
-    def __init__(self, source: SqsSource, held: Held) -> None:
-        self.body = unwrap(held.text.encode("utf-8", "surrogatepass"))
-        self.tenant = source.tenant
-        self.reading = source.reading
+    def __init__(self, source: SqsSource, held: Held, note: Note | None = None) -> None:
+        """With a note, it is what a door of Semel has let in: nothing is around it, and nothing is assumed of it."""
+        body = held.text.encode("utf-8", "surrogatepass")
+        self.body = unwrap(body) if note is None else body
+        self.tenant = source.tenant if note is None else note.tenant
+        self.reading = source.reading if note is None else note.reading
+        self.headers = None if note is None else note.headers
         self._source = source
         self._held = held
 
@@ -80,6 +85,8 @@ class SqsSource:
     pollers: long polls at a time. max_in_flight: messages that are received and not answered.
     visibility: seconds that a message is hidden for, extended while it is in hand; more than the handlers' lease.
     reading: how bodies are read, where the app's own way is not right for this queue.
+    handed_on: doors of Semel fill this queue: the note beside a message says whose event it is, and how it is read.
+        Whoever may send to the queue is believed then. Messages without a note are taken as usual.
     """
 
     def __init__(
@@ -95,6 +102,7 @@ class SqsSource:
         wait: int = WAIT_S,
         tenant: str = "",
         reading: Reading | None = None,
+        handed_on: bool = False,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
         observe: Observer | None = None,
@@ -105,6 +113,7 @@ class SqsSource:
         self.dead_letters = dead_letters
         self.tenant = tenant
         self.reading = reading
+        self.handed_on = handed_on
         self._pollers = pollers
         self._max_in_flight = max_in_flight
         self.visibility = visibility
@@ -135,7 +144,7 @@ class SqsSource:
         client = Client(self._connect)
         await client.open()
         try:
-            return await diagnose(client, self.queue, self.dead_letters)
+            return await diagnose(client, self.queue, self.dead_letters, self.handed_on)
         finally:
             await client.close()
 
@@ -147,14 +156,26 @@ class SqsSource:
         Raises ConfigError when it is opened, where the queue or a permission is missing."""
         await self._open()
         while not self._stopping:
-            if taken := self._hand.take(limit):
-                self._handed.update(dict.fromkeys(taken))
-                return [SqsDelivery(self, held) for held in taken]
+            if deliveries := self._deliveries(self._hand.take(limit)):
+                return deliveries
             for task in (*self._polls, self._keeping):
                 if task is not None and task.done():
                     task.result()  # raises what nobody expected
             await self._hand.changed()
         return []
+
+    def _deliveries(self, taken: Sequence[Held]) -> list[SqsDelivery]:
+        """What has a note that nobody can read is a dead letter: whose event it is cannot be guessed."""
+        found = []
+        for held in taken:
+            try:
+                note = read_note(held.attribute(NOTE)) if self.handed_on and NOTE in held.attributes else None
+            except MalformedEvent as error:
+                self._answers.bury(held, str(error))
+                continue
+            self._handed[held] = None
+            found.append(SqsDelivery(self, held, note))
+        return found
 
     async def _open(self) -> None:
         if self._opened or self._stopping:

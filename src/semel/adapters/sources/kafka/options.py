@@ -1,0 +1,129 @@
+"""What librdkafka is told: what was asked for, and what our promises need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semel.values.errors import ConfigError
+
+IN_FLIGHT_MAX = 1_000_000
+LETTER_TIMEOUT_S = 30  # for a dead letter to become durable; then it is tried again
+HIDDEN = "…"
+
+REFUSED = {  # option: why it is not yours to set
+    "bootstrap.servers": "it is the first argument, servers",
+    "metadata.broker.list": "use the first argument, servers",
+    "group.id": "it is the argument group",
+    "enable.auto.commit": "an offset is committed when everything before it is settled, and never by a clock",
+    "enable.auto.offset.store": "an offset is stored when everything before it is settled",
+    "auto.commit.enable": "an offset is committed when everything before it is settled, and never by a clock",
+    "enable.partition.eof": "the end of a partition is no message",
+    "partition.assignment.strategy": "it is cooperative-sticky, by which a rebalance takes away only what moves",
+    "group.protocol": "it is classic, the one that is tested",
+    "enable.idempotence": "dead letters and parcels are always sent by an idempotent producer",
+    "acks": "what is sent counts when all replicas in sync have it",
+    "request.required.acks": "what is sent counts when all replicas in sync have it",
+    "transactional.id": "nothing is sent in transactions",
+}
+SKIPS = ("latest", "largest", "end")
+OF_CONSUMERS = re.compile(
+    r"group\.|session\.|heartbeat\.|max\.poll\.|auto\.|fetch\.|queued\.(min|max)|max\.partition\.|isolation\.|check\.crcs"
+)
+SECRET = re.compile(r"password|secret|\.key|token|jaas|oauthbearer\.config|basic\.auth")
+
+
+def check_options(
+    servers: str, topics: Sequence[str], group: str, dead_letters: str, max_in_flight: int, max_behind: int
+) -> None:
+    """Raises ConfigError that says which option is wrong."""
+    check_servers(servers)
+    if isinstance(topics, str) or not topics:
+        raise ConfigError(f"topics={topics!r}: expected a list of at least one topic")
+    for topic in topics:
+        check_topic("topics", topic)
+    if len(set(topics)) < len(topics):
+        raise ConfigError(f"topics={list(topics)!r}: one of them is named twice")
+    if not isinstance(group, str) or not group:
+        raise ConfigError("group: name the consumer group; consumers of one group share the partitions of a topic")
+    if not dead_letters:
+        raise ConfigError(
+            "dead_letters: name a topic for what nobody can act on; Kafka has no other place for it, and a message "
+            "that is neither kept nor passed would hold up its partition for ever"
+        )
+    check_topic("dead_letters", dead_letters)
+    if dead_letters in topics:
+        raise ConfigError(f"dead_letters={dead_letters!r}: a topic cannot keep its own dead letters; name another one")
+    for name, number, least in (("max_in_flight", max_in_flight, 1), ("max_behind", max_behind, max_in_flight)):
+        if type(number) is not int or not least <= number <= 10 * IN_FLIGHT_MAX:
+            raise ConfigError(f"{name}={number!r}: expected a whole number, at least {least:,}")
+    if max_in_flight > IN_FLIGHT_MAX:
+        raise ConfigError(f"max_in_flight={max_in_flight!r}: expected at most {IN_FLIGHT_MAX:,}; they are in memory")
+
+
+def check_servers(servers: str) -> None:
+    if not isinstance(servers, str) or not re.fullmatch(r"[^,\s]+(,\s*[^,\s]+)*", servers):
+        raise ConfigError('servers: expected the bootstrap servers, "broker1:9092,broker2:9092"')
+
+
+def check_topic(name: str, topic: str) -> None:
+    if not isinstance(topic, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+        raise ConfigError(f"{name}: {topic!r} is not the name of a topic (letters, digits, '.', '_' and '-')")
+
+
+class Options:
+    """The options of whoever configures, checked, and shown to nobody."""
+
+    def __init__(self, servers: str, given: Mapping[str, Any]) -> None:
+        self._servers = servers
+        self._given: dict[str, str | int | float | bool] = {}
+        for name, value in given.items():
+            if name in REFUSED:
+                raise ConfigError(f"options: {name} cannot be set: {REFUSED[name]}")
+            if not isinstance(value, str | int | float):
+                raise ConfigError(f"options: {name}: expected text or a number, not {type(value).__name__}")
+            self._given[name] = value
+        reset = self._given.get("auto.offset.reset")
+        if reset in SKIPS:
+            raise ConfigError(
+                f"options: auto.offset.reset = {reset} would skip what nobody has seen, whenever an offset is missing; "
+                "to begin at the end, set the group's offsets once with kafka-consumer-groups --reset-offsets"
+            )
+        self._secrets = [str(value) for name, value in self._given.items() if SECRET.search(name) and str(value)]
+
+    def __repr__(self) -> str:
+        return f"Options({self._servers}, {sorted(self._given)})"
+
+    def consumer(self, group: str) -> dict[str, Any]:
+        return {
+            "auto.offset.reset": "earliest",  # where there is no offset: nothing is skipped
+            "allow.auto.create.topics": False,  # a misspelt topic is an error, not an empty topic
+            "log.connection.close": False,  # brokers close idle connections all day
+            **self._given,
+            "bootstrap.servers": self._servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+
+    def producer(self, timeout_s: float, **settings: Any) -> dict[str, Any]:
+        given = {name: value for name, value in self._given.items() if not OF_CONSUMERS.match(name)}
+        return {
+            "message.timeout.ms": max(1, round(timeout_s * 1000)),
+            "linger.ms": 5,
+            "log.connection.close": False,
+            **settings,
+            **given,
+            "bootstrap.servers": self._servers,
+            "enable.idempotence": True,
+            "acks": "all",
+        }
+
+    def plain(self, said: object) -> str:
+        """What may be shown of an error: one line, and none of our secrets."""
+        text = " ".join(str(said).split())
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text[:500]

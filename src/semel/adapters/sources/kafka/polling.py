@@ -1,0 +1,337 @@
+"""The thread that owns the consumer: librdkafka's calls block, and everything it has to say it says during a poll.
+
+It polls all the time, also while nothing may come in, so that the group never takes us for dead: then partitions are
+paused. Short fullness is waited out instead, because a pause throws away what was fetched in advance.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from semel.adapters.sources.kafka.counting import Counts
+from semel.adapters.sources.kafka.holding import Hand
+from semel.adapters.sources.kafka.lanes import Held, Lane
+from semel.adapters.sources.kafka.options import Options
+from semel.adapters.sources.kafka.steps import Observer, Step
+from semel.adapters.sources.kafka.telling import REFUSALS, Complaints, Quiet, driver
+from semel.values.errors import ConfigError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+log = logging.getLogger("semel")
+
+POLL_S = 0.05  # the longest that a commit or the end has to wait for a poll
+FULL_LOOK_S = 0.005  # at 20,000 messages a second a hundred are settled meanwhile
+FULL_S = 0.25  # of fullness, then partitions are paused
+BATCH = 1_000  # messages of one call
+COMMIT_EVERY_S = 0.25  # four requests a second, whatever the traffic
+COMMIT_LOST_S = 30.0  # a commit that nothing is heard of is asked for again
+METADATA_S = 1.0  # for one question at the start
+
+
+class Poller:
+    """One consumer of the group. `tell` calls a function on the event loop."""
+
+    def __init__(
+        self,
+        options: Options,
+        topics: Sequence[str],
+        group: str,
+        dead_letters: str,
+        *,
+        hand: Hand,
+        max_in_flight: int,
+        max_behind: int,
+        counts: Counts,
+        observe: Observer,
+        tell: Callable[..., None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._topics = list(topics)
+        self._group = group
+        self._dead_letters = dead_letters
+        self._hand = hand
+        self._most = max_in_flight
+        self._behind_most = max_behind
+        self._counts = counts
+        self._observe = observe
+        self._tell = tell
+        self._ended = ended
+        self._complaints = Complaints(f"Kafka, group {group}", options)
+        self._kafka: Any = None
+        self._consumer: Consumer
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._full = False
+        self._full_since = 0.0
+        self._commit_at = 0.0
+        self._committing_until = 0.0  # when a commit is under way
+        self._fatal: ConfigError | None = None
+        self._opened = False
+        self.quiet = False  # nothing more shall come in
+        self.ending = False
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="semel-kafka", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._kafka = driver()
+            self._consumer = self._made()
+            try:
+                self._look_around()
+                self._work()
+            finally:
+                self._let_go()
+        except Exception as error:
+            self.failure = error if isinstance(error, ConfigError) else self._failed(error)
+        finally:
+            self._drop(list(self._lanes.values()))
+            self._tell(self._ended)
+
+    # ------------------------------------------------------------------------------------------------- opening
+
+    def _made(self) -> Consumer:
+        settings = self._options.consumer(self._group) | {"error_cb": self._error, "on_commit": self._on_commit}
+        try:
+            consumer: Consumer = self._kafka.Consumer(settings, logger=Quiet())
+        except (self._kafka.KafkaException, TypeError, ValueError) as error:
+            raise ConfigError(f"Kafka: {self._options.plain(error)}") from None
+        return consumer
+
+    def _look_around(self) -> None:
+        """Better now than with the first poison message. Waits while the cluster is out of reach; raises ConfigError
+        for what only a person can change."""
+        for topic in (*self._topics, self._dead_letters):
+            while not self.ending:
+                try:
+                    told = self._consumer.list_topics(topic, timeout=METADATA_S).topics[topic].error
+                except self._kafka.KafkaException as error:
+                    self._consumer.poll(0)  # errors of the connection are told in polls
+                    self._complaints.add("out of reach", error.args[0].str())
+                    told = None
+                else:
+                    self._judge(topic, told)
+                    break
+                if self._fatal is not None:
+                    raise self._fatal
+        if self.ending:
+            return
+        self._opened = True
+        self._complaints.over()
+        self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    def _judge(self, topic: str, told: KafkaError | None) -> None:
+        if told is None:
+            return
+        if told.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+            raise ConfigError(f"Kafka: there is no topic {topic!r} here: create it, or correct its name")
+        if told.name() in REFUSALS:
+            raise self._complaints.hopeless(told)
+
+    # ------------------------------------------------------------------------------------------------- working
+
+    def _work(self) -> None:
+        consumer = self._consumer
+        while not self.ending:
+            if self._fatal is not None:
+                raise self._fatal
+            self._commit_now_and_then()
+            room = self._room()
+            self._steer()
+            if room <= 0 and not self._full:
+                time.sleep(FULL_LOOK_S)
+                continue
+            if (first := consumer.poll(POLL_S)) is None:
+                continue
+            batch = [first]
+            if room > 1:
+                batch += consumer.consume(min(room, BATCH) - 1, 0)
+            self._arrived(batch)
+
+    def _room(self) -> int:
+        """How many may come in now. Where much is done at once, not every single place is worth a call."""
+        room = self._most - (self._hand.came - self._hand.released)
+        now = time.monotonic()
+        if self._full or self.quiet:
+            self._full = self.quiet or room <= self._most // 2
+            self._full_since = now
+        elif room >= max(1, self._most // 4):
+            self._full_since = now
+        elif now - self._full_since < FULL_LOOK_S * 4:
+            room = 0
+        elif room <= 0 and now - self._full_since >= FULL_S:
+            self._full = True
+        return room
+
+    def _arrived(self, batch: Sequence[Message]) -> None:
+        lanes = self._lanes
+        arrived: list[Held] = []
+        for message in batch:
+            if (error := message.error()) is not None:
+                self._error(error)
+                continue
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            lane = lanes.get((topic, partition))  # type: ignore[arg-type]  # a message that is no error has them
+            if lane is None:
+                continue  # it was taken from us in this very poll, and comes to somebody else
+            if offset <= lane.last:  # type: ignore[operator]
+                lane = self._begun_again(lane)
+            arrived.append(lane.add(offset, message))  # type: ignore[arg-type]
+        if not arrived:
+            return
+        self._hand.came += len(arrived)
+        self._counts.received += len(arrived)
+        self._complaints.over()
+        self._observe(Step.AFTER_RECEIVE)
+        self._tell(self._hand.put, arrived)
+
+    def _begun_again(self, lane: Lane) -> Lane:
+        """Its offsets went back: the log was cut, or somebody reset the group. What we held of it counts no more."""
+        log.warning("%s: its offsets went back, and are read from there", lane)
+        self._drop([lane])
+        self._lanes[lane.topic, lane.partition] = again = Lane(lane.topic, lane.partition)
+        return again
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        for partition in partitions:
+            lane = Lane(partition.topic, partition.partition)
+            self._lanes[lane.topic, lane.partition] = lane
+        self._counts.assigned += len(partitions)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """The next owner begins where we say now: at the lowest that we have not settled."""
+        lanes = self._taken_away(partitions)
+        self._commit_before_leaving([lane for lane in lanes if lane.position > lane.committed])
+        self._counts.revoked += len(lanes)
+        consumer.incremental_unassign(partitions)
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Somebody else may have them already: nothing is committed."""
+        lanes = self._taken_away(partitions)
+        log.warning("%s: lost %s to others", self._complaints.where, ", ".join(map(str, lanes)) or "nothing")
+        self._counts.lost += len(lanes)
+        consumer.incremental_unassign(partitions)
+
+    def _taken_away(self, partitions: list[TopicPartition]) -> list[Lane]:
+        lanes = [
+            lane for partition in partitions if (lane := self._lanes.pop((partition.topic, partition.partition), None))
+        ]
+        self._drop(lanes)
+        return lanes
+
+    def _drop(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            lane.gone = True
+        if lanes:
+            self._tell(self._hand.drop, lanes)
+
+    def _steer(self) -> None:
+        """Pause what is too far ahead, resume what is not."""
+        pause: list[Lane] = []
+        resume: list[Lane] = []
+        for lane in self._lanes.values():
+            span = len(lane.outstanding)
+            wanted = self._full or span >= (self._behind_most // 2 if lane.paused else self._behind_most)
+            if wanted is not lane.paused:
+                (pause if wanted else resume).append(lane)
+        for lanes, change in ((pause, "pause"), (resume, "resume")):
+            if lanes:
+                getattr(self._consumer, change)([self._place(lane) for lane in lanes])
+                for lane in lanes:
+                    lane.paused = lanes is pause
+        self._counts.paused += len(pause)
+
+    # ------------------------------------------------------------------------------------------------- commits
+
+    def _commit_now_and_then(self) -> None:
+        now = time.monotonic()
+        if now < self._commit_at or now < self._committing_until:
+            return
+        due = [lane for lane in self._lanes.values() if lane.position > lane.asked]
+        if not due:
+            return
+        self._observe(Step.BEFORE_COMMIT)
+        for lane in due:
+            lane.asked = lane.position
+        self._commit_at = now + COMMIT_EVERY_S
+        self._committing_until = now + COMMIT_LOST_S
+        try:
+            self._consumer.commit(offsets=[self._place(lane, lane.asked) for lane in due], asynchronous=True)
+        except self._kafka.KafkaException as error:
+            self._not_committed(due, error.args[0].str())
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._committing_until = 0.0
+        failed = []
+        for partition in partitions:
+            lane = self._lanes.get((partition.topic, partition.partition))
+            if lane is None:
+                continue
+            if error is None and partition.error is None:
+                lane.committed = max(lane.committed, partition.offset)
+            else:
+                failed.append(lane)
+        if failed:
+            self._not_committed(failed, error or "refused")
+        else:
+            self._counts.commits += 1
+            self._complaints.over()
+        self._observe(Step.AFTER_COMMIT)
+
+    def _not_committed(self, lanes: list[Lane], why: object) -> None:
+        """Asked for again with the next round; until then it is only a redelivery that is at stake."""
+        self._committing_until = 0.0
+        self._counts.failures += 1
+        for lane in lanes:
+            lane.asked = lane.committed
+        self._complaints.add("offsets could not be committed", why)
+
+    def _commit_before_leaving(self, lanes: list[Lane]) -> None:
+        """Waits for the answer. A refusal is no loss: what was settled comes again, as duplicates."""
+        if not lanes:
+            return
+        self._observe(Step.BEFORE_COMMIT)
+        places = [self._place(lane, lane.position) for lane in lanes]
+        try:
+            self._consumer.commit(offsets=places, asynchronous=False)
+        except self._kafka.KafkaException as error:
+            self._not_committed(lanes, error.args[0].str())
+            return
+        for lane, place in zip(lanes, places, strict=True):
+            lane.committed = lane.asked = place.offset
+        self._counts.commits += 1
+        self._observe(Step.AFTER_COMMIT)
+
+    def _place(self, lane: Lane, *offset: int) -> TopicPartition:
+        place: TopicPartition = self._kafka.TopicPartition(lane.topic, lane.partition, *offset)
+        return place
+
+    # -------------------------------------------------------------------------------------------------- ending
+
+    def _let_go(self) -> None:
+        """Commits what is settled, leaves the group, and returns when the broker knows, or cannot be told."""
+        self._commit_before_leaving([lane for lane in self._lanes.values() if lane.position > lane.committed])
+        self._consumer.close()  # the rest is revoked meanwhile
+
+    def _error(self, error: KafkaError) -> None:
+        self._counts.failures += 1
+        if error.fatal() or (error.name() in REFUSALS and not self._opened):
+            self._fatal = self._complaints.hopeless(error)
+            return
+        advice = REFUSALS.get(error.name())
+        self._complaints.add(advice or "librdkafka goes on trying", f"{error.name()}: {error.str()}")
+
+    def _failed(self, error: Exception) -> ConfigError:
+        log.error("%s: the thread of the consumer has ended", self._complaints.where, exc_info=error)
+        return ConfigError(f"{self._complaints.where}: {type(error).__name__}: {self._options.plain(error)}")

@@ -1,0 +1,103 @@
+"""Connections to a broker, and what their failures mean.
+
+We reconnect ourselves, and not by the driver's robust connection: that one restores a consumer behind our back, at a
+fixed interval, while delivery tags mean nothing on another channel. Here every connection is a thing of its own, and
+what was delivered on it dies with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractChannel
+from aio_pika.exceptions import (
+    CONNECTION_EXCEPTIONS,
+    AuthenticationError,
+    ChannelClosed,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    ConnectionClosed,
+    ProbableAuthenticationError,
+)
+
+from semel.adapters.sources.rabbitmq.address import dialled, shown
+from semel.adapters.sources.rabbitmq.careful import CarefulConnection
+
+CONNECT_S = 15.0
+ASK_S = 15.0  # for a declaration or the like; a broker that is busy electing takes some seconds
+CLOSE_S = 5.0
+NOT_ALLOWED = 530  # reply code: no such vhost, or not for this user
+ACCESS_REFUSED = 403
+
+LOST = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
+"""Everything by which the driver says that a connection or a channel is not usable (any more)."""
+
+
+class Failed(Exception):
+    """A request that did not succeed. `definite`: only a person can change that. `missing`: there is no such queue."""
+
+    def __init__(self, text: str, *, definite: bool = False, missing: bool = False) -> None:
+        super().__init__(text)
+        self.definite = definite
+        self.missing = missing
+
+
+async def connect(url: str, name: str, *, careful: bool = False) -> aio_pika.Connection:
+    """Raises Failed."""
+    kind = CarefulConnection if careful else aio_pika.Connection
+    try:
+        return await aio_pika.connect(dialled(url, name), timeout=CONNECT_S, connection_class=kind)
+    except LOST as error:
+        raise failure_of(error, shown(url)) from None
+    except ValueError as error:  # of an option, or of a certificate
+        raise Failed(f"{shown(url)}: {error}", definite=True) from None
+
+
+async def open_channel(connection: aio_pika.Connection, *, confirms: bool) -> AbstractChannel:
+    """Raises what LOST holds."""
+    channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
+    async with asyncio.timeout(ASK_S):
+        await channel.initialize()
+    return channel
+
+
+async def hang_up(connection: Any) -> None:
+    """Whatever state it is in."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await connection.close()
+    except (*LOST, asyncio.CancelledError):
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+
+
+def failure_of(error: BaseException, where: str) -> Failed:
+    """What it means, in words that hold no secret."""
+    match error:
+        case ProbableAuthenticationError() | AuthenticationError():
+            text = "the broker refuses this user or password, or has no such vhost for it"
+            return Failed(f"{where}: {text}", definite=True)
+        case ChannelNotFoundEntity():
+            return Failed(f"{where}: {_words(error)}", definite=True, missing=True)
+        case ChannelPreconditionFailed():
+            return Failed(f"{where}: {_words(error)}", definite=True)
+        case ChannelClosed() if "ACCESS_REFUSED" in str(error):
+            return Failed(f"{where}: {_words(error)}", definite=True)
+        case ConnectionClosed() if error.args and error.args[0] == NOT_ALLOWED:
+            return Failed(f"{where}: {_words(error)}", definite=True)
+        case TimeoutError():
+            return Failed(f"{where}: no answer in time")
+    causes = [error, error.__cause__]
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+        return Failed(f"{where}: its certificate cannot be verified: {_words(error)}", definite=True)
+    if any(isinstance(cause, FileNotFoundError | PermissionError | ssl.SSLError) for cause in causes):
+        return Failed(f"{where}: {_words(error)}", definite=not isinstance(error, ssl.SSLError))
+    return Failed(f"{where}: {_words(error)}")
+
+
+def _words(error: BaseException) -> str:
+    said = " ".join(str(part) for part in error.args if part not in (None, "")) or type(error).__name__
+    return said[:300]

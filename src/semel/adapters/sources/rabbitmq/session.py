@@ -1,0 +1,97 @@
+"""One connection to the broker, and what is consumed on it. What was delivered dies with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import aio_pika
+from aio_pika.exceptions import InvalidFrameError
+from aiormq.abc import AbstractChannel
+
+from semel.adapters.sources.rabbitmq.acking import Acks
+from semel.adapters.sources.rabbitmq.connecting import ASK_S, LOST, Failed, failure_of, hang_up, open_channel
+from semel.adapters.sources.rabbitmq.steps import Observer
+
+TAG = "semel"  # of the consumer, for people
+
+
+class Session:
+    """Deliveries come by `deliver` until `ended` is set."""
+
+    def __init__(
+        self, connection: aio_pika.Connection, channel: AbstractChannel, where: str, acks: Acks, ended: asyncio.Event
+    ) -> None:
+        self.acks = acks
+        self.ended = ended  # the channel is closed, or the broker has cancelled us
+        self.why: BaseException | None = None
+        self._connection = connection
+        self._channel = channel
+        self._where = where
+
+    @property
+    def lives(self) -> bool:
+        return not self._channel.is_closed
+
+    @property
+    def was_unreadable(self) -> bool:
+        """It ended because the driver could not read what the broker sent."""
+        return isinstance(self.why, InvalidFrameError | RecursionError | UnicodeError)
+
+    async def consume(self, queue: str, prefetch: int, deliver: Callable[[Session, Any], None]) -> None:
+        """Raises Failed."""
+
+        async def delivered(message: Any) -> None:
+            deliver(self, message)
+
+        try:
+            await self._channel.basic_qos(prefetch_count=prefetch, timeout=ASK_S)
+            await self._channel.basic_consume(queue, delivered, timeout=ASK_S)
+        except LOST as error:
+            raise failure_of(error, self._where) from None
+
+    async def cancel(self) -> None:
+        """Nothing more is delivered when it returns; what was delivered can be answered."""
+        try:
+            for tag in list(self._channel.consumers):
+                await self._channel.basic_cancel(tag, timeout=ASK_S)
+        except LOST:
+            pass  # it delivers nothing more either
+
+    async def close(self) -> None:
+        """The broker has heard every answer when it returns, and gives the rest to others."""
+        await self.acks.drained()
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self._channel.close()
+        except (*LOST, asyncio.CancelledError):
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+        await hang_up(self._connection)
+
+
+async def open_session(
+    connection: aio_pika.Connection, where: str, observe: Observer, told: Callable[[int, int], None]
+) -> Session:
+    """Raises Failed, and leaves the connection open."""
+    try:
+        channel = await open_channel(connection, confirms=False)
+        inner = await channel.get_underlay_channel()
+    except LOST as error:
+        raise failure_of(error, where) from None
+    ended = asyncio.Event()
+    session = Session(connection, inner, where, Acks(inner, observe, told), ended)
+
+    def closed(_: Any, error: BaseException | None) -> None:
+        session.why = session.why or error
+        ended.set()
+
+    def cancelled(_: Any) -> None:
+        session.why = session.why or Failed(f"{where}: the broker has cancelled the consumer")
+        ended.set()
+
+    channel.close_callbacks.add(closed)
+    connection.close_callbacks.add(closed)
+    inner.on_consumer_cancel_callbacks.add(cancelled)
+    return session

@@ -1,0 +1,78 @@
+"""What sources and brokers say of themselves, and what doctor thinks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from semel.settings.checking import Finding, Level, span
+from semel.values.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.ports import Publisher
+    from semel.service.building import Supply
+    from semel.settings.schema import Settings
+
+ASK_S = 15.0  # a broker that says nothing for so long is not there
+DAY_S = 86_400
+KEPT = "kept for"  # what a queue calls its retention
+LEVELS: tuple[Level, ...] = ("error", "warning")
+CHANGE = "see that it is there, that its name, region and credentials are right, and that this machine may reach it"
+
+_DAYS = re.compile(r"([0-9.]+) days?")
+
+Facts: TypeAlias = list[tuple[str, str]]
+
+
+async def diagnose_sources(
+    settings: Settings, supplies: Sequence[Supply], publishers: Mapping[str, Publisher]
+) -> tuple[dict[str, Facts], list[Finding]]:
+    """The facts of each, by its name, and what is wrong with them. Nothing raises: it becomes a finding."""
+    asked: dict[str, Callable[[], Awaitable[Facts]]] = {}
+    for supply in supplies:
+        asked[f"source {supply.name}"] = supply.make().diagnose
+    for kind, publisher in publishers.items():
+        asked[f"broker {kind}"] = publisher.diagnose
+    told = await asyncio.gather(*(_told(name, ask) for name, ask in asked.items()))
+    facts = dict(zip(asked, (facts for facts, _ in told), strict=True))
+    findings = [finding for _, found in told for finding in found]
+    for name, some in facts.items():
+        findings += _too_long(name, some, settings)
+    return facts, findings
+
+
+async def _told(name: str, ask: Callable[[], Awaitable[Facts]]) -> tuple[Facts, list[Finding]]:
+    check = name.partition(" ")[0]
+    try:
+        async with asyncio.timeout(ASK_S):
+            facts = await ask()
+    except TimeoutError:
+        return [], [Finding("error", f"{name} cannot be used: no answer within {ASK_S:g} s", CHANGE, check)]
+    except (SemelError, OSError) as error:
+        return [], [Finding("error", f"{name} cannot be used: {error}", CHANGE, check)]
+    found = [finding for fact, value in facts if (finding := _judged(name, fact, value, check)) is not None]
+    return facts, found or [Finding("ok", f"{name} is there", check=check)]
+
+
+def _judged(name: str, fact: str, value: str, check: str) -> Finding | None:
+    for level in LEVELS:
+        if value.startswith(f"{level}: "):
+            return Finding(level, f"{name}, {fact}: {value.removeprefix(f'{level}: ')}", check=check)
+    return None
+
+
+def _too_long(name: str, facts: Facts, settings: Settings) -> list[Finding]:
+    """What a queue keeps can come again: `redelivery` covers that, and what routes remember covers it twice."""
+    kept = _DAYS.fullmatch(dict(facts).get(KEPT, ""))
+    kept_s = float(kept[1]) * DAY_S if kept is not None else 0.0
+    if not name.startswith("source ") or kept_s <= settings.redelivery:
+        return []
+    what = (
+        f"{name} keeps messages for {span(kept_s)}, and redelivery says that an event may come again for "
+        f"{span(settings.redelivery)}: a late copy would act again"
+    )
+    return [
+        Finding("error", what, f"set redelivery to {kept_s:.0f} or more, or keep messages for a shorter time", "source")
+    ]

@@ -1,0 +1,319 @@
+"""A file as a source: deliveries in its order, and an end.
+
+Nothing can be told to a file. What was settled is known by one place in it, kept elsewhere: everything below it is
+settled. A document that is not, be it waiting for its retry or given up waiting for, holds that place back, whatever
+came after it: a failure is never buried, and a resume begins there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from semel.cli.processing.documents import Document, Place, Splitter
+from semel.cli.processing.opening import Input, Stream
+from semel.cli.processing.progress import Progress, save
+from semel.cli.processing.rejects import Rejects
+from semel.core.threads import in_thread
+from semel.ports import Delivery
+from semel.values.reading import Reading
+
+READ_MAX = 200  # documents that one turn of the thread reads, and a receive hands over
+READ_BYTES = 2 * 1024 * 1024  # the same in bytes: three of these are in memory at most
+OPEN_MAX = 100_000  # handed over above a document that is not settled: about 30 MB
+WAITING_BYTES = 64 * 1024 * 1024  # of documents that wait for their retry
+SAVE_EVERY_S = 1.0
+
+
+class Step(StrEnum):
+    """Between any two of these the process may die."""
+
+    AFTER_READ = "files_after_read"
+    AFTER_REJECT = "files_after_reject"
+    BEFORE_PROGRESS = "files_before_progress"
+    AFTER_PROGRESS = "files_after_progress"
+
+
+class FileDelivery:
+    """One document."""
+
+    __slots__ = ("_source", "body", "document", "first_tried", "left", "reading", "settled", "status", "tenant")
+
+    def __init__(self, source: FileSource, document: Document) -> None:
+        self.document = document
+        self.body = document.body
+        self.tenant = source.tenant
+        self.reading = source.reading
+        self.status = ""  # what it came to, where somebody counts that
+        self.settled = False
+        self.left = False
+        self.first_tried = 0.0  # monotonic seconds
+        self._source = source
+
+    def __lt__(self, other: FileDelivery) -> bool:
+        return self.document.start < other.document.start
+
+    async def ack(self) -> None:
+        self._source._settle(self)
+
+    async def retry(self, after_s: float) -> None:
+        self._source._wait_for(self, after_s)
+
+    async def reject(self, reason: str) -> None:
+        self._source._reject(self, reason)
+
+
+class FileSource:
+    """Hands over documents while there are any, and those that were returned for later when their time has come.
+
+    patience_s: for so long after its first try a document is tried again; then it is left.
+    progress: where it is kept how far the file is settled; None: nowhere, as for a pipe.
+    most: hand over so many documents, and end.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        tenant: str = "",
+        reading: Reading | None = None,
+        place: Place | None = None,
+        counts: Mapping[str, int] | None = None,
+        progress: Path | None = None,
+        work: Mapping[str, str] | None = None,
+        rejects: Rejects | None = None,
+        most: int | None = None,
+        patience_s: float = 60.0,
+        save_every_s: float = SAVE_EVERY_S,
+        observe: Callable[[str], None] | None = None,
+    ) -> None:
+        self.stream = stream
+        self.tenant = tenant
+        self.reading = reading
+        self.place = place or Place()  # everything below it is settled
+        self.counts = Counter(counts or {})  # of what is below it, by outcome
+        self.trouble = ""  # why it could not be read to its end
+        self.unsaved = ""  # why progress could not be kept, the last time
+        self.left = 0  # documents that are not settled, and were waited for long enough
+        self.ended = False
+        self._splitter = Splitter(stream.read, self.place)
+        self._progress = progress
+        self._work = dict(work or {})
+        self._rejects = rejects
+        self._most = most
+        self._patience_s = patience_s
+        self._save_every_s = save_every_s
+        self._saved: tuple[Place, bool] | None = None
+        self._saved_at = 0.0
+        self._observe = observe
+        self._read: deque[Document] = deque()  # not yet handed over
+        self._ahead: asyncio.Future[list[Document]] | None = None
+        self._reading = asyncio.Lock()
+        self._open: deque[FileDelivery] = deque()  # handed over, from the first that is not settled
+        self._waiting: list[tuple[float, FileDelivery]] = []  # a heap, by when they are due
+        self._waiting_bytes = 0
+        self._stopped = asyncio.Event()
+        self._changed = asyncio.Event()
+        if place is not None and place.at:
+            stream.go_to(place.at)
+
+    @property
+    def given(self) -> Input:
+        return self.stream.given
+
+    @property
+    def cut_off(self) -> Document | None:
+        """What the file ends in the middle of. It is not settled: a resume reads it again, when it is whole."""
+        return self._splitter.cut_off if self.ended else None
+
+    @property
+    def is_settled(self) -> bool:
+        """All of it, to its end."""
+        return self.ended and not (self._open or self.left or self.trouble or self.cut_off or self._read)
+
+    # -------------------------------------------------------------------------------------------------- receiving
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        while not self._stopped.is_set():
+            if due := self._due(limit):
+                return due
+            if not self._is_full and (new := await self._next(limit)):
+                return new
+            self._save(at_once=not self._waiting)
+            if not self._waiting and not (self._is_full and self._open):
+                return []
+            await self._until_something_is_due()
+        return []
+
+    def stop(self) -> None:
+        """Hand over nothing more."""
+        self._stopped.set()
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Keep how far it came, and let go of the file."""
+        self.stop()
+        self._save(at_once=True)
+        if self._ahead is not None and self.given.is_file:
+            await asyncio.wait({self._ahead})  # else it may take for ever, and ends with the process
+        if self._ahead is None or self._ahead.done():
+            self.stream.close()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._open) >= OPEN_MAX or self._waiting_bytes >= WAITING_BYTES
+
+    def _due(self, limit: int) -> list[Delivery]:
+        due: list[Delivery] = []
+        now = time.monotonic()
+        while self._waiting and self._waiting[0][0] <= now and len(due) < limit:
+            _, delivery = heapq.heappop(self._waiting)
+            self._waiting_bytes -= len(delivery.body)
+            due.append(delivery)
+        return due
+
+    async def _until_something_is_due(self) -> None:
+        self._changed.clear()
+        pause_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
+        try:
+            await asyncio.wait_for(self._changed.wait(), pause_s)
+        except TimeoutError:
+            pass
+
+    async def _next(self, limit: int) -> list[Delivery]:
+        """What the thread has read. It reads on meanwhile."""
+        async with self._reading:
+            if self._most is not None:
+                limit = min(limit, self._most)
+            if not self._read and limit:
+                self._read.extend(await self._what_was_read())
+            now = time.monotonic()
+            new: list[Delivery] = []
+            while self._read and len(new) < limit:
+                delivery = FileDelivery(self, self._read.popleft())
+                delivery.first_tried = now
+                if not self.left:  # else the place stays where it is
+                    self._open.append(delivery)
+                new.append(delivery)
+            if self._most is not None:
+                self._most -= len(new)
+            return new
+
+    async def _what_was_read(self) -> list[Document]:
+        if self._ahead is None:
+            if self.trouble or (self.ended and not self.stream.has_grown(self._splitter.read_to)):
+                return []
+            self._ahead = in_thread(self._read_some, "files")
+        stopping = asyncio.ensure_future(self._stopped.wait())
+        await asyncio.wait({self._ahead, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not self._ahead.done():
+            return []
+        documents = self._ahead.result()
+        self._ahead = None if self.ended else in_thread(self._read_some, "files")
+        self._at(Step.AFTER_READ)
+        return documents
+
+    def _read_some(self) -> list[Document]:
+        """In a thread, one at a time."""
+        documents: list[Document] = []
+        size = 0
+        self.ended = False
+        try:
+            while len(documents) < READ_MAX and size < READ_BYTES:
+                document = self._splitter.next()
+                if document is None:
+                    self.ended = True
+                    break
+                documents.append(document)
+                size += len(document.body)
+                if not self.given.is_file and not self._splitter.has_line:
+                    break  # whoever writes may take its time with the next one
+        except OSError as error:
+            self.trouble, self.ended = f"it cannot be read any further: {error.strerror or error}", True
+        return documents
+
+    # -------------------------------------------------------------------------------------------------- answering
+
+    def _settle(self, delivery: FileDelivery) -> None:
+        if delivery.settled:
+            return
+        delivery.settled, delivery.body, delivery.document.body = True, b"", b""
+        while self._open and self._open[0].settled:
+            first = self._open.popleft()
+            self.place = first.document.after
+            self.counts[first.status] += 1
+        self._changed.set()
+        self._save()
+
+    def _wait_for(self, delivery: FileDelivery, after_s: float) -> None:
+        due = time.monotonic() + after_s
+        if due > delivery.first_tried + self._patience_s:
+            self.leave(delivery)
+            return
+        heapq.heappush(self._waiting, (due, delivery))
+        self._waiting_bytes += len(delivery.body)
+        self._changed.set()
+
+    def leave(self, delivery: FileDelivery) -> None:
+        """It is not settled, and comes no more. The place where a resume begins cannot pass it."""
+        if delivery.left or delivery.settled:
+            return
+        delivery.left, delivery.body, delivery.document.body = True, b"", b""
+        self.left += 1
+        while self._open and not self._open[-1] < delivery:  # what is behind it need not be known
+            self._open.pop()
+        self._changed.set()
+
+    def leave_what_waits(self) -> None:
+        for _, delivery in self._waiting:
+            self.leave(delivery)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    def _reject(self, delivery: FileDelivery, reason: str) -> None:
+        """Kept first, settled then."""
+        if self._rejects is not None:
+            self._rejects.add(self.given.name, delivery.document, reason)
+            self._at(Step.AFTER_REJECT)
+        self._settle(delivery)
+
+    # --------------------------------------------------------------------------------------------------- progress
+
+    def _save(self, at_once: bool = False) -> None:
+        """A disk that is full costs nothing but time: what is settled is known to the ledger too."""
+        finished = self.is_settled
+        if self._progress is None or self._saved == (self.place, finished):
+            return
+        if not at_once and time.monotonic() - self._saved_at < self._save_every_s:
+            return
+        self._at(Step.BEFORE_PROGRESS)
+        try:
+            if self._rejects is not None:
+                self._rejects.sync()
+            save(self._progress, self._now(finished))
+            self._saved, self.unsaved = (self.place, finished), ""
+        except OSError as error:
+            self.unsaved = f"{self._progress}: {error.strerror or error}"
+        self._saved_at = time.monotonic()
+        self._at(Step.AFTER_PROGRESS)
+
+    def _now(self, finished: bool) -> Progress:
+        return Progress(
+            file=self.given.name,
+            mark=self.stream.mark(self.place.at),
+            place=self.place,
+            counts=dict(self.counts),
+            work=self._work,
+            finished=finished,
+        )
+
+    def _at(self, step: Any) -> None:
+        if self._observe is not None:
+            self._observe(str(step.value))

@@ -1,0 +1,71 @@
+"""What `app.on` refuses: options that contradict each other, and handlers that the ledger cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from semel.core.handlers import Handler
+from semel.ports import Ledger
+from semel.values import keys
+from semel.values.effect import EFFECTS, KEYED_WINDOW_S
+from semel.values.errors import ConfigError
+
+TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
+
+
+def check_options(
+    ledger: Ledger,
+    patterns: Sequence[object],
+    *,
+    key: object,
+    effect: str,
+    order: object,
+    max_attempts: object,
+    window: float,
+    probe: Callable[..., Any] | None,
+    fail_open: bool,
+) -> None:
+    """Raises ConfigError that says which one is wrong."""
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
+    if effect not in EFFECTS:
+        raise ConfigError(f"effect={effect!r}: expected one of {', '.join(EFFECTS)}")
+    if effect == "transaction" and not ledger.traits.transactional:
+        raise ConfigError(
+            f'effect="transaction" needs a ledger with transactions, {ledger.traits.name} has none: '
+            "use SQLite, PostgreSQL or DynamoDB"
+        )
+    if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
+        raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
+    if probe is not None and effect != "park":
+        raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
+    if effect != "keyed" and window != KEYED_WINDOW_S:
+        raise ConfigError('window= is how long a downstream honours ctx.key; only effect="keyed" has one')
+    if fail_open and effect in ("transaction", "park"):
+        raise ConfigError(f'fail_open=True: effect="{effect}" cannot be kept without the ledger')
+    if type(max_attempts) is not int or max_attempts < 1:
+        raise ConfigError(f"max_attempts={max_attempts!r}: expected a whole number, 1 or more")
+
+
+def check_fits(handler: Handler, ledger: Ledger) -> None:
+    """Raises ConfigError where the ledger cannot do what the handler needs."""
+    traits, together = ledger.traits, getattr(ledger, "together", None)
+    if handler.effect == "transaction" and traits.async_handle and not handler.is_async:
+        raise ConfigError(
+            f"handler {handler.name!r}: on {traits.name} ctx.tx has to be awaited, so a handler with "
+            'effect="transaction" is an async one: write async def'
+        )
+    several = "order=" if handler.order is not None else "keys.tiers" if isinstance(handler.key, keys.tiers) else ""
+    if several and together is not None and not {"*", handler.name} & set(together):
+        raise ConfigError(
+            f"handler {handler.name!r}: {several} needs several keys of the ledger at once, and {traits.name} keeps"
+            f" those of a handler in one place only where its URL says so: add together={handler.name} to it"
+        )
+
+
+def as_ms(name: str, seconds: object, least_s: float = 0.001) -> int:
+    """A time in milliseconds. Raises ConfigError."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least_s <= seconds <= TIME_MAX_S:
+        raise ConfigError(f"{name}={seconds!r}: expected seconds, at least {least_s:g} and at most a century")
+    return int(seconds * 1000)

@@ -1,0 +1,204 @@
+"""Laws of an outbox's `add` and `take`: what is one notification, and who carries it next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from semel.testing.clerk import altered
+from semel.testing.harness import Harness
+from semel.testing.laws.binding import Binding
+from semel.testing.sender import Sender, keys_of, notification, provider, released
+from semel.values.notification import Guard
+from semel.values.outbox import Lane
+from semel.values.sending import Accepted
+
+
+class OutboxBinding(Binding):
+    @pytest.fixture
+    def ledger(self, harness: Harness) -> Iterator[Sender]:
+        with Sender(harness.open) as sender:
+            yield sender
+
+    @pytest.fixture
+    def other(self, harness: Harness) -> Iterator[Sender]:
+        """Another relay on the same store."""
+        with Sender(harness.open) as sender:
+            yield sender
+
+
+class AddLaws(OutboxBinding):
+    def test_what_is_added_can_be_taken_as_it_was_said(self, harness: Harness, ledger: Sender, other: Sender) -> None:
+        said = notification(
+            harness,
+            body={"text": "é – 漢字 \U0001f4de", "n": 1},
+            subject="s",
+            sender="+490",
+            template="t",
+            data={"b": None, "a": [1]},
+            not_after=datetime(2100, 1, 1, tzinfo=UTC),
+            priority=2,
+            order="customer-1",
+            guard=Guard(window_s=60, key="g"),
+            policy="resend",
+            generation=3,
+        )
+        (added,) = ledger.add(said)
+        assert (added.id, added.status) == (said.id.hex(), "added")
+        dispatch = other.take_one(harness)
+        assert (dispatch.id, dispatch.notification, dispatch.content) == (said.id, said, said.content)
+        assert dispatch.standing.state == "pending"
+        assert (dispatch.standing.policy, dispatch.standing.not_after_ms) == ("resend", 4_102_444_800_000)
+        assert dispatch.token > 0
+
+    def test_what_is_added_outlives_whoever_added_it(self, harness: Harness, other: Sender) -> None:
+        with Sender(harness.open) as short_lived:
+            short_lived.add(notification(harness))
+        assert keys_of(other.take(harness)) == ["order-1"]
+
+    def test_the_same_call_twice_is_one_notification_and_says_so(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        said = notification(harness)
+        assert [one.status for one in ledger.add(said, said)] == ["added", "known"]
+        assert [(one.status, one.state) for one in other.add(said)] == [("known", "pending")]
+        dispatch = ledger.take_one(harness)
+        ledger.send(harness, dispatch, Accepted())
+        assert [(one.status, one.state) for one in other.add(said)] == [("known", "accepted")]
+        assert other.take(harness) == []
+
+    def test_the_same_key_with_another_content_is_a_conflict(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        first = notification(harness)
+        ledger.add(first)
+        assert [one.status for one in other.add(notification(harness, body="Something else"))] == ["conflict"]
+        assert ledger.take_one(harness).content == first.content
+
+    def test_a_new_generation_is_another_notification(self, harness: Harness, ledger: Sender) -> None:
+        statuses = [one.status for one in ledger.add(notification(harness), notification(harness, generation=2))]
+        assert statuses == ["added", "added"]
+        assert len(ledger.take(harness)) == 2
+
+    def test_a_large_batch_is_answered_in_order(self, harness: Harness, ledger: Sender) -> None:
+        for size in harness.batches:
+            batch = [notification(harness, f"batch-{size}-{number % (size - size // 3)}") for number in range(size)]
+            statuses = [one.status for one in ledger.add(*batch)]
+            assert statuses == ["added"] * (size - size // 3) + ["known"] * (size // 3)
+
+
+class TakeLaws(OutboxBinding):
+    def test_what_is_taken_is_in_nobody_elses_hands(self, harness: Harness, ledger: Sender, other: Sender) -> None:
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(5)])
+        assert len(ledger.take(harness, room=3)) == 3
+        assert len(other.take(harness)) == 2
+        assert ledger.take(harness) == other.take(harness) == []
+
+    def test_a_lapsed_lease_is_taken_again_with_a_higher_token_and_says_so(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        ledger.add(notification(harness))
+        first = ledger.take_one(harness)
+        assert not first.vanished
+        harness.advance(harness.lease_ms)
+        second = other.take_one(harness)
+        assert second.vanished
+        assert second.token > first.token
+
+    def test_what_was_crossed_and_left_behind_is_known_to_have_crossed(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        ledger.add(notification(harness))
+        first = ledger.take_one(harness)
+        ledger.cross(first, request=b"the bytes")
+        harness.advance(harness.lease_ms)
+        second = other.take_one(harness)
+        assert second.vanished
+        assert (second.standing.state, second.standing.attempts) == ("sending", 1)
+        assert second.request == b"the bytes"
+
+    def test_lanes_that_were_not_asked_for_are_left_alone(self, harness: Harness, ledger: Sender) -> None:
+        ledger.add(notification(harness), notification(harness, "two", provider=provider(harness, "two")))
+        assert keys_of(ledger.take(harness)) == ["order-1"]
+        assert keys_of(ledger.take(harness, "two")) == ["two"]
+
+    def test_what_names_no_provider_has_the_lane_of_its_channel(self, harness: Harness, ledger: Sender) -> None:
+        ledger.add(notification(harness, provider="", channel="voice"))
+        assert ledger.take(harness) == []
+        lanes = {"@voice": Lane(1_000, provider(harness))}
+        found = [one for one in ledger.run(ledger.outbox.take(lanes, harness.lease_ms)) if _is_ours(harness, one)]
+        assert keys_of(found) == ["order-1"]
+        assert found[0].standing.provider == ""
+
+    def test_priority_comes_first_and_then_who_is_longest_due(self, harness: Harness, ledger: Sender) -> None:
+        for number, priority in enumerate([5, 9, 0, 5]):
+            ledger.add(notification(harness, f"n-{number}", priority=priority))
+            harness.advance(harness.unit_ms)
+        assert [keys_of(ledger.take(harness, room=1)) for _ in range(4)] == [["n-2"], ["n-0"], ["n-3"], ["n-1"]]
+
+    def test_what_waits_for_its_time_is_not_due_before(self, harness: Harness, ledger: Sender, other: Sender) -> None:
+        ledger.add(notification(harness))
+        dispatch = ledger.take_one(harness)
+        later_ms = dispatch.taken_ms + 5 * harness.unit_ms
+        assert ledger.record(released(dispatch, due_ms=later_ms, reason="not now")) == [True]
+        assert other.take(harness) == []
+        harness.advance(5 * harness.unit_ms)
+        again = other.take_one(harness)
+        assert (again.vanished, again.standing.reason) == (False, "not now")
+
+    def test_of_one_order_key_only_the_oldest_is_taken(self, harness: Harness, ledger: Sender, other: Sender) -> None:
+        ledger.add(
+            *[notification(harness, f"n-{number}", order="customer", priority=9 - number) for number in range(3)]
+        )
+        ledger.add(notification(harness, "free", priority=9))
+        first, free = sorted(ledger.take(harness), key=lambda one: one.notification.key, reverse=True)
+        assert keys_of([first, free]) == ["n-0", "free"]
+        assert other.take(harness) == [], "it is in somebody's hands"
+        ledger.record(released(first, due_ms=first.taken_ms + harness.unit_ms))
+        assert other.take(harness) == [], "it waits, and so do those behind it"
+        harness.advance(harness.unit_ms)
+        first = other.take_one(harness)
+        other.send(harness, first, Accepted())
+        assert keys_of(ledger.take(harness)) == ["n-1"]
+
+    def test_the_order_of_one_tenant_is_nobody_elses(self, harness: Harness, ledger: Sender) -> None:
+        one = notification(harness, order="customer")
+        ledger.add(one, altered(one, tenant=f"{harness.namespace} 2"))
+        assert len(ledger.take(harness)) == 2
+
+    def test_a_rate_holds_over_all_relays_and_counts_nothing_against_anybody(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        per_second = 4.0
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
+        began_ms = None
+        slots: list[int] = []
+        for turn in range(40):
+            relay = (ledger, other)[turn % 2]
+            for dispatch in relay.take(harness, room=3, per_second=per_second):
+                began_ms = began_ms or dispatch.taken_ms
+                slots.append(max(dispatch.slot_ms, dispatch.taken_ms))
+                assert (dispatch.standing.attempts, dispatch.standing.claims, dispatch.vanished) == (0, 0, False)
+                relay.send(harness, dispatch, Accepted())
+            if len(slots) == 20:
+                break
+            harness.advance(500)
+        assert len(slots) == 20
+        seconds = Counter(slot - slots[0] for slot in slots)
+        assert max(seconds.values()) == 1, "evenly"
+        assert max(slots) - min(slots) >= 19 * 1000 / per_second - 20
+
+    def test_a_rate_is_for_each_tenant(self, harness: Harness, ledger: Sender) -> None:
+        busy = [notification(harness, f"n-{number}") for number in range(30)]
+        ledger.add(*busy, altered(busy[0], tenant=f"{harness.namespace} 2"))
+        taken: list[str] = []
+        for _ in range(8):
+            taken += [one.notification.tenant for one in ledger.take(harness, room=5, per_second=1.0)]
+        assert f"{harness.namespace} 2" in taken, "who has too much keeps nobody else waiting"
+
+
+def _is_ours(harness: Harness, dispatch: object) -> bool:
+    return bool(getattr(dispatch, "notification").tenant == harness.namespace)  # noqa: B009 - a store may be shared

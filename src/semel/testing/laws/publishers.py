@@ -1,0 +1,306 @@
+"""What is handed on to a broker, and what its sender may rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+from semel.ports import Delivery, Entry, Publisher, Source, Stoppable
+from semel.testing.laws.sources_harness import SOON_S, TOPIC, Handle, Worker, document
+from semel.values.event import Event
+from semel.values.parcel import TOO_LARGE, UNFIT, Note, Parcel
+from semel.values.reading import PLAIN, Reading
+
+TIMEOUT_S = 20.0  # of a publisher in good times: a busy machine is no fault
+SHORT_S = 1.5  # of one whose broker is silent
+RECEIVE_MAX = 50
+LARGE = 150_000  # bytes: two of them do not fit into one request of SQS
+NOTES = (
+    Note(),
+    Note("acme"),
+    Note("é – 漢字", Reading(origin="platform", id_path="a.b", type_path="c"), trace="00-" + "1" * 32 + "-" + "2" * 16),
+    Note("acme", headers={"ce-specversion": "1.0", "ce-id": "1", "content-type": "text/plain; charset=utf-8"}),
+)
+BINARY = {
+    "ce-specversion": "1.0",
+    "ce-id": "e",
+    "ce-type": TOPIC,
+    "ce-source": "/s",
+    "content-type": "application/json",
+}
+
+
+class App(Protocol):
+    """`semel.Semel`."""
+
+    async def process(
+        self,
+        body: bytes,
+        *,
+        tenant: str | None = None,
+        origin: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any: ...
+    def worker(self, source: Source) -> Worker: ...
+    async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]: ...
+    async def close(self) -> None: ...
+
+
+@dataclass
+class PublisherHarness:
+    """One place at a broker, empty, and the ways to it."""
+
+    open: Callable[[float], Publisher]
+    """Another publisher to this place, with this timeout in seconds."""
+
+    source: Callable[[], Source]
+    """The consumer's side, on the running loop: it takes from the same place, and believes the notes (handed_on). Its
+    deliveries have `reading` and `headers`."""
+
+    app: Callable[[Handle], App]
+    """Opens an app on a ledger of its own, with one handler for TOPIC, which is called "handle"."""
+
+    silent: Callable[[], AbstractContextManager[Callable[[], bool]]]
+    """While it is open, the broker takes connections or keeps them, and says nothing. What it gives tells whether that
+    was noticed: something was sent, and got no answer. After it the broker is well again."""
+
+    unfit: Sequence[Parcel]
+    """What this broker cannot take, whatever is tried. One of them is too large."""
+
+
+class Got(NamedTuple):
+    """What came out at the other end."""
+
+    body: bytes
+    tenant: str
+    reading: Reading
+    headers: tuple[tuple[str, str], ...]
+
+
+def got(delivery: Delivery) -> Got:
+    headers: Mapping[str, str] | None = getattr(delivery, "headers", None)
+    reading: Reading | None = getattr(delivery, "reading", None)
+    return Got(delivery.body, delivery.tenant, reading or PLAIN, _pairs(headers))
+
+
+def expected(parcel: Parcel) -> Got:
+    note = parcel.note
+    return Got(parcel.body, note.tenant, note.reading, _pairs(note.headers))
+
+
+def _pairs(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((headers or {}).items()))
+
+
+@asynccontextmanager
+async def opened(harness: PublisherHarness, timeout_s: float = TIMEOUT_S) -> AsyncIterator[Publisher]:
+    publisher = harness.open(timeout_s)
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
+
+
+async def taken(harness: PublisherHarness, wanted: Iterable[Got]) -> list[Got]:
+    """Everything until the wanted ones are there, in order. A broker may bring something twice."""
+    missing = set(wanted)
+    found: list[Got] = []
+    source = harness.source()
+    try:
+        async with asyncio.timeout(SOON_S):
+            while missing:
+                for delivery in await source.receive(RECEIVE_MAX):
+                    found.append(got(delivery))
+                    missing.discard(found[-1])
+                    await delivery.ack()
+    except TimeoutError:
+        pytest.fail(f"{len(missing)} parcels that were answered as there did not arrive, such as {min(missing)!r:.300}")
+    finally:
+        if isinstance(source, Stoppable):
+            await source.close()
+    return found
+
+
+def parcels(count: int, **data: Any) -> list[Parcel]:
+    return [Parcel(document(f"e{number:04}", **data), NOTES[number % len(NOTES)]) for number in range(count)]
+
+
+class PublisherBinding:
+    """A publisher's test class overrides `harness`."""
+
+    @pytest.fixture
+    def harness(self) -> PublisherHarness:
+        raise NotImplementedError("bind the laws to a publisher: override the fixture `harness`")
+
+
+class PublishLaws(PublisherBinding):
+    """What is answered, and what is there."""
+
+    def test_what_is_answered_as_there_is_there_as_it_was_handed_over(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            bodies = [
+                document("é – 漢字 \U0001f4de"),
+                b" \t\r\n" + document("spaced") + b"\n",
+                document("large", text="x" * LARGE),
+                b"no JSON at all",
+            ]
+            handed = [Parcel(body, note, f"{at}") for at, body in enumerate(bodies) for note in NOTES]
+            async with opened(harness) as publisher:
+                assert await publisher.publish(handed) == [""] * len(handed)
+            assert set(await taken(harness, map(expected, handed))) == set(map(expected, handed))
+
+        asyncio.run(story())
+
+    def test_nothing_at_all_is_answered_with_nothing(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            async with opened(harness) as publisher:
+                assert await publisher.publish([]) == []
+
+        asyncio.run(story())
+
+    def test_more_than_fits_into_one_request_is_published_all_the_same(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            handed = [*parcels(45), *[Parcel(document(f"large{at}", text="x" * LARGE)) for at in range(4)]]
+            async with opened(harness) as publisher:
+                assert await publisher.publish(handed) == [""] * len(handed)
+            assert set(await taken(harness, map(expected, handed))) == set(map(expected, handed))
+
+        asyncio.run(story())
+
+    def test_what_cannot_be_taken_is_told_for_good_and_hurts_no_other(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            good = parcels(len(harness.unfit) + 3)
+            mixed = [one for pair in zip(good, harness.unfit, strict=False) for one in pair] + good[-3:]
+            async with opened(harness) as publisher:
+                answers = await publisher.publish(mixed)
+            said = [answer for parcel, answer in zip(mixed, answers, strict=True) if parcel in harness.unfit]
+            assert all(why.startswith((TOO_LARGE, UNFIT)) for why in said), said
+            assert any(why.startswith(TOO_LARGE) for why in said), said
+            assert [answer for parcel, answer in zip(mixed, answers, strict=True) if parcel in good] == [""] * len(good)
+            found = set(await taken(harness, map(expected, good)))
+            assert found == set(map(expected, good)), "what was refused is not there"
+
+        asyncio.run(story())
+
+    def test_several_publishes_at_a_time_get_their_own_answers(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            portions = [[Parcel(document(f"{at}-{number}")) for number in range(7)] for at in range(20)]
+            async with opened(harness) as publisher:
+                answers = await asyncio.gather(*[publisher.publish(portion) for portion in portions])
+            assert answers == [[""] * 7] * 20
+            handed = [expected(parcel) for portion in portions for parcel in portion]
+            assert set(await taken(harness, handed)) == set(handed)
+
+        asyncio.run(story())
+
+    @pytest.mark.parametrize("used", [False, True], ids=["never used", "used before"])
+    def test_a_silent_broker_is_told_in_time_and_forgotten_when_it_speaks_again(
+        self, harness: PublisherHarness, used: bool
+    ) -> None:
+        async def story() -> None:
+            before, during, after = [Parcel(document(event)) for event in ("before", "during", "after")]
+            async with opened(harness, SHORT_S) as publisher:
+                if used:
+                    await _until_there(publisher, before)
+                with harness.silent() as landed:
+                    async with asyncio.timeout(SOON_S):
+                        (why,) = await publisher.publish([during])
+                    assert landed(), "inconclusive: the broker was not silent"
+                assert why
+                assert not why.startswith((TOO_LARGE, UNFIT)), "another try is of use"
+                await _until_there(publisher, after)
+            await taken(harness, [expected(after), *([expected(before)] if used else [])])
+
+        asyncio.run(story())
+
+    def test_close_returns_when_everything_is_answered(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            handed = parcels(60)
+            publisher = harness.open(TIMEOUT_S)
+            publishing = [asyncio.ensure_future(publisher.publish([parcel])) for parcel in handed]
+            await asyncio.sleep(0)  # all of them have begun
+            await publisher.close()
+            assert all(one.done() for one in publishing)
+            there = [parcel for parcel, one in zip(handed, publishing, strict=True) if one.result() == [""]]
+            assert there == handed, "a broker that is well takes what was under way"
+            assert set(await taken(harness, map(expected, there))) == set(map(expected, there))
+
+        asyncio.run(story())
+
+    def test_an_event_is_the_same_one_by_whichever_way_it_comes(self, harness: PublisherHarness) -> None:
+        """Straight to the app, as a webhook, and over the broker: the consumer makes the same key of it."""
+
+        async def story() -> None:
+            ran: list[str] = []
+
+            async def handle(event: Event, ctx: Any) -> None:
+                ran.append(event.tenant)
+
+            app = harness.app(handle)
+            data = json.dumps({"text": "x"}).encode()
+            ways: list[tuple[bytes, Note]] = [
+                (document("e"), Note()),
+                (document("e"), Note("acme")),
+                (document("e"), Note("acme", Reading(origin="platform"))),
+                (data, Note("binary", headers=BINARY)),
+            ]
+            for body, note in ways:
+                await app.process(body, tenant=note.tenant, origin=note.reading.origin, headers=note.headers)
+            async with opened(harness) as publisher:
+                handed = [Parcel(body, note) for body, note in ways] + [Parcel(document("last"), Note("last"))]
+                assert await publisher.publish(handed[:-1]) == [""] * len(ways)
+                assert await publisher.publish(handed[-1:]) == [""]
+            source = harness.source()
+            working = asyncio.ensure_future(app.worker(source).run())
+            ends = asyncio.get_running_loop().time() + SOON_S
+            while len(ran) < len(ways) + 1 and not working.done():
+                assert asyncio.get_running_loop().time() < ends, f"the last one did not come: {ran}"
+                await asyncio.sleep(0.05)
+            assert isinstance(source, Stoppable)
+            source.stop()
+            await working
+            await source.close()
+            entries = await app.entries()
+            await app.close()
+            assert ran == ["", "acme", "acme", "binary", "last"], "each had its effect once"
+            assert {entry.state for entry in entries} == {"done"}
+            assert len(entries) == len(ways) + 1
+
+        asyncio.run(story())
+
+
+class OrderLaws(PublisherBinding):
+    """For brokers that keep order within a group."""
+
+    def test_parcels_of_a_group_stay_in_order(self, harness: PublisherHarness) -> None:
+        async def story() -> None:
+            handed = [Parcel(document(f"{at:03}", group=at % 3), Note(), f"group {at % 3}") for at in range(48)]
+            async with opened(harness) as publisher:
+                assert await publisher.publish(handed[:36]) == [""] * 36
+                for parcel in handed[36:]:
+                    assert await publisher.publish([parcel]) == [""]
+            found = [one.body for one in await taken(harness, map(expected, handed))]
+            for group in range(3):
+                assert _firsts([body for body in found if json.loads(body)["data"]["group"] == group]) == [
+                    parcel.body for parcel in handed if parcel.group == f"group {group}"
+                ]
+
+        asyncio.run(story())
+
+
+async def _until_there(publisher: Publisher, parcel: Parcel) -> None:
+    """A busy machine may need several tries of a short time."""
+    ends = asyncio.get_running_loop().time() + SOON_S
+    while (answers := await publisher.publish([parcel])) != [""]:
+        assert asyncio.get_running_loop().time() < ends, answers
+        await asyncio.sleep(0.05)
+
+
+def _firsts(bodies: Sequence[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(bodies))

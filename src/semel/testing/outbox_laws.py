@@ -1,0 +1,22 @@
+"""The contract of an outbox, as tests.
+
+A store binds it in a few lines, and nothing of it can be switched off:
+
+    class TestMyOutbox(OutboxLaws):
+        @pytest.fixture
+        def harness(self) -> Harness:
+            return Harness(open=lambda: MyLedger("…"), clock=…, remote=…)
+
+The opened ledger has its outbox as the attribute `outbox`.
+"""
+
+from __future__ import annotations
+
+from semel.testing.laws.outbox import AddLaws, TakeLaws
+from semel.testing.laws.outbox_sending import CrossLaws, RecordLaws, WitnessLaws
+
+__all__ = ["OutboxLaws"]
+
+
+class OutboxLaws(AddLaws, TakeLaws, CrossLaws, RecordLaws, WitnessLaws):
+    """All laws that every outbox keeps."""

@@ -1,0 +1,224 @@
+"""A bus that refuses single entries, throttles, breaks, or is not there: what is not known to be on it is not kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import pytest
+from tests.cli.scripted import scripted
+from tests.letterboxes.bus import AwsServer, Bus
+from tests.letterboxes.given_up import given_up
+
+from semel.adapters.letterboxes.eventbridge import EventBridgeLetters, letters
+from semel.testing.proxy import FaultProxy
+from semel.testing.servers.emulator import CREDENTIALS
+from semel.testing.servers.process import free_port
+from semel.values.claim import Settlement
+from semel.values.errors import LedgerUnavailable
+
+Say: TypeAlias = Callable[[int, list[dict[str, Any]]], bytes | None]
+FOUND = {"Name": "letters", "Arn": "arn"}
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+def reply(document: Any, status: str = "200 OK", kind: str = "application/x-amz-json-1.1") -> bytes:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def error(code: str, status: str = "400 Bad Request") -> bytes:
+    return reply({"__type": code, "message": f"{code}, as the test wants it"}, status)
+
+
+def taken(put: list[dict[str, Any]], refused: dict[int, str] | None = None) -> bytes:
+    """The answer to a call; `refused` has codes by position."""
+    refused = refused or {}
+    entries = [
+        {"ErrorCode": refused[at], "ErrorMessage": "not this one"} if at in refused else {"EventId": f"event {at}"}
+        for at in range(len(put))
+    ]
+    return reply({"FailedEntryCount": len(refused), "Entries": entries})
+
+
+class Service:
+    """Says what a test wants to each call, over real sockets; `calls` has the ids of the letters in each."""
+
+    def __init__(
+        self, say: Callable[[int, list[dict[str, Any]]], bytes | None], about_bus: bytes | None = None
+    ) -> None:
+        self._say = say
+        self._about_bus = about_bus or reply(FOUND)
+        self.looks = 0
+        self.calls: list[list[str]] = []
+
+    def answer(self, number: int, body: bytes) -> bytes | None:
+        asked = json.loads(body)
+        if "Entries" not in asked:
+            self.looks += 1
+            return self._about_bus
+        put = asked["Entries"]
+        self.calls.append([json.loads(entry["Detail"])["id"] for entry in put])
+        return self._say(len(self.calls), put)
+
+
+@contextmanager
+def a_bus(service: Service) -> Iterator[EventBridgeLetters]:
+    with scripted(service.answer) as endpoint:
+        yield EventBridgeLetters(f"eventbridge://letters?region=eu-central-1&endpoint={endpoint}")
+
+
+def keep(bus: EventBridgeLetters, *times: list[Settlement]) -> None:
+    """In one loop, one after the other."""
+
+    async def whole() -> None:
+        try:
+            for settlements in times:
+                await bus.keep(settlements)
+        finally:
+            await bus.close()
+
+    asyncio.run(whole())
+
+
+def several(count: int) -> tuple[list[Settlement], list[str]]:
+    settlements = [given_up(f"letter {number}") for number in range(count)]
+    return settlements, [f"{s.lease.claim.digest.hex()}-1" for s in settlements]
+
+
+def test_only_what_was_not_taken_is_put_again() -> None:
+    refusals: dict[int, dict[int, str]] = {
+        1: {1: "ThrottlingException", 3: "InternalFailure"},
+        2: {1: "InternalFailure"},
+    }
+    service = Service(lambda call, put: taken(put, refusals.get(call)))
+    settlements, ids = several(5)
+    with a_bus(service) as bus:
+        keep(bus, settlements)
+    assert service.calls == [ids, [ids[1], ids[3]], [ids[3]]]
+
+
+def test_what_the_bus_will_never_take_raises_at_once() -> None:
+    service = Service(lambda call, put: taken(put, {1: "NotAuthorizedForSourceException"}))
+    settlements, _ = several(3)
+    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match=r"NotAuthorized.*nothing was given up"):
+        keep(bus, settlements)
+    assert len(service.calls) == 1
+
+
+def test_a_settle_that_is_tried_again_puts_nothing_twice() -> None:
+    """The engine repeats a failed settle many times a second: the bus must not be flooded with what it has."""
+    service = Service(lambda call, put: taken(put, {len(put) - 1: "InvalidArgument"} if call < 4 else None))
+    settlements, ids = several(3)
+
+    async def whole() -> None:
+        for _ in range(3):
+            with pytest.raises(LedgerUnavailable):
+                await bus.keep(settlements)
+        await bus.keep(settlements)
+        await bus.keep(settlements)
+        await bus.close()
+
+    with a_bus(service) as bus:
+        asyncio.run(whole())
+    assert service.calls == [ids, [ids[2]], [ids[2]], [ids[2]]]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        error("ThrottlingException"),
+        error("InternalException", "500 Internal Server Error"),
+        reply(b"<html>bad gateway</html>", "502 Bad Gateway", "text/html"),
+        reply(b"<html>log in first</html>", "200 OK", "text/html"),
+        reply({"FailedEntryCount": 0, "Entries": []}),
+        reply({"FailedEntryCount": 0, "Entries": [{}]}),
+        reply({}),
+    ],
+    ids=["throttled", "fault", "gateway", "captive portal", "no entries", "no id", "nothing"],
+)
+def test_a_call_that_says_nothing_definite_is_made_again(trouble: bytes) -> None:
+    service = Service(lambda call, put: trouble if call < 3 else taken(put))
+    with a_bus(service) as bus:
+        keep(bus, [given_up()])
+    assert len(service.calls) == 3
+
+
+def test_a_bus_that_never_takes_it_raises_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "DEADLINE_S", 0.5)
+    service = Service(lambda call, put: error("ThrottlingException"))
+    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match="ThrottlingException"):
+        keep(bus, [given_up()])
+    assert len(service.calls) > 1
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
+def test_who_may_not_put_is_told_so(code: str) -> None:
+    service = Service(lambda call, put: error(code))
+    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match=f"{code}.*events:PutEvents"):
+        keep(bus, [given_up()])
+    assert len(service.calls) == 1
+
+
+def test_a_bus_that_is_not_there_is_not_believed() -> None:
+    """EventBridge itself says yes to letters for a bus that is not there, and drops them."""
+    service = Service(lambda call, put: taken(put), error("ResourceNotFoundException"))
+    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match="there is no such bus"):
+        keep(bus, [given_up()])
+    assert service.looks == 1
+    assert service.calls == []
+
+
+def test_who_may_not_look_at_the_bus_may_still_put_and_looks_once(caplog: pytest.LogCaptureFixture) -> None:
+    service = Service(lambda call, put: taken(put), error("AccessDeniedException"))
+    with a_bus(service) as bus:
+        keep(bus, [given_up("one")], [given_up("two")])
+    assert (service.looks, len(service.calls)) == (1, 2)
+    assert caplog.text.count("nobody can tell whether the bus is there") == 1
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "DEADLINE_S", 0.5)
+    bus = EventBridgeLetters(f"eventbridge://letters?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}")
+    with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1"):
+        keep(bus, [given_up()])
+
+
+def test_without_credentials_the_error_says_which_and_shows_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path_factory.mktemp("none") / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path_factory.mktemp("none") / "config"))
+    service = Service(lambda call, put: taken(put))
+    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match="NoCredentialsError"):
+        keep(bus, [given_up()])
+    assert service.calls == []
+
+
+def test_a_lost_reply_puts_the_letter_again_with_the_same_id(server: AwsServer, bus: Bus) -> None:
+    """At least once: the reply is lost on the way, and what the bus has then comes twice."""
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        letterbox = EventBridgeLetters(bus.url(f"http://127.0.0.1:{proxy.port}"))
+
+        async def whole() -> None:
+            await letterbox.keep([given_up("before")])
+            proxy.lose("reply")
+            await letterbox.keep([given_up("lost")])
+            await letterbox.close()
+
+        asyncio.run(whole())
+        assert proxy.seen.lost_replies == 1, "inconclusive: no reply was lost"
+    first, *copies = [letter["id"] for letter in bus.arrived(3)]
+    assert first != copies[0]
+    assert len(set(copies)) == 1
