@@ -47,16 +47,19 @@ DRIVERS = {  # what one adapter package may import besides; a new adapter with a
     "semel.adapters.ledgers.redis": {"redis"},
     "semel.adapters.ledgers.postgres": {"asyncpg"},
     "semel.adapters.ledgers.dynamodb": {"aiobotocore", "botocore"},
+    "semel.adapters.wire": {"aiohttp"},
     "semel.adapters.destinations": {"aiohttp"},
+    "semel.adapters.providers": {"aiobotocore", "botocore"},
     "semel.adapters.verifiers": {"cryptography"},
     "semel.adapters.sources.sqs": {"aiobotocore", "botocore"},
     "semel.adapters.letterboxes.eventbridge": {"aiobotocore", "botocore"},
     "semel.adapters.sources.kafka": {"confluent_kafka"},
-    "semel.adapters.sources.rabbitmq": {"aio_pika"},
+    "semel.adapters.sources.rabbitmq": {"aio_pika", "aiormq", "pamqp"},
 }
 
-ADAPTER_KINDS = {"ledgers", "letterboxes", "sources", "providers"}  # one package for each adapter
-ADAPTER_PACKAGES = {"destinations", "envelopes", "verifiers"}  # one package for all of them
+ADAPTER_KINDS = {"ledgers", "letterboxes", "sources"}  # one package for each adapter
+ADAPTER_PACKAGES = {"destinations", "envelopes", "providers", "verifiers", "wire"}  # one package for all of them
+SHARED = {"semel.adapters.wire"}  # adapters do not know each other, but those that speak HTTP speak it in one way
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ def what_is_wrong(module: str, named: Named) -> str | None:
     if other == "adapters":
         if layer == "edges" and module != WIRING:
             return f"only {WIRING} names adapters"
-        if layer == "adapters" and adapter_package(module) != adapter_package(named.target):
+        package = adapter_package(named.target)
+        if layer == "adapters" and package != adapter_package(module) and package not in SHARED:
             return "an adapter may not import another adapter"
     return None
 

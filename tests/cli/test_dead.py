@@ -38,6 +38,10 @@ def keys(url: str, state: str = "dead") -> list[str]:
     return [entry["key"] for entry in semel("dead", "list", "--state", state, "--ledger", url, "--json").json]
 
 
+def keys_done(url: str) -> list[str]:
+    return [entry["key"] for entry in semel("events", "list", "--state", "done", "--ledger", url, "--json").json]
+
+
 def decide(url: str, *arguments: str) -> dict[str, Any]:
     ended = semel("dead", *arguments, "--ledger", url, "--json")
     assert ended.code == 0, ended.err
@@ -50,7 +54,7 @@ def test_one_key_is_replayed_without_asking(tmp_path: Path) -> None:
     first, *others = keys(url)
     ended = semel("dead", "replay", first[:12], *REASON, "--by", "anna", "--ledger", url)
     assert ended.code == 0
-    assert "in the inbox, where a running service" in ended.out
+    assert "in the inbox: the service that runs takes it, or the next `semel run`" in ended.out
     assert keys(url) == others
     assert states(url)["accepted"] == 1
     shown = semel("events", "show", first, "--ledger", url)
@@ -115,16 +119,18 @@ def test_what_a_filter_chose_is_asked_about_also_if_it_is_one(tmp_path: Path) ->
 
 
 def test_a_key_that_is_not_dead_is_told_and_left_alone(tmp_path: Path) -> None:
-    url = fill(tmp_path, dead=1, done=1)
-    (done,) = [entry["key"] for entry in semel("events", "list", "--state", "done", "--ledger", url, "--json").json]
+    url = fill(tmp_path, dead=2, done=1)
+    first, second = keys(url)
+    (done,) = keys_done(url)
+    decide(url, "replay", first, *REASON)
     for options in ((), ("--dry-run",)):
-        ended = semel("dead", "replay", done[:12], *options, *REASON, "--ledger", url)
+        ended = semel("dead", "discard", done[:12], *options, *REASON, "--ledger", url)
         assert ended.code == 0
         assert f"{done}: it is done, not dead" in ended.out
         assert "decided already: " not in ended.out
-    report = decide(url, "replay", done, *keys(url), "--yes", *REASON)
-    assert (report["replayed"], report["not_dead"], report["already_decided"], report["not_tried"]) == (1, 1, 0, 0)
-    assert [event["outcome"] for event in report["events"]] == ["not dead", "replayed"]
+    report = decide(url, "discard", done, second, first, "--yes", *REASON)
+    assert (report["discarded"], report["not_dead"], report["already_decided"], report["not_tried"]) == (1, 1, 1, 0)
+    assert [event["outcome"] for event in report["events"]] == ["not dead", "discarded", "already decided"]
 
 
 def test_a_discarded_event_is_known_by_the_whole_key_that_is_told(tmp_path: Path) -> None:
@@ -240,7 +246,7 @@ def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
     left = states(url)["dead"]
     assert process.returncode == 130
     assert 0 < left < 9
-    assert f"Interrupted: {9 - left} discarded, {left} not." in err
+    assert f"Interrupted: {9 - left} discarded, {left} not. The same command goes on with the rest." in err
 
 
 @pytest.mark.parametrize("what", ["replay", "discard"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from semel.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from semel.cli.operating.deciding import Ask
     from semel.ports import Entry
 
 State = Annotated[LetterState | None, typer.Option(help="Only dead, or only uncertain ones.")]
@@ -137,9 +138,21 @@ def replay(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    wanted = (handler, tenant, matching, since, until)
-    options = {"rate": rate, "dry_run": dry_run, "force": force}
-    _decide("replay", keys, all_of_them, state, wanted, reason, by, options, yes, (ledger, config), as_json)
+    from semel.cli.operating import deciding, looking
+
+    ask = deciding.Ask(
+        what="replay",
+        keys=keys or [],
+        every=all_of_them,
+        state=state.value if state else None,
+        wanted=looking.filters(handler, tenant, matching, since, until),
+        reason=reason.strip(),
+        by=by.strip() or deciding.who(),
+        rate=rate,
+        dry_run=dry_run,
+        force=force,
+    )
+    _decide(ask, yes, ledger, config, as_json)
 
 
 def discard(
@@ -160,46 +173,35 @@ def discard(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    wanted = (handler, tenant, matching, since, until)
-    options = {"rate": rate, "dry_run": dry_run}
-    _decide("discard", keys, all_of_them, state, wanted, reason, by, options, yes, (ledger, config), as_json)
+    from semel.cli.operating import deciding, looking
+
+    ask = deciding.Ask(
+        what="discard",
+        keys=keys or [],
+        every=all_of_them,
+        state=state.value if state else None,
+        wanted=looking.filters(handler, tenant, matching, since, until),
+        reason=reason.strip(),
+        by=by.strip() or deciding.who(),
+        rate=rate,
+        dry_run=dry_run,
+    )
+    _decide(ask, yes, ledger, config, as_json)
 
 
-def _decide(
-    what: Literal["replay", "discard"],
-    keys: list[str] | None,
-    all_of_them: bool,
-    state: LetterState | None,
-    wanted: tuple[str, str | None, str, str, str],
-    reason: str,
-    by: str,
-    options: dict[str, Any],
-    yes: bool,
-    where: tuple[str | None, Path | None],
-    as_json: bool,
-) -> None:
+def _decide(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
     from rich.console import Console
 
     from semel.cli.operating import deciding, deciding_view, ledger_tables, looking
     from semel.cli.operating.place import place
 
-    ask = deciding.Ask(
-        what=what,
-        keys=keys or [],
-        every=all_of_them,
-        state=state.value if state else None,
-        wanted=looking.filters(*wanted),
-        reason=reason.strip(),
-        by=by.strip() or deciding.who(),
-        **options,
-    )
     out = Console()
 
     def listed(entries: Sequence[Entry]) -> None:
         out.print(ledger_tables.listing(entries, looking.now_ms(), wide=False))
 
     shown = listed if ask.dry_run and not as_json else None
-    report = deciding.run(place(*where), ask, Console(stderr=True), None if yes else _confirmed, shown)
+    report = deciding.run(place(ledger, config), ask, Console(stderr=True), None if yes else _confirmed, shown)
     if as_json:
         typer.echo(deciding_view.as_json(report))
     else:

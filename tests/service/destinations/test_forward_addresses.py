@@ -13,9 +13,9 @@ import pytest
 from tests.service.destinations.servers import EVENT, Ctx, Raw, opened, outcome_of, raw, run, saying, until
 
 from semel.adapters.destinations import Forward
-from semel.adapters.destinations.answers import Answered, Unsent
-from semel.adapters.destinations.client import Client
-from semel.adapters.destinations.place import Place, place_of
+from semel.adapters.wire.answers import Answered, Unsent
+from semel.adapters.wire.client import Client
+from semel.adapters.wire.place import Place, place_of
 from semel.values.errors import ConfigError
 from semel.values.outcome import Retry
 
@@ -68,9 +68,9 @@ def test_the_wire_refuses_also_what_the_configuration_would_not_have_let_through
     async def story() -> tuple[Any, int]:
         async with raw(saying(OK)) as server:
             url = f"http://{host}:{server.port}/"
-            client = Client(url, Place(host.strip("[]"), server.port, False), allow=[], timeout_s=5)
+            client = Client(Place(host.strip("[]"), server.port, False), allow=[], timeout_s=5)
             try:
-                answer: Any = await client.post(b"{}", {})
+                answer: Any = await client.ask(url, b"{}", {})
             finally:
                 await client.close()
             return answer, server.connections
@@ -192,9 +192,9 @@ def dns(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> Iterator[list[s
 
 async def post(server: Raw, allow: list[str]) -> Any:
     place = Place("crm.test", server.port, False)
-    client = Client(f"http://crm.test:{server.port}/", place, allow, timeout_s=5)
+    client = Client(place, allow, timeout_s=5)
     try:
-        return await client.post(b"{}", {})
+        return await client.ask(f"http://crm.test:{server.port}/", b"{}", {})
     finally:
         await client.close()
 

@@ -30,9 +30,10 @@ from tests.service.destinations.servers import (
     until,
 )
 
-from semel.adapters.destinations import Forward, client, reach
+from semel.adapters.destinations import Forward, reach
 from semel.adapters.destinations.answers import OutcomeUnknown
-from semel.adapters.destinations.client import BODY_MAX_BYTES
+from semel.adapters.wire import client
+from semel.adapters.wire.client import BODY_MAX_BYTES
 from semel.values.outcome import Reject, Retry
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

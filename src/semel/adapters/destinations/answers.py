@@ -16,11 +16,10 @@ the breaker opens, and the events wait for a person instead of filling the dead 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
-
+from semel.adapters.wire.answers import Answer, Answered, Unanswered, Unsent
 from semel.values.errors import MalformedEvent
 from semel.values.outcome import NotNow, Reject, Retry
 from semel.values.strict_json import parse
@@ -29,30 +28,6 @@ RESULT_BODY_MAX_BYTES = 4 * 1024  # a stored result is for answering duplicates:
 PIECE_MAX_CHARS = 200  # of an error's body: enough for its sentence
 SECRET_MIN_CHARS = 4  # shorter ones stand in every text by chance
 WORD_MIN_CHARS = 8  # and so do the shorter words of a longer one
-
-
-class Answered(Struct, frozen=True):
-    """A status came back."""
-
-    status: int
-    body: bytes | None = None  # None: too large, compressed, or it broke off
-    after_s: float | None = None  # Retry-After
-    location: str = ""
-
-
-class Unsent(Struct, frozen=True):
-    """There was no connection: nothing left this machine."""
-
-    why: str
-
-
-class Unanswered(Struct, frozen=True):
-    """A connection was there, and no status came back: the destination may have acted."""
-
-    why: str
-
-
-Answer: TypeAlias = Answered | Unsent | Unanswered
 
 
 class OutcomeUnknown(Exception):

@@ -9,11 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from semel.adapters.destinations.answers import Answer, Answered, Unsent, alive
-from semel.adapters.destinations.client import Client
+from semel.adapters.destinations.answers import alive
 from semel.adapters.destinations.headers import Hidden, checked, headers_for
 from semel.adapters.destinations.limits import Breaker, Budget, Turns
-from semel.adapters.destinations.place import place_of
+from semel.adapters.wire.answers import Answer, Answered, Unsent
+from semel.adapters.wire.client import Client
+from semel.adapters.wire.place import place_of
 from semel.values.outcome import NotNow
 from semel.values.retry import backoff_s
 
@@ -47,11 +48,12 @@ class Destination:
     ) -> None:
         self.name = name
         self.place = place_of(name, url)
+        self._url = url
         self.who = name if name == self.place.host else f"{name} ({self.place.host})"
         self.timeout_s = timeout_s
         self.concurrency = concurrency
         self.allow = tuple(allow)
-        self._client = Client(url, self.place, self.allow, timeout_s)
+        self._client = Client(self.place, self.allow, timeout_s)
         self._headers = checked(name, headers or {})
         self._breaker = breaker
         self._budget = budget
@@ -117,7 +119,7 @@ class Destination:
 
     async def _send(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         try:
-            return await self._client.post(body, headers)
+            return await self._client.ask(self._url, body, headers)
         except BaseException:  # cancelled: whoever waited lost patience, which says what a timeout says
             self._breaker.failed()
             raise

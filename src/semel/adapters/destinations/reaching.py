@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from semel.adapters.destinations.client import tls_for
 from semel.adapters.destinations.destination import Destination
-from semel.adapters.destinations.failures import why_not
-from semel.adapters.destinations.place import Place
-from semel.adapters.destinations.resolving import CheckedResolver
+from semel.adapters.wire.client import tls_for
+from semel.adapters.wire.failures import why_not
+from semel.adapters.wire.place import Place
+from semel.adapters.wire.resolving import CheckedResolver
 
 REACH_S = 5.0  # a person waits for it
 

@@ -286,6 +286,9 @@ def _record(report: Report, key: str, answer: bool | BaseException) -> bool:
 
 async def _follow(catalog: Catalog, report: Report) -> None:
     """Where the replayed events went. They are replayed whether or not that can be told."""
+    if not report.to_inbox:
+        report.goes = dict.fromkeys(report.decided, NEXT_DELIVERY)
+        return
     try:
         for key in report.decided:
             history = await catalog.history(key)

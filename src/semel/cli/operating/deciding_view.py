@@ -88,6 +88,8 @@ def _note(report: Report) -> str:
     """Where the replayed ones are taken from."""
     if report.what == "discard":
         return ""
+    if not report.to_inbox:
+        return NO_INBOX
     where = list(report.goes.values())
     if len(where) == len(report.decided) == 1:
         return TO_INBOX if where[0] == INBOX else TO_NOBODY
@@ -97,7 +99,7 @@ def _note(report: Report) -> str:
         if elsewhere:
             told.append(f"{counted(elsewhere, 'event')} not kept here: the next delivery is acted on")
         return "; ".join(told)
-    return PERHAPS_INBOX if report.to_inbox else NO_INBOX
+    return PERHAPS_INBOX
 
 
 def _left_alone(report: Report) -> list[Text]:

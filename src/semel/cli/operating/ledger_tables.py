@@ -20,7 +20,6 @@ from semel.values.tried import TRIED_MAX
 
 WIDE_COLUMNS = 10_000  # nothing is cut before that
 STYLES = {"dead": "red", "uncertain": "yellow", "done": "green", "leased": "cyan", "waiting": "cyan"}
-LETTERS = ("dead", "uncertain")
 GAP = "  "
 HANDLER_SHOWN_CHARS = 24  # the event should have its place too
 REASON_SHOWN_CHARS = 300  # --wide and `show` have all of it
@@ -146,26 +145,25 @@ def _kept(history: Sequence[Entry]) -> bytes | None:
 
 
 def attempts(entry: Entry) -> list[str]:
-    """What came of each attempt, a line for each; and of those that left nothing, why."""
+    """What came of each attempt, a line for each; and that some have left nothing."""
     lines: list[str] = []
-    next_one = 1
-    for one in entry.tried:
-        lines += _gap(next_one, one.attempt - 1, full=len(entry.tried) >= TRIED_MAX - 1)
+    expected = 1
+    for at, one in enumerate(entry.tried):
+        dropped = at == 1 and len(entry.tried) >= TRIED_MAX - 1  # the first one and the newest are kept
+        lines += _gap(expected, one.attempt - 1, "not kept" if dropped else "")
         lines.append(f"attempt {one.attempt}, {moment(one.at_ms)}: {plain(one.reason)}")
-        next_one = one.attempt + 1
-    if lines and entry.state in LETTERS:
-        lines += _gap(next_one, entry.attempts, full=False)
-    return lines
+        expected = one.attempt + 1
+    return lines if entry.attempts > 1 else []  # of a single one the reason tells
 
 
-def _gap(first: int, last: int, full: bool) -> list[str]:
-    """Attempts that nothing is known of. Where the most is kept that is kept of one key, older ones had to go."""
+def _gap(first: int, last: int, why: str) -> list[str]:
+    """Attempts that have left nothing."""
     if last < first:
         return []
-    which = f"attempt {first}" if first == last else f"attempts {first} to {last}"
-    if full:
-        return [f"{which}: not kept"]
-    return [f"{which}: {'its process' if first == last else 'their processes'} vanished"]
+    which, whose = f"attempts {first} to {last}", "each process"
+    if first == last:
+        which, whose = f"attempt {first}", "its process"
+    return [f"{which}: {why or f'{whose} vanished'}"]
 
 
 def _facts(entry: Entry, now_ms: int) -> Table:

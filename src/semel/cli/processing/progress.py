@@ -32,6 +32,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     place: Place
     counts: dict[str, int]  # of what came before that place, by outcome
     work: dict[str, str]  # for whom it was read: another ledger has seen nothing of it
+    began_ms: int | None = None  # of a run with --force: what it has run again is not run once more
     finished: bool = False  # nothing came behind that place
 
 

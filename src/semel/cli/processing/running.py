@@ -92,9 +92,10 @@ class Run:
         self._app = app
         self._options = options
         self._work = work
+        self._began_ms = options.forcing.began_ms if options.forcing is not None else None
         self._show = show
         self._observe = observe
-        self._left = options.most
+        self._most = options.most
         self._source: FileSource | None = None
         self._stopping = asyncio.Event()
         self._began = time.monotonic()
@@ -104,7 +105,7 @@ class Run:
         rejects = Rejects(self._options.rejects) if self._options.rejects is not None else None
         try:
             for begun in inputs:
-                if not self._stopping.is_set() and self._left != 0:
+                if not self._stopping.is_set() and self._most != 0:
                     await self._work_off(engine, begun, rejects)
         finally:
             self.report.seconds = time.monotonic() - self._began
@@ -135,9 +136,10 @@ class Run:
                 await self._one_batch(engine, source, [one for one in deliveries if isinstance(one, FileDelivery)])
                 self._show(self.report, source)
         finally:
-            source.leave_what_waits()
+            for delivery in source.leave_what_waits():
+                self._count_left(source, delivery, "it waits for its retry")
             await source.close()
-            self._source = None
+            self._source, self._most = None, source.most
             self._tell(source, told)
 
     def _opened(self, begun: Begun, rejects: Rejects | None) -> FileSource:
@@ -152,8 +154,9 @@ class Run:
                 counts=done.counts if done is not None else None,
                 progress=begun.progress,
                 work=self._work,
+                began_ms=self._began_ms,
                 rejects=rejects,
-                most=self._left,
+                most=self._most,
                 patience_s=options.patience_s,
                 observe=self._observe,
             )
@@ -238,8 +241,11 @@ class Run:
         else:
             await delivery.retry(outcome.after or 0.0)
         if delivery.left:
-            document = delivery.document
-            self.report.count("left", outcome.reason, source.given.shown, document.line, document.start)
+            self._count_left(source, delivery, outcome.reason)
+
+    def _count_left(self, source: FileSource, delivery: FileDelivery, reason: str) -> None:
+        document = delivery.document
+        self.report.count("left", reason, source.given.shown, document.line, document.start)
 
     async def _reject(self, source: FileSource, delivery: FileDelivery, reason: str) -> None:
         try:

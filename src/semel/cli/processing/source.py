@@ -87,6 +87,7 @@ class FileSource:
         counts: Mapping[str, int] | None = None,
         progress: Path | None = None,
         work: Mapping[str, str] | None = None,
+        began_ms: int | None = None,
         rejects: Rejects | None = None,
         most: int | None = None,
         patience_s: float = 60.0,
@@ -102,11 +103,12 @@ class FileSource:
         self.unsaved = ""  # why progress could not be kept, the last time
         self.left = 0  # documents that are not settled, and were waited for long enough
         self.ended = False
+        self.most = most  # still to be handed over; None: all
         self._splitter = Splitter(stream.read, self.place)
         self._progress = progress
         self._work = dict(work or {})
+        self._began_ms = began_ms
         self._rejects = rejects
-        self._most = most
         self._patience_s = patience_s
         self._save_every_s = save_every_s
         self._saved: tuple[Place, bool] | None = None
@@ -189,8 +191,8 @@ class FileSource:
     async def _next(self, limit: int) -> list[Delivery]:
         """What the thread has read. It reads on meanwhile."""
         async with self._reading:
-            if self._most is not None:
-                limit = min(limit, self._most)
+            if self.most is not None:
+                limit = min(limit, self.most)
             if not self._read and limit:
                 self._read.extend(await self._what_was_read())
             now = time.monotonic()
@@ -201,8 +203,8 @@ class FileSource:
                 if not self.left:  # else the place stays where it is
                     self._open.append(delivery)
                 new.append(delivery)
-            if self._most is not None:
-                self._most -= len(new)
+            if self.most is not None:
+                self.most -= len(new)
             return new
 
     async def _what_was_read(self) -> list[Document]:
@@ -271,11 +273,13 @@ class FileSource:
             self._open.pop()
         self._changed.set()
 
-    def leave_what_waits(self) -> None:
-        for _, delivery in self._waiting:
-            self.leave(delivery)
+    def leave_what_waits(self) -> list[FileDelivery]:
+        waiting = sorted(delivery for _, delivery in self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
+        for delivery in waiting:
+            self.leave(delivery)
+        return waiting
 
     def _reject(self, delivery: FileDelivery, reason: str) -> None:
         """Kept first, settled then."""
@@ -311,6 +315,7 @@ class FileSource:
             place=self.place,
             counts=dict(self.counts),
             work=self._work,
+            began_ms=self._began_ms,
             finished=finished,
         )
 

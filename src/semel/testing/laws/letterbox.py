@@ -5,6 +5,8 @@ A store that is a Letterbox binds them as it binds the laws of its inbox, with t
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from semel.ports import Letterbox
@@ -249,7 +251,13 @@ def _keep(
     reading: Reading = PLAIN,
     tried: tuple[Tried, ...] = (),
 ) -> None:
-    about = {"outcome": outcome, "event": event, "attempts": attempts, "reading": reading, "tried": tried}
+    about: dict[str, Any] = {
+        "outcome": outcome,
+        "event": event,
+        "attempts": attempts,
+        "reading": reading,
+        "tried": tried,
+    }
     _keep_all(clerk, [_settlement(claim, token, **about)])
 
 

@@ -86,11 +86,11 @@ class Answers:
     def retry(self, held: Held, after_s: float) -> None:
         """Not counted by the broker: what comes again is a copy."""
         held.answered = True
-        self._begin(self._wait(held, after_s))
+        self._begin(held, self._wait(held, after_s))
 
     def bury(self, held: Held, reason: str) -> None:
         held.answered = True
-        self._begin(self._keep_letter(held, reason))
+        self._begin(held, self._keep_letter(held, reason))
 
     async def drained(self) -> None:
         """Until every copy is confirmed or given up on. Whoever waits in our hands goes back now."""
@@ -176,14 +176,15 @@ class Answers:
             self._counts.failures += 1
         return why
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, held: Held, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda task: self._ended(held, task))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, held: Held, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:  # a bug: it must not keep the message
+            self.give_back(held)
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "a message of RabbitMQ could not be answered", "exception": error, "task": task}
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import aio_pika
@@ -13,8 +14,6 @@ from aiormq.abc import AbstractChannel
 from semel.adapters.sources.rabbitmq.acking import Acks
 from semel.adapters.sources.rabbitmq.connecting import ASK_S, LOST, Failed, failure_of, hang_up, open_channel
 from semel.adapters.sources.rabbitmq.steps import Observer
-
-TAG = "semel"  # of the consumer, for people
 
 
 class Session:
@@ -29,6 +28,7 @@ class Session:
         self._connection = connection
         self._channel = channel
         self._where = where
+        self._consumer = ""
 
     @property
     def lives(self) -> bool:
@@ -47,17 +47,15 @@ class Session:
 
         try:
             await self._channel.basic_qos(prefetch_count=prefetch, timeout=ASK_S)
-            await self._channel.basic_consume(queue, delivered, timeout=ASK_S)
+            told = await self._channel.basic_consume(queue, delivered, timeout=ASK_S)
         except LOST as error:
             raise failure_of(error, self._where) from None
+        self._consumer = told.consumer_tag or ""
 
     async def cancel(self) -> None:
         """Nothing more is delivered when it returns; what was delivered can be answered."""
-        try:
-            for tag in list(self._channel.consumers):
-                await self._channel.basic_cancel(tag, timeout=ASK_S)
-        except LOST:
-            pass  # it delivers nothing more either
+        with suppress(*LOST):  # then it delivers nothing more either
+            await self._channel.basic_cancel(self._consumer, timeout=ASK_S)
 
     async def close(self) -> None:
         """The broker has heard every answer when it returns, and gives the rest to others."""

@@ -22,7 +22,9 @@ DELAYS_S = (
 SUFFIX_MAX_BYTES = 16  # of the longest name: ".retry.86400s"
 
 QUORUM: Mapping[str, Any] = {"x-queue-type": "quorum"}
-AT_LEAST_ONCE: Mapping[str, Any] = {  # what leaves a queue by itself is confirmed by the next one before it is forgotten
+AT_LEAST_ONCE: Mapping[
+    str, Any
+] = {  # what leaves a queue by itself is confirmed by the next one before it is forgotten
     **QUORUM,
     "x-dead-letter-exchange": "",
     "x-dead-letter-strategy": "at-least-once",

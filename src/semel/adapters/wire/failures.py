@@ -7,7 +7,7 @@ import ssl
 
 import aiohttp
 
-from semel.adapters.destinations.resolving import Refused
+from semel.adapters.wire.resolving import Refused
 
 
 def why_not(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The wire: one POST, and what is known afterwards. It follows nothing, keeps nothing and believes nothing.
+"""The wire: one request, and what is known afterwards. It follows nothing, keeps nothing and believes nothing.
 
 No redirects, no proxy and no credentials from the environment, no cookies, no decompression, TLS verified, limits on
 the size of headers (the client's own, 8 KB a line) and of the body. Addresses are checked by `resolving`.
@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import aiohttp
 from aiohttp.connector import Connection
 
-from semel.adapters.destinations.answers import Answer, Answered, Unanswered, Unsent
-from semel.adapters.destinations.failures import why_not
-from semel.adapters.destinations.place import Place
-from semel.adapters.destinations.resolving import CheckedResolver
+from semel.adapters.wire.answers import Answer, Answered, Unanswered, Unsent
+from semel.adapters.wire.failures import why_not
+from semel.adapters.wire.place import Place
+from semel.adapters.wire.resolving import CheckedResolver
 from semel.values import retry_after
 
 CONNECT_S = 5.0  # whoever has not accepted by then is down or drops packets
@@ -42,32 +42,34 @@ class InStep(aiohttp.ClientRequest):
 
 
 class Client:
-    """Posts to one URL. Lives on one event loop; opens at the first request."""
+    """Asks one place. Lives on one event loop; opens at the first request."""
 
-    def __init__(self, url: str, place: Place, allow: Sequence[str], timeout_s: float) -> None:
-        self._url = url
+    def __init__(
+        self, place: Place, allow: Sequence[str], timeout_s: float, body_max_bytes: int = BODY_MAX_BYTES
+    ) -> None:
         self._place = place
         self._allow = allow
         self._timeout_s = timeout_s
+        self._body_max_bytes = body_max_bytes
         self._connect_s = min(CONNECT_S, timeout_s)
         self._opened: aiohttp.ClientSession | None = None
 
-    async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """One request, on a connection that is in step."""
+    async def ask(self, url: str, body: bytes | None, headers: Mapping[str, str], method: str = "POST") -> Answer:
+        """One request, on a connection that is in step. The URL is one of this place, and is sent as it is written."""
         for _ in range(CONNECTIONS_MAX):
             try:
-                return await self._try(body, headers)
+                return await self._try(url, body, headers, method)
             except OutOfStep:
                 continue
         return Unsent("it speaks before it is asked")
 
-    async def _try(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def _try(self, url: str, body: bytes | None, headers: Mapping[str, str], method: str) -> Answer:
         contact = SimpleNamespace(made=False)
         try:
-            async with self._session().post(
-                self._url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=contact
+            async with self._session().request(
+                method, url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=contact
             ) as response:
-                return await _read(response)
+                return await _read(response, self._body_max_bytes)
         except OutOfStep:
             raise
         except TimeoutError:
@@ -114,11 +116,11 @@ def tls_for(place: Place) -> ssl.SSLContext | None:
     return context
 
 
-async def _read(response: aiohttp.ClientResponse) -> Answered:
+async def _read(response: aiohttp.ClientResponse, body_max_bytes: int) -> Answered:
     """The status is the answer. The body behind it is not worth a failure: an effect that was acknowledged happened."""
     headers = response.headers
     try:
-        body = await _body(response)
+        body = await _body(response, body_max_bytes)
     except (aiohttp.ClientError, OSError):  # it broke off, or took too long
         body = None
         response.close()
@@ -130,10 +132,9 @@ async def _read(response: aiohttp.ClientResponse) -> Answered:
     )
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes | None:
+async def _body(response: aiohttp.ClientResponse, room: int) -> bytes | None:
     """None when it is longer than we read; its connection is then dropped."""
     parts: list[bytes] = []
-    room = BODY_MAX_BYTES
     async for part in response.content.iter_any():
         room -= len(part)
         if room < 0:

@@ -1,0 +1,119 @@
+"""`semel dead replay` of what has succeeded: refused, unless it is named and forced; and where a replay goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.command import semel
+from tests.cli.ledgers import an_app, fill, message, url_of
+from tests.cli.test_dead import REASON, decide, keys, keys_done, states
+
+from semel.wiring import open_ledger
+
+
+def test_what_has_succeeded_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=1, done=1)
+    (done,), (dead,) = keys_done(url), keys(url)
+    for options in ((), ("--dry-run",), ("--yes",)):
+        ended = semel("dead", "replay", done[:12], *options, *REASON, "--ledger", url)
+        assert ended.code == 1
+        assert f"{done}: it succeeded on " in ended.out
+        assert "--force runs it again: its effect will happen twice" in ended.out
+    ended = semel("dead", "replay", done, dead, "--yes", *REASON, "--ledger", url, "--json")
+    assert ended.code == 1, "the others are replayed, and it is still no success"
+    assert (ended.json["replayed"], ended.json["refused"], ended.json["not_tried"]) == (1, 1, 0)
+    assert [event["outcome"] for event in ended.json["events"]] == ["refused: done", "replayed"]
+    assert keys_done(url) == [done]
+
+
+def test_an_event_that_succeeded_after_a_replay_is_refused_too(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=1)
+    (key,) = keys(url)
+    decide(url, "replay", key, *REASON)
+
+    async def take_it() -> None:
+        async with an_app(tmp_path, verdict={"ticket": 8}) as app, app.handling(), asyncio.timeout(60):
+            while not any([entry.key == key for entry in await app.entries("done")]):
+                await asyncio.sleep(0.05)
+
+    asyncio.run(take_it())
+    ended = semel("dead", "replay", key, *REASON, "--ledger", url)
+    assert ended.code == 1
+    assert f"{key}: it succeeded on " in ended.out
+
+
+def test_by_force_the_next_delivery_of_it_acts_again_once(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=0, done=1)
+    (done,) = keys_done(url)
+    asked = semel("dead", "replay", done, "--force", *REASON, "--by", "anna", "--ledger", url)
+    assert asked.code == 2, "an effect that is known to happen twice is asked about"
+    assert "1 done: the effect has happened, and will happen twice" in asked.err
+    shown = semel("dead", "replay", done, "--force", "--dry-run", "--ledger", url)
+    assert (shown.code, keys_done(url)) == (0, [done])
+    assert "1 would be replayed. Nothing was changed." in shown.out
+    ended = semel("dead", "replay", done, "--force", "--yes", *REASON, "--by", "anna", "--ledger", url)
+    assert ended.code == 0
+    assert "its event is not kept here: the next delivery of it is acted on" in ended.out
+
+    async def send_copies() -> list[str]:
+        async with an_app(tmp_path) as app:
+            return [(await app.process(message("fine", "fine-0", customer="\u202ec0"))).status for _ in range(2)]
+
+    assert asyncio.run(send_copies()) == ["done", "duplicate"]
+    told = semel("events", "show", done, "--ledger", url).out
+    assert "replayed, though it was done, by anna at " in told
+    assert "the CRM is fixed" in told
+
+
+def test_force_also_replays_what_is_dead(tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=1, done=1)
+    (done,), (dead,) = keys_done(url), keys(url)
+    report = decide(url, "replay", dead, done, "--force", "--yes", *REASON)
+    assert (report["replayed"], report["refused"]) == (2, 0)
+    assert {event["key"]: event["goes_to"] for event in report["events"]} == {dead: "inbox", done: "next delivery"}
+    ended = semel("dead", "replay", dead, done, "--force", "--yes", *REASON, "--ledger", url)
+    assert ended.code == 0
+    assert states(url)["accepted"] == 1, "what waits in the inbox is not put there twice"
+
+
+@pytest.mark.parametrize("filters", [("--all",), ("--handler", "fine"), ("--since", "1d"), ()], ids=" ".join)
+def test_nothing_is_forced_by_a_filter(filters: tuple[str, ...], tmp_path: Path) -> None:
+    url = fill(tmp_path, dead=2)
+    ended = semel("dead", "replay", *filters, "--force", "--yes", *REASON, "--ledger", url)
+    assert ended.code == 2
+    assert "--force: name the keys" in ended.err
+    assert states(url)["dead"] == 2
+
+
+def test_force_needs_a_reason(tmp_path: Path) -> None:
+    url = fill(tmp_path, done=1)
+    ended = semel("dead", "replay", *keys_done(url), "--force", "--yes", "--ledger", url)
+    assert ended.code == 2
+    assert "--reason: say why" in ended.err
+
+
+def test_discard_knows_no_force(tmp_path: Path) -> None:
+    ended = semel("dead", "discard", "--all", "--force", "--ledger", fill(tmp_path))
+    assert ended.code == 2
+    assert "--force" in ended.err
+
+
+def test_a_letter_whose_key_is_done_meanwhile_can_be_discarded_and_not_replayed(tmp_path: Path) -> None:
+    """Its ledger is in another store, which was told of the success only."""
+    ledger, letters = f"sqlite:///{tmp_path}/ledger.db", url_of(tmp_path)
+    fill(tmp_path, dead=1, uncertain=0, done=0)
+    (key,) = keys(letters)
+
+    async def both() -> None:
+        """The ledger has the event as done."""
+        one = open_ledger(ledger)
+        await one.counts()
+        await one.close()
+
+    asyncio.run(both())
+    history = semel("dead", "show", key, "--json", "--ledger", letters).json["history"]
+    assert [entry["state"] for entry in history] == ["dead"]
+    assert json.dumps(history)

@@ -1,0 +1,123 @@
+"""The process that the storm kills: one worker on one source, and effects in a store that everybody sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis.asyncio
+from tests.proof.sources.tally import Tally
+
+from semel import Context, Event, Semel
+from semel.ports import Delivery, Source
+from semel.values.effect import Effect
+
+TOPIC = "proof"
+LEASE_S = 1.5  # long against a round trip, short against a test
+LANES = 16  # handlers of one process at a time
+NEVER = 10_000  # attempts: nobody is given up on because a stranger kills processes
+
+INSERT = "insert into effect (event) values ($1)"  # no unique constraint anywhere: a double would show
+# A downstream that honours keys, as a provider with idempotency keys does, and tells how often it was called.
+SINK = """
+redis.call('HINCRBY', 'calls', ARGV[1], 1)
+if redis.call('SET', 'known:' .. ARGV[1], 1, 'NX') then redis.call('RPUSH', 'effects', ARGV[2]) end
+"""
+
+Act = Callable[[Event, Context], Awaitable[None]]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What one process is to do."""
+
+    kind: str  # of the source
+    options: dict[str, Any]
+    ledger: str
+    effect: Effect
+    sink: str  # of effect="keyed"
+    handler_s: float
+    tally: str
+    bug: str = ""  # planted: the storm has to find it
+
+
+def source_of(kind: str, options: Mapping[str, Any]) -> Source:
+    """Each driver is imported by its own consumers only."""
+    if kind == "sqs":
+        from semel.adapters.sources.sqs import SqsSource
+
+        return SqsSource(**options)
+    raise ValueError(f"{kind}: no such source")
+
+
+class Watched:
+    """A source whose deliveries and answers are counted."""
+
+    def __init__(self, source: Source, tally: Tally, bug: str) -> None:
+        self._source = source
+        self._tally = tally
+        self._bug = bug
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        deliveries = await self._source.receive(limit)
+        self._tally.add("handed", len(deliveries))
+        if self._bug == "acknowledges first":
+            for delivery in deliveries:
+                await delivery.ack()
+        return [WatchedDelivery(delivery, self._tally) for delivery in deliveries]
+
+
+class WatchedDelivery:
+    def __init__(self, delivery: Delivery, tally: Tally) -> None:
+        self._delivery = delivery
+        self._tally = tally
+        self.body = delivery.body
+        self.tenant = delivery.tenant
+        self.reading = getattr(delivery, "reading", None)
+
+    async def ack(self) -> None:
+        await self._delivery.ack()
+        self._tally.add("answered")
+
+    async def retry(self, after_s: float) -> None:
+        await self._delivery.retry(after_s)
+        self._tally.add("answered")
+
+    async def reject(self, reason: str) -> None:
+        await self._delivery.reject(reason)
+        self._tally.add("answered")
+
+
+def in_transaction() -> Act:
+    async def act(event: Event, ctx: Context) -> None:
+        await ctx.tx.execute(INSERT, event.id)
+
+    return act
+
+
+def at_sink(url: str, bug: str) -> Act:
+    sink = redis.asyncio.Redis.from_url(url)
+
+    async def act(event: Event, ctx: Context) -> None:
+        key = f"{ctx.key}/{ctx.token}" if bug == "another key for each run" else ctx.key
+        await sink.eval(SINK, 0, key, event.id)  # type: ignore[misc] # one class for both kinds of client
+
+    return act
+
+
+async def work(plan: Plan) -> None:
+    """Until it dies."""
+    tally = Tally(Path(plan.tally))
+    act = in_transaction() if plan.effect == "transaction" else at_sink(plan.sink, plan.bug)
+
+    async def handle(event: Event, ctx: Context) -> None:
+        tally.add("runs")
+        await act(event, ctx)
+        await asyncio.sleep(plan.handler_s)
+
+    ledger = "memory://" if plan.bug == "a ledger for each process" else plan.ledger
+    async with Semel(ledger, lease=LEASE_S, concurrency=LANES) as app:
+        app.on(TOPIC, effect=plan.effect, name="act", max_attempts=NEVER)(handle)
+        await app.worker(Watched(source_of(plan.kind, plan.options), tally, plan.bug)).run()

@@ -1,0 +1,28 @@
+"""Settings of a service that consumes a queue of the emulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sources.places import Queue
+
+APP = "tests.service.consuming.consumed_app:app"
+LEASE_S = 1.0  # an event whose holder was killed is free again after this
+ENV = {"LEASE": f"{LEASE_S:g}", "SEMEL_SERVER__LOG": "json"}
+
+
+def source_of(queue: Queue, **changes: Any) -> str:
+    said: dict[str, Any] = {
+        "kind": "sqs",
+        "name": "events",
+        "queue": queue.url,
+        "dead_letters": queue.dead_url,
+        "endpoint": queue.server.endpoint,
+        "region": queue.server.region,
+        "visibility": 2,
+        "wait": 1,
+        "pollers": 2,
+        **changes,
+    }
+    lines = [f"{key} = {value if isinstance(value, int) else repr(value)}" for key, value in said.items()]
+    return "\n".join(["[[sources]]", *lines, ""])

@@ -1,0 +1,276 @@
+"""Receiving apart from handling: webhooks, a queue of SQS between, and whoever works it off."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.running import ROOT, event
+from tests.service.test_mounted import post, served
+from tests.sources.places import Queue
+
+from semel import Context, Event, Semel
+from semel.adapters.sources.sqs import SqsPublisher
+from semel.service.doors import Door
+from semel.service.mounted import Mounted
+from semel.testing.proxy import BLACK_HOLE, Fault, FaultProxy
+
+SOON_S = 60.0
+SENDERS = 8
+
+
+class Receiver:
+    """The process of `receiver.py`."""
+
+    def __init__(self, queue: Queue, endpoint: str = "") -> None:
+        place = [queue.url, endpoint or queue.server.endpoint, queue.server.region]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.service.handing_on.receiver", *place],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/events"
+
+    def end(self) -> None:
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+@contextmanager
+def receiver(queue: Queue, endpoint: str = "") -> Iterator[Receiver]:
+    running = Receiver(queue, endpoint)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def publisher(queue: Queue, endpoint: str = "") -> SqsPublisher:
+    return SqsPublisher(queue.url, endpoint=endpoint or queue.server.endpoint, region=queue.server.region, timeout=3.0)
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    ends = time.monotonic() + SOON_S
+    while not true():
+        assert time.monotonic() < ends, f"waited {SOON_S:g} s for {what}"
+        time.sleep(0.02)
+
+
+def until_taken(url: str, body: Any) -> None:
+    until(lambda: post(url, body)[0] == 200, "a 200")
+
+
+def events_in(queue: Queue) -> set[str]:
+    found: set[str] = set()
+    while some := queue.aws.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=10).get("Messages", []):
+        found |= {json.loads(message["Body"])["id"] for message in some}
+    return found
+
+
+def test_what_is_answered_200_is_in_the_queue_though_the_receiver_is_killed_in_the_next_moment(queue: Queue) -> None:
+    answered: list[str] = []
+    with receiver(queue) as running:
+        until_taken(running.url, event("first"))
+
+        def send(sender: int) -> None:
+            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+            with closing(connection):
+                for number in range(10_000):
+                    try:
+                        connection.request("POST", "/events", json.dumps(event(f"{sender}-{number}")))
+                        answer = connection.getresponse()
+                        answer.read()
+                    except (OSError, http.client.HTTPException):
+                        return  # it is dead
+                    if answer.status == 200:
+                        answered.append(f"e-{sender}-{number}")
+
+        senders = [threading.Thread(target=send, args=(number,)) for number in range(SENDERS)]
+        for thread in senders:
+            thread.start()
+        until(lambda: len(answered) >= 200, "200 answers")
+        running.process.kill()
+        for thread in senders:
+            thread.join(60)
+    there = events_in(queue)
+    assert set(answered) <= there
+    assert len(answered) >= 200
+
+
+@pytest.mark.parametrize("fault", [BLACK_HOLE, Fault(refuse=True)], ids=["silent", "refused"])
+def test_while_the_queue_cannot_be_reached_senders_are_told_503_and_then_taken_again(
+    queue: Queue, fault: Fault
+) -> None:
+    with FaultProxy("127.0.0.1", queue.server.port) as proxy:
+        door = Door("/events", publisher=publisher(queue, proxy.url(queue.server.endpoint)))
+        with served(Mounted(Semel("memory://"), door)) as url:
+            until_taken(f"{url}/events", event("before"))
+            with proxy.fault(fault) as before:
+                proxy.reset()
+                told = [post(f"{url}/events", event(number)) for number in range(30)]
+                assert {status for status, _ in told} == {503}
+                assert "Send it again" in told[-1][1]["detail"]
+                landed = proxy.seen.swallowed > before.swallowed or fault.refuse
+                assert landed, "inconclusive: nothing was swallowed"
+            proxy.reset()
+            until_taken(f"{url}/events", event("after"))
+    assert {"e-before", "e-after"} <= events_in(queue)
+
+
+def test_an_event_by_the_inbox_and_by_the_queue_is_one_event(queue: Queue, tmp_path: Path, quick_end: None) -> None:
+    """One ledger, four ways: the inbox first or the queue first, Genesys or plain, with and without a tenant."""
+    ran: Counter[tuple[str, str]] = Counter()
+
+    def make() -> Semel:
+        app = Semel(f"sqlite:///{tmp_path}/semel.db", tenant="house")
+
+        @app.on("**", name="noted")
+        async def noted(event: Event, ctx: Context) -> None:
+            ran[event.tenant, event.id] += 1
+
+        return app
+
+    async def work(count: int) -> None:
+        """The consumer: all that was handed on."""
+        async with make() as app:
+            source = queue.source(handed_on=True)
+            working = asyncio.ensure_future(app.worker(source).run())
+            await asyncio.to_thread(until, lambda: queue.left() == 0, "the queue to be empty")
+            source.stop()
+            await working
+            await source.close()
+            assert sum(ran.values()) == count
+
+    orders = {"order": {"number": "7"}, "kind": "placed"}
+    binary = {"ce-specversion": "1.0", "ce-id": "c", "ce-type": "t", "ce-source": "/s"}
+    from semel.values.reading import Reading
+
+    ways: list[tuple[dict[str, Any], Any, dict[str, str]]] = [
+        ({}, event(1), {}),
+        ({"tenant": "acme"}, event(1), {}),
+        ({"reading": Reading("shop", "order.number", "kind")}, orders, {}),
+        ({"tenant": "binary"}, {"a": 1}, {**binary, "content-type": "application/json"}),
+    ]
+    for door, body, headers in ways[:2]:  # the inbox first
+        with served(Mounted(make(), Door("/events", mode="inbox", **door))) as url:
+            assert post(f"{url}/events", body, headers)[1]["status"] == "accepted"
+            total = sum(ran.values())
+            until(lambda total=total: sum(ran.values()) > total or total == 2, "the handler")  # type: ignore[misc]
+    until(lambda: sum(ran.values()) == 2, "both effects")
+    for door, body, headers in ways:
+        with served(Mounted(make(), Door("/events", publisher=publisher(queue), **door))) as url:
+            until_taken_with(f"{url}/events", body, headers)
+    asyncio.run(work(4))
+    for door, body, headers in ways:
+        with served(Mounted(make(), Door("/events", mode="inbox", **door))) as url:
+            assert post(f"{url}/events", body, headers)[1]["status"] == "duplicate"
+    assert ran == {("house", "e-1"): 1, ("acme", "e-1"): 1, ("house", "7"): 1, ("binary", "c"): 1}
+
+
+def until_taken_with(url: str, body: Any, headers: dict[str, str]) -> None:
+    until(lambda: post(url, body, headers)[0] == 200, "a 200")
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
+    new_queue: Any, tmp_path: Path, quick_end: None, fifo: bool
+) -> None:
+    queue: Queue = new_queue(fifo=fifo)
+    dice = random.Random(5)
+    events = [f"{number}" for number in range(400)]
+    sending = events + dice.choices(events, k=170)
+    dice.shuffle(sending)
+    ran: Counter[str] = Counter()
+
+    async def work() -> None:
+        async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
+
+            @app.on("**", name="noted")
+            async def noted(event: Event, ctx: Context) -> None:
+                ran[event.id] += 1
+
+            source = queue.source(handed_on=True)
+            working = [asyncio.ensure_future(app.worker(source).run()) for _ in range(2)]
+            await asyncio.to_thread(until, lambda: done.is_set() and queue.left() == 0, "the queue to be empty")
+            source.stop()
+            await asyncio.gather(*working)
+            await source.close()
+
+    done = threading.Event()
+    with FaultProxy("127.0.0.1", queue.server.port) as proxy:
+        with receiver(queue, proxy.url(queue.server.endpoint)) as running:
+            refused: list[int] = []
+
+            def send(mine: Sequence[str]) -> None:
+                for number in mine:
+                    while (status := post(running.url, event(number))[0]) != 200:
+                        assert status == 503
+                        refused.append(status)
+                        time.sleep(0.05)
+
+            def break_it() -> None:
+                for number in range(1_000):
+                    if done.is_set():
+                        return
+                    proxy.lose("reply" if number % 2 else "request", nth=3)
+                    time.sleep(0.05)
+
+            breaking = threading.Thread(target=break_it)
+            senders = [threading.Thread(target=send, args=(sending[at::SENDERS],)) for at in range(SENDERS)]
+            for thread in [breaking, *senders]:
+                thread.start()
+
+            def finish() -> None:
+                for thread in senders:
+                    thread.join(SOON_S)
+                done.set()
+
+            threading.Thread(target=finish).start()
+            asyncio.run(work())
+            breaking.join(30)
+        assert not any(thread.is_alive() for thread in senders)
+        assert proxy.seen.lost_replies + proxy.seen.lost_requests >= 3, "inconclusive: too little was lost"
+    assert ran == dict.fromkeys((f"e-{number}" for number in events), 1)
+    assert queue.letters() == []
+
+
+def test_at_the_end_what_is_under_way_is_answered_and_the_publisher_is_closed(queue: Queue) -> None:
+    with FaultProxy("127.0.0.1", queue.server.port) as proxy:
+        closed: list[bool] = []
+
+        class Watched(SqsPublisher):
+            async def close(self) -> None:
+                await super().close()
+                closed.append(not self._under_way)
+
+        place = Watched(queue.url, endpoint=proxy.url(queue.server.endpoint), region=queue.server.region, timeout=3.0)
+        told: list[int] = []
+        with served(Mounted(Semel("memory://"), Door("/events", publisher=place))) as url:
+            until_taken(f"{url}/events", event("before"))
+            proxy.set(Fault(latency_ms=300))
+            asking = threading.Thread(target=lambda: told.append(post(f"{url}/events", event("late"))[0]))
+            asking.start()
+            until(lambda: bool(place._under_way), "the publish")
+        asking.join(30)
+    assert (told, closed) == ([200], [True])
+    assert "e-late" in events_in(queue)
