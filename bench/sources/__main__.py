@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from bench.sources import sqs
+from bench.sources import kafka, sqs
 from bench.sources.plan import FULL, QUICK, Open
 from bench.sources.rounds import run
 from bench.stores.report import as_json, as_table, legend
@@ -18,6 +18,7 @@ WIDTH = 132  # of a table in a file
 
 PARTS: Mapping[str, Open] = {
     "sqs": sqs.opened,
+    "kafka": kafka.opened,
 }
 
 

@@ -12,7 +12,20 @@ from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.notification import Notification
-from semel.values.outbox import Added, Crossing, Dispatch, Gate, Lane, LookedUp, Record, Witness
+from semel.values.outbox import (
+    Added,
+    Crossing,
+    Decision,
+    Dispatch,
+    Gate,
+    Lane,
+    LookedUp,
+    Record,
+    Shown,
+    Sought,
+    Status,
+    Witness,
+)
 from semel.values.outcome import Outcome
 from semel.values.parcel import Parcel
 from semel.values.sending import Answer, Contract, State
@@ -326,6 +339,34 @@ class Outbox(Protocol):
     async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
         """Take a provider's word, whoever has the lease: it moves a state up or not at all, and is kept as evidence
         once. Returns the states after it; None: nobody knows this message."""
+
+
+class Notifications(Protocol):
+    """The people's side of an outbox. Reading changes nothing and waits for nobody who writes."""
+
+    async def status(self, tenant: str, *, recipient: str = "", kind: str = "", key: str = "") -> Status:
+        """Did this customer get the message? By recipient and kind, or by business key; in one indexed read.
+
+        What was sent says more than what is unknown, that more than what is pending, that more than what was
+        suppressed, and within one of them the newest speaks."""
+
+    async def find(self, sought: Sought) -> list[Shown]:
+        """The newest first, without their attempts."""
+
+    async def show(self, id: bytes) -> Shown | None:
+        """One, with all that is known of it."""
+
+    async def decide(self, decision: Decision) -> State | None:
+        """Take a person's word, with its reason, into the evidence. Returns the state after it; None: this cannot be
+        said of it now, and nothing was written.
+
+        What is uncertain can be said to be sent, not sent or given up. What is pending, and is in nobody's hands, can
+        be cancelled or given up; where an attempt is in doubt, that stays so and it is uncertain until it is decided.
+        """
+
+    async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
+        """Forget the content and the recipient of all that is over, and cancel what has not left. What is known by its
+        identity stays known: the same call again is answered as before, and guards hold. Returns how many."""
 
 
 class Provider(Protocol):

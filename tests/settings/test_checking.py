@@ -23,7 +23,7 @@ QUICK = replace(FACTS, timeout_s=5.0)
 TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
 LONG = Secret("a secret of some length", "env:LONG")
 VERIFIED = Verify(scheme="genesys", secrets=[LONG])
-CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "inbox"]
+CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "inbox", "sources"]
 CHECKS += ["durability", "letters", "access", "secrets", "fail-open"]
 
 

@@ -19,11 +19,12 @@ from semel.cli.init import starter, write
 from semel.settings.loading import load
 from semel.settings.schema import Route, Settings
 from semel.settings.secret import Secret
-from semel.settings.shaping import kinds_of, unwrapped
+from semel.settings.shaping import _tagged, kinds_of, unwrapped
 from semel.values.errors import ConfigError
 
 SETTING = re.compile(r"^#(?=\[|[a-z_]+ = )", re.MULTILINE)
 SECRETS = {"GENESYS_SECRET": "a secret of some length", "CRM_TOKEN": "t0ken"}
+SECRETS |= {"KAFKA_PASSWORD": "kafka's", "RABBITMQ_PASSWORD": "rabbit's"}
 EXAMPLES = {"dead_letters", "id_path", "type_path", "body_max", "timeout", "verify", "forward"}  # without a default
 
 
@@ -68,7 +69,11 @@ def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
         here, value = f"{at}.{field.name}", table[field.name]
         bare, _ = unwrapped(kinds_of(kind)[field.name])
         inner, _ = unwrapped(get_args(bare)[-1]) if get_args(bare) else (bare, None)
-        if isinstance(inner, type) and issubclass(inner, Struct):
+        if kinds := _tagged(inner):
+            assert [one.pop("kind") for one in value] == list(kinds), here
+            for one, table_of_kind in zip(kinds.values(), value, strict=True):
+                compare(one, table_of_kind, f"{here}.{one.__name__}")
+        elif isinstance(inner, type) and issubclass(inner, Struct):
             one = value if get_origin(bare) is None else value[-1] if get_origin(bare) is list else value["crm"]
             compare(inner, one, here)
         elif field.name not in EXAMPLES and not field.required and inner is not Secret:

@@ -213,7 +213,7 @@ def test_a_variable_overrides_both_stores(tmp_path: Path) -> None:
         ),
         (
             'ledger = "redis://h"\ndead_letters = "redis://h"',
-            "semel.toml:2: dead_letters: Redis cannot keep letters of another ledger: name a sqlite:///file.db or ",
+            "semel.toml:2: dead_letters: Redis cannot keep letters of another ledger: name a sqlite:///file.db",
         ),
         (
             'ledger = "redis://h"\ndead_letters = "memory://"',

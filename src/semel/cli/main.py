@@ -14,6 +14,7 @@ from semel.cli import (
     guarantees,
     init,
     migrate,
+    process,
     purge,
     run,
     service_bench,
@@ -136,7 +137,9 @@ def bench(
     typer.echo(measuring.legend(report))
 
 
-for command in (run, init, doctor, guarantees, migrate, token, status, events, dead, purge, storm, sink, service_bench):
+COMMANDS = (run, process, init, doctor, guarantees, migrate, token, status, events, dead, purge, storm, sink)
+
+for command in (*COMMANDS, service_bench):
     command.register(app)
 
 

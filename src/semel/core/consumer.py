@@ -62,11 +62,11 @@ class Consumer:
         except asyncio.CancelledError:
             for lane in lanes:
                 lane.cancel()
-            await asyncio.wait(lanes)
+            await asyncio.gather(*lanes, return_exceptions=True)
             raise
-        for lane in lanes:
-            if not lane.cancelled():
-                lane.result()
+        errors = [lane.exception() for lane in lanes if not lane.cancelled()]  # several may have met the same one
+        if (error := next(filter(None, errors), None)) is not None:
+            raise error
         return self.count
 
     def stop(self) -> None:

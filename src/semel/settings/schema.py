@@ -248,7 +248,7 @@ class RabbitSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True
     url: BrokerUrl  # amqp:// or amqps://
     queue: LineText
     dead_letters: LineText | None = None  # a queue for what nobody can act on
-    prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 250  # received and not answered, in each process
+    prefetch: Annotated[int, Meta(ge=1, le=10_000)] = 250  # received and not answered, in each process
     declare: bool = False  # make the queues where they are not there
     consumer_timeout: Seconds = 1800.0  # the broker's: above the timeout of every route
 

@@ -13,10 +13,11 @@ The opened ledger has its outbox as the attribute `outbox`.
 from __future__ import annotations
 
 from semel.testing.laws.outbox import AddLaws, TakeLaws
+from semel.testing.laws.outbox_people import DecideLaws, EraseLaws, ListLaws, StatusLaws
 from semel.testing.laws.outbox_sending import CrossLaws, RecordLaws, WitnessLaws
 
 __all__ = ["OutboxLaws"]
 
 
-class OutboxLaws(AddLaws, TakeLaws, CrossLaws, RecordLaws, WitnessLaws):
+class OutboxLaws(AddLaws, TakeLaws, CrossLaws, RecordLaws, WitnessLaws, StatusLaws, ListLaws, DecideLaws, EraseLaws):
     """All laws that every outbox keeps."""

@@ -110,11 +110,13 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def guarded_by(self) -> bytes | None:
         """What its guard watches; None: nothing."""
-        if self.guard is None:
-            return None
-        if self.guard.key:
-            return _digest("key", self.tenant, self.guard.key)
-        return _digest("recipient", self.tenant, self.recipient, self.kind)
+        return None if self.guard is None else watched(self.guard, self.tenant, self.recipient, self.kind)
+
+
+def watched(guard: Guard, tenant: str, recipient: str, kind: str) -> bytes:
+    if guard.key:
+        return _digest("key", tenant, guard.key)
+    return _digest("recipient", tenant, recipient, kind)
 
 
 def notification_id(tenant: str, key: str, kind: str, recipient: str, channel: str, generation: int) -> bytes:

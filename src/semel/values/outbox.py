@@ -7,9 +7,11 @@ store can decide, because they must hold across processes: whether a guard lets 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.values.notification import Notification
 from semel.values.sending import Reported, Standing, State
@@ -149,6 +151,34 @@ class Unclear(Struct, frozen=True):
 
 LookedUp: TypeAlias = Found | Absent | Unclear
 
+Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
+"""What a person says of a notification: it was sent; it was not, send it; forget it; it is not wanted any more."""
+
+
+class Decision(Struct, frozen=True):
+    """A person's word about one notification."""
+
+    id: bytes
+    says: Resolution
+    reason: str
+    by: str
+
+
+class Sought(Struct, frozen=True, kw_only=True):
+    """Which notifications are listed. Empty: all of them."""
+
+    tenant: str | None = None
+    state: str = ""
+    recipient: str = ""  # needs a tenant
+    kind: str = ""
+    key: str = ""  # needs a tenant
+    provider: str = ""
+    possible_duplicates: bool = False  # only those that may have been sent twice
+    since_ms: int = 0  # when they were added
+    until_ms: int | None = None
+    limit: int = 100
+
+
 Told: TypeAlias = Literal["never", "pending", "sent", "unknown", "suppressed"]
 
 
@@ -162,3 +192,25 @@ class Status(Struct, frozen=True):
     provider: str = ""
     reference: str = ""
     evidence: str = ""
+
+
+_TOLD: dict[str, Told] = {
+    "accepted": "sent",
+    "delivered": "sent",
+    "undelivered": "sent",
+    "sending": "unknown",
+    "uncertain": "unknown",
+    "pending": "pending",
+    "suppressed": "suppressed",
+}
+_WEIGHT: dict[Told, int] = {"sent": 4, "unknown": 3, "pending": 2, "suppressed": 1, "never": 0}
+
+
+def told_of(found: Iterable[Status]) -> Status:
+    """Of several notifications, the newest first: the one that says most."""
+    best = Status("never")
+    for one in found:
+        told = _TOLD.get(one.state, "never")
+        if _WEIGHT[told] > _WEIGHT[best.told]:
+            best = replace(one, told=told)
+    return best

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 import redis.asyncio
 from tests.proof.sources.tally import Tally
@@ -27,6 +28,11 @@ redis.call('HINCRBY', 'calls', ARGV[1], 1)
 if redis.call('SET', 'known:' .. ARGV[1], 1, 'NX') then redis.call('RPUSH', 'effects', ARGV[2]) end
 """
 
+ACK_FIRST = "acknowledges before it has settled"
+OUTSIDE = "writes beside its transaction"
+OTHER_KEY = "has another key for each run"
+BUGS = (ACK_FIRST, OUTSIDE, OTHER_KEY)  # planted: the storm has to find them
+
 Act = Callable[[Event, Context], Awaitable[None]]
 
 
@@ -40,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
     sink: str  # of effect="keyed"
     handler_s: float
     tally: str
-    bug: str = ""  # planted: the storm has to find it
+    bug: str = ""  # one of BUGS
 
 
 def source_of(kind: str, options: Mapping[str, Any]) -> Source:
@@ -63,7 +69,7 @@ class Watched:
     async def receive(self, limit: int) -> Sequence[Delivery]:
         deliveries = await self._source.receive(limit)
         self._tally.add("handed", len(deliveries))
-        if self._bug == "acknowledges first":
+        if self._bug == ACK_FIRST:
             for delivery in deliveries:
                 await delivery.ack()
         return [WatchedDelivery(delivery, self._tally) for delivery in deliveries]
@@ -90,9 +96,12 @@ class WatchedDelivery:
         self._tally.add("answered")
 
 
-def in_transaction() -> Act:
+def in_transaction(url: str, bug: str) -> Act:
+    pool = asyncpg.create_pool(url, min_size=1, max_size=4) if bug == OUTSIDE else None
+
     async def act(event: Event, ctx: Context) -> None:
-        await ctx.tx.execute(INSERT, event.id)
+        handle = ctx.tx if pool is None else await pool
+        await handle.execute(INSERT, event.id)
 
     return act
 
@@ -101,8 +110,8 @@ def at_sink(url: str, bug: str) -> Act:
     sink = redis.asyncio.Redis.from_url(url)
 
     async def act(event: Event, ctx: Context) -> None:
-        key = f"{ctx.key}/{ctx.token}" if bug == "another key for each run" else ctx.key
-        await sink.eval(SINK, 0, key, event.id)  # type: ignore[misc] # one class for both kinds of client
+        key = f"{ctx.key}/{ctx.token}" if bug == OTHER_KEY else ctx.key
+        await sink.eval(SINK, 0, key, event.id)
 
     return act
 
@@ -110,14 +119,13 @@ def at_sink(url: str, bug: str) -> Act:
 async def work(plan: Plan) -> None:
     """Until it dies."""
     tally = Tally(Path(plan.tally))
-    act = in_transaction() if plan.effect == "transaction" else at_sink(plan.sink, plan.bug)
+    act = in_transaction(plan.ledger, plan.bug) if plan.effect == "transaction" else at_sink(plan.sink, plan.bug)
 
     async def handle(event: Event, ctx: Context) -> None:
         tally.add("runs")
         await act(event, ctx)
         await asyncio.sleep(plan.handler_s)
 
-    ledger = "memory://" if plan.bug == "a ledger for each process" else plan.ledger
-    async with Semel(ledger, lease=LEASE_S, concurrency=LANES) as app:
+    async with Semel(plan.ledger, lease=LEASE_S, concurrency=LANES) as app:
         app.on(TOPIC, effect=plan.effect, name="act", max_attempts=NEVER)(handle)
         await app.worker(Watched(source_of(plan.kind, plan.options), tally, plan.bug)).run()

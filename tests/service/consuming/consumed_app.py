@@ -18,6 +18,10 @@ def note(line: str) -> None:
         file.write(f"{line}\n")
 
 
+def is_open() -> bool:
+    return Path("open").exists()
+
+
 @app.on("ok", timeout=0.9 * LEASE_S)
 async def ok(event: Event, ctx: Context) -> None:
     note(f"{event.id} {os.getpid()}")
@@ -26,6 +30,6 @@ async def ok(event: Event, ctx: Context) -> None:
 @app.on("gated", timeout=0.9 * LEASE_S)
 async def gated(event: Event, ctx: Context) -> None:
     note(f"{event.id} {os.getpid()}")
-    while not Path("open").exists():
+    while not is_open():  # said by another process
         await asyncio.sleep(0.02)
     note(f"{event.id}-ended {os.getpid()}")

@@ -7,8 +7,8 @@ from typing import Any
 from tests.sources.places import Queue
 
 APP = "tests.service.consuming.consumed_app:app"
-LEASE_S = 1.0  # an event whose holder was killed is free again after this
-ENV = {"LEASE": f"{LEASE_S:g}", "SEMEL_SERVER__LOG": "json"}
+ENV = {"LEASE": "1"}  # an event whose holder was killed is free again after this
+SLOW = {"LEASE": "50"}  # no stall of the machine takes a lease away
 
 
 def source_of(queue: Queue, **changes: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import sys
 
 import uvicorn
@@ -13,16 +13,13 @@ from semel.service.doors import Door
 from semel.service.mounted import Mounted
 
 
-async def main(queue: str, endpoint: str, region: str) -> None:
+def main(queue: str, endpoint: str, region: str) -> None:
     publisher = SqsPublisher(queue, endpoint=endpoint, region=region, timeout=3.0)
     mounted = Mounted(Semel("memory://"), Door("/events", publisher=publisher))
-    server = uvicorn.Server(uvicorn.Config(mounted, port=0, log_level="warning", lifespan="on"))
-    serving = asyncio.ensure_future(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-    await serving
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(mounted, log_level="warning", lifespan="on")).run(sockets=[listening])
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    main(*sys.argv[1:4])

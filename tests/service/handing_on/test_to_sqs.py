@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ from semel.adapters.sources.sqs import SqsPublisher
 from semel.service.doors import Door
 from semel.service.mounted import Mounted
 from semel.testing.proxy import BLACK_HOLE, Fault, FaultProxy
+from semel.values.reading import Reading
 
-SOON_S = 60.0
+SOON_S = 120.0  # a busy machine may need long
 SENDERS = 8
+
+pytestmark = pytest.mark.timeout(280)
 
 
 class Receiver:
@@ -76,8 +80,8 @@ def until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def until_taken(url: str, body: Any) -> None:
-    until(lambda: post(url, body)[0] == 200, "a 200")
+def until_taken(url: str, body: Any, headers: dict[str, str] | None = None) -> None:
+    until(lambda: post(url, body, headers)[0] == 200, "a 200")
 
 
 def events_in(queue: Queue) -> set[str]:
@@ -138,7 +142,7 @@ def test_while_the_queue_cannot_be_reached_senders_are_told_503_and_then_taken_a
 
 
 def test_an_event_by_the_inbox_and_by_the_queue_is_one_event(queue: Queue, tmp_path: Path, quick_end: None) -> None:
-    """One ledger, four ways: the inbox first or the queue first, Genesys or plain, with and without a tenant."""
+    """One ledger; the inbox first, or the queue first."""
     ran: Counter[tuple[str, str]] = Counter()
 
     def make() -> Semel:
@@ -163,8 +167,6 @@ def test_an_event_by_the_inbox_and_by_the_queue_is_one_event(queue: Queue, tmp_p
 
     orders = {"order": {"number": "7"}, "kind": "placed"}
     binary = {"ce-specversion": "1.0", "ce-id": "c", "ce-type": "t", "ce-source": "/s"}
-    from semel.values.reading import Reading
-
     ways: list[tuple[dict[str, Any], Any, dict[str, str]]] = [
         ({}, event(1), {}),
         ({"tenant": "acme"}, event(1), {}),
@@ -174,21 +176,16 @@ def test_an_event_by_the_inbox_and_by_the_queue_is_one_event(queue: Queue, tmp_p
     for door, body, headers in ways[:2]:  # the inbox first
         with served(Mounted(make(), Door("/events", mode="inbox", **door))) as url:
             assert post(f"{url}/events", body, headers)[1]["status"] == "accepted"
-            total = sum(ran.values())
-            until(lambda total=total: sum(ran.values()) > total or total == 2, "the handler")  # type: ignore[misc]
-    until(lambda: sum(ran.values()) == 2, "both effects")
+            tenant = door.get("tenant", "house")
+            until(partial(ran.__contains__, (tenant, "e-1")), "the handler")
     for door, body, headers in ways:
         with served(Mounted(make(), Door("/events", publisher=publisher(queue), **door))) as url:
-            until_taken_with(f"{url}/events", body, headers)
+            until_taken(f"{url}/events", body, headers)
     asyncio.run(work(4))
     for door, body, headers in ways:
         with served(Mounted(make(), Door("/events", mode="inbox", **door))) as url:
             assert post(f"{url}/events", body, headers)[1]["status"] == "duplicate"
     assert ran == {("house", "e-1"): 1, ("acme", "e-1"): 1, ("house", "7"): 1, ("binary", "c"): 1}
-
-
-def until_taken_with(url: str, body: Any, headers: dict[str, str]) -> None:
-    until(lambda: post(url, body, headers)[0] == 200, "a 200")
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -197,13 +194,13 @@ def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
 ) -> None:
     queue: Queue = new_queue(fifo=fifo)
     dice = random.Random(5)
-    events = [f"{number}" for number in range(400)]
-    sending = events + dice.choices(events, k=170)
+    events = [f"{number}" for number in range(250)]
+    sending = events + dice.choices(events, k=110)
     dice.shuffle(sending)
     ran: Counter[str] = Counter()
 
     async def work() -> None:
-        async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
+        async with Semel(f"sqlite:///{tmp_path}/semel.db", lease=1.0) as app:  # what is Busy comes again soon
 
             @app.on("**", name="noted")
             async def noted(event: Event, ctx: Context) -> None:
@@ -272,5 +269,6 @@ def test_at_the_end_what_is_under_way_is_answered_and_the_publisher_is_closed(qu
             asking.start()
             until(lambda: bool(place._under_way), "the publish")
         asking.join(30)
-    assert (told, closed) == ([200], [True])
+    assert closed == [True]
+    assert told == [200], "inconclusive: the machine was slower than the publisher's patience"
     assert "e-late" in events_in(queue)

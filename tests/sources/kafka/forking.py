@@ -6,6 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +20,12 @@ START = multiprocessing.get_context("forkserver")
 START.set_forkserver_preload(["tests.sources.kafka.consumer_process", "confluent_kafka"])
 
 
-def starting(plan: Plan) -> Callable[[str, Path], Forked]:
+def starting(plan: Plan, patience_s: float) -> Callable[[str, Path], Forked]:
+    """`patience_s`: so that the group has forgotten the one before, which was killed. It is only quicker so: whoever
+    joins earlier waits for seconds, until the mock cluster is done with the dead member."""
+
     def start(step: str, folder: Path) -> Forked:
+        time.sleep(patience_s)
         given = msgspec.structs.replace(plan, step=step, marker=str(folder / LANDED))
         process = START.Process(target=_work, args=(given, folder / SAID), daemon=True)
         process.start()

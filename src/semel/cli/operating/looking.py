@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import instant_ms
@@ -103,31 +104,42 @@ def event_of(history: Sequence[Entry]) -> bytes:
 
 
 async def newest(catalog: Catalog, states: Sequence[str | None], limit: int, wanted: Filters) -> list[Entry]:
-    """The newest entries of several states together."""
+    """The newest entries of several states together, without their documents."""
     found: list[Entry] = []
     for state in states:
-        found += await _entries(catalog, state, limit, wanted)
+        if state is None or limit <= PAGE:
+            found += map(_bare, await _entries(catalog, state, limit, wanted))
+            continue
+        async for entry in every(catalog, state, wanted, limit):
+            found.append(_bare(entry))
     found.sort(key=lambda entry: entry.at_ms, reverse=True)
     return found[:limit]
 
 
-async def every(catalog: Catalog, state: str, wanted: Filters) -> AsyncIterator[Entry]:
-    """All entries of a state, page after page, the newest first. Each comes once, whatever happens meanwhile.
+def _bare(entry: Entry) -> Entry:
+    return replace(entry, event=None, result=None)
+
+
+async def every(catalog: Catalog, state: str, wanted: Filters, limit: int | None = None) -> AsyncIterator[Entry]:
+    """All entries of a state, or so many, page after page, the newest first. Each comes once, whatever happens
+    meanwhile.
 
     A page begins in the millisecond in which the one before it ended, since many entries can share one; where such a
     page brings nothing new, it was too small for that millisecond.
     """
     seen: set[str] = set()
-    limit, until_ms = PAGE, wanted.until_ms
+    size, until_ms = PAGE, wanted.until_ms
     while True:
-        page = await _entries(catalog, state, limit, wanted, until_ms)
+        page = await _entries(catalog, state, size, wanted, until_ms)
         new = [entry for entry in page if entry.key not in seen]
         for entry in new:
             seen.add(entry.key)
             yield entry
-        if len(page) < limit:
+            if len(seen) == limit:
+                return
+        if len(page) < size:
             return
-        limit = PAGE if new else limit * 2
+        size = PAGE if new else size * 2
         oldest_ms = min(entry.at_ms for entry in page) + 1  # `until` may or may not include its own millisecond
         until_ms = oldest_ms if until_ms is None else min(until_ms, oldest_ms)
 

@@ -7,9 +7,9 @@
     }
     [{"id": 1}, {"id": 2}]   one list, if the file begins with it
 
-What is no JSON is a document too, a broken one: it reaches to the end of its line, and what is indented below it belongs
-to it, so that no part of a broken event is ever taken for an event. The next line is a new beginning. Memory is bounded:
-of a document above the limit only the beginning is kept, and where it lies.
+What is no JSON is a document too, a broken one: it reaches to the end of its line, and what is indented below it
+belongs to it, so that no part of a broken event is ever taken for an event. The next line is a new beginning. Memory is
+bounded: of a document above the limit only the beginning is kept, and where it lies.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class Place(Struct, frozen=True):
     begun: bool = False  # something else than white space came before
 
 
+START = Place()
+
+
 class Document(Struct, gc=False):
     """One document, and where it is. `body` is all of it, or the beginning of what is too large."""
 
@@ -74,7 +77,7 @@ class Document(Struct, gc=False):
 class Splitter:
     """`next` gives one document after the other; None at the end, where it may be asked again when there is more."""
 
-    def __init__(self, read: Callable[[int], bytes], place: Place = Place(), largest: int = DOCUMENT_MAX_BYTES) -> None:
+    def __init__(self, read: Callable[[int], bytes], place: Place = START, largest: int = DOCUMENT_MAX_BYTES) -> None:
         self._read = read
         self._largest = largest
         self._buffer = b""
@@ -228,9 +231,7 @@ class Splitter:
         start = self._from()
         line = self._line
         self._skip(end)
-        return Document(
-            self._buffer[start:end], self._base + start, self._base + end, line, self._line, self._in_list
-        )
+        return Document(self._buffer[start:end], self._base + start, self._base + end, line, self._line, self._in_list)
 
     def _ended_inside(self) -> Document:
         """Not taken: whoever writes the file may come back to it."""

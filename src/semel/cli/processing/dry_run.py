@@ -74,9 +74,7 @@ def _documents(given: Input) -> Iterator[Document]:
         stream.close()
 
 
-async def _of(
-    app: Semel, ledger: Catalog | None, name: str, document: Document, options: Options
-) -> list[Would]:
+async def _of(app: Semel, ledger: Catalog | None, name: str, document: Document, options: Options) -> list[Would]:
     at = (name, document.line, document.start)
     plan: Any = Outcome("malformed", reason=document.broken)
     if not document.broken:

@@ -1,8 +1,8 @@
 """`--force`: what has succeeded is run again, once for each run of the command, and never without a reason.
 
-The decision is kept with the key, under a name that this run and those that resume it have in common: a copy of the event
-further down in the file, or a second reading after a crash, finds it there. What was done for the first time by this very
-run is left alone too: it is known by its time, and by memory, since the ledger's clock may be another.
+The decision is kept with the key, under a name that this run and those that resume it have in common: a copy of the
+event further down in the file, or a second reading after a crash, finds it there. What was done for the first time by
+this very run is left alone too: it is known by its time, and by memory, since the ledger's clock may be another.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Stream:
     def __init__(self, given: Input) -> None:
         self.given = given
         try:
-            self._raw: Any = sys.stdin.buffer if given.name == STDIN else open(given.name, "rb")
+            self._raw: Any = sys.stdin.buffer if given.name == STDIN else open(given.name, "rb")  # noqa: SIM115
             self.packed = self._begins_packed()
         except OSError as error:
             raise ConfigError(f"{given.shown}: it cannot be read: {error.strerror}") from None
@@ -141,5 +141,3 @@ class Mark(Struct, frozen=True):
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-

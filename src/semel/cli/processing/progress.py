@@ -1,7 +1,7 @@
 """How far a file was worked off: a small file beside it, so that work goes on after an end of any kind.
 
-It names the lowest place below which everything is settled, and is replaced as a whole: whoever is killed leaves the old
-one or the new one. It can only be too old. Then some events are read again, and the ledger knows them.
+It names the lowest place below which everything is settled, and is replaced as a whole: whoever is killed leaves the
+old one or the new one. It can only be too old. Then some events are read again, and the ledger knows them.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def refuse_other_work(path: Path, progress: Progress, work: Mapping[str, str]) -
         then, now = progress.work.get(name, ""), work.get(name, "")
         if then != now:
             raise ConfigError(
-                f"{path}: this progress was made with another {name} ({then or 'none'}; now {now or 'none'}), for which "
-                "the file is not done up to there. Leave --resume out to begin anew"
+                f"{path}: this progress was made with another {name} ({then or 'none'}; now {now or 'none'}), for "
+                "which the file is not done up to there. Leave --resume out to begin anew"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -169,7 +170,6 @@ class Run:
         told.stopped = source.trouble
         if (cut := source.cut_off) is not None and not self._stopping.is_set():
             self.report.count("malformed", cut.broken, source.given.shown, cut.line, cut.start)
-            told.stopped = told.stopped or f"{cut.broken} (line {cut.line:,}, byte {cut.start:,})"
 
     @property
     def _batch(self) -> int:
@@ -190,8 +190,10 @@ class Run:
         """What is no JSON is not worth the flow's time."""
         whole = [one for one in deliveries if not one.document.broken]
         decided = iter(await self._asked(engine, whole))
-        return [Outcome("malformed", reason=one.document.broken) if one.document.broken else next(decided)
-                for one in deliveries]
+        return [
+            Outcome("malformed", reason=one.document.broken) if one.document.broken else next(decided)
+            for one in deliveries
+        ]
 
     async def _asked(self, engine: Engine, deliveries: Sequence[FileDelivery]) -> list[Outcome]:
         """A ledger out of reach is waited for, as long as an event is."""
@@ -262,10 +264,8 @@ class Run:
     async def _pause(self, seconds: float) -> None:
         """Nobody who wants to stop waits for the end of it."""
         if seconds > 0:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), seconds)
-            except TimeoutError:
-                pass
 
     def _at(self, boundary: Boundary) -> None:
         if self._observe is not None:
@@ -281,5 +281,3 @@ def _named(outcome: Outcome) -> str:
         if any(reason.startswith(f"{state}:") for reason in reasons):
             return f"{state} already"
     return "duplicate"
-
-

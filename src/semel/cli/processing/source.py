@@ -12,6 +12,7 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -183,10 +184,8 @@ class FileSource:
     async def _until_something_is_due(self) -> None:
         self._changed.clear()
         pause_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), pause_s)
-        except TimeoutError:
-            pass
 
     async def _next(self, limit: int) -> list[Delivery]:
         """What the thread has read. It reads on meanwhile."""
@@ -213,7 +212,8 @@ class FileSource:
                 return []
             self._ahead = in_thread(self._read_some, "files")
         stopping = asyncio.ensure_future(self._stopped.wait())
-        await asyncio.wait({self._ahead, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {self._ahead, stopping}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not self._ahead.done():
             return []

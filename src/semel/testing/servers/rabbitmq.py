@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from semel.testing.servers.process import NoServer, ServerProcess, free_port, given_url
 from semel.testing.servers.rabbitmq_packages import Programs, find_programs
@@ -65,7 +66,7 @@ class Broker:
     def evaluate(self, expressions: str) -> str:
         """Erlang, within the broker. For what AMQP does not tell: it takes some milliseconds."""
         ran = subprocess.run(
-            [self.erl_call, "-address", f"127.0.0.1:{self.distribution}", "-r", "-e"],
+            [self.erl_call, "-address", f"127.0.0.1:{self.distribution}", "-h", f"c{uuid4().hex}", "-e"],
             check=False,
             input=f"{expressions}.\n",
             capture_output=True,

@@ -16,7 +16,6 @@ import json
 import os
 import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -66,22 +65,21 @@ def _join(folder: Path) -> tuple[Broker, socket.socket] | None:
 
 
 def _start_keeper(folder: Path) -> None:
+    """It may outlive us: others use it too."""
     (folder / TOLD).unlink(missing_ok=True)
-    with (folder / SAID).open("ab") as said:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "semel.testing.servers.rabbitmq_shared", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,  # a Ctrl+C in the terminal is for the tests
-        )
+    command = [sys.executable, "-m", "semel.testing.servers.rabbitmq_shared", str(folder)]
+    said = os.open(folder / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    actions = [(os.POSIX_SPAWN_DUP2, nothing, 0), (os.POSIX_SPAWN_DUP2, said, 1), (os.POSIX_SPAWN_DUP2, said, 2)]
+    keeper = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setpgroup=0)
+    os.close(said)
+    os.close(nothing)
     ends = time.monotonic() + READY_S
     while not (folder / TOLD).exists():
         if (failed := folder / FAILED).exists():
-            keeper.wait()
+            os.waitpid(keeper, 0)
             raise NoServer(failed.read_text())
-        if keeper.poll() is not None or time.monotonic() > ends:
-            keeper.kill()
+        if os.waitpid(keeper, os.WNOHANG)[0] or time.monotonic() > ends:
             raise NoServer(f"the keeper of RabbitMQ did not come up: {_said(folder)}")
         time.sleep(0.05)
 

@@ -18,6 +18,7 @@ from semel.adapters.ledgers.postgres.statements import statements
 from semel.ports import STATES, Asked, Entry
 from semel.values.errors import ConfigError
 from semel.values.key import DIGEST_BYTES
+from semel.values.tried import load
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -93,7 +94,7 @@ async def history(connection: Connection, k: bytes, schema: str) -> list[Entry]:
         ]
         for row in await connection.fetch(sql["letters_of"], k):
             *columns, what, by, at, reason = row
-            found.append(replace(_entry(columns), decision=_decision(what, by, at, reason)))
+            found.append(_decided(_entry(columns), what, by, at, reason))
     found.sort(key=lambda entry: (entry.generation, entry.at_ms), reverse=True)
     return found
 
@@ -152,13 +153,14 @@ async def _row(connection: Connection, sql: str) -> Iterator[Any]:
 
 
 def _entry(columns: Any) -> Entry:
-    key, handler, text, tenant, state, reason, *rest = columns
+    key, handler, text, tenant, state, reason, *rest, tried = columns
     said = reason.decode(errors="replace") if isinstance(reason, bytes) else reason  # why a key waits is kept as bytes
-    return Entry(key, handler, text, tenant, state, said, *rest)
+    return replace(Entry(key, handler, text, tenant, state, said, *rest), tried=load(tried))
 
 
-def _decision(what: int | None, by: str, at_ms: int, reason: str) -> str:
+def _decided(entry: Entry, what: int | None, by: str, at_ms: int, reason: str) -> Entry:
     if what is None:
-        return ""
+        return entry
+    what_it_was = ", though it was done," if entry.result is not None else ""
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
-    return f"{DECISIONS[what]} by {by} at {at} UTC: {reason}"
+    return replace(entry, decision=f"{DECISIONS[what]}{what_it_was} by {by} at {at} UTC: {reason}")

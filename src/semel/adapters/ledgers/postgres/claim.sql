@@ -35,20 +35,20 @@ from semel.key t
 where t.k = any (array(select a.k from unnest($1::bytea[]) as a (k) where a.k not in (select k from fresh)))
 
 -- name: lock_keys
-select k, token, state, until, attempts, first, fp, suspect, outcome, result
+select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
 from semel.key where k = any ($1::bytea[]) order by k for update
 
 -- name: lock_one_key
-select k, token, state, until, attempts, first, fp, suspect, outcome, result
+select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
 from semel.key where k = $1 for update
 
 -- name: lock_free_keys
 -- As lock_keys, for when somebody holds a row for long: what is held is left out.
-select k, token, state, until, attempts, first, fp, suspect, outcome, result
+select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
 from semel.key where k = any ($1::bytea[]) order by k for update skip locked
 
 -- name: read_keys
-select k, token, state, until, attempts, first, fp, suspect, outcome, result
+select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
 from semel.key where k = any ($1::bytea[])
 
 -- name: make_subjects
@@ -64,11 +64,12 @@ select nextval('semel.token'), coalesce($2::bigint, floor(extract(epoch from clo
 from generate_series(1, $1::integer)
 
 -- name: add_keys
-insert into semel.key (token, until, first, keep, attempts, state, suspect, k, fp, owner, tenant, handler, text)
-select a.token, a.until, a.first, a.keep, a.attempts, 1, a.suspect, a.k, a.fp, a.owner, a.tenant, a.handler, a.text
+insert into semel.key (token, until, first, keep, attempts, state, suspect, k, fp, owner, tenant, handler, text, tried)
+select a.token, a.until, a.first, a.keep, a.attempts, 1, a.suspect, a.k, a.fp, a.owner, a.tenant, a.handler, a.text,
+       a.tried
 from unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
-            $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[])
-     as a (k, token, until, first, keep, attempts, suspect, fp, owner, tenant, handler, text)
+            $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::bytea[])
+     as a (k, token, until, first, keep, attempts, suspect, fp, owner, tenant, handler, text, tried)
 on conflict (k) do nothing
 returning k
 
@@ -77,10 +78,10 @@ returning k
 update semel.key t
 set token = a.token, until = a.until, first = a.first, keep = a.keep, attempts = a.attempts, state = 1, outcome = 0,
     suspect = a.suspect, fp = a.fp, owner = a.owner, result = null,
-    tenant = a.tenant, handler = a.handler, text = a.text
+    tenant = a.tenant, handler = a.handler, text = a.text, tried = a.tried
 from unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
-            $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::bigint[])
-     as a (k, token, until, first, keep, attempts, suspect, fp, owner, tenant, handler, text, replaced)
+            $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::bigint[])
+     as a (k, token, until, first, keep, attempts, suspect, fp, owner, tenant, handler, text, tried, replaced)
 where t.k = a.k and t.token = a.replaced
 returning t.k
 

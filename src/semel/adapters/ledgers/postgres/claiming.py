@@ -216,7 +216,7 @@ async def _write(
             row = (
                 *(digest, one.token, one.until_ms, one.first_ms, keeps[digest], one.attempts, one.suspect),
                 *(one.fingerprint, None if digest == claim.digest else claim.digest),
-                *(shown(claim.tenant), shown(claim.handler), shown(claim.text)),
+                *(shown(claim.tenant), shown(claim.handler), shown(claim.text), one.tried or None),
             )
             if digest in replaced:
                 taken[digest] = (*row, replaced[digest])

@@ -211,9 +211,9 @@ class PostgresLedger:
 
     # ------------------------------------------------------------------------------------------ letters and catalog
 
-    async def replay(self, key: str, reason: str, by: str) -> bool:
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
         k = catalog.key_of(key)
-        return await self._write(lambda c: letters.replay(c, k, reason, by, self._now(), self._schema))
+        return await self._write(lambda c: letters.replay(c, k, reason, by, self._now(), self._schema, force=force))
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         k = catalog.key_of(key)

@@ -15,6 +15,7 @@ from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.claim import Lease, Settlement
 from semel.values.outcome import Reject, Uncertain
 from semel.values.reading import dump
+from semel.values.tried import one_more
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -51,7 +52,7 @@ async def _keep(connection: Connection, settlements: Sequence[Settlement], now: 
         if gone:
             await connection.execute(sql["forget_kept"], gone)
         if added:
-            columns = [list(column) for column in zip(*map(_row, added), strict=True)]
+            columns = [list(column) for column in zip(*[_row(one, at) for one in added], strict=True)]
             await connection.execute(sql["keep"], at, *columns)
 
 
@@ -76,14 +77,15 @@ def _chosen(settlements: Sequence[Settlement], kept: dict[bytes, list[_Kept]]) -
     return list(added.values()), gone
 
 
-def _row(settlement: Settlement) -> tuple[Any, ...]:
+def _row(settlement: Settlement, at: int) -> tuple[Any, ...]:
     claim, outcome, letter = settlement.lease.claim, settlement.outcome, settlement.letter
     assert isinstance(outcome, (Reject, Uncertain))
+    before, attempts = (letter.tried, letter.attempts) if letter is not None else ((), 1)
     return (
         *(claim.digest, b"".join([alias.digest for alias in claim.aliases]) or None),
         *(DEAD if isinstance(outcome, Reject) else UNCERTAIN, shown(outcome.reason), claim.fingerprint),
-        *(letter.attempts if letter is not None else 1, claim.retention_ms),
+        *(attempts, claim.retention_ms),
         *(shown(claim.tenant), shown(claim.handler), shown(claim.text)),
         *((letter.event, dump(letter.reading) or None) if letter is not None else (None, None)),
-        settlement.lease.token,
+        *(settlement.lease.token, one_more(before, attempts, at, outcome.reason)),
     )

@@ -36,16 +36,28 @@ class _Letter(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What a person said, and when."""
+    """What a person said."""
 
     what: int
     reason: str
     by: str
+    force: bool = False
 
 
-async def replay(connection: Connection, k: bytes, reason: str, by: str, now: int | None, schema: str) -> bool:
-    """The record steps back, the event goes to the inbox. A key that another record answers by now is not dead."""
-    return await insist(lambda: _decide(connection, k, _Said(REPLAYED, reason, by), now, schema))
+class _Moment(NamedTuple):
+    """When it was said, the number of the decision, and that of the letter that a replay makes."""
+
+    at: int
+    token: int
+    id: int
+
+
+async def replay(
+    connection: Connection, k: bytes, reason: str, by: str, now: int | None, schema: str, *, force: bool = False
+) -> bool:
+    """The record steps back, the event goes to the inbox. A key that another record answers by now is not dead; with
+    `force` one of success steps back too. Of that no event was kept."""
+    return await insist(lambda: _decide(connection, k, _Said(REPLAYED, reason, by, force), now, schema))
 
 
 async def discard(connection: Connection, k: bytes, reason: str, by: str, now: int | None, schema: str) -> bool:
@@ -57,23 +69,35 @@ async def _decide(connection: Connection, k: bytes, said: _Said, now: int | None
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
         undecided = [_Letter(*row) for row in await connection.fetch(sql["lock_undecided"], k)]
-        if not undecided:
+        if not undecided and not said.force:
             return False
         answering = await connection.fetchrow(sql["lock_key"], k)
+        moment = _Moment(*(await connection.fetchrow(sql["moment"], now) or (0, 0, 0)))
+        forced = said.force and answering is not None and answering[2] and answering[1] > moment.at
+        if forced and answering is not None:
+            aliases = await connection.fetchval(sql["keep_done"], k, answering[0], moment.at)
+            await _note(connection, k, answering[0], said, moment, sql)
+            await connection.execute(sql["forget_record"], [k, *split(aliases)], answering[0])
+            answering = None
+        if not undecided:
+            return bool(forced)
         last = await connection.fetchval(sql["last_letter"], k) if answering is None else answering[0]
         letter = _chosen(undecided, last)
-        at, token, id = await connection.fetchrow(sql["moment"], now) or (0, 0, 0)
-        if said.what == REPLAYED and answering is not None and answering[0] != letter.id and answering[1] > at:
+        if said.what == REPLAYED and answering is not None and answering[0] != letter.id and answering[1] > moment.at:
             return False
-        await connection.execute(sql["decide"], letter.id, at)
-        words = (shown(said.reason), shown(said.by))
-        await connection.execute(sql["add_decision"], letter.id, k, said.what, token, at, *words)
+        await connection.execute(sql["decide"], letter.id, moment.at)
+        await _note(connection, k, letter.id, said, moment, sql)
         if said.what == REPLAYED:
             await connection.execute(sql["forget_record"], [k, *letter.others], letter.id)
             if letter.event is not None and not load(letter.reading).foreign:
-                await _to_the_inbox(connection, k, letter, id, at, schema)
+                await _to_the_inbox(connection, k, letter, moment.id, moment.at, schema)
             # else its handler lives elsewhere: whoever brings the event again is granted
     return True
+
+
+async def _note(connection: Connection, k: bytes, id: int, said: _Said, moment: _Moment, sql: dict[str, str]) -> None:
+    words = (shown(said.reason), shown(said.by))
+    await connection.execute(sql["add_decision"], id, k, said.what, moment.token, moment.at, *words)
 
 
 def _chosen(undecided: Sequence[_Letter], answering: int | None) -> _Letter:

@@ -10,7 +10,7 @@ select id, at, aliases, expires - at as keep_ms, tenant, handler, text, fp, even
 from semel.letter where k = $1 and decided is null order by id for update
 
 -- name: lock_key
-select token, until from semel.key where k = $1 and state = 3 for update
+select token, until, outcome = 1 and owner is null from semel.key where k = $1 and state = 3 for update
 
 -- name: last_letter
 -- The last one that a handler of this key gave up here, decided or not.
@@ -24,6 +24,19 @@ update semel.letter set decided = $2 where id = $1
 insert into semel.decision (rec, k, what, generation, token, at, reason, by)
 select $1, $2, $3, 1 + coalesce((select max(generation) from semel.decision where k = $2 and what = 1 and token < $1), 0),
        $4, $5, $6, $7
+
+-- name: keep_done
+-- What is done and steps back: as history, which has been decided about. Its aliases are the other rows of its token.
+insert into semel.letter (id, k, aliases, outcome, reason, fp, attempts, at, expires, decided, tenant, handler, text,
+                          tried, result)
+select y.token, y.k, o.aliases, 1, '', y.fp, y.attempts, y.until - y.keep, y.until - y.keep + greatest(y.keep, o.keep), $3,
+       y.tenant, y.handler, y.text, y.tried, y.result
+from semel.key y cross join lateral (
+    select string_agg(a.k, ''::bytea) as aliases, max(a.keep) as keep
+    from semel.key a where a.token = y.token and a.k <> y.k
+) o
+where y.k = $1 and y.token = $2
+returning aliases
 
 -- name: forget_record
 delete from semel.key where k = any ($1::bytea[]) and token = $2 and state = 3
@@ -50,12 +63,12 @@ delete from semel.letter where id = any ($1::bigint[])
 
 -- name: keep
 insert into semel.letter (id, k, aliases, outcome, reason, fp, attempts, at, expires, tenant, handler, text, event, reading,
-                          source)
+                          source, tried)
 select nextval('semel.token'), a.k, a.aliases, a.outcome, a.reason, a.fp, a.attempts, $1::bigint, $1 + a.keep, a.tenant,
-       a.handler, a.text, a.event, a.reading, a.source
+       a.handler, a.text, a.event, a.reading, a.source, a.tried
 from unnest($2::bytea[], $3::bytea[], $4::smallint[], $5::text[], $6::bytea[], $7::integer[], $8::bigint[], $9::text[],
-            $10::text[], $11::text[], $12::bytea[], $13::bytea[], $14::bigint[])
-     as a (k, aliases, outcome, reason, fp, attempts, keep, tenant, handler, text, event, reading, source)
+            $10::text[], $11::text[], $12::bytea[], $13::bytea[], $14::bigint[], $15::bytea[])
+     as a (k, aliases, outcome, reason, fp, attempts, keep, tenant, handler, text, event, reading, source, tried)
 
 -- name: withdraw
 -- The newest: a ledger that lost its data may give a token twice, and an older letter is of a life before.

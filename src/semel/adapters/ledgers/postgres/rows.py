@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from semel.values.claim import Claim
 from semel.values.decision import Known, State
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.tried import cut
 
 T = TypeVar("T")
 
@@ -34,9 +35,11 @@ def split(aliases: bytes | None) -> Iterable[bytes]:
 
 
 def known(row: Any) -> Known:
-    """Of (token, state, until, attempts, first, fp, suspect, outcome, result), without the key."""
-    token, state, until, attempts, first, fp, suspect, outcome, result = row
-    return Known(token, _STATES[state], until, attempts, first, fp, suspect, load(outcome, result) if outcome else None)
+    """Of (token, state, until, attempts, first, fp, suspect, outcome, result), without the key; and of what came of its
+    attempts, where that is asked for."""
+    token, state, until, attempts, first, fp, suspect, outcome, result, *tried = row
+    ended = load(outcome, result) if outcome else None
+    return Known(token, _STATES[state], until, attempts, first, fp, suspect, ended, (tried and tried[0]) or b"")
 
 
 def dump(outcome: Ending) -> tuple[int, bytes | None]:
@@ -51,7 +54,7 @@ def dump(outcome: Ending) -> tuple[int, bytes | None]:
         case Uncertain(reason):
             return UNCERTAIN, storable(reason)
         case Retry():
-            return RETRY, shown(outcome.reason).encode()
+            return RETRY, cut(shown(outcome.reason))
         case Release():
             return RELEASE, None
     raise TypeError(f"{outcome!r} does not end a lease")

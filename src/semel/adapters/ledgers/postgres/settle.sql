@@ -6,7 +6,10 @@
 with ended as (
     update semel.key t
     set state = case when a.delay is null then 3 else 2 end, outcome = (a.delay is null)::integer, result = a.result,
-        until = c.now + coalesce(a.delay, t.keep)
+        until = c.now + coalesce(a.delay, t.keep),
+        tried = case when a.delay is null then t.tried
+                     else coalesce(t.tried, '') || int8send(c.now) || int4send(t.attempts)
+                          || int2send(length(a.result)::smallint) || a.result end
     from unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bigint[]) with ordinality as a (k, token, result, delay, i),
          (select coalesce($5::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) as now offset 0) c
     where t.k = a.k and t.token = a.token and t.state = 1
@@ -17,14 +20,14 @@ select array_agg(i) from ended
 -- name: settle_any
 -- Every ending, of leases with any number of keys: whoever lost one of them has lost the lease. There is a row for each
 -- key, with the place of its settlement (i) and how many keys that has; what only a settlement has stands with its own
--- key. `ending`: 1 done, 2 dead, 3 uncertain, 4 retry, 5 release.
+-- key. `ending`: 1 done, 2 dead, 3 uncertain, 4 retry, 5 release. `why`: of an attempt that failed.
 with said as (
     select * from unnest($1::integer[], $2::bytea[], $3::bigint[], $4::boolean[], $5::integer[], $6::smallint[],
-                         $7::bytea[], $8::bigint[], $9::bytea[], $10::bigint[], $11::bigint[], $12::bytea[],
-                         $13::text[], $14::bytea[], $15::bytea[])
-         as a (i, k, token, own, keys, ending, result, delay, subject, place, kept, aliases, reason, event, reading)
+                         $7::bytea[], $8::bigint[], $9::bytea[], $10::bytea[], $11::bigint[], $12::bigint[],
+                         $13::bytea[], $14::text[], $15::bytea[], $16::bytea[])
+         as a (i, k, token, own, keys, ending, result, delay, why, subject, place, kept, aliases, reason, event, reading)
 ), clock as (
-    select coalesce($16::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) as now
+    select coalesce($17::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) as now
 ), held as (
     select s.*, t.attempts from said s join semel.key t on t.k = s.k and t.token = s.token
     where t.state = 1
@@ -38,19 +41,22 @@ with said as (
         outcome = case when w.ending <= 3 then w.ending else 0 end,
         result = case when w.ending = 5 then null else w.result end,
         attempts = t.attempts - (w.ending = 5)::integer,
-        until = case w.ending when 5 then 0 when 4 then c.now + w.delay else c.now + t.keep end
+        until = case w.ending when 5 then 0 when 4 then c.now + w.delay else c.now + t.keep end,
+        tried = case when w.why is null then t.tried
+                     else coalesce(t.tried, '') || int8send(c.now) || int4send(t.attempts)
+                          || int2send(length(w.why)::smallint) || w.why end
     from whole w, clock c
     where t.k = w.k and t.token = w.token and t.state = 1 and not (w.ending = 5 and w.attempts = 1)
     returning w.own, w.ending, w.token as id, t.k, w.aliases, w.reason, t.fp, t.attempts, c.now, w.kept,
-              t.tenant, t.handler, t.text, w.event, w.reading
+              t.tenant, t.handler, t.text, w.event, w.reading, t.tried
 ), released as (
     -- A first attempt leaves nothing behind.
     delete from semel.key t using whole w
     where t.k = w.k and t.token = w.token and t.state = 1 and w.ending = 5 and w.attempts = 1
 ), letters as (
     insert into semel.letter (id, k, aliases, outcome, reason, fp, attempts, at, expires, tenant, handler, text,
-                              event, reading)
-    select id, k, aliases, ending, reason, fp, attempts, now, now + kept, tenant, handler, text, event, reading
+                              event, reading, tried)
+    select id, k, aliases, ending, reason, fp, attempts, now, now + kept, tenant, handler, text, event, reading, tried
     from ended where own and ending in (2, 3)
 ), freed as (
     -- Of a subject's grants only the newest can hold it, so the highest token of a batch says whether it is free.

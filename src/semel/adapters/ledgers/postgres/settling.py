@@ -24,6 +24,7 @@ from semel.adapters.ledgers.postgres.statements import statements
 from semel.values import reading
 from semel.values.claim import Lease, Settlement
 from semel.values.outcome import Ending, Reject, Retry, Uncertain
+from semel.values.tried import cut
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -102,12 +103,17 @@ async def _any(
     for i, (settlement, (code, result)) in enumerate(zip(settlements, endings, strict=True), 1):
         lease, delay_ms = settlement.lease, _delay_ms(settlement.outcome)
         own, *others = digests_of(lease.claim)
-        same = (len(others) + 1, code, result, delay_ms)
+        same = (len(others) + 1, code, result, delay_ms, _why(settlement.outcome))
         rows.append((i, own, lease.token, True, *same, *_about(settlement, code, others)))
         rows += [(i, digest, lease.token, False, *same, *_NOTHING) for digest in others]
     columns = [unless_all_none(list(column)) for column in zip(*rows, strict=True)]
     found: list[int] | None = await connection.fetchval(statements(schema)["settle_any"], *columns, now)
     return found or []
+
+
+def _why(outcome: Ending) -> bytes | None:
+    """What is kept of an attempt that failed."""
+    return cut(outcome.reason) if isinstance(outcome, Retry | Reject | Uncertain) else None
 
 
 _NOTHING = (None,) * 7  # of a settlement, beside a key that is not its own

@@ -53,7 +53,7 @@ class SqliteLedger:
         self._writer = Writer(lambda: self._place.connect(self._open), self._place.check, observe)
         self._catalog = self._reader()
         self._lookout = self._reader()
-        self.outbox = SqliteOutbox(self._writer, self._lookout, self._now)
+        self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, self._now)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))

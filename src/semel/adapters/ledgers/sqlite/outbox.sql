@@ -93,3 +93,42 @@ select id, state, provider, possible from semel_notification where id = ?1
 
 -- name: witnessed_by_reference
 select id, state, provider, possible from semel_notification where reference = ?1 and provider = ?2
+
+-- name: status_by_recipient
+select id, state, changed, provider, reference, reason from semel_notification where who = ?1 and kind = ?2
+order by added desc limit ?3
+
+-- name: status_by_recipient_alone
+select id, state, changed, provider, reference, reason from semel_notification where who = ?1
+order by added desc limit ?2
+
+-- name: status_by_key
+select id, state, changed, provider, reference, reason from semel_notification where tenant = ?1 and key = ?2
+order by added desc limit ?3
+
+-- name: shown
+select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content, n.options, n.state, n.reason,
+       n.provider, n.added, n.changed, ifnull(d.due, 0), n.possible, n.by_id
+from semel_notification n left join semel_dispatch d on d.id = n.id
+
+-- name: attempts_of
+select number, provider, crossed, ended, outcome, evidence, ifnull(reference, ''), by from semel_attempt
+where id = ? order by iif(ended = 0, crossed, ended), token = 0, token, outcome
+
+-- name: decided_upon
+select n.state, n.tenant, n.recipient, n.kind, n.provider, n.options, n.possible, n.channel, d.taken, d.due, d.standing
+from semel_notification n left join semel_dispatch d on d.id = n.id where n.id = ?
+
+-- name: move_dispatch
+-- A person's word counts whoever has it in hand: the token moves on.
+update semel_dispatch set token = ?2, taken = 0, due = ?3, state = ?4, standing = ?5 where id = ?1
+
+-- name: erasable
+select n.id, n.state, d.taken, d.due, d.standing from semel_notification n left join semel_dispatch d on d.id = n.id
+where n.who = ?1 and n.content is not null
+
+-- name: erase_notifications
+update semel_notification set recipient = '', content = null, fp = x'', options = x'7b7d', reason = '' where id in ({keys})
+
+-- name: erase_attempts
+update semel_attempt set evidence = '' where id in ({keys})

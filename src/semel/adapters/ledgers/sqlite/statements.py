@@ -43,6 +43,12 @@ def select_in(connection: apsw.Connection, sql: str, keys: Sequence[Any], others
         yield from connection.execute(_with_keys(sql, len(piece)), (*piece, *beside))
 
 
+def run_in(connection: apsw.Connection, sql: str, keys: Sequence[Any], others: Sequence[Any] = ()) -> None:
+    """As `select_in`, for statements that return nothing."""
+    for _ in select_in(connection, sql, keys, others):
+        pass
+
+
 def insert_many(connection: apsw.Connection, sql: str, rows: Sequence[Row]) -> list[Row]:
     """Write rows by few multi-VALUES statements; `{rows}` becomes the value lists. Returns what they return."""
     returned: list[Row] = []

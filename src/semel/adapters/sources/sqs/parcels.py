@@ -32,7 +32,7 @@ class Outgoing:
         self.entry: dict[str, Any] | None = None  # None: the queue cannot take it
         if self.size > size_max:
             self.why = f"{TOO_LARGE}with its note it has {self.size:,} bytes, the queue takes {size_max:,}"
-        elif len(note) > NOTE_MAX:
+        elif len(note.encode()) > NOTE_MAX:
             self.why = f"{TOO_LARGE}its note has more than {NOTE_MAX:,} bytes"
         elif not text:
             self.why = f"{UNFIT}SQS carries text, without most control characters, and no empty message"

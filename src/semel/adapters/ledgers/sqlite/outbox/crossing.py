@@ -1,0 +1,90 @@
+"""What may leave: the crossing, and the guards that it passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import apsw
+
+from semel.adapters.ledgers.sqlite.outbox.rows import encode
+from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, run_in, select_in
+from semel.values.outbox import Crossed, Crossing, Gate, Held, Lost, Suppressed
+from semel.values.sending import State
+
+
+def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) -> list[Gate]:
+    """In order, each seeing the guards that those before it have passed."""
+    ids = [crossing.dispatch.id for crossing in crossings]
+    held = {id: (token, taken) for id, token, taken, _ in select_in(connection, SQL["dispatches_held"], ids)}
+    watched = [k for crossing in crossings if (k := crossing.dispatch.notification.guarded_by) is not None]
+    guards: dict[bytes, tuple[bytes, int, State]] = {
+        k: (id, at, state) for k, id, at, state in select_in(connection, SQL["guards"], watched)
+    }
+    gates: list[Gate] = []
+    passed: list[Crossing] = []
+    stopped: list[tuple[Crossing, bytes]] = []
+    for crossing in crossings:
+        gate = _gate(crossing, held, guards, now)
+        match gate:
+            case Crossed():
+                passed.append(crossing)
+                if (k := crossing.dispatch.notification.guarded_by) is not None:
+                    guards[k] = (crossing.dispatch.id, now, "sending")
+            case Suppressed(by=by):
+                stopped.append((crossing, by))
+        gates.append(gate)
+    _write_crossings(connection, passed, now)
+    _write_suppressed(connection, stopped, now)
+    return gates
+
+
+def _gate(
+    crossing: Crossing,
+    held: Mapping[bytes, tuple[int, int]],
+    guards: Mapping[bytes, tuple[bytes, int, State]],
+    now: int,
+) -> Gate:
+    dispatch = crossing.dispatch
+    if held.get(dispatch.id) != (dispatch.token, 1):
+        return Lost()
+    notification = dispatch.notification
+    guard, k = notification.guard, notification.guarded_by
+    if guard is None or k is None or k not in guards:
+        return Crossed()
+    by, at, state = guards[k]
+    if by == dispatch.id or now - at >= 1000 * guard.window_s:
+        return Crossed()
+    if crossing.standing.doubt_ms or state in ("pending", "sending"):
+        return Held(by)  # what may have left already is not called suppressed
+    return Suppressed(by)
+
+
+def _write_crossings(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) -> None:
+    if not crossings:
+        return
+    dispatches: list[Row] = []
+    states: list[Row] = []
+    attempts: list[Row] = []
+    guards: list[Row] = []
+    for crossing in crossings:
+        dispatch, standing = crossing.dispatch, crossing.standing
+        id, token, provider = dispatch.id, dispatch.token, standing.provider
+        dispatches.append((id, token, provider, encode(standing), crossing.request))
+        states.append((id, "sending", "", provider, None, standing.possible_duplicates, now))
+        attempts.append((id, token, "", standing.attempts, provider, now, 0, "", ""))
+        guard, k = dispatch.notification.guard, dispatch.notification.guarded_by
+        if guard is not None and k is not None:
+            guards.append((k, id, now, now + int(1000 * guard.window_s)))
+    insert_many(connection, SQL["cross_dispatches"], dispatches)
+    insert_many(connection, SQL["set_notifications"], states)
+    insert_many(connection, SQL["begin_attempts"], attempts)
+    if guards:
+        insert_many(connection, SQL["set_guards"], guards)
+
+
+def _write_suppressed(connection: apsw.Connection, stopped: Sequence[tuple[Crossing, bytes]], now: int) -> None:
+    if not stopped:
+        return
+    reasons = [(one.dispatch.id, f"its guard has let {by.hex()} through", by, now) for one, by in stopped]
+    insert_many(connection, SQL["suppress_notifications"], reasons)
+    run_in(connection, SQL["end_dispatches"], [one.dispatch.id for one, _ in stopped])

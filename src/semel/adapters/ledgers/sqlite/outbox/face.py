@@ -1,0 +1,81 @@
+"""The outbox's face: batches go to the ledger's writer thread, and are committed in its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from semel.adapters.ledgers.sqlite.outbox import adding, crossing, people, recording, taking
+from semel.adapters.ledgers.sqlite.outbox.rows import encode
+from semel.adapters.ledgers.sqlite.statements import SQL, rows
+from semel.adapters.ledgers.sqlite.writer import Writer
+from semel.values.notification import Notification
+from semel.values.outbox import (
+    Added,
+    Crossing,
+    Decision,
+    Dispatch,
+    Gate,
+    Lane,
+    Record,
+    Shown,
+    Sought,
+    Status,
+    Witness,
+)
+from semel.values.sending import State
+
+
+class SqliteOutbox:
+    """The outbox of a ledger's file: its writes travel in the same groups as the ledger's own."""
+
+    def __init__(self, writer: Writer, lookout: Writer, catalog: Writer, now: Callable[[], int]) -> None:
+        self._writer = writer
+        self._lookout = lookout  # for whoever waits
+        self._catalog = catalog  # for people, whose questions may take long
+        self._now = now
+        self._none_due = False  # the last take found nothing
+
+    async def add(self, notifications: Sequence[Notification]) -> list[Added]:
+        return await self._writer.submit(lambda connection: adding.add(connection, notifications, self._now()))
+
+    async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
+        if self._none_due and not await self._is_due(lanes):
+            return []
+        taken = await self._writer.submit(lambda connection: taking.take(connection, lanes, lease_ms, self._now()))
+        self._none_due = not taken
+        return taken
+
+    async def cross(self, crossings: Sequence[Crossing]) -> list[Gate]:
+        return await self._writer.submit(lambda connection: crossing.cross(connection, crossings, self._now()))
+
+    async def record(self, records: Sequence[Record]) -> list[bool]:
+        return await self._writer.submit(lambda connection: recording.record(connection, records, self._now()))
+
+    async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
+        return await self._writer.submit(lambda connection: recording.witness(connection, witnesses, self._now()))
+
+    # ------------------------------------------------------------------------------------------------------- people
+
+    async def status(self, tenant: str, *, recipient: str = "", kind: str = "", key: str = "") -> Status:
+        return await self._lookout.submit(lambda connection: people.status(connection, tenant, recipient, kind, key))
+
+    async def find(self, sought: Sought) -> list[Shown]:
+        return await self._catalog.submit(lambda connection: people.find(connection, sought))
+
+    async def show(self, id: bytes) -> Shown | None:
+        return await self._catalog.submit(lambda connection: people.show(connection, id))
+
+    async def decide(self, decision: Decision) -> State | None:
+        return await self._writer.submit(lambda connection: people.decide(connection, decision, self._now()))
+
+    async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
+        now = self._now
+        return await self._writer.submit(
+            lambda connection: people.erase(connection, tenant, recipient, reason, by, now())
+        )
+
+    async def _is_due(self, lanes: Mapping[str, Lane]) -> bool:
+        """Asked without a lock, so that idle relays do not wait for each other."""
+        names = encode(list(lanes)).decode()
+        sql = SQL["dispatch_due_at_all"]
+        return bool(await self._lookout.submit(lambda connection: rows(connection, sql, names, self._now())))

@@ -1,0 +1,152 @@
+"""What people ask of the outbox, and what they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+from msgspec.structs import replace
+
+from semel.adapters.ledgers.sqlite.outbox.rows import encode, guard_of, notification_of, standing_of
+from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in
+from semel.values.notification import who_is
+from semel.values.outbox import Attempt, Decision, Shown, Sought, Status, told_of
+from semel.values.sending import ATTEMPTS_MAX, LIVE, Standing, State
+
+STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
+
+
+def status(connection: apsw.Connection, tenant: str, recipient: str, kind: str, key: str) -> Status:
+    if key:
+        found = rows(connection, SQL["status_by_key"], tenant, key, STATUS_ROWS)
+    elif kind:
+        found = rows(connection, SQL["status_by_recipient"], who_is(tenant, recipient), kind, STATUS_ROWS)
+    else:
+        found = rows(connection, SQL["status_by_recipient_alone"], who_is(tenant, recipient), STATUS_ROWS)
+    return told_of(
+        Status("never", id.hex(), state, changed, provider, reference or "", reason)
+        for id, state, changed, provider, reference, reason in found
+    )
+
+
+def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
+    conditions: dict[str, Any] = {
+        "n.tenant = ?": sought.tenant,
+        "n.who = ?": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
+        "n.key = ?": sought.key or None,
+        "n.kind = ?": sought.kind or None,
+        "n.provider = ?": sought.provider or None,
+        "n.added >= ?": sought.since_ms or None,
+        "n.added < ?": sought.until_ms,
+    }
+    if sought.state in LIVE:  # there are few: by the hot table
+        conditions["d.state = ?"] = sought.state
+    elif sought.state:
+        conditions["n.state = ?"] = sought.state
+    said = {sql: value for sql, value in conditions.items() if value is not None}
+    if sought.possible_duplicates:
+        said["n.possible >= ?"] = 1
+    where = f" where {' and '.join(said)}" if said else ""
+    sql = f"{SQL['shown']}{where} order by n.added desc, n.id limit ?"
+    return [_shown(row, ()) for row in rows(connection, sql, *said.values(), sought.limit)]
+
+
+def show(connection: apsw.Connection, id: bytes) -> Shown | None:
+    found = rows(connection, f"{SQL['shown']} where n.id = ?", id)
+    if not found:
+        return None
+    return _shown(found[0], [Attempt(*row) for row in rows(connection, SQL["attempts_of"], id)])
+
+
+def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
+    id, tenant, key, kind, recipient, channel, generation, content, options = row[:9]
+    state, reason, provider, added, changed, due, possible, by = row[9:]
+    return Shown(
+        id=id.hex(),
+        notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
+        state=state,
+        reason=reason,
+        provider=provider,
+        added_ms=added,
+        changed_ms=changed,
+        due_ms=due,
+        possible_duplicates=possible,
+        suppressed_by="" if by is None else by.hex(),
+        attempts=tuple(attempts),
+        erased=content is None,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- deciding
+
+
+def decide(connection: apsw.Connection, decision: Decision, now: int) -> State | None:
+    found = rows(connection, SQL["decided_upon"], decision.id)
+    if not found or found[0][10] is None:  # unknown, or over
+        return None
+    state, tenant, recipient, kind, provider, options, possible, _, taken, due, standing = found[0]
+    free = not taken or due <= now
+    after = _decided(state, standing_of(standing), decision, free, now)
+    if after is None:
+        return None
+    _write(connection, decision, after, provider, possible, now)
+    if after.state in ("failed", "cancelled") and state == "pending":  # nothing has left: another one may
+        guard = guard_of(tenant, recipient, kind, options)
+        if guard is not None:
+            run_in(connection, SQL["forget_guards"], [guard], [decision.id])
+    return after.state
+
+
+def _decided(state: State, standing: Standing, decision: Decision, free: bool, now: int) -> Standing | None:
+    """What becomes of it; None: this cannot be said of it now."""
+    reason = f"{decision.says.replace('_', ' ')}, says {decision.by}: {decision.reason}"
+    match state, decision.says:
+        case "uncertain", "sent":
+            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
+        case "uncertain", "not_sent":
+            tries = min(standing.attempts, ATTEMPTS_MAX - 1)
+            return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now, reason=reason)
+        case "uncertain", "given_up":
+            return replace(standing, state="failed", exit="", reason=reason)
+        case "pending", "cancelled" | "given_up" if free and standing.doubt_ms:
+            return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
+        case "pending", "cancelled" if free:
+            return replace(standing, state="cancelled", reason=reason)
+        case "pending", "given_up" if free:
+            return replace(standing, state="failed", reason=reason)
+    return None
+
+
+def _write(
+    connection: apsw.Connection, decision: Decision, after: Standing, provider: str, possible: int, now: int
+) -> None:
+    ((last,),) = rows(connection, SQL["last_token"])
+    connection.execute(SQL["set_last_token"], (last + 1,))
+    attempt = (decision.id, last + 1, decision.says, 0, provider, 0, now, decision.reason, None, decision.by)
+    insert_many(connection, SQL["add_attempts"], [attempt])
+    row = (decision.id, after.state, after.reason, provider, None, possible, now)
+    insert_many(connection, SQL["set_notifications"], [row])
+    if after.state in LIVE:
+        due = None if after.state == "uncertain" else after.due_ms
+        connection.execute(SQL["move_dispatch"], (decision.id, last + 1, due, after.state, encode(after)))
+    else:
+        run_in(connection, SQL["end_dispatches"], [decision.id])
+
+
+# ---------------------------------------------------------------------------------------------------------- erasing
+
+
+def erase(connection: apsw.Connection, tenant: str, recipient: str, reason: str, by: str, now: int) -> int:
+    """What has not left is cancelled first; what is under way or uncertain stays until it is over."""
+    over: list[bytes] = []
+    for id, state, taken, due, standing in rows(connection, SQL["erasable"], who_is(tenant, recipient)):
+        if state in LIVE:
+            if state != "pending" or (taken and due > now) or standing_of(standing).doubt_ms:
+                continue
+            decide(connection, Decision(id, "cancelled", reason, by), now)
+        over.append(id)
+    if over:
+        run_in(connection, SQL["erase_notifications"], over)
+        run_in(connection, SQL["erase_attempts"], over)
+    return len(over)

@@ -1,0 +1,475 @@
+"""`app.consume`: workers on one source, whatever the source, the ledger and the caller do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.faults import FaultyLine
+from tests.sources.places import Queue
+
+from semel import ConfigError, Context, Event, Semel
+from semel.core import consumer, outage
+from semel.core.unmatched import TOPICS_MAX, Unmatched, plain
+from semel.ports import Delivery
+
+WITHIN_S = 60.0  # the machine may be busy
+
+
+def body(number: int | str, kind: str = "ok") -> bytes:
+    return json.dumps({"id": f"e-{number}", "type": kind, "data": {}}).encode()
+
+
+class Letter:
+    """A delivery that writes down what it is told."""
+
+    def __init__(self, source: Shelf, raw: bytes) -> None:
+        self.body = raw
+        self.tenant = ""
+        self._source = source
+
+    async def ack(self) -> None:
+        if self._source.deaf > 0:
+            self._source.deaf -= 1
+            raise ConnectionError("the source is gone")
+        self._source.told.append(("ack", self.body))
+
+    async def retry(self, after_s: float) -> None:
+        self._source.told.append(("retry", self.body))
+        if self._source.brings_again:
+            self._source.put(self.body)
+
+    async def reject(self, reason: str) -> None:
+        self._source.told.append((f"reject: {reason}", self.body))
+
+
+class Shelf:
+    """A source that waits until it is stopped."""
+
+    def __init__(self, *bodies: bytes, fails: Sequence[Exception] = (), ends: bool = False) -> None:
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._fails = list(fails)
+        self._ends = ends
+        self.told: list[tuple[str, bytes]] = []
+        self.deaf = 0  # so many answers are not heard
+        self.brings_again = False
+        self.closed = self.stopped = False
+        self.receives = 0
+        for one in bodies:
+            self.put(one)
+
+    def put(self, one: bytes) -> None:
+        self._waiting.put_nowait(one)
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        self.receives += 1
+        if self._fails:
+            raise self._fails.pop(0)
+        if self.stopped or (self._ends and self._waiting.empty()):
+            return []
+        first = await self._waiting.get()
+        return [] if first is None else [Letter(self, first)]
+
+    def stop(self) -> None:
+        self.stopped = True
+        for _ in range(100):
+            self._waiting.put_nowait(None)
+
+    async def close(self) -> None:
+        self.stop()
+        self.closed = True
+
+    def answers(self) -> list[str]:
+        return [how for how, _ in self.told]
+
+
+def app_with(handle: Callable[..., Any] | None = None) -> Semel:
+    app = Semel("memory://", random=lambda: 0.0)
+
+    async def ok(event: Event, ctx: Context) -> None: ...
+
+    app.on("ok", name="ok")(handle or ok)
+    return app
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def timed() -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await story
+
+    asyncio.run(timed())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - what holds is another's to say
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backoff is there, and short."""
+    for module in (consumer, outage):
+        monkeypatch.setattr(module, "AGAIN_BASE_S", 0.01)
+        monkeypatch.setattr(module, "AGAIN_CAP_S", 0.02)
+
+
+# ----------------------------------------------------------------------------------------------------- its beginning
+
+
+@pytest.mark.parametrize("workers", [0, -1, 101, True, 2.0, "4"])
+def test_a_number_of_workers_that_cannot_be_is_refused(workers: Any) -> None:
+    async def story() -> None:
+        async with app_with() as app:
+            with pytest.raises(ConfigError, match=r"workers=.*at least 1 and at most 100"):
+                await app.consume(Shelf(), workers=workers)
+
+    run(story())
+
+
+def test_an_app_without_handlers_consumes_nothing() -> None:
+    async def story() -> None:
+        source = Shelf(body(1))
+        async with Semel("memory://") as app:
+            with pytest.raises(ConfigError, match="there are no handlers"):
+                await app.consume(source)
+        assert source.told == []
+
+    run(story())
+
+
+def test_it_ends_with_the_source_and_says_how_many() -> None:
+    async def story() -> None:
+        source = Shelf(*[body(number) for number in range(30)], ends=True)
+        async with app_with() as app:
+            assert await app.consume(source, workers=3) == 30
+        assert source.answers() == ["ack"] * 30
+        assert source.closed
+
+    run(story())
+
+
+def test_workers_work_beside_each_other() -> None:
+    async def story() -> None:
+        together = asyncio.Barrier(4)
+
+        async def handle(event: Event, ctx: Context) -> None:
+            await together.wait()
+
+        source = Shelf(*[body(number) for number in range(4)], ends=True)
+        async with app_with(handle) as app:
+            assert await app.consume(source, workers=4) == 4
+
+    run(story())
+
+
+# ----------------------------------------------------------------------------------------------------------- its end
+
+
+def test_a_source_that_is_stopped_ends_it_when_what_is_in_hand_is_finished() -> None:
+    async def story() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            begun.set()
+            await may_end.wait()
+
+        source = Shelf(body(1))
+        async with app_with(handle) as app:
+            consuming = asyncio.create_task(app.consume(source))
+            await begun.wait()
+            source.stop()
+            await asyncio.sleep(0.05)
+            assert not consuming.done()
+            may_end.set()
+            assert await consuming == 1
+        assert source.answers() == ["ack"]
+        assert source.closed
+
+    run(story())
+
+
+def test_when_it_is_cancelled_it_finishes_what_is_in_hand() -> None:
+    async def story() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            begun.set()
+            await may_end.wait()
+
+        source = Shelf(body(1))
+        async with app_with(handle) as app:
+            consuming = asyncio.create_task(app.consume(source))
+            await begun.wait()
+            source.put(body(2))
+            await asyncio.sleep(0)
+            consuming.cancel()
+            await until(lambda: source.stopped)
+            may_end.set()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+        assert "ack" in source.answers()
+        assert source.closed
+
+    run(story())
+
+
+def test_what_takes_longer_than_the_drain_goes_back() -> None:
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        source = Shelf(body(1))
+        async with app_with(handle) as app:
+            consuming = asyncio.create_task(app.consume(source, drain=0.05))
+            await begun.wait()
+            consuming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+        assert source.answers() == ["retry"]
+        assert source.closed
+
+    run(story())
+
+
+def test_a_second_cancel_does_not_wait_for_the_drain() -> None:
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        source = Shelf(body(1))
+        async with app_with(handle) as app:
+            consuming = asyncio.create_task(app.consume(source, drain=3600))
+            await begun.wait()
+            consuming.cancel()
+            await until(lambda: source.stopped)
+            consuming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+        assert source.answers() == ["retry"]
+
+    run(story())
+
+
+def test_a_source_that_cannot_be_stopped_keeps_nobody_waiting() -> None:
+    class Plain:
+        """Nothing ever comes, and it has no `stop`."""
+
+        waits = 0
+
+        async def receive(self, limit: int) -> Sequence[Delivery]:
+            self.waits += 1
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def story() -> None:
+        source = Plain()
+        async with app_with() as app:
+            consuming = asyncio.create_task(app.consume(source, workers=2, drain=3600))
+            await until(lambda: source.waits == 2)
+            consuming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+
+    run(story())
+
+
+# --------------------------------------------------------------------------------------------------- a broken source
+
+
+def test_a_source_that_keeps_failing_is_tried_again_and_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        source = Shelf(body(1), fails=[ConnectionError("the broker is away")] * 40, ends=True)
+        async with app_with() as app:
+            assert await app.consume(source, workers=2) == 1
+        assert source.receives > 40
+
+    run(story())
+    lines = [one.getMessage() for one in caplog.records if "trying again" in one.getMessage()]
+    assert len(lines) == 6, "the first, second, fourth, … thirty-second"
+    assert "Shelf: failed (1 in a row), trying again: ConnectionError: the broker is away" in lines
+    assert "Shelf: it works again" in caplog.text
+
+
+def test_what_a_driver_says_in_an_error_of_its_own_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        source = Shelf(body(1), fails=[RuntimeError("amqp://user:hunter2@host")], ends=True)
+        async with app_with() as app:
+            assert await app.consume(source, workers=1) == 1
+
+    run(story())
+    assert "RuntimeError" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_an_answer_that_is_not_heard_ends_nothing() -> None:
+    async def story() -> None:
+        source = Shelf(body(1), body(2), body(3), ends=True)
+        source.deaf = 1
+        async with app_with() as app:
+            await app.consume(source, workers=1)
+            assert len(await app.entries("done")) == 3
+        assert source.answers() == ["ack", "ack"]
+
+    run(story())
+
+
+def test_what_no_other_try_would_change_ends_it_after_what_is_in_hand() -> None:
+    async def story() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            begun.set()
+            await may_end.wait()
+
+        source = Shelf(body(1))
+        async with app_with(handle) as app:
+            consuming = asyncio.create_task(app.consume(source, workers=1 + 1))
+            await begun.wait()
+            source._fails = [ConfigError("there is no such queue")]
+            source.put(body(2))  # the other worker comes back, and asks again
+            may_end.set()
+            with pytest.raises(ConfigError, match="no such queue"):
+                await consuming
+        assert source.closed
+        assert "ack" in source.answers()
+
+    run(story())
+
+
+def test_a_queue_that_does_not_exist_is_told(queue: Queue) -> None:
+    async def story() -> None:
+        async with app_with() as app:
+            with pytest.raises(ConfigError, match="there is no such queue"):
+                await app.consume(queue.source(queue=f"{queue.url}-not"))
+
+    run(story())
+
+
+# ------------------------------------------------------------------------------------------------------- the ledger
+
+
+def test_nothing_is_taken_while_the_ledger_cannot_be_written(
+    tmp_path: Path, queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each receive counts at a queue, and its redrive policy gives up after some of them."""
+    caplog.set_level(logging.WARNING, "semel")
+    monkeypatch.setattr("semel.core.worker.LEDGER_DOWN_S", 0.2)
+    receives: dict[str, int] = {}
+
+    async def story() -> None:
+        async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
+            line = FaultyLine(app)
+            done: set[str] = set()
+
+            @app.on("ok")
+            async def ok(event: Event, ctx: Context) -> None:
+                done.add(event.id)
+
+            source = queue.source()
+            receive = source.receive
+
+            async def counted(limit: int) -> Sequence[Any]:
+                taken = await receive(limit)
+                for one in taken:
+                    receives[one._held.id] = max(receives.get(one._held.id, 0), one._held.receives)
+                return taken
+
+            source.receive = counted  # type: ignore[method-assign]
+            consuming = asyncio.create_task(app.consume(source))
+            await until(lambda: source.counts is not None and source._opened)
+            line.cut = {"claim"}
+            queue.send([body(number) for number in range(20)])
+            await until(lambda: line.landed > 0)
+            landed = line.landed
+            await until(lambda: line.landed > landed + 60)  # ten times as long as what goes back stays away
+            assert done == set()
+            line.cut = set()
+            await until(lambda: len(done) == 20)
+            await until(lambda: source.counts.deleted == 20)
+            source.stop()
+            await consuming
+
+    run(story())
+    assert len(receives) == 20
+    assert max(receives.values()) <= 2, "once before the outage was noticed, once after it"
+    assert caplog.text.count("the ledger cannot be written, nothing is taken from sources") == 1
+    assert caplog.text.count("the ledger can be written again") == 1
+
+
+def test_who_stops_in_an_outage_gives_back_what_was_received() -> None:
+    async def story() -> None:
+        source = Shelf(body(1))
+        async with app_with() as app:
+            line = FaultyLine(app)
+            line.cut = {"claim"}
+            consuming = asyncio.create_task(app.consume(source, workers=1))
+            await until(lambda: line.landed > 2)
+            assert source.receives == 0, "nobody knows whether the ledger can be written before it was asked"
+            source.stop()
+            consuming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+        assert source.told == []
+
+    run(story())
+
+
+# ------------------------------------------------------------------------------------------------ what nobody wants
+
+
+@pytest.mark.parametrize(("then", "answer"), [("ack", "ack"), ("reject", "reject: no handler matches")])
+def test_what_no_handler_wants_is_answered_as_chosen_and_said(
+    then: Any, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        source = Shelf(*[body(number, "unknown.topic") for number in range(5)], ends=True)
+        async with app_with() as app:
+            assert await app.consume(source, unmatched=then) == 5
+        assert source.answers() == [answer] * 5
+
+    run(story())
+    said = [one.getMessage() for one in caplog.records if "no handler matches unknown.topic" in one.getMessage()]
+    assert [line.partition("(")[2].partition(" ")[0] for line in said] == ["1", "2", "4"]
+
+
+def test_a_heartbeat_of_a_channel_is_no_event_that_somebody_missed(caplog: pytest.LogCaptureFixture) -> None:
+    frame = b'{"topicName":"channel.metadata","version":"1","eventBody":{"message":"WebSocket Heartbeat"}}'
+
+    async def story() -> None:
+        source = Shelf(frame, ends=True)
+        async with app_with() as app:
+            assert await app.consume(source, unmatched="reject") == 1
+        assert source.answers() == ["ack"]
+
+    run(story())
+    assert "no handler matches" not in caplog.text
+
+
+def test_topics_are_told_apart_without_their_ids_and_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    assert plain("v2.users.4a5d7f6e-1b2c-4d3e-8f90-123456789abc.presence") == "v2.users.*.presence"
+    assert plain("v2.detail.events.conversation.{id}.customer.end") == "v2.detail.events.conversation.{id}.customer.end"
+    assert "\n" not in plain("a\nb")
+    assert len(plain("x" * 10_000)) < 200
+
+    async def story() -> None:
+        topics = iter(f"t{number:x}y" for number in range(10_000))
+        seen = Unmatched(lambda _: next(topics))
+        source = Shelf()
+        for _ in range(3 * TOPICS_MAX):
+            await seen.answer(Letter(source, b""))
+        assert len(seen._seen) == TOPICS_MAX + 1
+
+    run(story())

@@ -1,0 +1,110 @@
+"""What doctor thinks of sources: do the times fit, is what they bring wanted, who reads their passwords?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from semel.ports import Traits
+from semel.settings.checking import Finding, RouteFacts, StoreFacts, check
+from semel.settings.schema import (
+    Brokers,
+    Endpoint,
+    KafkaBroker,
+    KafkaSource,
+    RabbitBroker,
+    RabbitSource,
+    Settings,
+    SqsBroker,
+    SqsSource,
+)
+from semel.settings.secret import Secret
+
+SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
+NO_INBOX = StoreFacts(Traits("DynamoDB", durable=True, transactional=True), inbox=False, letterbox=True)
+FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * 86_400, window_s=900.0)
+URL = "https://sqs.eu-central-1.amazonaws.com/1/events"
+SQS = SqsSource(queue=URL)
+RABBIT = RabbitSource(url=Secret("amqp://h/"), queue="events", dead_letters="dead")
+
+
+def found(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> list[Finding]:
+    return [one for one in check(settings, routes or [FACTS], store) if one.level != "ok"]
+
+
+def of(*sources: Any, **changes: Any) -> Settings:
+    return Settings(sources=list(sources), endpoints=[], **changes)
+
+
+@pytest.mark.parametrize(("lease_s", "bad"), [(29.9, False), (30.0, True), (60.0, True)])
+def test_a_lease_is_under_the_visibility_of_every_queue(lease_s: float, bad: bool) -> None:
+    findings = found(of(SQS), replace(FACTS, lease_s=lease_s))
+    assert [(one.level, one.check) for one in findings] == [("error", "sources")] * bad
+    if bad:
+        assert "outlasts the visibility of source sqs-events, 30 s" in findings[0].what
+        assert "set visibility above" in findings[0].change
+    assert found(of(replace(SQS, visibility=61)), replace(FACTS, lease_s=60.0)) == []
+
+
+@pytest.mark.parametrize(("timeout_s", "level"), [(19.0, ""), (20.0, "error"), (None, "warning")])
+def test_a_run_is_over_before_rabbitmq_takes_its_delivery_back(timeout_s: float | None, level: str) -> None:
+    findings = found(of(replace(RABBIT, consumer_timeout=20.0)), replace(FACTS, timeout_s=timeout_s))
+    assert [one.level for one in findings if one.check == "sources"] == [level] * bool(level)
+
+
+def test_a_source_whose_events_nobody_wants_is_an_error() -> None:
+    (finding,) = [one for one in check(of(SQS), [], SQLITE) if one.level != "ok"]
+    assert (finding.level, finding.check) == ("error", "sources")
+    assert "everything would only be forgotten" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("source", "broker"),
+    [
+        (SQS, Brokers(sqs=SqsBroker(queue=URL))),
+        (RABBIT, Brokers(rabbitmq=RabbitBroker(url=Secret("amqp://h/"), queue="events"))),
+        (
+            KafkaSource(servers="a", topics=["x", "events"], group="g", dead_letters="d"),
+            Brokers(kafka=KafkaBroker(servers="a", topic="events")),
+        ),
+    ],
+)
+def test_a_queue_that_is_filled_here_has_notes_to_be_believed(source: Any, broker: Brokers) -> None:
+    handing = [Endpoint(accept=source.kind)]
+    settings = Settings(sources=[source], brokers=broker, endpoints=handing)
+    (finding,) = found(settings)
+    assert (finding.level, finding.check) == ("warning", "sources")
+    assert "set handed_on = true" in finding.change
+    assert found(replace(settings, sources=[replace(source, handed_on=True)])) == []
+
+
+def test_a_broker_that_nobody_hands_on_to_is_told() -> None:
+    (finding,) = found(Settings(brokers=Brokers(sqs=SqsBroker(queue=URL))))
+    assert (finding.level, finding.what) == ("warning", "broker sqs: no endpoint hands events on to it")
+
+
+def test_who_only_hands_on_needs_no_inbox() -> None:
+    settings = Settings(brokers=Brokers(sqs=SqsBroker(queue=URL)), endpoints=[Endpoint(accept="sqs")])
+    assert found(settings, store=NO_INBOX) == []
+    (finding,) = [one for one in check(settings, [FACTS], NO_INBOX) if one.check == "inbox"]
+    assert finding.what == "what is accepted is handed on to a broker"
+    both = replace(settings, endpoints=[*settings.endpoints, Endpoint(path="/here")])
+    assert [one.check for one in found(both, store=NO_INBOX)] == ["inbox"]
+
+
+def test_a_password_in_the_file_is_told() -> None:
+    rabbit = replace(RABBIT, url=Secret("amqp://u:hunter2@h/"))
+    kafka = KafkaSource(
+        servers="a", topics=["x"], group="g", dead_letters="d", options={"sasl.password": Secret("hunter2")}
+    )
+    findings = found(of(rabbit, kafka))
+    assert [(one.level, one.check) for one in findings] == [("warning", "secrets")] * 2
+    assert "hunter2" not in repr(findings)
+    hidden = Secret("hunter2", "env:PW")
+    referred = [
+        replace(rabbit, url=Secret("amqp://u:hunter2@h/", "env:URL")),
+        replace(kafka, options={"sasl.password": hidden, "security.protocol": Secret("SASL_SSL")}),
+    ]
+    assert found(of(*referred)) == []

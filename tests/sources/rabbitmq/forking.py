@@ -1,0 +1,35 @@
+"""Consumers as processes of their own, forked from one that has imported everything: most of a start is imports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from tests.sources.forking import START, Forked
+from tests.sources.rabbitmq.consumer_process import RabbitPlan, work
+
+from semel.testing.source_laws import LANDED, SAID
+
+START.set_forkserver_preload(["tests.sources.rabbitmq.consumer_process", "aiobotocore.session"])
+
+
+def starting(plan: RabbitPlan) -> Callable[[str, Path], Forked]:
+    def start(step: str, folder: Path) -> Forked:
+        given = msgspec.structs.replace(plan, step=step, marker=str(folder / LANDED))
+        process = START.Process(target=_work, args=(given, folder / SAID), daemon=True)
+        process.start()
+        return Forked(process)
+
+    return start
+
+
+def _work(plan: RabbitPlan, said: Path) -> None:
+    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    logging.basicConfig(level=logging.WARNING)
+    asyncio.run(work(plan))

@@ -1,0 +1,16 @@
+"""The contract of sources, bound to a quorum queue of a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.sources.rabbitmq.places import Place
+
+from semel.testing.source_laws import SourceHarness, SourceLaws
+
+
+class TestRabbit(SourceLaws):
+    @pytest.fixture
+    def harness(self, tmp_path: Path, place: Place) -> SourceHarness:
+        return place.harness(tmp_path)
