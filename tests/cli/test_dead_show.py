@@ -66,9 +66,7 @@ def again(reason: str) -> Retry:
 
 
 def test_each_attempt_is_told_with_its_time_and_its_error(tmp_path: Path) -> None:
-    life = Life(tmp_path).attempts(
-        again("the CRM answered 503"), VANISHES, again("timed out"), Reject("unknown customer")
-    )
+    life = Life(tmp_path).attempts(again("the CRM answered 503"), VANISHES, again("timed out"), Reject("no customer"))
     out = life.show().out
     told = out[out.index("\nattempts\n") :].splitlines()[2:6]
     assert told == [

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec import NODEFAULT
 from tests.settings.writing import ROUTE, loaded, told
 
-from semel import wiring
+from semel import sources, wiring
 from semel.service.building import build, doors
 from semel.settings.options import broker_options, brokers_in, source_options
 from semel.settings.schema import Endpoint, KafkaSource, RabbitSource, Settings, SqsSource
@@ -116,7 +120,7 @@ def test_what_else_is_wrong_is_told_too(tmp_path: Path) -> None:
     assert [line.partition(": ")[0] for line in lines] == ["semel.toml:2", "semel.toml:6", "semel.toml:11"]
 
 
-# ------------------------------------------------------------------------------------------------ what adapters are given
+# ------------------------------------------------------------------------------------------- what adapters are given
 
 
 def test_a_source_reads_like_its_settings_say(tmp_path: Path) -> None:
@@ -172,3 +176,27 @@ def test_a_source_is_made_anew_each_time(tmp_path: Path) -> None:
     (supply,) = built.supplies
     assert (supply.name, supply.workers, supply.unmatched) == ("sqs-events", 2, "reject")
     assert supply.make() is not supply.make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(sources.sqs, SqsSource), (sources.kafka, KafkaSource), (sources.rabbitmq, RabbitSource)]
+)
+def test_python_and_settings_have_the_same_options_and_defaults(make: Any, said: type[msgspec.Struct]) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(said)}
+    parameters = inspect.signature(make).parameters
+    assert set(fields) - {"name", "workers", "unmatched"} == set(parameters), "workers are for app.consume to say"
+    for name, parameter in parameters.items():
+        default = fields[name].default
+        if default is not NODEFAULT and parameter.default is not inspect.Parameter.empty:
+            assert parameter.default == default or (name == "dead_letters" and not parameter.default), name
+
+
+def test_sources_are_made_by_python_as_by_settings() -> None:
+    made: Any = sources.sqs(URL, tenant="t", id_path="a.b")
+    assert (made.queue, made.tenant, made.reading) == (URL, "t", Reading("", "a.b"))
+    plain: Any = sources.sqs(URL)
+    assert plain.reading is None
+    with pytest.raises(ConfigError, match="queue='x'"):
+        sources.sqs("x")
+    assert sources.kafka("a:9092", ["t"], group="g", dead_letters="d") is not None
+    assert sources.rabbitmq("amqp://h/", "q", dead_letters="d") is not None

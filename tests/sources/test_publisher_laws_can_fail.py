@@ -98,12 +98,12 @@ class Shuffling(SqsPublisher):
 @pytest.fixture
 def bound(new_queue: Any, tmp_path: Path, quick_end: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A harness for a publisher with a bug."""
-    monkeypatch.setattr(publishers, "SOON_S", 4.0)  # what never happens need not be waited for so long
+    monkeypatch.setattr(publishers, "SOON_S", 2.0)  # what never happens need not be waited for so long
 
     def bind(kind: type[SqsPublisher], proxy: FaultProxy, queue: Queue) -> PublisherHarness:
         harness = harness_of(queue, proxy, tmp_path)
-        place = {"endpoint": proxy.url(queue.server.endpoint), "region": queue.server.region}
-        harness.open = lambda timeout: kind(queue.url, **{**place, "timeout": timeout})
+        endpoint, region = proxy.url(queue.server.endpoint), queue.server.region
+        harness.open = lambda timeout: kind(queue.url, endpoint=endpoint, region=region, timeout=timeout)
         return harness
 
     return bind
@@ -144,7 +144,8 @@ def test_a_publisher_can_be_used_again_after_it_was_closed(queue: Queue) -> None
     place = publisher(queue)
 
     async def once() -> None:
-        assert await place.publish([Parcel(b"x")]) == [""]
+        many = [Parcel(b"x") for _ in range(300)]  # more requests than there may be at a time
+        assert await place.publish(many) == [""] * 300
         await place.close()
 
     asyncio.run(once())

@@ -16,6 +16,7 @@ from semel.ports import Entry, Inbox, Letters
 from semel.testing.clerk import Clerk
 from semel.testing.harness import Harness
 from semel.testing.laws.binding import Binding
+from semel.testing.laws.forcing import ForceLaws
 from semel.values.claim import Busy, Claim, Granted, Settled
 from semel.values.errors import ConfigError
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
@@ -211,13 +212,13 @@ class LetterTests(Binding):
         assert desk.run(all_at_once()).count(True) == 1
 
 
-class TestOneServer(LetterTests):
+class TestOneServer(LetterTests, ForceLaws):
     @pytest.fixture
     def harness(self, redis_url: str) -> Harness:
         return harness_on(redis_url)
 
 
-class TestCluster(LetterTests):
+class TestCluster(LetterTests, ForceLaws):
     @pytest.fixture
     def harness(self, cluster_url: str) -> Harness:
         return harness_on(cluster_url, together="*")

@@ -18,7 +18,7 @@ from semel.values.effect import Effect
 
 TOPIC = "proof"
 LEASE_S = 1.5  # long against a round trip, short against a test
-LANES = 16  # handlers of one process at a time
+LANES = 4  # handlers of one process at a time
 NEVER = 10_000  # attempts: nobody is given up on because a stranger kills processes
 
 INSERT = "insert into effect (event) values ($1)"  # no unique constraint anywhere: a double would show

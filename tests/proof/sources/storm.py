@@ -115,7 +115,15 @@ class Storm:
 
 
 def run(
-    broker: Broker, stage: Stage, home: Path, *, messages: int, seconds: float, kill_every_s: float, bug: str = ""
+    broker: Broker,
+    stage: Stage,
+    home: Path,
+    *,
+    messages: int,
+    seconds: float,
+    kill_every_s: float,
+    kills_max: int = 1_000,
+    bug: str = "",
 ) -> Storm:
     """Undisturbed the work would last `seconds`, whatever the machine: the kills only add to that."""
     dice = Random(f"{broker.kind} {messages}")
@@ -134,7 +142,10 @@ def run(
     begun = time.monotonic()
     with Consumers(plan, home) as consumers:
         while broker.left():
-            consumers.one_is_killed(dice, kill_every_s, lambda: not broker.left())
+            if len(consumers.kills) < kills_max:
+                consumers.one_is_killed(dice, kill_every_s, lambda: not broker.left())
+            else:
+                time.sleep(LOOK_S)
             assert time.monotonic() - begun < END_S, f"{broker.left()} are left; {consumers.said()}"
         seconds = time.monotonic() - begun
     return Storm(

@@ -30,6 +30,6 @@ async def ok(event: Event, ctx: Context) -> None:
 @app.on("gated", timeout=0.9 * LEASE_S)
 async def gated(event: Event, ctx: Context) -> None:
     note(f"{event.id} {os.getpid()}")
-    while not is_open():  # said by another process
+    while not is_open():  # noqa: ASYNC110 - another process says so
         await asyncio.sleep(0.02)
     note(f"{event.id}-ended {os.getpid()}")

@@ -11,14 +11,14 @@ ENV = {"LEASE": "1"}  # an event whose holder was killed is free again after thi
 SLOW = {"LEASE": "50"}  # no stall of the machine takes a lease away
 
 
-def source_of(queue: Queue, **changes: Any) -> str:
+def source_of(place: Queue, /, **changes: Any) -> str:
     said: dict[str, Any] = {
         "kind": "sqs",
         "name": "events",
-        "queue": queue.url,
-        "dead_letters": queue.dead_url,
-        "endpoint": queue.server.endpoint,
-        "region": queue.server.region,
+        "queue": place.url,
+        "dead_letters": place.dead_url,
+        "endpoint": place.server.endpoint,
+        "region": place.server.region,
         "visibility": 2,
         "wait": 1,
         "pollers": 2,

@@ -17,7 +17,7 @@ from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 KEY_CHARS = 32
 PREFIX_MIN_CHARS = 4
 SCAN_MAX = 100_000  # entries of one state that are looked at for the beginning of a key
-PAGE = 1_000  # entries of one look: their events are in memory meanwhile
+PAGE = 250  # entries of one look: their events are in memory meanwhile, 64 MB at the worst
 
 LETTERS = ("dead", "uncertain")
 WHOLE_ONLY = "What was discarded is in no list any more, and known by its whole key only"

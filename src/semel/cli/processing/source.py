@@ -121,6 +121,7 @@ class FileSource:
         self._open: deque[FileDelivery] = deque()  # handed over, from the first that is not settled
         self._waiting: list[tuple[float, FileDelivery]] = []  # a heap, by when they are due
         self._waiting_bytes = 0
+        self._closed = False
         self._stopped = asyncio.Event()
         self._changed = asyncio.Event()
         if place is not None and place.at:
@@ -163,6 +164,7 @@ class FileSource:
         """Keep how far it came, and let go of the file."""
         self.stop()
         self._save(at_once=True)
+        self._closed = True
         if self._ahead is not None and self.given.is_file:
             await asyncio.wait({self._ahead})  # else it may take for ever, and ends with the process
         if self._ahead is None or self._ahead.done():
@@ -244,7 +246,7 @@ class FileSource:
     # -------------------------------------------------------------------------------------------------- answering
 
     def _settle(self, delivery: FileDelivery) -> None:
-        if delivery.settled:
+        if delivery.settled or self._closed:  # too late, and harmless: whoever reads it next is told that it is known
             return
         delivery.settled, delivery.body, delivery.document.body = True, b"", b""
         while self._open and self._open[0].settled:
@@ -283,7 +285,7 @@ class FileSource:
 
     def _reject(self, delivery: FileDelivery, reason: str) -> None:
         """Kept first, settled then."""
-        if self._rejects is not None:
+        if self._rejects is not None and not self._closed:
             self._rejects.add(self.given.name, delivery.document, reason)
             self._at(Step.AFTER_REJECT)
         self._settle(delivery)

@@ -21,11 +21,12 @@ from semel.adapters.ledgers.redis.topology import Topology
 from semel.ports import STATES, Asked, Entry
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.key import DIGEST_BYTES
+from semel.values.tried import load
 
 PAGE = 500
 INDEXED = ("dead", "uncertain")
 LIVE_STATES = {1: "leased", 2: "waiting", DONE_NULL: "done", DONE: "done"}
-ALIAS, PRINTED = 32, 16
+PRINTED, ALIAS, TRIED, COPIED = 16, 32, 64, 128
 
 
 class Reader:
@@ -80,6 +81,21 @@ class Reader:
             if fields:
                 return bucket, letters_of(fields)
         return -1, []
+
+    async def done_of(self, digest: bytes) -> tuple[int, bytes] | None:
+        """The record of a key that is done, and its tag; None: it is not, or known as an alias only."""
+        for bucket, record in enumerate(await self._of_each_tag("GET", self._places.everywhere(RECORD, digest))):
+            if record is not None and record[0] & 7 in (DONE, DONE_NULL) and not record[0] & ALIAS:
+                return bucket, record
+        return None
+
+    async def copies_of(self, record: bytes) -> list[bytes]:
+        """The names of its copies under aliases. Nothing but a walk through all names finds them."""
+        if not record[0] & COPIED:
+            return []
+        return [
+            name async for page in self.records() for name, copy in page if copy[1:8] == record[1:8] and copy[0] & ALIAS
+        ]
 
     # ------------------------------------------------------------------------------------------------- its parts
 
@@ -198,6 +214,8 @@ def entry_of(digest: bytes, record: bytes, aliases: bool = False) -> Entry | Non
         at += 2 + size
     text, tenant, handler = texts
     payload = record[at:]
+    tried = load(payload) if record[0] & TRIED else ()
+    reason = tried[-1].reason if tried else payload.decode()
     result = (payload if record[0] & 7 == DONE else b"null") if state == "done" else None
     return Entry(
         key=digest.hex(),
@@ -205,11 +223,12 @@ def entry_of(digest: bytes, record: bytes, aliases: bool = False) -> Entry | Non
         text=text,
         tenant=tenant,
         state=state,
-        reason=payload.decode() if state == "waiting" else "",
+        reason=reason if state == "waiting" else "",
         attempts=int.from_bytes(record[body - 2 : body], "big"),
         at_ms=int.from_bytes(record[14:20], "big"),
         event=None,
         result=result,
+        tried=tried,
     )
 
 

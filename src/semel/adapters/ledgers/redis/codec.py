@@ -11,6 +11,7 @@ from semel.adapters.ledgers.redis.resp import END, length_of, script_call
 from semel.adapters.ledgers.redis.scripts import SCRIPTS
 from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Settlement, Stale, Verdict
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.tried import cut
 
 TEXT_MAX_BYTES = 4096  # of a key's text, which is for people
 OFFSET = 2**63  # positions are sent without a sign
@@ -233,7 +234,7 @@ def _ending(outcome: Ending) -> tuple[int, bytes]:
         case Done(result):
             return (DONE_NULL, b"") if result == b"null" else (DONE, result)
         case Retry():
-            return RETRY, six(round((outcome.after or 0) * 1000)) + storable(outcome.reason)
+            return RETRY, six(round((outcome.after or 0) * 1000)) + cut(outcome.reason)
         case Reject():
             return DEAD, storable(outcome.reason)
         case Uncertain(reason):

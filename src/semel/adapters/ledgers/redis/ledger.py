@@ -17,13 +17,13 @@ from redis.exceptions import RedisError
 
 from semel.adapters.ledgers.redis import codec, diagnosis
 from semel.adapters.ledgers.redis.address import Address, read_url
-from semel.adapters.ledgers.redis.catalog import Reader, key_of
+from semel.adapters.ledgers.redis.catalog import Reader, entry_of, key_of
 from semel.adapters.ledgers.redis.codec import Times
 from semel.adapters.ledgers.redis.dispatch import Call, Dispatch
 from semel.adapters.ledgers.redis.guarantees import traits_of
-from semel.adapters.ledgers.redis.letters import DISCARD, REPLAY, pack_decision, pack_letter, undecided
+from semel.adapters.ledgers.redis.letters import DISCARD, REPLAY, pack_decision, pack_done, pack_letter, undecided
 from semel.adapters.ledgers.redis.node import check, facts_of
-from semel.adapters.ledgers.redis.placement import BUCKETS, RECORD, Places
+from semel.adapters.ledgers.redis.placement import BUCKETS, LETTERS, RECORD, Places
 from semel.adapters.ledgers.redis.resp import command, script_call
 from semel.adapters.ledgers.redis.scripts import SCRIPTS
 from semel.adapters.ledgers.redis.sweep import Sweep
@@ -31,6 +31,7 @@ from semel.adapters.ledgers.redis.topology import PATIENCE, topology_of
 from semel.ports import Asked, Entry
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
+from semel.values.key import DIGEST_BYTES
 from semel.values.outcome import Release
 
 T = TypeVar("T")
@@ -147,8 +148,10 @@ class RedisLedger:
 
     # ----------------------------------------------------------------------------------------- letters and catalog
 
-    async def replay(self, key: str, reason: str, by: str) -> bool:
-        return await self._asked(self._decide(key_of(key), REPLAY, reason, by))
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
+        """With `force` in two steps: between them the key is as new, and its letter is listed still."""
+        again = force and await self._asked(self._undo(key_of(key), reason, by))
+        return await self._asked(self._decide(key_of(key), REPLAY, reason, by)) or again
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         return await self._asked(self._decide(key_of(key), DISCARD, reason, by))
@@ -318,6 +321,25 @@ class RedisLedger:
             _, now = await self._reader.letters_of(digest)
             if undecided(now) == letter:
                 return False  # another record answers for the key by now
+
+    async def _undo(self, digest: bytes, reason: str, by: str) -> bool:
+        """What is done steps back, as it was read: whoever is slower reads again."""
+        seen = None
+        while (found := await self._reader.done_of(digest)) is not None and found != seen:
+            bucket, record = seen = found
+            entry = entry_of(digest, record)
+            assert entry is not None
+            copies = await self._reader.copies_of(record)
+            head = self._places.heads[bucket]
+            keys = [head + LETTERS + digest, head + RECORD + digest, *copies]
+            kept = pack_done(entry, [name[-DIGEST_BYTES:] for name in copies])
+            times = self._times()
+            arguments = [times.now, times.grace, record, kept, pack_decision(by, reason)]
+            call = Call(bucket, partial(script_call, SCRIPTS["undo"].sha, keys, arguments, ()))
+            await self._dispatch.run([call])
+            if call.reply:
+                return True
+        return False  # it is not done, or not known any more
 
     async def _asked(self, work: Coroutine[Any, Any, T]) -> T:
         """For people: an error of the connection is told, not tried again."""

@@ -15,10 +15,12 @@ from semel.adapters.ledgers.redis.codec import DEAD, storable
 from semel.ports import Entry
 from semel.values.claim import Settlement
 from semel.values.reading import dump
+from semel.values.tried import cut, load
 
 DECISIONS = {0: "", 1: "replayed", 2: "discarded"}
 REPLAY, DISCARD = 1, 2
 HEAD_BYTES = 25
+_NO_BYTES = b"\xc4\0"  # as MessagePack writes them
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -32,6 +34,8 @@ class Kept(Struct, frozen=True, array_like=True):
     event: bytes | None
     reading: bytes
     aliases: list[bytes]
+    result: bytes | None = None  # of what was done
+    tried: bytes = b""  # what came of its attempts; the last one is added by the store, as it knows the time
 
 
 class Decision(Struct, frozen=True, array_like=True):
@@ -63,8 +67,10 @@ class Letter(Struct, frozen=True):
             attempts=self.attempts,
             at_ms=self.at_ms,
             event=kept.event,
+            result=kept.result,
             generation=generation,
             decision=self._told(),
+            tried=load(kept.tried),
         )
 
     def _told(self) -> str:
@@ -72,15 +78,18 @@ class Letter(Struct, frozen=True):
             return ""
         at = datetime.fromtimestamp(self.decided_ms / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
         who, why = self.decided.by.decode(), self.decided.reason.decode()
-        return f"{DECISIONS[self.decision]} by {who} at {at} UTC: {why}"
+        what_it_was = ", though it was done," if self.kept.result is not None else ""
+        return f"{DECISIONS[self.decision]}{what_it_was} by {who} at {at} UTC: {why}"
 
 
 def pack_letter(settlement: Settlement, kind: int) -> bytes:
+    """What settle.lua makes a letter of: why the last attempt failed, then all but its last field, the attempts."""
     claim, outcome, letter = settlement.lease.claim, settlement.outcome, settlement.letter
-    return msgspec.msgpack.encode(
+    reason = getattr(outcome, "reason", "")
+    kept = msgspec.msgpack.encode(
         Kept(
             uncertain=kind != DEAD,
-            reason=storable(getattr(outcome, "reason", "")),
+            reason=storable(reason),
             tenant=storable(claim.tenant),
             handler=storable(claim.handler),
             text=storable(claim.text),
@@ -89,6 +98,14 @@ def pack_letter(settlement: Settlement, kind: int) -> bytes:
             aliases=[alias.digest for alias in claim.aliases],
         )
     )
+    said = cut(reason)
+    return len(said).to_bytes(2, "big") + said + kept.removesuffix(_NO_BYTES)
+
+
+def pack_done(entry: Entry, aliases: list[bytes]) -> bytes:
+    """What is kept of a key that was done, when it steps back."""
+    about = (storable(entry.tenant), storable(entry.handler), storable(entry.text))
+    return msgspec.msgpack.encode(Kept(False, b"", *about, None, b"", aliases, entry.result))
 
 
 def pack_decision(by: str, reason: str) -> bytes:

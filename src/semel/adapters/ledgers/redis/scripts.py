@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from msgspec import Struct
 
-NAMES = ("claim", "settle", "renew", "purge", "decide")
+NAMES = ("claim", "settle", "renew", "purge", "decide", "undo")
 
 
 class Script(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from semel.values.errors import ConfigError
 
@@ -55,6 +55,6 @@ def dialled(url: str, name: str) -> str:
     """As the driver gets it: with a heartbeat, and a name that people see in the broker's list of connections."""
     options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     more = "" if "heartbeat" in options else f"heartbeat={HEARTBEAT_S}"
-    named = "" if "name" in options else f"name={name}"
+    named = "" if "name" in options else f"name={quote(name, safe='')}"
     extra = "&".join(part for part in (more, named) if part)
     return url if not extra else f"{url}{'&' if '?' in url else '?'}{extra}"

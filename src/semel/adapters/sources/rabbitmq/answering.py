@@ -106,6 +106,8 @@ class Answers:
 
     async def _wait(self, held: Held, after_s: float) -> None:
         due_at = time.monotonic() + after_s
+        if not held.session.lives:
+            return  # it comes again as it is
         self._observe(Step.BEFORE_WAIT)
         why = await self._parked(held, after_s)
         if not why:

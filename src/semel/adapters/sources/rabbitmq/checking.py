@@ -49,7 +49,7 @@ def check_options(url: str, queue: str, dead_letters: str, prefetch: int, consum
 
 
 async def check_queues(
-    connection: aio_pika.Connection, queue: str, dead_letters: str, where: str, *, may_declare: bool
+    connection: aio_pika.Connection, queue: str, dead_letters: str, where: str, *, may_declare: bool, first: bool
 ) -> None:
     """Make them if we may. Raises Failed."""
     if may_declare:
@@ -58,7 +58,7 @@ async def check_queues(
         return
     for name in (dead_letters, queue):
         await declare(connection, name, None, where)
-    if (kind := await _kind(connection, queue, where)).startswith("warning: "):
+    if first and (kind := await _kind(connection, queue, where)).startswith("warning: "):
         log.warning("%s: %s", queue, kind.removeprefix("warning: "))
 
 

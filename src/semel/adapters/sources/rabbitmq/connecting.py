@@ -32,7 +32,7 @@ CLOSE_S = 5.0
 NOT_ALLOWED = 530  # reply code: no such vhost, or not for this user
 ACCESS_REFUSED = 403
 
-LOST = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
+LOST = (*CONNECTION_EXCEPTIONS, TimeoutError)
 """Everything by which the driver says that a connection or a channel is not usable (any more)."""
 
 

@@ -51,6 +51,7 @@ class Sending:
         self._not_before = 0.0  # nobody knocks again before this time
         self._flying: dict[str, asyncio.Event] = {}  # ids under way
         self._known: set[str] = set()  # queues that were declared on this connection
+        self._declaring = asyncio.Lock()
 
     async def send(
         self, exchange: str, routing_key: str, body: bytes, properties: Basic.Properties, timeout_s: float
@@ -69,12 +70,15 @@ class Sending:
         """Once for each connection. Raises Failed. On a channel of its own, which a refusal closes."""
         if queue in self._known:
             return
-        await self._opened()
-        connection = self._connection
-        if connection is None:
-            raise self._failed
-        await declare(connection, queue, arguments, shown(self._url))
-        self._known.add(queue)
+        async with self._declaring:  # a hundred retries of one delay need one declaration
+            if queue in self._known:
+                return
+            await self._opened()
+            connection = self._connection
+            if connection is None:
+                raise self._failed
+            await declare(connection, queue, arguments, shown(self._url))
+            self._known.add(queue)
 
     def forget(self, queue: str) -> None:
         """It seems to be gone: declare it again."""

@@ -173,9 +173,7 @@ class RabbitSource:
         """Called by the driver, once for each message."""
         held = Held(session, message, time.monotonic())
         self._counts.received += 1
-        if self._stopping:
-            self._answers.give_back(held)
-        elif held.properties.headers and (left_s := still_waits_s(held)):
+        if held.properties.headers and (left_s := still_waits_s(held)):
             self._answers.retry(held, left_s)
         else:
             self._hand.put(held)
@@ -218,19 +216,26 @@ class RabbitSource:
         failures = 0
         while True:
             try:
-                return await self._connected()
+                return await self._connected(first=True)
             except Failed as failure:
                 if failure.definite:
-                    raise ConfigError(str(failure)) from None
+                    raise ConfigError(f"{failure}{self._hint(failure)}") from None
                 failures += 1
                 self._complain(failures, failure)
             await self._pause(failures)
 
-    async def _connected(self, *, careful: bool = False) -> Session:
+    def _hint(self, failure: Failed) -> str:
+        if failure.missing and not self._declare:
+            return "; make it, as a quorum queue, or set declare"
+        return "; without declare it is taken as it is" if self._declare and "inequivalent" in str(failure) else ""
+
+    async def _connected(self, *, first: bool = False, careful: bool = False) -> Session:
         """Raises Failed."""
         connection = await connect(self._url, f"semel-{self.queue}", careful=careful)
         try:
-            await check_queues(connection, self.queue, self.dead_letters, self._where, may_declare=self._declare)
+            await check_queues(
+                connection, self.queue, self.dead_letters, self._where, may_declare=self._declare, first=first
+            )
             session = await open_session(connection, self._where, self._observe, self._told)
             await session.consume(self.queue, self.prefetch, self._deliver)
         except BaseException:
@@ -239,32 +244,40 @@ class RabbitSource:
         self._session = session
         return session
 
-    async def _consume(self, session: Session) -> None:
-        """One session after the other, until we are stopped."""
+    async def _consume(self, session: Session | None) -> None:
+        """One session after the other, until we are stopped. Then nothing more is delivered, and what waits in hand
+        goes back: not before, or the broker would deliver the same again, to us."""
         failures = 0
-        while True:
-            received = self._counts.received
+        while session is not None:
+            began_at = time.monotonic()
             await _first(session.ended, self._stopped)
             if self._stopping:
-                return
+                break
+            failures = 0 if time.monotonic() - began_at > BACKOFF_CAP_S else failures
             lost = self._hand.lose(session)
             self._counts.lost += lost
-            failures = 0 if self._counts.received > received and not session.was_unreadable else failures
-            careful = session.was_unreadable
-            why: BaseException = session.why or Failed("closed")
             await session.close()
-            while True:
-                failures += 1
-                self._complain(failures, why, lost)
-                await self._pause(failures)
-                if self._stopping:
-                    return
-                try:
-                    session = await self._connected(careful=careful)
-                    log.info("%s: consuming again", self._where)
-                    break
-                except Failed as failure:
-                    why, lost = failure, 0
+            session, failures = await self._next_session(session, failures, lost)
+        if session is not None:
+            await session.cancel()
+        for held in self._hand.waiting():
+            self._answers.give_back(held)
+
+    async def _next_session(self, old: Session, failures: int, lost: int) -> tuple[Session | None, int]:
+        """And how often it has failed in a row. None: we were stopped first."""
+        why: BaseException = old.why or Failed("closed")
+        while not self._stopping:
+            failures += 1
+            self._complain(failures, why, lost)
+            await self._pause(failures)
+            try:
+                session = await self._connected(careful=old.was_unreadable)
+            except Failed as failure:
+                why, lost = failure, 0
+            else:
+                log.info("%s: consuming again", self._where)
+                return session, failures
+        return None, failures
 
     async def _watch(self) -> None:
         """Gives back what the broker would not wait for much longer."""
@@ -310,11 +323,7 @@ class RabbitSource:
         self._stopping = True
         self._stopped.set()
         if self._opened:
-            for held in self._hand.waiting():
-                self._answers.give_back(held)
             self._hand.wake()
-            if self._session is not None:
-                self._tasks.append(asyncio.get_running_loop().create_task(self._session.cancel()))
         elif self._opening is not None:
             self._opening.cancel()
 
@@ -326,9 +335,9 @@ class RabbitSource:
         if not self._opened:
             return
         self._opened = False
-        consuming, watching, *cancelling = self._tasks
+        consuming, watching = self._tasks
         watching.cancel()
-        await asyncio.wait([consuming, watching, *cancelling])
+        await asyncio.wait([consuming, watching])
         for held in self._hand.unanswered():
             self._answers.give_back(held)
         try:

@@ -180,6 +180,7 @@ class SqsPublisher:
         while self._under_way:
             await asyncio.wait(self._under_way)
         client, self._client = self._client, None
+        self._opening, self._requests = asyncio.Lock(), asyncio.Semaphore(REQUESTS)  # another loop may be the next
         if client is not None:
             await client.close()
 

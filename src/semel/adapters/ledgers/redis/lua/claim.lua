@@ -82,7 +82,7 @@ end
 
 -- A grant that has something to look back on. `records` are what was known under each of the claim's keys.
 local function grant(keys, records, profile, print, mine, text)
-  local attempts, first, takeover, printed = 0, now, false, ''
+  local attempts, first, takeover, printed, tried = 0, now, false, '', ''
   for at = 1, #keys do
     local record = records[at]
     if record and byte(record) % 8 <= WAITING then
@@ -92,15 +92,18 @@ local function grant(keys, records, profile, print, mine, text)
       if printed == '' and is_printed(record) then
         printed = sub(record, LIVE_BODY, LIVE_BODY + 15)
       end
+      tried = tried == '' and tried_of(record) or tried
     end
   end
   printed = printed ~= '' and printed or print
   token = token + step
   local flags = LEASED + (takeover and SUSPECT or 0) + (printed ~= '' and PRINTED or 0)
+    + (tried ~= '' and TRIED or 0)
   local rest = pack('>I7I6I6I6I6', token, now + profile.lease, now, first, profile.retention) .. mine
-    .. pack('>H', math.min(attempts + 1, 65535)) .. printed .. text .. profile.names
+    .. pack('>H', math.min(attempts + 1, 65535)) .. printed .. text .. profile.names .. with_room(tried)
   for at = 1, #keys do
-    call('SET', keys[at], char(at == 1 and flags or flags + ALIAS) .. rest, 'PX', profile.ttl)
+    local place = at > 1 and ALIAS or #keys > 1 and COPIED or 0
+    call('SET', keys[at], char(flags + place) .. rest, 'PX', profile.ttl)
   end
   return char(flags) .. rest
 end

@@ -24,13 +24,5 @@ if decision == REPLAY then
 end
 call('HSET', KEYS[1], token, decision .. sub(letter, 2, 9) .. pack('>I6', now) .. sub(letter, 16) .. ARGV[6])
 call('ZREM', KEYS[2], sub(KEYS[1], -16) .. token)
-local kept = 0
-for _, value in ipairs(call('HVALS', KEYS[1])) do
-  local decided, retention = unpack('>I6I6', value, 10)
-  if byte(value) == 0 then
-    return 1 -- another letter of this key waits still
-  end
-  kept = math.max(kept, decided + retention)
-end
-call('PEXPIRE', KEYS[1], ttl(kept - now + grace))
+keep_as_decided(KEYS[1], now, grace)
 return 1

@@ -3,10 +3,14 @@
 --   1 state (low three bits) and flags | 7 token | 6 until_ms | 6 at_ms
 --   leased and waiting only:  6 first_ms | 6 retention_ms | 8 nonce of the claim
 --   2 attempts | 16 fingerprint, if flagged | 2+n text | 2+n tenant | 2+n handler | the rest: result or reason
+--   of what is leased or waits the rest is, if flagged, what came of its failed attempts, the oldest first; each is
+--   8 at_ms | 4 attempt | 2+n reason, and that of the last one is why it waits
 --
 -- All numbers are big-endian. The token of a record that nobody holds (released) is 0.
 local LEASED, WAITING, NOTHING, DEAD, UNCERTAIN, DONE = 1, 2, 3, 4, 5, 6 -- NOTHING: done, with the result null
 local SUSPECT, PRINTED, ALIAS = 8, 16, 32 -- flags: a holder vanished before, a fingerprint, a copy under an alias
+local TRIED, COPIED = 64, 128 -- flags: attempts have failed, there are copies under aliases
+local TRIED_MAX = 16 -- attempts that are told: the first and the newest
 local NOBODY = string.rep('\0', 7)
 local SETTLED_BODY, LIVE_BODY = 23, 43 -- where the fingerprint or the text begins
 local FIRST, RETENTION, OWN_NONCE, ATTEMPTS = 21, 27, 33, 41 -- in what is leased or waiting
@@ -68,6 +72,46 @@ local function payload_at(record, from)
     from = from + 2 + unpack('>H', record, from)
   end
   return from
+end
+
+-- Where the rest of a record begins that is leased or waits.
+local function rest_at(record)
+  return payload_at(record, is_printed(record) and LIVE_BODY + 16 or LIVE_BODY)
+end
+
+-- What came of the failed attempts of a record that is leased or waits.
+local function tried_of(record)
+  return flag(byte(record), TRIED) and sub(record, rest_at(record)) or ''
+end
+
+-- A grant makes room for what may come of it, so that its end has only to append.
+local function with_room(tried)
+  local starts, at = {}, 1
+  while at <= #tried do
+    starts[#starts + 1] = at
+    at = at + 14 + unpack('>H', tried, at + 12)
+  end
+  if #starts < TRIED_MAX then
+    return tried
+  end
+  return sub(tried, 1, starts[2] - 1) .. sub(tried, starts[#starts - TRIED_MAX + 3])
+end
+
+local function failed(record, now, reason)
+  return pack('>I8I4H', now, unpack('>H', record, ATTEMPTS), #reason) .. reason
+end
+
+-- The letters of a key are kept for as long as the decisions about them; for ever, where one waits for a person.
+local function keep_as_decided(key, now, grace)
+  local kept = 0
+  for _, value in ipairs(call('HVALS', key)) do
+    local decided, retention = unpack('>I6I6', value, 10)
+    if byte(value) == 0 then
+      return
+    end
+    kept = math.max(kept, decided + retention)
+  end
+  call('PEXPIRE', key, ttl(kept - now + grace))
 end
 
 -- What is known of a subject: 1 flags | 8 newest position | 7 token | 6 acting until | 6 kept until | 16 holder.

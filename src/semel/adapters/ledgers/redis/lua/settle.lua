@@ -6,7 +6,8 @@
 --   simple: every settlement has one key, which no other has, and none has a letter
 --   routes: of each settlement 1 kind | 1 flags (1 order, 2 letter) | 1 aliases | 2 number of its retention
 --   settlement: 7 token | 2 number of each alias's retention | [8 position] [6 delay, of a retry] result or reason
---               a letter is an argument of its own behind it
+--               a letter is an argument of its own behind it: 2+n reason, in short | all but the end of what is kept,
+--               which is what came of its attempts
 -- Answer: for each settlement 1, or 0: the lease was lost and nothing was written.
 
 local RETRY, RELEASE = WAITING, 7 -- the other kinds are the states that they lead to
@@ -36,15 +37,17 @@ end
 
 local function write_final(key, record, kind, retention, payload)
   local flags = byte(record)
-  flags = flags - flags % 16 + kind
-  local fresh = char(flags) .. sub(record, 2, 8) .. retention.head .. sub(record, ATTEMPTS) .. payload
+  flags = flags - flags % 16 + kind - (flag(flags, TRIED) and TRIED or 0) -- a letter tells of attempts, an answer not
+  local about = sub(record, ATTEMPTS, rest_at(record) - 1)
+  local fresh = char(flags) .. sub(record, 2, 8) .. retention.head .. about .. payload
   call('SET', key, fresh, 'PX', retention.ttl)
 end
 
 local function write_waiting(key, record, delay, retention, reason)
   local flags = byte(record)
-  local fresh = char(flags - flags % 8 + WAITING) .. sub(record, 2, 8) .. pack('>I6I6', now + delay, now)
-    .. sub(record, FIRST) .. reason
+  flags = flags - flags % 8 + WAITING + (flag(flags, TRIED) and 0 or TRIED)
+  local fresh = char(flags) .. sub(record, 2, 8) .. pack('>I6I6', now + delay, now)
+    .. sub(record, FIRST) .. failed(record, now, reason)
   call('SET', key, fresh, 'PX', ttl(delay + retention.ms + grace))
 end
 
@@ -79,6 +82,9 @@ end
 
 -- It waits for a person: without an end of its own until that person has decided.
 local function keep_letter(key, index, record, retention, letter)
+  local size = unpack('>H', letter)
+  local tried = tried_of(record) .. failed(record, now, sub(letter, 3, 2 + size))
+  letter = sub(letter, 3 + size) .. '\198' .. pack('>I4', #tried) .. tried -- as MessagePack writes bytes
   local value = '\0' .. pack('>I6', now) .. sub(record, ATTEMPTS, ATTEMPTS + 1)
     .. pack('>I6I6I4', 0, retention.ms, #letter) .. letter
   call('HSET', key, sub(record, 2, 8), value)
@@ -144,7 +150,7 @@ while at < count do
   local key = KEYS[key_at]
   local record = simple and known[key_at - 1] or call('GET', key)
   local state = record and byte(record)
-  if simple and kind == NOTHING and state and state % 8 == LEASED and has(record, settlement) then
+  if simple and kind == NOTHING and state and state < TRIED and state % 8 == LEASED and has(record, settlement) then
     -- most settlements: write_final, all at once
     local writes = retention.writes
     local last = #writes

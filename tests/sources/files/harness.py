@@ -1,0 +1,127 @@
+"""A file as a source for the laws, and the process that is killed over it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.sources.consumer_process import NEVER, happened, in_transaction
+from tests.sources.forking import Forked
+from tests.sources.places import make_app
+
+from semel import Context, Event, Retry, Semel
+from semel.cli.processing.documents import START, Splitter
+from semel.cli.processing.opening import Stream, look_at
+from semel.cli.processing.progress import load, path_for
+from semel.cli.processing.rejects import Rejects
+from semel.cli.processing.source import FileSource, Step
+from semel.core.boundaries import Boundary
+from semel.ports import Source
+from semel.testing.crash import crash_at
+from semel.testing.source_laws import AGAIN, LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
+
+START_METHOD = multiprocessing.get_context("forkserver")
+STEPS = (*Step, Boundary.BEFORE_CLAIM, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
+EMPTY_S = 0.02
+
+
+class Place:
+    """One file, its progress and its rejects."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.file = home / "events.jsonl"
+        self.rejects = home / "rejects.jsonl"
+        self.file.touch()
+        self._sending = threading.Lock()
+        self._kept: dict[FileSource, Rejects] = {}
+
+    def send(self, bodies: Sequence[bytes], group: str = "") -> None:
+        with self._sending, self.file.open("ab", buffering=0) as file:
+            file.write(b"".join(body + b"\n" for body in bodies))
+
+    def open(self, observe: Callable[[str], None] | None = None) -> FileSource:
+        progress = path_for(str(self.file))
+        done = load(progress)
+        rejects = Rejects(self.rejects)
+        source = FileSource(
+            Stream(look_at(str(self.file))),
+            place=done.place if done is not None else None,
+            progress=progress,
+            rejects=rejects,
+            save_every_s=0.0,
+            observe=observe,
+        )
+        self._kept[source] = rejects
+        return source
+
+    async def close(self, source: Source) -> None:
+        assert isinstance(source, FileSource)
+        await source.close()
+        self._kept.pop(source).close()
+
+    def left(self) -> int:
+        done = load(path_for(str(self.file)))
+        place = done.place if done is not None else START
+        with self.file.open("rb") as file:
+            file.seek(place.at)
+            splitter = Splitter(file.read, place)
+            count = 0
+            while splitter.next() is not None:
+                count += 1
+            return count + (splitter.cut_off is not None)
+
+    def letters(self) -> list[Letter]:
+        if not self.rejects.exists():
+            return []
+        lines = [json.loads(line) for line in self.rejects.read_bytes().splitlines()]
+        return [Letter(line["body"].encode(), line["reason"]) for line in lines]
+
+    def harness(self) -> SourceHarness:
+        return SourceHarness(
+            send=self.send,
+            open=self.open,
+            app=make_app(self.home),
+            left=self.left,
+            letters=self.letters,
+            consumer=self.consumer,
+            steps=STEPS,
+            happened=lambda: happened(self.home / "ledger.db"),
+            hold_s=0,
+            ends=True,
+            close=self.close,
+        )
+
+    def consumer(self, step: str, folder: Path) -> Forked:
+        process = START_METHOD.Process(target=_work, args=(self.home, step, folder), daemon=True)
+        process.start()
+        return Forked(process)
+
+
+def _work(home: Path, step: str, folder: Path) -> None:
+    out = os.open(folder / SAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    logging.basicConfig(level=logging.WARNING)
+    asyncio.run(_worked_off(home, crash_at(step, marker=folder / LANDED) if step else None))
+
+
+async def _worked_off(home: Path, observe: Callable[[str], None] | None) -> None:
+    async with Semel(f"sqlite:///{home}/ledger.db", lease=LEASE_S / 2, observe=observe) as app:
+
+        @app.on(TOPIC, effect="transaction", max_attempts=NEVER)
+        async def handle(event: Event, ctx: Context) -> None:
+            await in_transaction(event, ctx)
+            if event.body.get(AGAIN) and ctx.attempt == 1:
+                raise Retry(after=0)
+
+        source = Place(home).open(observe)
+        while True:
+            await app.worker(source).run()
+            await asyncio.sleep(EMPTY_S)
