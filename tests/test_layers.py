@@ -38,7 +38,7 @@ THIRD_PARTY = {
     "ports": {"msgspec"},
     "core": {"msgspec"},
     "adapters": {"msgspec"},
-    "testing": {"pytest", "hypothesis"},
+    "testing": {"msgspec", "pytest", "hypothesis"},
     "edges": {"msgspec", "typer", "rich", *SERVICE},
 }
 

@@ -9,7 +9,7 @@ What they have in common:
     dead_letters            where what nobody can act on is kept, with its reason
     tenant, origin          of its events, where they do not say
     id_path, type_path      dotted paths that make any JSON an event
-    handed_on               Semel's own endpoints fill it: the note beside each event is believed, which names its tenant
+    handed_on               Semel's own endpoints fill it: the note beside an event is believed, also of its tenant
 
 All of them raise ConfigError for options that cannot be.
 """
@@ -78,7 +78,7 @@ def kafka(
 ) -> OpenSource:
     """Topics of Kafka, as a member of a consumer group.
 
-    in_order: messages of one key run one after the other. options: whatever librdkafka knows, TLS and SASL for instance.
+    in_order: messages of one key run one after the other. options: whatever librdkafka knows, TLS and SASL for one.
     """
     return wiring.source(
         "kafka",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -21,11 +22,19 @@ class AwsServer(Emulator):
     kind = "EVENTBRIDGE"
     services = "sqs,events,dynamodb"
 
-    def client(self, service: str) -> Any:
-        """A client of its own, which does not wait for any event loop."""
-        return botocore.session.get_session().create_client(
-            service, region_name=self.region, endpoint_url=self.endpoint
-        )
+    @cached_property
+    def clients(self) -> dict[str, Any]:
+        """Of the bus and the queue; they do not wait for any event loop."""
+        session = botocore.session.get_session()
+        names = ("events", "sqs")
+        return {
+            name: session.create_client(name, region_name=self.region, endpoint_url=self.endpoint) for name in names
+        }
+
+    def stop(self) -> None:
+        for client in self.clients.values():
+            client.close()
+        super().stop()
 
     def ledger_url(self) -> str:
         endpoint = {} if self.endpoint is None else {"endpoint": self.endpoint}
@@ -36,7 +45,7 @@ class Bus:
     """One bus, with a rule that takes everything of one source to a queue of its own."""
 
     def __init__(self, server: AwsServer, source: str = "semel") -> None:
-        self._server, self._events, self._sqs = server, server.client("events"), server.client("sqs")
+        self._server, self._events, self._sqs = server, server.clients["events"], server.clients["sqs"]
         self.name = f"letters-{uuid4().hex}"
         self._events.create_event_bus(Name=self.name)
         self._queue: str = self._sqs.create_queue(QueueName=self.name)["QueueUrl"]
@@ -51,6 +60,12 @@ class Bus:
         place = endpoint or self._server.endpoint
         options = {"region": self._server.region, **({"endpoint": place} if place else {}), **options}
         return f"eventbridge://{self.name}?{urlencode(options)}"
+
+    @classmethod
+    def bare_url(cls, server: AwsServer) -> str:
+        """A bus that nobody listens to, for those who do not either: every account has it."""
+        endpoint = {"endpoint": server.endpoint} if server.endpoint else {}
+        return f"eventbridge://default?{urlencode({'region': server.region, **endpoint})}"
 
     def disable_rules(self) -> None:
         self._events.disable_rule(Name="to-queue", EventBusName=self.name)
@@ -77,5 +92,3 @@ class Bus:
         self._events.delete_rule(Name="to-queue", EventBusName=self.name)
         self._events.delete_event_bus(Name=self.name)
         self._sqs.delete_queue(QueueUrl=self._queue)
-        self._events.close()
-        self._sqs.close()

@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.cli.command import Ended, semel
+from msgspec.structs import replace
+from tests.cli.command import semel
 from tests.letterboxes.bus import SOON_S, AwsServer, Bus
 from tests.letterboxes.given_up import EVENT, given_up
 
 from semel import Context, Event, Reject, Retry, Semel
 from semel.adapters.letterboxes.eventbridge import EventBridgeLetters, LettersAnnounced
+from semel.cli.operating import looking, migrating
+from semel.cli.operating.looking import Filters
+from semel.cli.operating.place import Place
 from semel.ports import Inbox, Letterbox, Letters, Migrates, TransactionalLedger
-from semel.values.errors import ConfigError, NotRecorded
+from semel.settings.secret import Secret
+from semel.testing.servers.process import free_port
+from semel.values.claim import Lease
+from semel.values.errors import ConfigError, LedgerUnavailable, NotRecorded
 from semel.wiring import open_ledger, open_letters
 
 T = TypeVar("T")
@@ -77,6 +84,21 @@ def test_a_letter_is_on_the_bus_and_in_the_ledger(ledger: str, bus: Bus) -> None
     assert shown["event"] == message("bad"), "and it is kept whole in the ledger"
 
 
+def test_what_came_of_the_attempts_before_is_told_too(ledger: str, bus: Bus) -> None:
+    async def whole() -> list[str]:
+        async with an_app(ledger, bus.url()) as app:
+            return [(await app.process(message("bad", tries=3))).status for _ in range(3)]
+
+    assert run(whole()) == ["retry", "retry", "dead"]
+    (letter,) = bus.arrived(1)
+    assert letter["attempts"] == 3
+    assert [(one["attempt"], one["reason"]) for one in letter["tried"]] == [
+        (1, "the CRM answered 503 in attempt 1"),
+        (2, "the CRM answered 503 in attempt 2"),
+        (3, "unknown customer"),
+    ]
+
+
 def test_more_than_a_call_takes_all_arrive(bus: Bus) -> None:
     """By number, and by size: 23 small ones, and then 5 of 100 KB."""
     small = [given_up(f"small {number}") for number in range(23)]
@@ -110,17 +132,18 @@ def test_an_event_that_is_too_large_is_cut_on_the_bus_and_whole_in_the_ledger(
     assert semel("dead", "show", key, "--ledger", ledger, "--json").json["event"] == message("bad", large=LARGE)
 
 
-def test_without_the_bus_nothing_is_given_up(ledger: str, server: AwsServer, bus: Bus) -> None:
+def test_without_the_bus_nothing_is_given_up(ledger: str, bus: Bus) -> None:
     """The ledger is not told, so that the event comes again; and what has no letter does not wait."""
+    ledger = f"{ledger}&margin_ms=0"
     nowhere = bus.url().replace(bus.name, "there-is-none")
 
     async def whole() -> None:
-        async with an_app(ledger, nowhere, lease_s=2) as app:
+        async with an_app(ledger, nowhere, lease_s=1) as app:
             assert (await app.process(message("good", fine=True))).status == "done"
             with pytest.raises(NotRecorded):
                 await app.process(message("bad"))
             assert await app.entries("dead") == []
-        async with an_app(ledger, bus.url(), lease_s=2) as app, asyncio.timeout(SOON_S):
+        async with an_app(ledger, bus.url(), lease_s=1) as app, asyncio.timeout(SOON_S):
             outcome = await app.process(message("bad"))
             while outcome.status == "busy":  # until its lease is over
                 await asyncio.sleep(outcome.after or 0.1)
@@ -173,12 +196,6 @@ def test_what_is_no_event_is_put_aside_on_the_bus(ledger: str, bus: Bus) -> None
 # ----------------------------------------------------------------------------------------------------- for people
 
 
-def configured(folder: Path, ledger: str, letters: str, *command: str) -> Ended:
-    file = folder / "semel.toml"
-    file.write_text(f'ledger = "{ledger}"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n', "utf-8")
-    return semel(*command, "-c", str(file))
-
-
 def facts(url: str) -> dict[str, str]:
     async def ask() -> list[tuple[str, str]]:
         bus = EventBridgeLetters(url)
@@ -195,6 +212,52 @@ def test_doctor_hears_whether_somebody_listens(bus: Bus) -> None:
     bus.disable_rules()
     assert facts(bus.url())["rules"].startswith("warning: none")
     assert facts(bus.url().replace(bus.name, "nowhere"))["readable"].startswith("error: there is no such bus")
+
+
+def test_letters_are_listed_from_the_ledger_and_a_bus_needs_no_migration(ledger: str, bus: Bus) -> None:
+    async def whole() -> None:
+        async with an_app(ledger, bus.url()) as app:
+            await app.process(message("bad"))
+
+    run(whole())
+    where = Place(Secret(ledger), Secret(bus.url()))
+    found, in_all, unreachable = run(looking.letters(where, ["dead"], 10, Filters()))
+    assert ([entry.reason for entry in found], in_all, unreachable) == (["unknown customer"], 1, None)
+    assert [store.role for store in run(migrating.run(where, dry_run=False)).stores] == ["ledger"]
+    assert where.letters_alone is None, "nobody can look at a bus"
+    assert "letters on eventbridge://" in str(where)
+
+
+def test_a_ledger_out_of_reach_is_not_looked_for_on_the_bus(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.adapters.ledgers.dynamodb.client.DEADLINE_S", 0.5)
+    nowhere = f"dynamodb://ledger?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}"
+    with pytest.raises(LedgerUnavailable, match="DynamoDB table ledger"):
+        run(looking.letters(Place(Secret(nowhere), Secret(bus.url())), ["dead"], 10, Filters()))
+
+
+def test_a_letter_whose_key_is_done_meanwhile_is_discarded_and_not_replayed(ledger: str, tmp_path: Path) -> None:
+    """Its ledger was told of the success alone, as after a crash: the letter is listed for too long."""
+    letters = f"sqlite:///{tmp_path}/letters.db"
+
+    async def whole() -> str:
+        async with an_app(ledger, letters) as app:
+            done = await app.process(message("good", fine=True))
+            lost = given_up("lost")
+            claim = replace(lost.lease.claim, digest=bytes.fromhex(done.key))
+            await app.ledger.letterbox.keep([replace(lost, lease=Lease(claim, 1))])  # type: ignore[attr-defined]
+            return done.key
+
+    key = run(whole())
+    config = tmp_path / "semel.toml"
+    settings = f'ledger = "{ledger}"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n'
+    config.write_text(settings, "utf-8")
+    option = ("--reason", "it is done", "-c", str(config))
+    assert [entry["key"] for entry in semel("dead", "list", "--json", "-c", str(config)).json] == [key]
+    refused = semel("dead", "replay", key, *option)
+    assert refused.code == 1
+    assert f"{key}: it succeeded on " in refused.out
+    assert semel("dead", "discard", key, *option).code == 0
+    assert semel("dead", "list", "--json", "-c", str(config)).json == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,12 @@ def test_sources_are_made_by_python_as_by_settings() -> None:
         sources.sqs("x")
     assert sources.kafka("a:9092", ["t"], group="g", dead_letters="d") is not None
     assert sources.rabbitmq("amqp://h/", "q", dead_letters="d") is not None
+
+
+def test_what_the_page_shows_can_be_used(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text("utf-8")
+    shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(shown) == 3
+    for text in shown:
+        settings = loaded(tmp_path, text, PGPASSWORD="x", GENESYS_SECRET="a secret of some length")
+        assert settings.sources or settings.brokers.sqs

@@ -189,6 +189,29 @@ def test_throttling_without_end_is_told_in_time(queue: Queue) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+def test_at_the_end_of_its_time_each_is_told_what_was_known_by_then(new_queue: Any, fifo: bool) -> None:
+    async def story() -> None:
+        queue: Queue = new_queue(fifo=fifo)
+
+        def meddle(operation: str, request: Mapping[str, Any]) -> Any:
+            stuck = any(entry["MessageBody"] == "15" for entry in request.get("Entries", ()))
+            return asyncio.sleep(600) if stuck else None
+
+        publishing, meddler = meddled(queue, meddle)
+        assert await publishing.publish([]) == []
+        publishing.timeout = 2.0
+        answers = await publishing.publish(said(30))
+        await publishing.close()
+        assert meddler.landed == 1
+        assert answers[:10] == [""] * 10
+        assert all(answers[10:20])
+        assert all(answers[20:]) is fifo, "in a FIFO queue nothing overtakes"
+        assert bodies_in(queue) == [f"{at:02}" for at, why in enumerate(answers) if not why]
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue", "BatchRequestTooLong"])
 def test_a_message_that_spoils_its_whole_request_is_told_alone(queue: Queue, code: str) -> None:
     async def story() -> None:
@@ -301,7 +324,11 @@ def test_a_fifo_queue_drops_a_repetition_and_nothing_that_differs(new_queue: Any
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("group", ["", "with spaces", "x" * 200, "é", "plain-1"])
+@pytest.mark.parametrize(
+    "group",
+    ["", "with spaces", "x" * 200, "é", "\ud800", "plain-1"],
+    ids=["none", "spaces", "long", "é", "odd", "plain"],
+)
 def test_every_group_is_one_that_a_fifo_queue_takes(new_queue: Any, group: str) -> None:
     async def story() -> None:
         queue: Queue = new_queue(fifo=True)

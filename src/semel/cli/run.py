@@ -102,7 +102,8 @@ def _settings(
     said = {name: value for name, value in (("host", host), ("port", port), ("workers", workers)) if value is not None}
     if said:
         settings = replace(settings, server=replace(settings.server, **said))
-    if target is None and not settings.routes and settings.endpoints and not settings.sources:
+    handles = any(endpoint.accept == "inbox" for endpoint in settings.endpoints)
+    if target is None and not settings.routes and handles and not settings.sources:
         settings = replace(settings, routes=[Route(name="demonstration", topics=["**"], console=True)])
     return settings
 

@@ -41,7 +41,7 @@ class Outage:
         self._well = False
         if self._since is None:
             self._since = asyncio.get_running_loop().time()
-            log.error("the ledger cannot be written, nothing is taken from sources until it can: %s", why)
+            log.error("the ledger cannot be written, nothing is taken from sources until it can: %s", str(why))
 
     async def over(self, stopping: asyncio.Event) -> bool:
         """Return when the ledger can be written; False when we are to stop. One asks, the others wait for it.

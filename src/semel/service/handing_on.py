@@ -14,6 +14,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from zlib import crc32
 
 from semel.app import Message
@@ -55,6 +56,10 @@ def group_of(event: Event) -> str:
     return f"{event.tenant}/{about}" if event.tenant and about else about
 
 
+def _is_for_good(why: str) -> bool:
+    return why.startswith((TOO_LARGE, UNFIT))
+
+
 class HandingOn:
     """One for a publisher, on one event loop."""
 
@@ -62,11 +67,16 @@ class HandingOn:
         self._publisher = publisher
         self._lanes = [Batcher(self._publish) for _ in range(LANES)]
         self._next = 0
-        self._trouble = Trouble("events cannot be handed on, senders are asked to come again", "events are handed on")
         self._why = ""
+        self._down = Trouble(
+            "events cannot be handed on, senders are asked to come again", "events are handed on again"
+        )
+        self._partly = Trouble("some events could not be handed on, their senders are asked to come again")
+        self._refused = Trouble("events are refused that cannot be handed on to this broker")
         self._breaker = Breaker(
             1, OPEN_S, open_max_s=OPEN_MAX_S, clock=time.monotonic, random=random.random, moved=self._moved
         )
+        self._opening = asyncio.ensure_future(self._open())  # so that the first sender need not wait for it
 
     async def hand_on(self, parcel: Parcel) -> str:
         """Empty when the broker has it; else why it is not known to be there."""
@@ -94,12 +104,25 @@ class HandingOn:
         except Exception as error:  # of an adapter: its senders come again, and those of the next batch are heard
             self._failed(f"{type(error).__name__}: {error}")
             return [DOWN] * len(parcels)
-        passing = [why for why in answers if not why.startswith((TOO_LARGE, UNFIT))]
-        if all(passing) and passing:  # not one of those that could be there
-            self._failed(passing[0])
+        self._judge([why for why in answers if not _is_for_good(why)])
+        for why in filter(_is_for_good, answers):
+            self._refused.is_there(why)
+        return answers
+
+    def _judge(self, answers: Sequence[str]) -> None:
+        """What the broker's answers, to what it could have taken, say about the broker."""
+        failures = [why for why in answers if why]
+        if not failures:
+            self._breaker.succeeded()
+        elif len(failures) == len(answers):
+            self._failed(failures[0])
         else:
             self._breaker.succeeded()
-        return answers
+            self._partly.is_there(failures[0])
+
+    async def _open(self) -> None:
+        with suppress(Exception):  # said by whoever has something to hand on
+            await self._publisher.publish([])
 
     def _failed(self, why: str) -> None:
         self._why = why
@@ -107,6 +130,6 @@ class HandingOn:
 
     def _moved(self, state: State) -> None:
         if state == "open":
-            self._trouble.is_there(self._why)
+            self._down.is_there(self._why)
         elif state == "closed":
-            self._trouble.is_over()
+            self._down.is_over()

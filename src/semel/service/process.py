@@ -113,6 +113,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             max_in_flight=settings.server.max_in_flight,
             read_timeout_s=settings.server.read_timeout,
             watch=telemetry,
+            planner=app.planner,
         )
         return ingest, background
 

@@ -74,7 +74,7 @@ def check(
 
     `leads` says whether the name of a host has an address."""
     return [
-        *_one("routes", _routes(settings, routes), _routes_ok(routes)),
+        *_one("routes", _routes(settings, routes), _routes_ok(settings, routes)),
         *_one("timeout", _timeouts(routes), "every handler's timeout is under its lease"),
         *_one("retention", _retention(settings, routes), _retention_ok(settings)),
         *_one("window", _windows(routes), "every key window outlasts the retries"),
@@ -106,7 +106,7 @@ def refuse(findings: Iterable[Finding]) -> None:
 
 
 def _routes(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
-    if not routes and settings.endpoints:
+    if not routes and any(endpoint.accept == "inbox" for endpoint in settings.endpoints):
         change = "add [[routes]], or name an app: `semel run module:app`; for the HTTP API alone, set endpoints = []"
         yield Finding("warning", "there are no routes and no handlers: events are only written to the console", change)
     for route in routes:
@@ -115,9 +115,10 @@ def _routes(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Findin
                 yield Finding("warning", f'route {route.name}: "{pattern}" looks misspelt', f'did you mean "{meant}"?')
 
 
-def _routes_ok(routes: Sequence[RouteFacts]) -> str:
+def _routes_ok(settings: Settings, routes: Sequence[RouteFacts]) -> str:
     if not routes:
-        return "no endpoints and no routes: the HTTP API alone"
+        handed_on = bool(settings.endpoints)
+        return "no routes: all events are handed on" if handed_on else "no endpoints and no routes: the HTTP API alone"
     return f"{len(routes)} {'route' if len(routes) == 1 else 'routes'}"
 
 

@@ -12,8 +12,11 @@ from uuid import uuid4
 
 import pytest
 from tests.cli.command import Ended, semel
+from typer.testing import CliRunner
 
-MODULE = '''
+from semel.cli import main
+
+MODULE = """
 from semel import Reject, Retry, Semel
 
 app = Semel("sqlite:///shop.db", random=lambda: 0.0)
@@ -39,7 +42,7 @@ async def soon(event, ctx):
 @app.on("later")
 async def later(event, ctx):
     raise Retry(after=3600, reason="in an hour")
-'''
+"""
 
 
 def event(own_id: str, kind: str = "sale", **data: Any) -> bytes:
@@ -61,7 +64,10 @@ class Shop:
         return path
 
     def process(self, *arguments: str, stdin: bytes | None = None) -> Ended:
-        return semel("process", *arguments, "--app", f"{self.module}:app", stdin=stdin)
+        if stdin is None:
+            return semel("process", *arguments, "--app", f"{self.module}:app")
+        told = CliRunner().invoke(main.app, ["process", *arguments, "--app", f"{self.module}:app"], input=stdin)
+        return Ended(told.exit_code, told.stdout, told.stderr)
 
     def booked(self) -> list[str]:
         with closing(sqlite3.connect(self.folder / "shop.db")) as connection:

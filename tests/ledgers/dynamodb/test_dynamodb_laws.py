@@ -12,6 +12,7 @@ from tests.ledgers.dynamodb.tables import clock_ahead
 
 from semel.adapters.ledgers.dynamodb import DynamoLedger
 from semel.testing.harness import Harness, TransactionHarness
+from semel.testing.laws.forcing import ForceLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
@@ -90,6 +91,13 @@ class TestDynamo(LedgerLaws, TransactionLaws):
             written=effects.written,
             meddle=effects.meddle,
         )
+
+
+class TestForcedReplays(ForceLaws):
+    @pytest.fixture
+    def harness(self, ledger_url: Callable[..., str]) -> Harness:
+        clock, url = clock_ahead(), ledger_url(margin_ms="0")
+        return Harness(open=lambda: DynamoLedger.from_url(url, clock=clock), clock=clock)
 
 
 @pytest.mark.long

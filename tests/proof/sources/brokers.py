@@ -1,37 +1,42 @@
-"""The transports of the storm: each is a queue of its own, with its dead letters."""
+"""The transports of the storm: each is a queue of its own, with its dead letters, and how a consumer opens it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import botocore.session
-from tests.proof.sources.storm import Broker
+from tests.sources.kafka.topics import Topics
 from tests.sources.places import Queue
+from tests.sources.rabbitmq import places as rabbitmq
 
+from semel.testing.servers.kafka import KafkaServer
+from semel.testing.servers.rabbitmq import Broker as RabbitBroker
 from semel.testing.servers.sqs import SqsServer
 
+IN_FLIGHT = 32  # of one consumer: what a killed one held is taken over one by one
 VISIBILITY_S = 3  # above the lease of the consumers; what a killed one held is seen again then
+SESSION_MS = 1_000  # of a consumer group's member; its partitions go to others then
+PARTITIONS = 4
+PORTION = 500  # messages that are sent in one call
 
 
 class OnSqs:
     kind = "sqs"
 
-    def __init__(self, server: SqsServer) -> None:
-        self._server = server
-        aws: Any = botocore.session.get_session().create_client(
-            "sqs", region_name=server.region, endpoint_url=server.endpoint or None
-        )
-        self._queue = Queue(server, aws)
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
 
     @property
     def options(self) -> Mapping[str, Any]:
         return {
             "queue": self._queue.url,
             "dead_letters": self._queue.dead_url,
-            "endpoint": self._server.endpoint or "",
-            "region": self._server.region,
+            "endpoint": self._queue.server.endpoint or "",
+            "region": self._queue.server.region,
             "visibility": VISIBILITY_S,
+            "max_in_flight": IN_FLIGHT,
             "wait": 1,
         }
 
@@ -45,5 +50,79 @@ class OnSqs:
         return sum(self._queue.attributes(self._queue.dead_url).values())
 
 
-def _is_a_broker(sqs: OnSqs) -> Broker:
-    return sqs
+@contextmanager
+def on_sqs(server: SqsServer) -> Iterator[OnSqs]:
+    aws: Any = botocore.session.get_session().create_client(
+        "sqs", region_name=server.region, endpoint_url=server.endpoint or None
+    )
+    with closing(aws):
+        yield OnSqs(Queue(server, aws))
+
+
+class OnKafka:
+    kind = "kafka"
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        topics = self._topics
+        return {
+            "servers": topics.server.servers,
+            "topics": [topics.topic],
+            "group": topics.group,
+            "dead_letters": topics.dead,
+            "max_in_flight": IN_FLIGHT,
+            "options": topics.options(SESSION_MS),
+        }
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        self._topics.send(bodies)
+
+    def left(self) -> int:
+        return self._topics.left()
+
+    def letters(self) -> int:
+        return len(self._topics.letters())
+
+
+@contextmanager
+def on_kafka(server: KafkaServer) -> Iterator[OnKafka]:
+    with closing(Topics(server, partitions=PARTITIONS)) as topics:
+        yield OnKafka(topics)
+
+
+class OnRabbit:
+    kind = "rabbitmq"
+
+    def __init__(self, place: rabbitmq.Place) -> None:
+        self._place = place
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        place = self._place
+        return {
+            "url": place.broker.url,
+            "queue": place.queue,
+            "dead_letters": place.dead,
+            "prefetch": IN_FLIGHT,
+        }
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        for at in range(0, len(bodies), PORTION):
+            self._place.send(bodies[at : at + PORTION])
+
+    def left(self) -> int:
+        return self._place.left()
+
+    def letters(self) -> int:
+        return len(self._place.letters())
+
+
+@contextmanager
+def on_rabbit(broker: RabbitBroker) -> Iterator[OnRabbit]:
+    with rabbitmq.Client(broker.url) as client:
+        place = rabbitmq.Place(broker, client)
+        yield OnRabbit(place)
+        place.delete()

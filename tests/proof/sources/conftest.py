@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
-from tests.proof.sources.brokers import OnSqs
+from tests.proof.sources.brokers import on_kafka, on_rabbit, on_sqs
 from tests.proof.sources.stages import OnPostgres, OnRedis
 from tests.proof.sources.storm import Broker, Stage
 
+from semel.testing.servers.kafka import KafkaServer
 from semel.testing.servers.postgres import PostgresServer
 from semel.testing.servers.process import NoServer, not_here
+from semel.testing.servers.rabbitmq import Broker as RabbitBroker
+from semel.testing.servers.rabbitmq import RabbitServer
+from semel.testing.servers.rabbitmq_shared import share
 from semel.testing.servers.sqs import SqsServer
 from semel.testing.servers.valkey import Valkey
 
@@ -57,9 +63,40 @@ def sqs(folder: Path) -> Iterator[SqsServer]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def kafka(folder: Path) -> Iterator[KafkaServer]:
+    server = started(lambda: KafkaServer.given() or KafkaServer(folder / "kafka"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitBroker]:
+    """The one that all processes of a run share."""
+    given = RabbitServer.given()
+    if given is not None:
+        yield given
+        return
+    base = tmp_path_factory.getbasetemp()
+    try:
+        broker, leave = share((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rabbitmq")
+    except NoServer as error:
+        not_here(error)
+    yield broker
+    leave()
+
+
+OPENED: dict[str, Callable[[Any], AbstractContextManager[Broker]]] = {
+    "sqs": on_sqs,
+    "kafka": on_kafka,
+    "rabbitmq": on_rabbit,
+}
+
+
 @pytest.fixture
-def broker(transport: str, request: pytest.FixtureRequest) -> Broker:
-    return {"sqs": OnSqs}[transport](request.getfixturevalue(transport))
+def broker(transport: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    with OPENED[transport](request.getfixturevalue(transport)) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,25 @@ class Plan(msgspec.Struct, frozen=True):
     options: dict[str, Any]
     ledger: str
     effect: Effect
-    sink: str  # of effect="keyed"
+    sink: str  # the URL of where effects go
     handler_s: float
     tally: str
     bug: str = ""  # one of BUGS
 
 
-def source_of(kind: str, options: Mapping[str, Any]) -> Source:
+def source_of(kind: str, options: dict[str, Any]) -> Source:
     """Each driver is imported by its own consumers only."""
     if kind == "sqs":
         from semel.adapters.sources.sqs import SqsSource
 
         return SqsSource(**options)
-    raise ValueError(f"{kind}: no such source")
+    if kind == "kafka":
+        from semel.adapters.sources.kafka import KafkaSource
+
+        return KafkaSource(**options)
+    from semel.adapters.sources.rabbitmq import RabbitSource
+
+    return RabbitSource(**options)
 
 
 class Watched:
@@ -96,12 +102,17 @@ class WatchedDelivery:
         self._tally.add("answered")
 
 
-def in_transaction(url: str, bug: str) -> Act:
-    pool = asyncpg.create_pool(url, min_size=1, max_size=4) if bug == OUTSIDE else None
+async def in_transaction(event: Event, ctx: Context) -> None:
+    await ctx.tx.execute(INSERT, event.id)
 
+
+def beside_transaction(url: str) -> Act:
     async def act(event: Event, ctx: Context) -> None:
-        handle = ctx.tx if pool is None else await pool
-        await handle.execute(INSERT, event.id)
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute(INSERT, event.id)
+        finally:
+            await connection.close()
 
     return act
 
@@ -116,10 +127,16 @@ def at_sink(url: str, bug: str) -> Act:
     return act
 
 
+def act_of(plan: Plan) -> Act:
+    if plan.effect == "transaction":
+        return beside_transaction(plan.sink) if plan.bug == OUTSIDE else in_transaction
+    return at_sink(plan.sink, plan.bug)
+
+
 async def work(plan: Plan) -> None:
     """Until it dies."""
     tally = Tally(Path(plan.tally))
-    act = in_transaction(plan.ledger, plan.bug) if plan.effect == "transaction" else at_sink(plan.sink, plan.bug)
+    act = act_of(plan)
 
     async def handle(event: Event, ctx: Context) -> None:
         tally.add("runs")

@@ -13,7 +13,7 @@ from tests.proof.sources import storm
 from tests.proof.sources.consumer_process import ACK_FIRST, OTHER_KEY, OUTSIDE
 from tests.proof.sources.storm import Broker, Stage
 
-TRANSPORTS = ("sqs",)
+TRANSPORTS = ("sqs", "kafka", "rabbitmq")
 STORES = ("postgres", "redis")
 
 

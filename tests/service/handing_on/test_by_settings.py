@@ -66,7 +66,7 @@ def test_a_service_that_receives_and_one_that_handles_share_a_queue(queue: Queue
         receiving.terminate()
         assert receiving.wait() == 0
     assert queue.left() >= 38, "the receiver is gone, and what it took is there"
-    with service(tmp_path / "handling", settings(HANDLING, queue), APP) as handling:
+    with service(tmp_path / "handling", settings(HANDLING, queue), APP, env={"LEASE": "2"}) as handling:
         handling.until(lambda: queue.left() == 0, "the queue is not empty", 120)
         handling.terminate()
         assert handling.wait() == 0

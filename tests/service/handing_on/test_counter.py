@@ -308,6 +308,31 @@ def test_while_the_broker_is_down_senders_are_refused_at_once_and_let_in_when_it
     asyncio.run(story())
 
 
+def test_the_broker_is_opened_before_the_first_sender_comes() -> None:
+    async def story() -> None:
+        broker = Broker()
+        Counter(broker)
+        await until(lambda: broker.opened == 1, "the opening")
+        assert broker.batches == []
+
+    asyncio.run(story())
+
+
+def test_the_log_says_what_ails_the_broker_and_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async def mixed(parcels: Sequence[Parcel]) -> list[str]:
+            return ["", f"{TOO_LARGE}300,000 bytes", "throttled"][: len(parcels)]
+
+        counter = Counter(Broker(mixed))
+        same = [counter.post({**event(at), "data": {"id": "c"}}) for at in range(3)]
+        assert [told.status for told in await asyncio.gather(*same)] == [200, 413, 503]
+        await Counter(Broker(saying("out of reach"))).post(event(1))
+
+    asyncio.run(story())
+    for said in ("300,000 bytes", "throttled", "out of reach"):
+        assert said in caplog.text
+
+
 def test_what_is_unfit_says_nothing_about_the_broker() -> None:
     async def story() -> None:
         broker = Broker(saying(f"{UNFIT}no text"))

@@ -93,9 +93,7 @@ class Place:
         async def work() -> None:
             channel = await self.client.channel()
             await channel.queue_declare(self.dead, durable=True, arguments=dict(QUORUM))
-            await channel.queue_declare(
-                self.queue, durable=True, arguments={**queue_arguments(self.dead), **arguments}
-            )
+            await channel.queue_declare(self.queue, durable=True, arguments={**queue_arguments(self.dead), **arguments})
             await channel.close()
 
         self.client.run(work())

@@ -247,9 +247,7 @@ async def _decide(where: Place, ask: Ask, report: Report, waiting: Sequence[str]
 async def _one(ledger: Letters, key: str, ask: Ask) -> bool:
     if ask.what == "discard":
         return await ledger.discard(key, ask.reason, ask.by)
-    if ask.force:
-        return await ledger.replay(key, ask.reason, ask.by, force=True)
-    return await ledger.replay(key, ask.reason, ask.by)
+    return await ledger.replay(key, ask.reason, ask.by, force=ask.force)
 
 
 class Pace:

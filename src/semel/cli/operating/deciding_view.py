@@ -15,7 +15,7 @@ SHOWN = 20  # keys and problems that are told one by one
 TO_INBOX = "in the inbox: the service that runs takes it, or the next `semel run`"
 TO_NOBODY = "its event is not kept here: the next delivery of it is acted on, so have it sent again"
 PERHAPS_INBOX = "in the inbox, where a running service takes them, or free to be claimed again"
-NO_INBOX = "free to be claimed again: have them sent once more, since this ledger has no inbox"
+NO_INBOX = "free to be claimed again: have them sent once more (`semel dead show KEY --raw`): there is no inbox here"
 
 
 def as_json(report: Report) -> str:

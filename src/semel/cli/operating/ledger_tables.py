@@ -199,8 +199,9 @@ def _generations(history: Sequence[Entry]) -> Text:
     for entry in history:
         how = f"{entry.state}, {moment(entry.at_ms)}, {counted(entry.attempts, 'attempt')}"
         lines.append(f"generation {entry.generation}: {how}")
-        lines += [f"    {line}" for line in (attempts(entry) if entry is not history[0] else [])]
-        lines += [f"    {plain(text)}" for text in (entry.reason, entry.decision) if text]
+        tried = attempts(entry) if entry is not history[0] else []
+        told = [] if tried and entry.tried[-1].reason == entry.reason else [entry.reason]
+        lines += [f"    {line}" for line in (*tried, *(plain(text) for text in (*told, entry.decision) if text))]
     return Text("\n".join(lines))
 
 

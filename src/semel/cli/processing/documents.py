@@ -96,7 +96,8 @@ class Splitter:
     @property
     def has_line(self) -> bool:
         """Whether the next document can perhaps be had without reading on."""
-        return self._buffer.find(b"\n", self._at) >= 0
+        between = _BETWEEN.match(self._buffer, self._at)
+        return between is not None and self._buffer.find(b"\n", between.end()) >= 0
 
     def next(self) -> Document | None:
         self.cut_off = None

@@ -18,6 +18,7 @@ from semel.values.errors import ConfigError
 STDIN = "-"
 GZIP = b"\x1f\x8b"
 WIDE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+CHUNK_BYTES = 64 * 1024
 HEAD_BYTES = 64 * 1024  # by which a file is known again
 BEFORE_BYTES = 4 * 1024  # the same, right before the place where work goes on
 
@@ -62,22 +63,36 @@ class Stream:
 
     def __init__(self, given: Input) -> None:
         self.given = given
-        try:
-            self._raw: Any = sys.stdin.buffer if given.name == STDIN else open(given.name, "rb")  # noqa: SIM115
-            self.packed = self._begins_packed()
-        except OSError as error:
-            raise ConfigError(f"{given.shown}: it cannot be read: {error.strerror}") from None
-        self._bytes: Any = gzip.GzipFile(fileobj=self._raw, mode="rb") if self.packed else self._raw
+        self.packed = False
+        self._raw: Any = None
+        self._bytes: Any = None
         self._read_bytes = 0
+        if given.is_file:  # a pipe is opened by the thread: that may take until somebody writes to it
+            try:
+                self._open()
+            except OSError as error:
+                raise ConfigError(f"{given.shown}: it cannot be read: {error.strerror}") from None
 
     def read(self, size: int) -> bytes:
         """What is there, at most so much; nothing at the end. Raises OSError."""
+        if self._raw is None:
+            self._open()
         try:
             read: bytes = self._bytes.read1(size)
         except (EOFError, zlib.error) as error:
             raise OSError(f"its packing is broken: {error}") from None
         self._read_bytes += len(read)
         return read
+
+    def _open(self) -> None:
+        self._raw = _standard_input() if self.given.name == STDIN else open(self.given.name, "rb", buffering=0)  # noqa: SIM115
+        first = self._raw.read(CHUNK_BYTES) or b""
+        self.packed = first.startswith(GZIP)
+        if self.given.is_file:
+            self._raw.seek(0)
+            first = b""
+        begun: Any = _Begun(self._raw, first)
+        self._bytes = gzip.GzipFile(fileobj=begun, mode="rb") if self.packed else begun
 
     def go_to(self, at: int) -> None:
         """Raises OSError."""
@@ -121,12 +136,33 @@ class Stream:
         return "" if _digest(before) == mark.before else f"what stands before byte {at:,} was changed"
 
     def close(self) -> None:
-        if self.given.name != STDIN:
+        if self._raw is not None and self.given.name != STDIN:
             self._raw.close()
 
-    def _begins_packed(self) -> bool:
-        peek = getattr(self._raw, "peek", None)
-        return peek is not None and peek(2)[:2] == GZIP
+
+class _Begun:
+    """A stream whose first bytes were looked at. Without a buffer: its lock, held by a thread that waits for a pipe,
+    would not let the process end."""
+
+    def __init__(self, raw: Any, first: bytes) -> None:
+        self._raw = raw
+        self._first = first
+
+    def read1(self, size: int) -> bytes:
+        if self._first:
+            some, self._first = self._first[:size], self._first[size:]
+            return some
+        read: bytes = self._raw.read(size) or b""
+        return read
+
+    read = read1
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        return int(self._raw.seek(at, whence))
+
+
+def _standard_input() -> Any:
+    return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
 class Mark(Struct, frozen=True):

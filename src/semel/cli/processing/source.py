@@ -294,10 +294,10 @@ class FileSource:
 
     def _save(self, at_once: bool = False) -> None:
         """A disk that is full costs nothing but time: what is settled is known to the ledger too."""
-        finished = self.is_settled
-        if self._progress is None or self._saved == (self.place, finished):
+        if self._progress is None or not (at_once or time.monotonic() - self._saved_at >= self._save_every_s):
             return
-        if not at_once and time.monotonic() - self._saved_at < self._save_every_s:
+        finished = self.is_settled
+        if self._saved == (self.place, finished):
             return
         self._at(Step.BEFORE_PROGRESS)
         try:

@@ -7,8 +7,8 @@
 
 The mock speaks the protocol of Kafka by real sockets: consumer groups with the cooperative-sticky assignor, committed
 offsets, idempotent producers, headers and timestamps. It is no model of Kafka in everything: nothing is on disk or
-replicated, nothing is ever compacted or deleted by age, no client is authenticated, a group's session may be as short
-as one likes, and a message may be as large as one likes. The rest is shown where SEMEL_TEST_KAFKA names a broker.
+replicated or compacted, a partition keeps its newest 5 MB, no client is authenticated, a group's session may be
+as short as one likes, and a message as large. The rest is shown where SEMEL_TEST_KAFKA names a broker.
 
 A given broker (SEMEL_TEST_KAFKA, its bootstrap servers) is neither started nor stopped here, cannot be broken on
 purpose, and must make topics when somebody asks for them (`auto.create.topics.enable`).

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Value: TypeAlias = dict[str, Any]  # one attribute as the service sees it
 Item: TypeAlias = dict[str, Any]  # a whole item, with Python's values
 Stored: TypeAlias = dict[str, Value]
+
+
+class Appended(NamedTuple):
+    """In an update: what comes to the end of a list."""
+
+    value: Any
 
 
 def dump(value: Any) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from semel.adapters.ledgers.dynamodb.attributes import Item, dump, dump_item
+from semel.adapters.ledgers.dynamodb.attributes import Appended, Item, dump, dump_item
 
 Request: TypeAlias = dict[str, Any]
 
@@ -28,6 +28,12 @@ class Words:
         placeholder = f":{len(self.values)}"
         self.values[placeholder] = dump(value)
         return placeholder
+
+    def assign(self, name: str, value: Any) -> str:
+        if not isinstance(value, Appended):
+            return f"{self.name(name)} = {self.value(value)}"
+        before = f"if_not_exists({self.name(name)}, {self.value([])})"
+        return f"{self.name(name)} = list_append({before}, {self.value([value.value])})"
 
     def equal(self, wanted: Mapping[str, Any]) -> str:
         """All of these attributes have these values; None: the attribute is not there."""
@@ -69,7 +75,7 @@ def update(
     """Change some attributes of an item that is there; a value of None removes. Every change counts up `v`."""
     words = Words()
     removed = [words.name(name) for name, value in sets.items() if value is None]
-    changed = [f"{words.name(name)} = {words.value(value)}" for name, value in sets.items() if value is not None]
+    changed = [words.assign(name, value) for name, value in sets.items() if value is not None]
     changed.append(f"{words.name('v')} = if_not_exists({words.name('v')}, {words.value(0)}) + {words.value(1)}")
     condition = " AND ".join([words.equal(over), *[f"attribute_exists({words.name(name)})" for name in present]])
     return words.add_to(

@@ -9,20 +9,25 @@
 every read. `over` is when nobody need remember it any more, in milliseconds, and `ttl` the same for DynamoDB's sweeper,
 in seconds and never earlier. Both are written with the value they belong to, in one write. Leases have neither: live or
 lapsed, they wait for whoever comes next. Undecided letters have neither: they wait for a person.
+
+`tried` is what came of failed attempts, each [at, reason] and, once another was granted, its number: whoever ends a
+lease appends without reading, and until then the number is the item's own.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
-from semel.adapters.ledgers.dynamodb.attributes import Item, storable
+from semel.adapters.ledgers.dynamodb.attributes import Appended, Item, storable
 from semel.adapters.ledgers.dynamodb.tokens import KEPT_MS
 from semel.ports import Entry
 from semel.values.claim import Claim, Settlement
 from semel.values.decision import Known, State, Subject
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Uncertain
 from semel.values.reading import dump as dump_reading
+from semel.values.tried import Tried, cut, line, load
 
 KEY, SUBJECT, LETTER = b"k", b"s", b"l"
 FREE = 0  # a key that nobody knows: only its last token (and generation) is kept
@@ -32,7 +37,7 @@ NAMES = {DEAD: "dead", UNCERTAIN: "uncertain"}
 SHARDS = 4  # of the index of letters: one partition of an index takes about a thousand writes a second
 REASON_MAX = 8_000  # characters; an item holds 400 KB in all
 TEXT_MAX = 2_000
-EVENT_MAX = 340_000  # bytes, which leaves room for everything else of a letter
+EVENT_MAX = 300_000  # bytes, which leaves room for everything else of a letter
 PRESS_FROM = 64_000  # a smaller event is kept as it came
 
 _CODES: dict[type, int] = {Done: DONE, Reject: DEAD, Uncertain: UNCERTAIN}
@@ -82,7 +87,19 @@ def known_of(item: Item | None, margin_ms: int) -> Known | None:
         fingerprint=item.get("fp"),
         suspect=item.get("suspect", False),
         outcome=outcome_of(item) if state is State.SETTLED else None,
+        tried=b"".join([line(one.attempt, one.at_ms, one.reason) for one in tried_of(item)]),
     )
+
+
+def tried_of(item: Item) -> tuple[Tried, ...]:
+    """What came of its failed attempts."""
+    return tuple(
+        [Tried(number[0] if number else item["attempts"], at, why) for at, why, *number in item.get("tried", ())]
+    )
+
+
+def dump_tried(tried: Iterable[Tried]) -> list[Any] | None:
+    return [[one.at_ms, one.reason, one.attempt] for one in tried] or None
 
 
 def leased(digest: bytes, claim: Claim, known: Known, nonce: bytes, old: Item | None, now_ms: int) -> Item:
@@ -103,8 +120,10 @@ def leased(digest: bytes, claim: Claim, known: Known, nonce: bytes, old: Item | 
         "at": now_ms,
         "keep": claim.retention_ms,
         "owner": None if digest == claim.digest else claim.digest,
+        "aliases": (list(digests_of(claim)[1:]) or None) if digest == claim.digest else None,
         "nonce": nonce,
         "gen": None if old is None else old.get("gen"),
+        "tried": dump_tried(load(known.tried)),
     }
 
 
@@ -112,6 +131,7 @@ def settled(outcome: Final, retention_ms: int, now_ms: int) -> Item:
     """What a final outcome changes of a key."""
     code, result = dump_outcome(outcome)
     until_ms = now_ms + retention_ms
+    told = {} if code == DONE else {"tried": None}  # by its letter
     return {
         "state": int(State.SETTLED),
         "outcome": code,
@@ -120,6 +140,7 @@ def settled(outcome: Final, retention_ms: int, now_ms: int) -> Item:
         "until": until_ms,
         "at": now_ms,
         "nonce": None,
+        **told,
         **sweeping(until_ms, now_ms),
     }
 
@@ -132,6 +153,7 @@ def waiting(after_s: float | None, reason: str, retention_ms: int, now_ms: int) 
         "until": until_ms,
         "reason": short(reason),
         "at": now_ms,
+        "tried": Appended([now_ms, cut(reason).decode()]),
         **sweeping(until_ms + retention_ms, now_ms),
     }
 
@@ -268,6 +290,23 @@ def letter(settlement: Settlement, key: Item, now_ms: int) -> Item:
         "event": event,
         "packed": packed or None,
         "reading": (dump_reading(kept.reading) or None) if kept is not None else None,
+        "tried": dump_tried([*tried_of(key), Tried(key["attempts"], now_ms, cut(reason).decode())]),
+    }
+
+
+def done_before(key: Item, now_ms: int) -> Item:
+    """What is kept of a key that was done, when it steps back. `key`: its item, still settled."""
+    about = {
+        name: key.get(name) for name in ("token", "handler", "text", "tenant", "attempts", "at", "gen", "keep", "tried")
+    }
+    return {
+        **letter_of(key["pk"], key["token"]),
+        **about,
+        "v": 1,
+        "was": "done",
+        "reason": "",
+        "result": key.get("result", b"null"),
+        **sweeping(now_ms + key["keep"], now_ms),
     }
 
 
@@ -314,6 +353,7 @@ def entry_of_key(item: Item) -> Entry:
         event=None,
         result=item.get("result", b"null") if done else None,
         generation=item.get("gen", 1),
+        tried=tried_of(item),
     )
 
 
@@ -328,6 +368,8 @@ def entry_of_letter(item: Item) -> Entry:
         attempts=item["attempts"],
         at_ms=item["at"],
         event=event_of(item),
+        result=item.get("result"),
         generation=item.get("gen", 1),
         decision=item.get("decision", ""),
+        tried=tried_of(item),
     )

@@ -114,8 +114,8 @@ class DynamoLedger:
 
     # ----------------------------------------------------------------------------------------- letters and catalog
 
-    async def replay(self, key: str, reason: str, by: str) -> bool:
-        return await self._decisions.replay(digest_of(key), reason, by)
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
+        return await self._decisions.replay(digest_of(key), reason, by, force=force)
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         return await self._decisions.discard(digest_of(key), reason, by)

@@ -78,10 +78,11 @@ class LettersAnnounced:
     async def _with_attempts(self, settlement: Settlement) -> Settlement:
         """What the ledger knows of the attempts before this one is told on the bus too."""
         letter = settlement.letter
-        if letter is None or letter.attempts < 2 or letter.tried:
+        if letter is None or letter.attempts == 1 or letter.tried:
             return settlement
-        history = await self._ledger.history(settlement.lease.claim.digest.hex())
-        return replace(settlement, letter=replace(letter, tried=history[0].tried)) if history else settlement
+        known = await self._ledger.history(settlement.lease.claim.digest.hex())
+        tried = next((entry.tried for entry in known if entry.state == "leased"), ())
+        return replace(settlement, letter=replace(letter, tried=tried))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._ledger.renew(leases)
@@ -98,7 +99,7 @@ class LettersAnnounced:
     # ------------------------------------------------------------------------------------------------ for people
 
     async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        return await self._ledger.replay(key, reason, by, **({"force": True} if force else {}))
+        return await self._ledger.replay(key, reason, by, force=force)
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         return await self._ledger.discard(key, reason, by)

@@ -30,6 +30,7 @@ BACKOFF_BASE_S = 0.05
 BACKOFF_CAP_S = 1.0
 LOOK_AGAIN_S = 300.0  # a bus that was there is believed to be there for so long
 PUT_MAX = 10_000  # letters that are known to be on the bus: a settle that is tried again puts none of them twice
+PUT_AGAIN_S = 600.0  # longer than any settle is tried; a ledger that has lost its memory may give a token again
 
 NO_BUS = "there is no such bus, and EventBridge would say yes to every letter and drop it: create the bus"
 
@@ -49,7 +50,7 @@ class EventBridgeLetters:
         self.address = parse(url)
         self._client = Client(self.address)
         self._clock = clock
-        self._put: dict[str, None] = {}
+        self._put: dict[str, float] = {}  # monotonic: until when nobody need put it again
         self._look_at = 0.0  # monotonic: when to see again whether the bus is there
 
     async def close(self) -> None:
@@ -71,7 +72,8 @@ class EventBridgeLetters:
     async def _put_all(self, entries: Sequence[Entry]) -> None:
         await self._see_the_bus()
         ends = asyncio.get_running_loop().time() + DEADLINE_S
-        for group in calls([entry for entry in entries if entry.id not in self._put]):
+        now = time.monotonic()
+        for group in calls([entry for entry in entries if self._put.get(entry.id, now) <= now]):
             await self._put_group(group, ends)
 
     async def _put_group(self, left: list[Entry], ends: float) -> None:
@@ -117,7 +119,7 @@ class EventBridgeLetters:
     def _remember(self, id: str) -> None:
         while len(self._put) >= PUT_MAX:
             del self._put[next(iter(self._put))]
-        self._put[id] = None
+        self._put[id] = time.monotonic() + PUT_AGAIN_S
 
     async def _see_the_bus(self) -> None:
         """PutEvents says yes for a bus that is not there. Whoever may not look is believed."""

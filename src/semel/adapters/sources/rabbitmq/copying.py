@@ -80,7 +80,7 @@ def _fit(value: Any, depth: int) -> Any:
         case float():
             return value if _is_short(value) else repr(value)
         case Decimal():
-            return value if value.is_finite() and -9 <= value.adjusted() < 9 and len(str(value)) < 12 else str(value)
+            return str(value)  # the driver reads some that it cannot write
         case datetime():
             return value if value.timestamp() >= 0 else value.isoformat()
         case dict() | list() if depth == 0:

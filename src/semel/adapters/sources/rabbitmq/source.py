@@ -250,7 +250,7 @@ class RabbitSource:
         failures = 0
         while session is not None:
             began_at = time.monotonic()
-            await _first(session.ended, self._stopped)
+            await _first(asyncio.ensure_future(session.ended.wait()), asyncio.ensure_future(self._stopped.wait()))
             if self._stopping:
                 break
             failures = 0 if time.monotonic() - began_at > BACKOFF_CAP_S else failures
@@ -270,10 +270,15 @@ class RabbitSource:
             failures += 1
             self._complain(failures, why, lost)
             await self._pause(failures)
+            connecting = asyncio.get_running_loop().create_task(self._connected(careful=old.was_unreadable))
+            await _first(connecting, asyncio.ensure_future(self._stopped.wait()))
             try:
-                session = await self._connected(careful=old.was_unreadable)
+                session = await connecting
             except Failed as failure:
                 why, lost = failure, 0
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
             else:
                 log.info("%s: consuming again", self._where)
                 return session, failures
@@ -351,10 +356,10 @@ class RabbitSource:
         await self._sending.close()
 
 
-async def _first(*events: asyncio.Event) -> None:
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+async def _first(*tasks: asyncio.Future[Any]) -> None:
+    """Until one of them is done. The others are cancelled."""
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in waiting:
-            one.cancel()
+        for task in tasks:
+            task.cancel()

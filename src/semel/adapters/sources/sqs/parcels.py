@@ -41,7 +41,7 @@ class Outgoing:
             self.entry = {"MessageBody": text, "MessageAttributes": attributes}
             if fifo:
                 same = _same(parcel)
-                group = parcel.group if _GROUP.fullmatch(parcel.group) else _hex(parcel.group.encode()) or same
+                group = parcel.group if _GROUP.fullmatch(parcel.group) else _hex(_bytes(parcel.group)) or same
                 self.entry |= {"MessageGroupId": group, "MessageDeduplicationId": same}
 
 
@@ -69,6 +69,10 @@ def _same(parcel: Parcel) -> str:
     event in another envelope is another delivery, and a business key may see two effects in them."""
     note: Note = msgspec.structs.replace(parcel.note, trace="")
     return _hex(_identity((write_note(note), parcel.body)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _hex(content: bytes) -> str:

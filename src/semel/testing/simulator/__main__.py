@@ -1,0 +1,22 @@
+"""Runs until its standard input is closed: when whoever started it dies, it ends too."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+from semel.testing.simulator.dialects import every_dialect
+from semel.testing.simulator.server import Simulator
+from semel.testing.simulator.state import State
+
+
+async def main() -> None:
+    server = await Simulator(every_dialect(), State(), random.Random(1)).serve()
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,78 @@
+"""The simulator in a process of its own, and what tests say to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+from urllib.request import Request, urlopen
+
+import msgspec
+
+from semel.testing.simulator.server import CONTROL
+from semel.testing.simulator.state import Got
+
+PATIENCE_S = 60.0
+
+
+class SimulatorProcess:
+    """Begins with `with`, or `start`; ends with its block, or with the process that started it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def __enter__(self) -> SimulatorProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "semel.testing.simulator"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with self._process:
+                self._process = None
+
+    def url(self, provider: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{provider}"
+
+    def phone(self) -> list[Got]:
+        """What customers have got, in order."""
+        return msgspec.json.decode(self._ask("phone"), type=list[Got])
+
+    def told(self) -> dict[str, Any]:
+        """The lies that were told, by "provider: lie", what the ambiguous ones were about, and all requests."""
+        told: dict[str, Any] = msgspec.json.decode(self._ask("told"))
+        return told
+
+    def lie(self, lie: str, provider: str, *, times: int = 1, share: float = 1.0) -> None:
+        """Plan what happens to the next requests for a message. Several plans take turns."""
+        self._ask("lie", lie=lie, provider=provider, times=times, share=share)
+
+    def tell_the_truth(self) -> None:
+        self._ask("truth")
+
+    def remember_keys_for(self, seconds: float) -> None:
+        self._ask("key_window", seconds=seconds)
+
+    def _ask(self, word: str, **said: Any) -> bytes:
+        asked = Request(
+            f"http://127.0.0.1:{self.port}{CONTROL}{word}",
+            data=msgspec.json.encode(said) if said or word == "truth" else None,
+        )
+        with urlopen(asked, timeout=PATIENCE_S) as answer:
+            body: bytes = answer.read()
+        return body

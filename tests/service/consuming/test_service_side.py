@@ -1,0 +1,214 @@
+"""Sources beside the webhooks: what is counted, what is said of them, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.engine.faults import FaultyLine
+from tests.service.consuming.shelf import Shelf, app_with, body, run, until
+
+from semel import ConfigError, Context, Event, Semel
+from semel.core import consumer, outage
+from semel.service import consuming
+from semel.service.building import Supply
+from semel.service.consuming import Consuming
+from semel.service.metrics import Metrics
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backoff is there, and short."""
+    for module in (consumer, outage, consuming):
+        monkeypatch.setattr(module, "AGAIN_BASE_S", 0.01)
+        monkeypatch.setattr(module, "AGAIN_CAP_S", 0.02)
+    monkeypatch.setattr(consuming, "LOOK_S", 0.01)
+
+
+def of(app: Semel, *shelves: Any, metrics: Metrics | None = None, name: str = "shelf") -> Consuming:
+    """Takes from these, one after the other: each time when it is made anew."""
+    waiting = list(shelves)
+
+    def make() -> Any:
+        made = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    return Consuming(app, [Supply(name, make, 2, "ack")], metrics or Metrics())
+
+
+def told(metrics: Metrics, name: str) -> dict[str, float]:
+    page = metrics.exposition()[0].decode()
+    found = {}
+    for line in page.splitlines():
+        if line.startswith(f"{name}{{"):
+            labels, _, value = line.removeprefix(name).rpartition(" ")
+            last = re.search(r'became="(\w+)"', labels) or re.search(r'source="(\w+)"', labels)
+            assert last is not None
+            found[last[1]] = float(value)
+    return found
+
+
+def test_everything_that_passes_is_counted() -> None:
+    async def story() -> None:
+        source = Shelf(body(1), body(2), b"{", body(3, "nobody"))
+        metrics = Metrics()
+        async with app_with() as app:
+            running = of(app, source, metrics=metrics)
+            running.start()
+            await until(lambda: len(source.told) == 4)
+            await running.stop(30)
+        assert told(metrics, "semel_source_deliveries_total") == {
+            "received": 4,
+            "acked": 3,
+            "retried": 0,
+            "rejected": 1,
+            "failed": 0,
+            "unmatched": 1,
+        }
+        assert told(metrics, "semel_source_in_hand") == {"shelf": 0}
+        assert source.closed
+
+    run(story())
+
+
+def test_an_answer_that_is_not_heard_is_no_longer_in_hand() -> None:
+    async def story() -> None:
+        source = Shelf(body(1), body(2))
+        source.deaf = 1
+        metrics = Metrics()
+        async with app_with() as app:
+            running = of(app, source, metrics=metrics)
+            running.start()
+            await until(lambda: len(source.told) == 1)
+            await running.stop(30)
+        deliveries = told(metrics, "semel_source_deliveries_total")
+        assert (deliveries["received"], deliveries["acked"], deliveries["failed"]) == (2, 1, 1)
+        assert told(metrics, "semel_source_in_hand") == {"shelf": 0}
+
+    run(story())
+
+
+def test_a_source_that_only_a_person_can_help_is_looked_at_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        missing = [Shelf(fails=[ConfigError("there is no such queue")] * 2) for _ in range(5)]
+        good = Shelf(body(1))
+        metrics = Metrics()
+        async with app_with() as app:
+            running = of(app, *missing, good, metrics=metrics)
+            assert running.trouble == ""
+            running.start()
+            await until(lambda: running.trouble != "")
+            assert running.trouble == "1 of 1 cannot be taken from now, the log says why"
+            assert told(metrics, "semel_source_broken") == {"shelf": 1}
+            await until(lambda: good.told == [("ack", body(1))])
+            await until(lambda: told(metrics, "semel_source_broken") == {"shelf": 0})
+            assert running.trouble == ""
+            await running.stop(30)
+        assert all(source.closed for source in missing)
+
+    run(story())
+    assert caplog.text.count("shelf: nothing can be taken: there is no such queue") == 1, "it does not fill the log"
+    assert caplog.text.count("shelf: it is taken from again") == 1
+
+
+def test_a_source_that_cannot_even_be_made_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        good = Shelf(body(1))
+        async with app_with() as app:
+            running = of(app, ConfigError("no driver"), RuntimeError("who knows"), good)
+            running.start()
+            await until(lambda: good.told != [])
+            await running.stop(30)
+
+    run(story())
+    assert "no driver" in caplog.text
+
+
+def test_what_fails_between_a_source_and_its_broker_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Counts:
+        failures: int = 0
+        lost: int = 0
+        expired: int = 0
+
+    class Counting(Shelf):
+        counts = Counts()
+
+    async def story() -> None:
+        monkeypatch.setattr(consuming, "QUIET_S", 3600.0)
+        source = Counting()
+        metrics = Metrics()
+        async with app_with() as app:
+            running = of(app, source, metrics=metrics)
+            running.start()
+            await until(lambda: source.receives > 0)
+            source.counts.failures, source.counts.lost, source.counts.expired = 3, 1, 1
+            await until(lambda: running.trouble != "")
+            await until(lambda: told(metrics, "semel_source_failures_total") == {"shelf": 3})
+            assert told(metrics, "semel_source_lost_total") == {"shelf": 2}
+            source.put(body(1))  # something came: it works
+            await until(lambda: running.trouble == "")
+            source.counts.failures = 4
+            await until(lambda: running.trouble != "")
+            monkeypatch.setattr(consuming, "QUIET_S", 0.0)  # nothing came for long, and nothing failed: all is well
+            await until(lambda: running.trouble == "")
+            await running.stop(30)
+        assert told(metrics, "semel_source_failures_total") == {"shelf": 4}
+
+    run(story())
+
+
+def test_what_does_not_end_in_time_goes_back() -> None:
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def handle(event: Event, ctx: Context) -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        source = Shelf(body(1))
+        async with app_with(handle) as app:
+            running = of(app, source)
+            running.start()
+            await begun.wait()
+            running.begin_to_stop()
+            assert source.stopped
+            await running.stop(0.05)
+        assert source.answers() == ["retry"]
+        assert source.closed
+
+    run(story())
+
+
+def test_an_outage_of_the_ledger_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        source = Shelf(body(1))
+        async with app_with() as app:
+            line = FaultyLine(app)
+            line.cut = {"claim"}
+            running = of(app, source)
+            running.start()
+            await until(lambda: line.landed > 3)
+            assert source.receives == 0
+            await running.stop(30)
+        assert source.closed
+
+    run(story())
+    assert caplog.text.count("the ledger cannot be written, nothing is taken from sources until it can") == 1
+
+
+def test_without_sources_there_is_nothing_to_do() -> None:
+    async def story() -> None:
+        async with app_with() as app:
+            running = Consuming(app, [], Metrics())
+            running.start()
+            assert running.trouble == ""
+            running.begin_to_stop()
+            await running.stop(0)
+
+    run(story())

@@ -1,0 +1,282 @@
+"""A bad network, and a broker that dies: nothing is lost, nothing is done twice, and it goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.sources.rabbitmq.places import Client, Place
+from tests.sources.rabbitmq.test_rabbitmq_answers import until
+
+from semel.adapters.sources.rabbitmq import RabbitPublisher
+from semel.testing.laws.sources_ending import received
+from semel.testing.laws.sources_harness import SOON_S, Consumer, document
+from semel.testing.proxy import Fault, FaultProxy
+from semel.testing.servers.process import NoServer, not_here
+from semel.testing.servers.rabbitmq import RabbitServer
+from semel.values.event import Event
+from semel.values.outcome import Retry
+from semel.values.parcel import Parcel
+
+TIMEOUT_S = 4.0  # of the impatient broker, for an answer
+EVENTS = 40
+
+
+@pytest.fixture
+def proxy(place: Place) -> Iterator[FaultProxy]:
+    parts = urlsplit(place.broker.url)
+    with FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """A broker of our own, which may be killed, and which is impatient."""
+    server = RabbitServer(
+        tmp_path_factory.mktemp("own"),
+        {"consumer_timeout": str(int(TIMEOUT_S * 1000))},
+        {"channel_tick_interval": "200"},
+    )
+    try:
+        server.start()
+    except NoServer as error:
+        not_here(error)
+    yield server
+    server.stop()
+
+
+# --------------------------------------------------------------------------------------------------- the network
+
+
+def test_a_connection_that_is_cut_loses_nothing_and_does_nothing_twice(
+    place: Place, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """Cut again and again, at whatever byte, while messages are handled, retried and rejected."""
+
+    async def story() -> None:
+        ran: Counter[str] = Counter()
+        tries: Counter[str] = Counter()
+
+        async def handle(event: Event, ctx: Any) -> None:
+            tries[event.id] += 1
+            if event.id.endswith("7") and tries[event.id] == 1:
+                raise Retry(after=0)
+            ran[event.id] += 1
+
+        harness = place.harness(tmp_path)
+        harness.open = lambda: place.source(url=proxy.url(place.broker.url), prefetch=5, random=lambda: 0.0)
+        async with Consumer(harness, handle) as consumer:
+            for number in range(8):
+                mine = [document(f"e{number}-{event}") for event in range(EVENTS // 8)]
+                proxy.reset_after(200 + 97 * number)  # less than these take
+                await asyncio.to_thread(harness.put, *mine, document(f"e{number}-7"), b"{")
+                await consumer.until(lambda at=number: proxy.seen.resets > at, "the cut")  # type: ignore[misc]
+            await consumer.until_all_is_answered()
+        assert proxy.seen.resets >= 8
+        assert set(ran.values()) == {1}
+        assert len(ran) == EVENTS + 8
+        letters = [letter.body for letter in place.letters()]
+        assert len(letters) >= 8
+        assert set(letters) == {b"{"}
+
+    asyncio.run(story())
+
+
+def test_an_answer_on_a_connection_that_is_gone_is_harmless(place: Place, proxy: FaultProxy) -> None:
+    async def story() -> None:
+        place.send([document("a"), document("b"), b"{"])
+        source = place.source(url=proxy.url(place.broker.url), random=lambda: 0.0)
+        old = await received(source, 3)
+        assert proxy.reset() >= 1, "inconclusive: there was no connection to reset"
+        again = await received(source, 3)
+        assert source.counts.lost == 3
+        for delivery, answer in zip(old, ("ack", "retry", "reject"), strict=True):
+            await (
+                delivery.ack() if answer == "ack" else delivery.retry(0) if answer == "retry" else delivery.reject("")
+            )
+        assert (source.counts.acked, source.counts.letters) == (0, 0)
+        for delivery in again:
+            await delivery.ack()
+        await source.close()
+        assert (place.left(), source.counts.acked) == (0, 3)
+
+    asyncio.run(story())
+
+
+def test_an_outage_is_waited_for_from_the_beginning_and_does_not_flood_the_log(
+    place: Place, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        proxy.set(Fault(refuse=True))
+        source = place.source(url=proxy.url(place.broker.url), random=lambda: 0.01)
+        waiting = asyncio.ensure_future(source.receive(1))
+        await until(lambda: source.counts.failures >= 5, "some attempts")
+        proxy.heal()
+        await asyncio.to_thread(place.send, [document("e")])
+        (delivery,) = await asyncio.wait_for(waiting, SOON_S)
+        await delivery.ack()
+        await source.close()
+        assert place.left() == 0
+        said = [
+            record for record in caplog.records if record.name == "semel" and "not connected" in record.getMessage()
+        ]
+        assert 1 <= len(said) < source.counts.failures
+        assert "test-password" not in caplog.text
+
+    asyncio.run(story())
+
+
+def test_a_source_can_be_stopped_while_the_broker_is_out_of_reach(place: Place, proxy: FaultProxy) -> None:
+    async def story() -> None:
+        source = place.source(url=proxy.url(place.broker.url))
+        place.send([document("e")])
+        (delivery,) = await source.receive(1)
+        proxy.set(Fault(refuse=True))
+        assert proxy.reset() >= 1
+        await until(lambda: source.counts.failures >= 2, "attempts to connect")
+        waiting = asyncio.ensure_future(source.receive(1))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(source.close(), SOON_S)
+        assert list(await waiting) == []
+        await delivery.ack()
+        assert place.left() == 1
+
+    asyncio.run(story())
+
+
+def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(place: Place) -> None:
+    async def story() -> None:
+        source = place.source(random=lambda: 0.01)
+        place.send([document("first")])
+        (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+        await delivery.ack()
+        await until(lambda: source.counts.acked == 1, "the acknowledgement")
+        waiting = asyncio.ensure_future(source.receive(1))
+        await asyncio.to_thread(place.delete, place.queue)
+        await until(lambda: source.counts.failures >= 2, "the consumer to be cancelled")
+        await asyncio.to_thread(place.declare)
+        await asyncio.to_thread(place.send, [document("second")])
+        (delivery,) = await asyncio.wait_for(waiting, SOON_S)
+        assert delivery.body == document("second")
+        await delivery.ack()
+        await source.close()
+        assert place.left() == 0
+
+    asyncio.run(story())
+
+
+# ------------------------------------------------------------------------------------------------------ the broker
+
+
+def test_a_delivery_goes_back_before_the_broker_closes_the_channel(server: RabbitServer) -> None:
+    """One handler takes too long: its message comes again, and nobody else's does."""
+    with Client(server.url) as client:
+        place = Place(server.broker, client)
+
+        async def story() -> None:
+            place.send([document("slow")])
+            source = place.source(consumer_timeout=TIMEOUT_S)
+            (slow,) = await asyncio.wait_for(source.receive(1), SOON_S)
+            began = time.monotonic()
+            (again,) = await asyncio.wait_for(source.receive(1), SOON_S)
+            assert time.monotonic() - began >= TIMEOUT_S / 2
+            assert again.body == document("slow")
+            await slow.ack()  # too late, and harmless
+            await again.ack()
+            await source.close()
+            assert (source.counts.overdue, source.counts.lost, source.counts.failures) == (1, 0, 0)
+            assert place.left() == 0
+
+        asyncio.run(story())
+        place.delete()
+
+
+def test_without_that_the_broker_would_close_the_channel(server: RabbitServer) -> None:
+    """So the fault that the other test is about exists: here a source does not know the broker's time."""
+    with Client(server.url) as client:
+        place = Place(server.broker, client)
+
+        async def story() -> None:
+            place.send([document("slow")])
+            source = place.source(random=lambda: 0.0)
+            await asyncio.wait_for(source.receive(1), SOON_S)
+            (again,) = await asyncio.wait_for(source.receive(1), SOON_S)
+            assert (source.counts.overdue, source.counts.lost) == (0, 1), "inconclusive: the broker was patient"
+            await again.ack()
+            await source.close()
+            assert place.left() == 0
+
+        asyncio.run(story())
+        place.delete()
+
+
+def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: RabbitServer, tmp_path: Path) -> None:
+    """Messages that wait, are in hand, wait for their retry, and are being published meanwhile."""
+    with Client(server.url) as client:
+        place = Place(server.broker, client)
+
+        async def story() -> None:
+            ran: Counter[str] = Counter()
+            tries: Counter[str] = Counter()
+            killed = asyncio.Event()
+
+            async def handle(event: Event, ctx: Any) -> None:
+                tries[event.id] += 1
+                if event.id.startswith("later") and tries[event.id] == 1:
+                    raise Retry(after=1)
+                if event.id.startswith("held") and not killed.is_set():
+                    await killed.wait()
+                ran[event.id] += 1
+
+            harness = place.harness(tmp_path)
+            harness.open = lambda: place.source(prefetch=20, random=lambda: 0.1)
+            events = [f"{kind}{number}" for kind in ("later", "held", "plain") for number in range(20)]
+            harness.put(*[document(event) for event in events])
+            publisher = RabbitPublisher(server.url, place.queue, timeout=10, random=lambda: 0.1)
+            assert await publisher.publish([Parcel(document("published"))]) == [""]
+            async with Consumer(harness, handle) as consumer:
+                await consumer.until(lambda: len(tries) >= 20, "some of them")
+                server.process.kill()
+                killed.set()
+                refused = await publisher.publish([Parcel(document("while it was dead"))])
+                assert refused != [""], "nobody has it"
+                await asyncio.to_thread(server.start)
+                await until(lambda: _ready_again(place), "its queues")
+                await _published(publisher, document("after"))
+                await consumer.until(lambda: _left(place) == 0, "everything to be answered")
+            await publisher.close()
+            expected = Counter([*events, "published", "after"])
+            assert {event: ran[event] for event in expected} == expected
+            assert set(ran) - set(expected) <= {"while it was dead"}
+            assert set(ran.values()) == {1}
+
+        asyncio.run(story())
+        place.delete()
+
+
+def _ready_again(place: Place) -> bool:
+    with suppress(Exception):
+        place.ready(place.queue)
+        return True
+    return False
+
+
+def _left(place: Place) -> int:
+    try:
+        return place.left()
+    except NoServer:  # a queue that has no leader yet
+        return -1
+
+
+async def _published(publisher: RabbitPublisher, body: bytes) -> None:
+    ends = time.monotonic() + SOON_S
+    while any(await publisher.publish([Parcel(body)])):
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.1)

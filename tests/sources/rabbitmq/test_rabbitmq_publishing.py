@@ -1,0 +1,186 @@
+"""Handing events on: only what the broker has confirmed counts, and every parcel is answered in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.sources.rabbitmq.places import Place, headers_of
+
+from semel.adapters.sources.rabbitmq import RabbitPublisher
+from semel.testing.laws.sources_harness import SOON_S, document
+from semel.testing.proxy import DEAF, Fault, FaultProxy
+from semel.values.parcel import NOTE, TOO_LARGE, Note, Parcel, read_note
+from semel.values.reading import Reading
+
+NOTED = Note(tenant="t", reading=Reading(origin="o"), headers={"ce-id": "1"}, trace="00-1")
+GENEROUS_S = 30.0
+
+
+@pytest.fixture
+def proxy(place: Place) -> Iterator[FaultProxy]:
+    parts = urlsplit(place.broker.url)
+    with FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
+        yield proxy
+
+
+def test_a_parcel_is_there_when_it_is_answered_and_comes_out_as_it_went_in(place: Place) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
+        bodies = [document("a"), b"\x00\xff", b"", document("large", text="x" * 300_000)]
+        assert await publisher.publish([Parcel(body, NOTED) for body in bodies]) == [""] * 4
+        found = place.peek(place.queue)
+        assert [message.body for message in found] == bodies, "and in order"
+        for message in found:
+            assert message.header.properties.delivery_mode == 2
+            assert read_note(headers_of(message)[NOTE]) == NOTED
+        assert await publisher.publish([]) == []
+        await publisher.close()
+        source = place.source(handed_on=True)
+        delivery = (await asyncio.wait_for(source.receive(1), SOON_S))[0]
+        assert (delivery.tenant, delivery.reading, delivery.headers) == ("t", NOTED.reading, NOTED.headers)
+        await source.close()
+
+    asyncio.run(story())
+
+
+def test_several_calls_may_be_under_way_and_close_waits_for_them(place: Place) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
+        calls = [
+            asyncio.ensure_future(publisher.publish([Parcel(document(f"{call}-{at}")) for at in range(20)]))
+            for call in range(10)
+        ]
+        await asyncio.sleep(0)
+        await publisher.close()
+        assert all(call.done() for call in calls)
+        assert [why for call in calls for why in call.result()] == [""] * 200
+        assert place.left() == 200
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("exchange", "said"), [("", "no queue takes"), ("amq.direct", "no queue takes"), ("gone", "")])
+def test_what_no_queue_takes_is_not_there(place: Place, exchange: str, said: str) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(place.broker.url, "nobody", exchange=exchange, timeout=GENEROUS_S)
+        answers = await publisher.publish([Parcel(document("a")), Parcel(document("b"))])
+        assert all(answers)
+        assert all(said in answer for answer in answers)
+        assert all("test-password" not in answer for answer in answers)
+        await publisher.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_broker_refuses_is_not_there(new_place: Callable[..., Place]) -> None:
+    place = new_place(declared=False)
+    place.declare(**{"x-max-length": 2})  # with reject-publish: more is refused with a nack
+
+    async def story() -> None:
+        publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
+        answers: list[str] = []
+        while not any(answers):  # a quorum queue's limit is not exact
+            answers += await publisher.publish([Parcel(document("e")) for _ in range(20)])
+            assert len(answers) < 10_000
+        await publisher.close()
+        assert {answer for answer in answers if answer} == {answers[-1]}
+        assert "refused" in answers[-1]
+        assert place.left() == answers.count(""), "the answers tell exactly what is there"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("fault", [Fault(refuse=True), DEAF], ids=["refused", "silent"])
+def test_a_broker_out_of_reach_is_answered_in_time_and_found_again(
+    place: Place, proxy: FaultProxy, fault: Fault
+) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(proxy.url(place.broker.url), place.queue, timeout=1.0, random=lambda: 0.01)
+        proxy.set(fault)
+        began = time.monotonic()
+        (why,) = await publisher.publish([Parcel(document("lost"))])
+        assert why
+        assert "test-password" not in why
+        assert time.monotonic() - began < SOON_S / 2
+        proxy.heal()
+        proxy.reset()
+        await _soon(publisher, Parcel(document("found")))
+        await publisher.close()
+
+    asyncio.run(story())
+    assert place.left() >= 1
+
+
+def test_a_confirmation_that_is_lost_counts_as_not_there(place: Place, proxy: FaultProxy) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(proxy.url(place.broker.url), place.queue, timeout=GENEROUS_S, random=lambda: 0.0)
+        assert await publisher.publish([Parcel(document("first"))]) == [""]
+        proxy.lose("reply")
+        (why,) = await publisher.publish([Parcel(document("second"))])
+        assert proxy.seen.lost_replies == 1, "inconclusive: the confirmation was not lost"
+        assert why
+        await _soon(publisher, Parcel(document("second")))
+        await publisher.close()
+
+    asyncio.run(story())
+    assert [message.body for message in place.peek(place.queue)] == [document(e) for e in ("first", "second", "second")]
+
+
+def test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place: Place) -> None:
+    """The driver tells by a message's id which one came back."""
+
+    async def story() -> None:
+        from pamqp.commands import Basic
+
+        from semel.adapters.sources.rabbitmq.sending import Sending
+
+        sending = Sending(place.broker.url, "test", lambda: 0.0)
+        same: dict[str, Any] = {"message_id": "same", "delivery_mode": 2}
+        answers = await asyncio.gather(
+            *[
+                sending.send("", queue, b"x", Basic.Properties(**same), GENEROUS_S)
+                for queue in ("nobody", place.queue, "nobody", "nobody", place.queue)
+            ]
+        )
+        assert [not answer for answer in answers] == [False, True, False, False, True]
+        await sending.close()
+
+    asyncio.run(story())
+    assert place.left() == 2
+
+
+def test_what_is_too_large_is_refused_before_it_travels(place: Place) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(place.broker.url, place.queue)
+        large = Parcel(bytes(16 * 1024 * 1024 + 1))
+        noted = Parcel(b"{}", Note(tenant="t" * 20_000))
+        assert all(answer.startswith(TOO_LARGE) for answer in await publisher.publish([large, noted]))
+        await publisher.close()
+
+    asyncio.run(story())
+
+
+def test_a_publisher_tells_what_it_publishes_to(place: Place) -> None:
+    async def told(publisher: RabbitPublisher) -> dict[str, str]:
+        facts = await publisher.diagnose()
+        await publisher.close()
+        return dict(facts)
+
+    place.send([document("e")])
+    assert asyncio.run(told(RabbitPublisher(place.broker.url, place.queue)))["waiting"] == "1"
+    assert asyncio.run(told(RabbitPublisher(place.broker.url, "nobody")))["queue"].startswith("error: ")
+    nowhere = asyncio.run(told(RabbitPublisher("amqp://me:s3cret@127.0.0.1:1/", "q")))
+    assert nowhere["connection"].startswith("error: ")
+    assert "s3cret" not in str(nowhere)
+
+
+async def _soon(publisher: RabbitPublisher, parcel: Parcel) -> None:
+    ends = time.monotonic() + SOON_S
+    while any(await publisher.publish([parcel])):
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.05)
