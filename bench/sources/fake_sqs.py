@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 ROUND_TRIP_S = 0.001
@@ -19,11 +20,20 @@ class FakeSqs:
 
     def __init__(self, bodies: Iterable[bytes], round_trip_s: float = ROUND_TRIP_S) -> None:
         self._round_trip_s = round_trip_s
-        self._visible = deque({"MessageId": f"m{at}", "Body": body.decode()} for at, body in enumerate(bodies))
+        self._receipts = count()
+        self._visible = deque(self._message(f"m{at}", body.decode()) for at, body in enumerate(bodies))
         self._in_flight: dict[str, Mapping[str, Any]] = {}
-        self._receipts = 0
         self.requests = 0
         self.empty = asyncio.Event()
+
+    def _message(self, name: str, body: str, receives: int = 1) -> Mapping[str, Any]:
+        """As it is received: all of it is made before any clock runs."""
+        return {
+            "MessageId": name,
+            "Body": body,
+            "ReceiptHandle": f"r{next(self._receipts)}",
+            "Attributes": {"ApproximateReceiveCount": str(receives)},
+        }
 
     @property
     def waiting(self) -> int:
@@ -46,12 +56,10 @@ class FakeSqs:
         ends = time.monotonic() + request.get("WaitTimeSeconds", 0)
         if not self._visible:
             await asyncio.sleep(ends - time.monotonic())  # nobody sends anything meanwhile
-        messages = []
-        for _ in range(min(request.get("MaxNumberOfMessages", 1), len(self._visible))):
-            self._receipts += 1
-            message = {**self._visible.popleft(), "ReceiptHandle": f"r{self._receipts}"}
+        wanted = min(request.get("MaxNumberOfMessages", 1), len(self._visible))
+        messages = [self._visible.popleft() for _ in range(wanted)]
+        for message in messages:
             self._in_flight[message["ReceiptHandle"]] = message
-            messages.append({**message, "Attributes": {"ApproximateReceiveCount": "1"}})
         return {"Messages": messages}
 
     async def delete_message(self, **request: Any) -> Mapping[str, Any]:
@@ -80,7 +88,7 @@ class FakeSqs:
         def show() -> None:
             message = self._in_flight.pop(receipt, None)
             if message is not None:
-                self._visible.append({"MessageId": message["MessageId"], "Body": message["Body"]})
+                self._visible.append(self._message(message["MessageId"], message["Body"], 2))
 
         asyncio.get_running_loop().call_later(seconds, show)
 
@@ -94,10 +102,10 @@ class FakeSqs:
 
     @staticmethod
     def _answer(entries: Sequence[Mapping[str, Any]], found: Sequence[object]) -> Mapping[str, Any]:
-        good = [{"Id": entry["Id"]} for entry, one in zip(entries, found, strict=True) if one is not None]
-        bad = [
-            {"Id": entry["Id"], "Code": "ReceiptHandleIsInvalid", "SenderFault": True}
-            for entry, one in zip(entries, found, strict=True)
-            if one is None
-        ]
+        good, bad = [], []
+        for entry, one in zip(entries, found, strict=True):
+            if one is not None:
+                good.append({"Id": entry["Id"]})
+            else:
+                bad.append({"Id": entry["Id"], "Code": "ReceiptHandleIsInvalid", "SenderFault": True})
         return {"Successful": good, "Failed": bad}

@@ -70,8 +70,8 @@ class Kafka:
 
     def remarks(self) -> list[str]:
         return [
-            f"{self._sizes.messages:,} messages of 1.4 KB on {self._partitions} partitions, of which "
-            f"{DUPLICATES:.0%} are copies; the mock cluster keeps everything in memory, and is no measure of a real one",
+            f"{self._sizes.messages:,} messages of 1.4 KB on {self._partitions} partitions, of which {DUPLICATES:.0%} "
+            "are copies; the mock cluster keeps everything in memory, and is no measure of a real one",
         ]
 
     def _run(

@@ -244,13 +244,15 @@ class Semel:
 
         margin: seconds before the end of an invocation at which handlers are stopped, to record and to answer.
         patience: seconds that an invocation of a stream may wait for its retries, which the stream itself does not.
-        put_aside: `put_aside(body, reason)` keeps what is no event; without it, that is left to its trigger.
+        put_aside: `put_aside(body, reason)` keeps what is no event; without it, that is left to a trigger that can put
+            it elsewhere, and a stream's is kept in the ledger, as a dead letter.
         """
         from semel.aws_lambda import LambdaHandler
 
         as_ms("margin", margin)
         as_ms("patience", patience, 0.0)
-        return LambdaHandler(self._engine, self._sync, tenant, self.concurrency, margin, patience, put_aside).handle
+        told = (tenant or self._tenant, self.concurrency, margin, patience, put_aside, self.ledger)
+        return LambdaHandler(self._engine, self._sync, *told).handle
 
     async def consume(
         self,
@@ -400,6 +402,10 @@ class Semel:
         if (background := self._backgrounds.pop(asyncio.get_running_loop(), None)) is not None:
             await background.stop(0.0)
         await self.ledger.close()
+
+    def close_sync(self) -> None:
+        """`close` after `process_sync` or a Lambda handler, on the loop that they keep: the connections are there."""
+        self._sync.end(self.close)
 
     async def __aenter__(self) -> Semel:
         return self

@@ -18,6 +18,7 @@ class SyncFace:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._pid = 0  # of the process that has the loop's thread: a fork does not take it along
         self._changing = threading.Lock()
 
@@ -33,6 +34,14 @@ class SyncFace:
             "await process instead"
         )
 
+    def end(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The last call: when this returns, the loop and its thread are gone. A later call starts another loop."""
+        self.call(make)
+        thread = self._thread
+        self.close()
+        if thread is not None:
+            thread.join()
+
     def close(self) -> None:
         """Let the loop end. Calls under way are finished, and a later call starts another loop."""
         with self._changing:
@@ -43,7 +52,8 @@ class SyncFace:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._pid != os.getpid():
             self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-            threading.Thread(target=_serve, args=(self._loop,), name="semel-sync", daemon=True).start()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="semel-sync", daemon=True)
+            self._thread.start()
         return self._loop
 
 

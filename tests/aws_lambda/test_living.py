@@ -35,11 +35,6 @@ def ready(store: str) -> str:
     return store
 
 
-def let_go(app: Semel) -> None:
-    """On the loop that has the connections. Lambda itself never does that: it ends the process."""
-    app._sync.call(app.close)
-
-
 def test_a_storm_on_every_ledger(store: str) -> None:
     noting = Noting(ready(store))
     handler = noting.app.lambda_handler()
@@ -50,7 +45,7 @@ def test_a_storm_on_every_ledger(store: str) -> None:
         assert handler(make(batch), Clocked(60)) == failures()
     assert len(set(noting.acted)) == len(noting.acted) == 60
     assert handler(json.loads(deliveries[0]), Clocked(60)) == summary(skipped=1)
-    let_go(noting.app)
+    noting.app.close_sync()
 
 
 def test_what_is_stopped_at_the_end_of_an_invocation_goes_on_in_the_next_on_every_ledger(store: str) -> None:
@@ -66,7 +61,7 @@ def test_what_is_stopped_at_the_end_of_an_invocation_goes_on_in_the_next_on_ever
     assert handler(sqs([small("1")]), Clocked(11.5)) == failures("message-0")
     assert handler(sqs([small("1")]), Clocked(60)) == failures()
     assert attempts == [1, 2]
-    let_go(app)
+    app.close_sync()
 
 
 def test_all_invocations_run_on_one_loop_and_one_connection(database: str) -> None:
@@ -83,7 +78,7 @@ def test_all_invocations_run_on_one_loop_and_one_connection(database: str) -> No
         assert handler(sqs([genesys(at)]), Clocked(60)) == failures()
     assert len(seen) == 5
     assert len(set(seen)) == 1
-    let_go(app)
+    app.close_sync()
 
 
 def kill_postgres_connections(store: str) -> int:
@@ -120,7 +115,25 @@ def test_connections_that_died_while_the_process_was_frozen_cost_no_event(
     bodies = [small("1"), small("2")]
     assert handler(sqs(bodies), Clocked(60)) == failures()
     assert noting.acted == ["1", "2"]
-    let_go(noting.app)
+    noting.app.close_sync()
+
+
+def test_an_app_is_closed_on_the_loop_that_has_its_connections_and_can_be_used_again(store: str) -> None:
+    noting = Noting(ready(store))
+    handler = noting.app.lambda_handler()
+    before = set(threading.enumerate())
+    for own_id in ("1", "2"):
+        assert handler(sqs([small(own_id)]), Clocked(60)) == failures()
+        assert noting.app.process_sync(small(own_id)).status == "duplicate"
+        noting.app.close_sync()
+        noting.app.close_sync()  # nothing is open any more
+    assert noting.acted == ["1", "2"]
+    assert [one for one in set(threading.enumerate()) - before if one.name == "semel-sync"] == []
+
+
+def test_an_app_that_was_never_used_can_be_closed() -> None:
+    Semel("memory://").close_sync()
+    Semel("redis://127.0.0.1:1").close_sync()
 
 
 def test_two_handlers_of_an_app_share_its_loop() -> None:

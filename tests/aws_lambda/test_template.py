@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.aws_lambda.invocations import genesys
 
+from semel.adapters.ledgers.dynamodb import DynamoLedger
 from semel.adapters.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS, TTL
 from semel.app import LAMBDA_MARGIN_S, MAX_ATTEMPTS, TIMEOUT_S
 
@@ -44,6 +46,66 @@ def test_the_table_is_the_one_that_migrate_makes(resources: dict[str, Any]) -> N
     assert table["GlobalSecondaryIndexes"] == [LETTERS]
     assert table["TimeToLiveSpecification"] == {"AttributeName": TTL, "Enabled": True}
     assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
+def test_cloudformation_accepts_it() -> None:
+    """Every rule counts, also those that only inform; nothing is ignored, and nobody is asked on the network."""
+    lint: Any = import_module("cfnlint.api")
+    asked = import_module("cfnlint.config").ManualArgs(include_checks=["I"], regions=["eu-central-1"])
+    found = lint.lint((PLACE / "template.yaml").read_text("utf-8"), config=asked)
+    assert [f"{one.rule.id} line {one.linenumber}: {one.message}" for one in found] == []
+    broken = (PLACE / "template.yaml").read_text("utf-8").replace("VisibilityTimeout: 90", "VisibilityTimeout: ninety")
+    assert lint.lint(broken, config=asked), "inconclusive: it accepts everything"
+    assert "cfn-lint" not in (PLACE / "template.yaml").read_text("utf-8"), "no rule is switched off in there"
+
+
+def test_the_road_leads_from_the_bus_to_the_queue_to_the_function(resources: dict[str, Any]) -> None:
+    (target,) = resources["Rule"]["Targets"]
+    assert target["Arn"] == "Events.Arn"
+    assert target["DeadLetterConfig"] == {"Arn": "DeadLetters.Arn"}
+    assert resources["Rule"]["EventBusName"] == "EventBusName"
+    assert resources["Events"]["RedrivePolicy"]["deadLetterTargetArn"] == "DeadLetters.Arn"
+    assert resources["Function"]["Events"]["Queue"]["Properties"]["Queue"] == "Events.Arn"
+    (told,) = resources["QueuePolicy"]["PolicyDocument"]["Statement"]
+    assert told["Action"] == "sqs:SendMessage"
+    assert told["Principal"] == {"Service": "events.amazonaws.com"}
+    assert told["Condition"] == {"ArnEquals": {"aws:SourceArn": "Rule.Arn"}}, "no other rule, and nobody else"
+
+
+def test_the_function_may_do_what_it_needs_and_nothing_else(resources: dict[str, Any]) -> None:
+    """The actions of claims and settles are told in the ledger's own words."""
+    role = resources["Role"]
+    assert resources["Function"]["Role"] == "Role.Arn"
+    assert "Policies" not in resources["Function"], "SAM would make another role"
+    always, (condition, on_dynamodb, _) = role["Policies"]
+    rights = {
+        one["Resource"]: set(one["Action"])
+        for policy in (always, on_dynamodb)
+        for one in policy["PolicyDocument"]["Statement"]
+    }
+    assert condition == "OnDynamoDB"
+    assert rights == {
+        "Events.Arn": {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
+        "Logs.Arn": {"logs:CreateLogStream", "logs:PutLogEvents"},
+        "Ledger.Arn": {f"dynamodb:{name}" for name in ("BatchGetItem", "PutItem", "UpdateItem", "DeleteItem")},
+    }
+    documented = DynamoLedger.__doc__ or ""
+    assert all(action.partition(":")[2] in documented for action in rights["Ledger.Arn"])
+    assert role["ManagedPolicyArns"][0] == "OnRedis"
+
+
+def test_somebody_is_told_of_dead_letters_of_late_events_and_of_errors(resources: dict[str, Any]) -> None:
+    watched = {
+        (one["Namespace"], one["MetricName"], one["Dimensions"][0]["Value"]): one
+        for name, one in resources.items()
+        if name.endswith("Alarm")
+    }
+    assert set(watched) == {
+        ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "DeadLetters.QueueName"),
+        ("AWS/SQS", "ApproximateAgeOfOldestMessage", "Events.QueueName"),
+        ("AWS/Lambda", "Errors", "Function"),
+    }
+    assert all("AlarmTopicArn" in str(one["AlarmActions"]) for one in watched.values())
 
 
 def test_its_times_hang_together(resources: dict[str, Any]) -> None:

@@ -332,6 +332,7 @@ def test_all_letters_are_found_page_after_page(tmp_path: Path, monkeypatch: pyte
     moments = asyncio.run(fill_at_once())
     assert moments < 100, "inconclusive: too few letters share a millisecond"
     monkeypatch.setattr(looking, "PAGE", 3)
+    monkeypatch.setattr(looking, "PAGE_MAX", 3)
 
     async def found() -> list[str]:
         async with opened(Place(Secret(url_of(tmp_path)))) as ledger:

@@ -116,9 +116,9 @@ def test_a_dry_run_lists_exactly_what_would_be_replayed(tmp_path: Path) -> None:
 
 
 def test_a_long_list_does_not_hold_all_events_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """3,000 letters of 20 KB are 60 MB; a page of 100 has 2."""
+    """3,000 letters of 20 KB are 60 MB; a page has 4 at the most."""
     url = fill(tmp_path, 3_000, event_bytes=20_000, together=50)
-    monkeypatch.setattr(looking, "PAGE", 100)
+    monkeypatch.setattr(looking, "PAGE_BYTES", 4_000_000)
     where = Place(Secret(url))
     ask = deciding.Ask(
         what="replay", keys=[], every=True, state=None, wanted=Filters(), reason="", by="me", dry_run=True
@@ -159,6 +159,7 @@ def test_a_hundred_thousand_letters(tmp_path: Path) -> None:
 def test_pages_bring_each_letter_once_while_others_are_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = fill(tmp_path, 500)
     monkeypatch.setattr(looking, "PAGE", 50)
+    monkeypatch.setattr(looking, "PAGE_MAX", 70)
 
     async def meanwhile() -> list[str]:
         async with opened(Place(Secret(url))) as ledger:

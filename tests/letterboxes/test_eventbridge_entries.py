@@ -11,7 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli.command import ROOT
 from tests.letterboxes.given_up import EVENT, given_up
+from tests.test_docs import blocks_in
 
 from semel.adapters.letterboxes.eventbridge.address import Address
 from semel.adapters.letterboxes.eventbridge.entries import (
@@ -72,6 +74,16 @@ def test_a_letter_says_everything() -> None:
     assert entry.request["Resources"] == []
     assert (entry.request["Source"], entry.request["DetailType"]) == ("semel", "semel.dead-letter")
     assert entry.size == counted(entry)
+
+
+def test_the_page_shows_a_letter_as_it_is() -> None:
+    page = (ROOT / "docs" / "dead-letters.md").read_text("utf-8")
+    documents = [json.loads("\n".join(block.code)) for block in blocks_in(page) if block.language == "json"]
+    (shown,) = [document for document in documents if "token" in document]
+    said = detail(put(given_up()))
+    assert list(shown) == list(said)
+    assert shown["id"] == f"{shown['key']}-{shown['token']}"
+    assert [list(one) for one in shown["tried"]] == [list(said["tried"][0])]
 
 
 def test_the_same_token_has_the_same_id_and_another_one_another() -> None:

@@ -185,6 +185,14 @@ def test_who_may_not_look_at_the_bus_may_still_put_and_looks_once(caplog: pytest
     assert caplog.text.count("nobody can tell whether the bus is there") == 1
 
 
+def test_a_bus_that_could_not_be_looked_for_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "LOOK_SOON_S", 0.0)
+    service = Service(lambda call, put: taken(put), error("ThrottlingException"))
+    with a_bus(service) as bus:
+        keep(bus, [given_up("one")], [given_up("two")])
+    assert (service.looks, len(service.calls)) == (2, 2)
+
+
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letters, "DEADLINE_S", 0.5)
     bus = EventBridgeLetters(f"eventbridge://letters?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}")

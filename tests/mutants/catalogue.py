@@ -40,8 +40,10 @@ MUTANTS = [
     Mutant(
         "retry without token",
         QUERIES,
-        "update semel_lease set state = 2, until = ?, reason = ? where k = ? and token = ? and state = 1",
-        "update semel_lease set state = 2, until = ?, reason = ? where k = ? and token >= 0 * ? and state = 1",
+        "select attempts, tried from semel_lease where k = ? and token = ? and state = 1\n\n-- name: wait\n"
+        "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token = ? and state = 1",
+        "select attempts, tried from semel_lease where k = ? and token >= 0 * ? and state = 1\n\n-- name: wait\n"
+        "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token >= 0 * ? and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
@@ -143,10 +145,24 @@ MUTANTS = [
         f"{LAWS}::test_purge_never_removes_a_live_lease",
     ),
     Mutant(
+        "what came of earlier attempts is forgotten with the next",
+        DECISION,
+        'tried=with_room(next((one.tried for one in earlier if one.tried), b"")) if earlier else b"",',
+        'tried=b"",',
+        f"{LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
+    ),
+    Mutant(
+        "what is known no more is replayed by force",
+        "adapters/ledgers/sqlite/letters.sql",
+        "where d.k = ?1 and r.k = ?1 and r.outcome = 1 and d.expires > ?2",
+        "where d.k = ?1 and r.k = ?1 and r.outcome = 1 and ?2 > 0",
+        "tests/ledgers/test_sqlite_inbox_laws.py::TestSqliteInbox::test_what_is_known_no_more_cannot_be_replayed",
+    ),
+    Mutant(
         "purge of letters",
         QUERIES,
-        "when decided is null then null",
-        "when decided is null then expires",
+        "when outcome = 1 then expires end",
+        "else expires end",
         f"{LAWS}::test_letters_are_kept_by_purge_and_visible",
     ),
     Mutant(

@@ -52,6 +52,13 @@ STORE_MUTANTS = [
         f"{POSTGRES_LAWS}::test_a_late_settle_does_not_free_a_subject_that_another_acts_on",
     ),
     Mutant(
+        "PostgreSQL tells a new life's attempts after those of the one before",
+        f"{LEDGERS}/postgres/claim.sql",
+        "text = a.text, tried = a.tried",
+        "text = a.text, tried = coalesce(a.tried, t.tried)",
+        f"{POSTGRES_LAWS}::test_a_life_after_the_retention_begins_with_none_also_where_nobody_purged",
+    ),
+    Mutant(
         "PostgreSQL grants all copies in one batch",
         PG_CLAIMING,
         "if token is not None and first[one.digest] == at:",
@@ -93,6 +100,20 @@ STORE_MUTANTS = [
         "if state == LEASED and sub(record, OWN_NONCE, OWN_NONCE + 7) == mine then",
         "if state == WAITING and sub(record, OWN_NONCE, OWN_NONCE + 7) == mine then",
         f"{REDIS}/test_redis_faults.py::test_a_claim_whose_answer_was_lost_finds_its_own_grant",
+    ),
+    Mutant(
+        "Redis answers with the attempts that came before the result",
+        SETTLE_LUA,
+        "local about = sub(record, ATTEMPTS, rest_at(record) - 1)",
+        "local about = sub(record, ATTEMPTS)",
+        f"{REDIS_LAWS}::test_what_succeeds_at_last_answers_as_if_it_had_at_once",
+    ),
+    Mutant(
+        "Redis leaves the copies of what it is forced to repeat",
+        CLAIM_LUA,
+        "local place = at > 1 and ALIAS or #keys > 1 and COPIED or 0",
+        "local place = at > 1 and ALIAS or 0",
+        f"{REDIS}/test_redis_letters.py::TestOneServer::test_what_is_done_is_replayed_only_by_force",
     ),
     Mutant(
         "Redis settles without the token",
@@ -165,12 +186,27 @@ STORE_MUTANTS = [
         'any(item.get("nonce") is self._nonce for item in found.values())',
         f"{DYNAMO}/test_dynamodb_faults.py::test_a_transaction_finds_itself_by_its_nonce",
     ),
+    Mutant(
+        "DynamoDB gives every attempt the number of the last one",
+        DYNAMO_ITEMS,
+        "return [[one.at_ms, one.reason, one.attempt] for one in tried] or None",
+        "return [[one.at_ms, one.reason] for one in tried] or None",
+        f"{DYNAMO_LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
+    ),
     # ------------------------------------------------------------------------------------------------- two stores
+    Mutant(
+        "a letter elsewhere does not tell of the attempts before",
+        LETTERBOX,
+        "if letter is None or letter.attempts == 1 or letter.tried:",
+        "if letter is None or letter.attempts >= 1 or letter.tried:",
+        "tests/stores/letterbox/test_letters_elsewhere_laws.py::TestLettersOfMemory"
+        "::test_each_failed_attempt_is_told_the_oldest_first",
+    ),
     Mutant(
         "an event is given up before its letter is kept",
         LETTERBOX,
         "        if kept:\n"
-        "            await self.letterbox.keep(kept)\n"
+        "            await self.letterbox.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))\n"
         "        held = await self._ledger.settle([replace(s, letter=None) for s in settlements])\n",
         "        held = await self._ledger.settle([replace(s, letter=None) for s in settlements])\n"
         "        if kept:\n"

@@ -98,7 +98,7 @@ class Shuffling(SqsPublisher):
 @pytest.fixture
 def bound(new_queue: Any, tmp_path: Path, quick_end: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A harness for a publisher with a bug."""
-    monkeypatch.setattr(publishers, "SOON_S", 2.0)  # what never happens need not be waited for so long
+    monkeypatch.setattr(publishers, "SOON_S", 1.5)  # what never happens need not be waited for so long
 
     def bind(kind: type[SqsPublisher], proxy: FaultProxy, queue: Queue) -> PublisherHarness:
         harness = harness_of(queue, proxy, tmp_path)

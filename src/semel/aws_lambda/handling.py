@@ -14,9 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.aws_lambda.answering import UNFIT, answer, failed
+from semel.aws_lambda.keeping import InLedger
 from semel.aws_lambda.records import Batch, Record, read
 from semel.core.engine import BEGIN_S, Engine
 from semel.core.saying import say
+from semel.ports import Ledger
 from semel.sync import SyncFace
 from semel.values.errors import LedgerUnavailable, NotRecorded
 from semel.values.outcome import Outcome
@@ -51,8 +53,9 @@ class LambdaHandler:
         margin_s: float,
         patience_s: float,
         put_aside: PutAside | None,
+        ledger: Ledger,
     ) -> None:
-        """`engine` gives the one of the running loop."""
+        """`engine` gives the one of the running loop. The ledger keeps what is no event, where nobody else does."""
         self._engine = engine
         self._sync = sync
         self._tenant = tenant
@@ -60,6 +63,7 @@ class LambdaHandler:
         self._margin_s = margin_s
         self._patience_s = patience_s
         self._put_aside = put_aside
+        self._in_ledger: PutAside | None = InLedger(ledger, tenant) if ledger.traits.durable else None
 
     def handle(self, event: Any, context: Any = None) -> dict[str, Any]:
         """Raises MalformedEvent for a shape that is not known, and RecordsFailed where only that brings them again."""
@@ -75,18 +79,22 @@ class LambdaHandler:
         until = None if left_s is None else loop.time() + left_s - self._margin_s
         if left_s is not None and left_s <= self._margin_s:
             log.warning("%g s are left of this invocation and margin=%g: nothing can begin", left_s, self._margin_s)
-        told = await self._act_on(batch.records, until)
+        aside = self._put_aside or (self._in_ledger if batch.stands_still else None)
+        told = await self._act_on(batch.records, until, aside)
         while batch.is_hasty and (again := worth_another_try(batch.records, told)):
             pause_s = _pause_s([told[at] for at in again])
             due = loop.time() + pause_s
             if due > patient_until or (until is not None and due + BEGIN_S > until):
                 break
             await asyncio.sleep(pause_s)
-            for at, outcomes in zip(again, await self._act_on([batch.records[at] for at in again], until), strict=True):
+            retried = await self._act_on([batch.records[at] for at in again], until, aside)
+            for at, outcomes in zip(again, retried, strict=True):
                 told[at] = outcomes
         return told
 
-    async def _act_on(self, records: Sequence[Record], until: float | None) -> list[list[Outcome]]:
+    async def _act_on(
+        self, records: Sequence[Record], until: float | None, aside: PutAside | None
+    ) -> list[list[Outcome]]:
         """After the first that fails, the rest of its group is left alone."""
         told: dict[int, list[Outcome]] = {}
         stopped: set[str] = set()
@@ -97,7 +105,7 @@ class LambdaHandler:
             try:
                 if out_of_reach:  # no need to wait for it again
                     raise LedgerUnavailable(out_of_reach)
-                answers = await self._ask([records[at] for at in ready], until)
+                answers = await self._ask([records[at] for at in ready], until, aside)
             except LedgerUnavailable as error:
                 if not out_of_reach:
                     log.error("nothing can be decided, all goes back to its trigger: %s", error)
@@ -109,13 +117,13 @@ class LambdaHandler:
                     stopped.add(records[at].group)
         return [told[at] for at in range(len(records))]
 
-    async def _ask(self, records: Sequence[Record], until: float | None) -> list[list[Outcome]]:
+    async def _ask(self, records: Sequence[Record], until: float | None, aside: PutAside | None) -> list[list[Outcome]]:
         """All events of these records through the flow at once."""
         messages = [Message(body, self._tenant) for record in records for body in record.bodies]
         outcomes = iter(await self._outcomes(messages, until) if messages else ())
         told = []
         for record in records:
-            mine = [await self._judged(record, body, next(outcomes)) for body in record.bodies]
+            mine = [await _judged(record, body, next(outcomes), aside) for body in record.bodies]
             told.append(mine or [_without_events(record)])
         return told
 
@@ -128,22 +136,23 @@ class LambdaHandler:
         except LedgerUnavailable:
             return await self._engine().process(messages, until)
 
-    async def _judged(self, record: Record, body: bytes, outcome: Outcome) -> Outcome:
-        """What is no event, or contradicts one, is put aside by the user's own function where there is one."""
-        say(outcome)
-        if outcome.status not in UNFIT:
-            return outcome
-        log.debug("record %s: %s", record.id, outcome.reason)  # it may quote the body: only for who asks for it
-        if self._put_aside is None:
-            return outcome
-        try:
-            kept = self._put_aside(body, outcome.reason)
-            if inspect.isawaitable(kept):
-                await cast(Awaitable[object], kept)
-        except Exception as error:
-            log.error("record %s could not be put aside, and comes again: %s", record.id, type(error).__name__)
-            return outcome
-        return replace(outcome, status="dead")
+
+async def _judged(record: Record, body: bytes, outcome: Outcome, aside: PutAside | None) -> Outcome:
+    """What is no event, or contradicts one, is put aside where there is a place for it."""
+    say(outcome)
+    if outcome.status not in UNFIT:
+        return outcome
+    log.debug("record %s: %s", record.id, outcome.reason)  # it may quote the body: only for who asks for it
+    if aside is None:
+        return outcome
+    try:
+        kept = aside(body, outcome.reason)
+        if inspect.isawaitable(kept):
+            await cast(Awaitable[object], kept)
+    except Exception as error:
+        log.error("record %s could not be put aside, and comes again: %s", record.id, type(error).__name__)
+        return outcome
+    return replace(outcome, status="dead")
 
 
 def _without_events(record: Record) -> Outcome:

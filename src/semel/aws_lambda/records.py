@@ -57,6 +57,11 @@ class Batch(Struct, frozen=True):
         A queue waits for its visibility, and an asynchronous invocation for minutes."""
         return self.trigger in ("kinesis", "kafka", "rabbitmq", "firehose") or (self.piped and self.trigger != "sqs")
 
+    @property
+    def stands_still(self) -> bool:
+        """Nothing behind what failed is brought before that has succeeded or expired. Firehose has a place for it."""
+        return self.is_hasty and self.trigger != "firehose"
+
 
 def read(event: Any, depth: int = 0) -> Batch:
     """The records of an invocation. Raises MalformedEvent for what has no shape we know."""

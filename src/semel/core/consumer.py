@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from traceback import extract_tb
 
 from semel.core.outage import Outage, pause
 from semel.core.worker import Worker
@@ -98,6 +100,11 @@ class Consumer:
     def _complain(self, error: Exception) -> None:
         """The first, second, fourth …: an outage does not fill the disk. What a driver says may hold anything."""
         if self._failures & (self._failures - 1) == 0:
-            said = str(error) if isinstance(error, (SemelError, OSError)) else ""
-            what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+            said = f": {error}" if isinstance(error, (SemelError, OSError)) else _where(error)
+            what = type(error).__name__ + said
             log.error("%s: failed (%d in a row), trying again: %s", self._name, self._failures, what)
+
+
+def _where(error: Exception) -> str:
+    step = extract_tb(error.__traceback__)[-1]
+    return f" at {PurePath(step.filename).name}:{step.lineno} {step.name}"

@@ -112,12 +112,11 @@ class HandingOn:
     def _judge(self, answers: Sequence[str]) -> None:
         """What the broker's answers, to what it could have taken, say about the broker."""
         failures = [why for why in answers if why]
-        if not failures:
-            self._breaker.succeeded()
-        elif len(failures) == len(answers):
+        if failures and len(failures) == len(answers):
             self._failed(failures[0])
-        else:
-            self._breaker.succeeded()
+            return
+        self._breaker.succeeded()
+        if failures:
             self._partly.is_there(failures[0])
 
     async def _open(self) -> None:

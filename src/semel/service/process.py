@@ -114,6 +114,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             read_timeout_s=settings.server.read_timeout,
             watch=telemetry,
             planner=app.planner,
+            trace=tracing.traceparent,
         )
         return ingest, background
 

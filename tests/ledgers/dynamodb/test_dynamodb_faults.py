@@ -109,6 +109,27 @@ def test_a_settle_whose_reply_was_lost_is_true_and_happened_once(
     faulty.run(test)
 
 
+def test_an_attempt_whose_end_was_told_twice_is_told_of_once(faulty: Faulty, harness: Harness) -> None:
+    """And an end is one request, whether it succeeds or is to be tried again."""
+
+    async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
+        asked = harness.claim("a")
+        first = await claim(behind, asked)
+        lost = proxy.lose_reply(operation("UpdateItem"))
+        assert await behind.settle([Settlement(first.lease, Retry(0, "first"))]) == [True]
+        assert lost.landed == 1
+        second = await claim(behind, asked)
+        before = len(proxy.requests)
+        assert await behind.settle([Settlement(second.lease, Retry(0, "second"))]) == [True]
+        third = await claim(beside, asked)
+        assert await behind.settle([Settlement(third.lease, Done())]) == [True]
+        assert proxy.requests[before:] == ["UpdateItem", "UpdateItem"]
+        (done,) = await beside.entries("done")
+        assert [(one.attempt, one.reason) for one in done.tried] == [(1, "first"), (2, "second")]
+
+    faulty.run(test)
+
+
 def test_a_renewal_whose_reply_was_lost_is_true(faulty: Faulty, harness: Harness) -> None:
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
         for asked, name in (

@@ -16,9 +16,9 @@ from semel.adapters.ledgers.postgres.options import LIMITS, parse
 from semel.adapters.ledgers.postgres.statements import SCHEMA, statements
 from semel.testing.servers.postgres import PostgresServer
 from semel.testing.servers.process import free_port
-from semel.values.claim import Granted, Settlement
+from semel.values.claim import Granted, Settled, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
-from semel.values.outcome import Done
+from semel.values.outcome import Done, Ending, Reject, Retry
 
 SECRET = "hunter2-hunter2"
 
@@ -185,6 +185,36 @@ def test_an_older_schema_is_refused_until_it_is_migrated(fresh_url: str) -> None
             with pytest.raises(ConfigError, match=f"has version {len(SCHEMA) - 1}.*semel migrate"):
                 await ledger.claim([keys().claim("a")])
             assert len(await ledger.pending()) == 1
+
+    asyncio.run(run())
+
+
+def test_what_an_older_schema_knows_is_known_after_its_migration(fresh_url: str) -> None:
+    """Version 2 had no place for what was tried."""
+
+    async def run() -> None:
+        done, waits, dead = (keys().claim(text) for text in ("done", "waits", "dead"))
+        async with opened(fresh_url) as ledger:
+            endings: list[Ending] = [Done(b"1"), Retry(0, "first"), Reject("no")]
+            leases = [one.lease for one in await granted(ledger, [done, waits, dead])]
+            assert all(await ledger.settle([Settlement(one, end) for one, end in zip(leases, endings, strict=True)]))
+        async with connected(fresh_url) as connection:
+            await connection.execute("alter table semel.key drop column tried")
+            await connection.execute("alter table semel.letter drop column tried, drop column result")
+            await connection.execute("delete from semel.migration where version > 2")
+        async with opened(fresh_url) as ledger:
+            with pytest.raises(ConfigError, match="has version 2.*semel migrate"):
+                await ledger.claim([done])
+            assert [step for step in await ledger.migrate() if "tried" in step] == ['schema "semel": 003_tried']
+            assert await ledger.claim([done]) == [Settled(Done(b"1"))]
+            (entry,) = await ledger.entries("waiting")
+            assert (entry.reason, entry.tried) == ("first", ())
+            (again,) = await granted(ledger, [waits])
+            assert await ledger.settle([Settlement(again.lease, Reject("second"))]) == [True]
+            (newest, oldest) = await ledger.entries("dead")
+            assert [(one.attempt, one.reason) for one in newest.tried] == [(2, "second")]
+            assert (oldest.reason, oldest.tried) == ("no", ())
+            assert await ledger.replay(done.digest.hex(), "why", "anna", force=True) is True
 
     asyncio.run(run())
 

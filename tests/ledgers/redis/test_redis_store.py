@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from redis.crc import key_slot
 from tests.ledgers.redis.stores import harness_on, with_options
 
 from semel.adapters.ledgers.redis import RedisLedger
+from semel.adapters.ledgers.redis.catalog import TRIED
 from semel.adapters.ledgers.redis.ledger import MEMORY_BYTES
+from semel.adapters.ledgers.redis.letters import HEAD_BYTES
 from semel.adapters.ledgers.redis.placement import SLOTS, TAGS
 from semel.testing.clerk import altered
 from semel.testing.harness import Caller, Harness
@@ -21,6 +24,7 @@ from semel.testing.servers.valkey_cluster import ValkeyCluster
 from semel.values.claim import Busy, Granted, Settlement
 from semel.values.errors import ConfigError
 from semel.values.outcome import NOTHING, Reject, Retry
+from semel.values.tried import line
 
 
 @pytest.fixture
@@ -76,6 +80,30 @@ def test_every_record_ends_by_itself_and_letters_do_not(server: Valkey, harness:
     left = server.ask("PTTL", letters)
     assert isinstance(left, int)
     assert left > 0, "what is decided ends by itself too"
+
+
+def test_what_was_written_before_attempts_were_told_is_read_still(
+    server: Valkey, harness: Harness, ledger: Caller
+) -> None:
+    """A record that waits ended with its reason, and a letter had two fields less."""
+    waits, dead = harness.claim("waits"), harness.claim("dead")
+    ledger.settle(ledger.grant(waits), Retry(0, "later"))
+    ledger.settle(ledger.grant(dead), Reject("no"), b"{}")
+    (name,) = [name for name in _names(server, b"}k") if name.endswith(waits.digest)]
+    record = server.ask("GET", name)
+    assert isinstance(record, bytes)
+    assert record[0] & TRIED
+    old = bytes((record[0] - TRIED,)) + record[1 : -len(line(1, 0, "later"))] + b"later"
+    server.ask("SET", name, old, "KEEPTTL")
+    (letters,) = _names(server, b"}l")
+    (token, stored) = server.ask("HGETALL", letters)  # type: ignore[misc]
+    kept = msgspec.msgpack.encode(msgspec.msgpack.decode(stored[HEAD_BYTES:])[:8])
+    server.ask("HSET", letters, token, stored[: HEAD_BYTES - 4] + len(kept).to_bytes(4, "big") + kept)
+    assert [(one.reason, one.tried) for one in ledger.entries(waits)] == [("later", ())]
+    assert [(one.reason, one.event, one.tried) for one in ledger.entries(dead)] == [("no", b"{}", ())]
+    ledger.settle(ledger.grant(waits), Retry(0, "again"))
+    assert [(one.attempt, one.reason) for one in ledger.entries(waits)[0].tried] == [(2, "again")]
+    assert ledger.run(ledger.ledger.replay(dead.digest.hex(), "why", "anna")) is True  # type: ignore[attr-defined]
 
 
 def test_the_tags_are_spread_evenly_over_the_slots() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import botocore.session
+from pamqp.commands import Basic
 from tests.sources.kafka.topics import Topics
 from tests.sources.places import Queue
 from tests.sources.rabbitmq import places as rabbitmq
 
 from semel.testing.servers.kafka import KafkaServer
+from semel.testing.servers.process import NoServer
 from semel.testing.servers.rabbitmq import Broker as RabbitBroker
 from semel.testing.servers.sqs import SqsServer
 
@@ -20,6 +25,7 @@ VISIBILITY_S = 3  # above the lease of the consumers; what a killed one held is 
 SESSION_MS = 1_000  # of a consumer group's member; its partitions go to others then
 PARTITIONS = 4
 PORTION = 500  # messages that are sent in one call
+ANSWER_S = 10.0
 
 
 class OnSqs:
@@ -110,11 +116,26 @@ class OnRabbit:
         }
 
     def send(self, bodies: Sequence[bytes]) -> None:
+        """Many at a time: each is confirmed by itself."""
+
+        async def work(some: Sequence[bytes]) -> None:
+            channel = await self._place.client.channel()
+            kept = Basic.Properties(delivery_mode=2)
+            publish = partial(channel.basic_publish, routing_key=self._place.queue, properties=kept, mandatory=True)
+            await asyncio.gather(*[publish(body) for body in some])
+            await channel.close()
+
         for at in range(0, len(bodies), PORTION):
-            self._place.send(bodies[at : at + PORTION])
+            self._place.client.run(work(bodies[at : at + PORTION]))
 
     def left(self) -> int:
-        return self._place.left()
+        ends = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                return self._place.left()
+            except NoServer:  # a queue was being declared in that moment
+                if time.monotonic() > ends:
+                    raise
 
     def letters(self) -> int:
         return len(self._place.letters())

@@ -26,7 +26,7 @@ DUPLICATES = 0.3  # of the messages are copies
 LANDED_MIN = 3  # kills that interrupted something; with fewer a run has shown nothing
 CONSUMERS = 2
 LOOK_S = 0.05
-BEGIN_S = 60.0  # a busy machine may need long to start a process
+STALLED_S = 60.0  # without any delivery, while messages are left
 END_S = 600.0
 
 
@@ -68,6 +68,11 @@ class Kill:
     in_hand: int
 
 
+def landed(kills: Sequence[Kill]) -> int:
+    """How many interrupted something."""
+    return len([kill for kill in kills if kill.in_hand])
+
+
 @dataclass(frozen=True)
 class Storm:
     """What it came to."""
@@ -82,10 +87,6 @@ class Storm:
     letters: int
     seconds: float
 
-    @property
-    def landed(self) -> int:
-        return len([kill for kill in self.kills if kill.in_hand])
-
     @cached_property
     def lost(self) -> list[str]:
         return [event for event in self.events if not self.happened[event]]
@@ -97,7 +98,7 @@ class Storm:
     def __str__(self) -> str:
         return (
             f"{self.messages:,} messages of {len(self.events):,} events: {self.deliveries:,} deliveries, "
-            f"{len(self.kills)} kills ({self.landed} landed, with {sum(kill.in_hand for kill in self.kills):,} "
+            f"{len(self.kills)} kills ({landed(self.kills)} landed, with {sum(kill.in_hand for kill in self.kills):,} "
             f"deliveries in hand), {self.runs - len(self.events):,} runs repeated, {len(self.lost)} lost, "
             f"{len(self.doubled)} doubled, {self.seconds:.1f} s"
         )
@@ -110,7 +111,7 @@ class Storm:
         assert self.letters == 0, f"{self.letters} dead letters; {self}"
         assert {state: number for state, number in self.counts.items() if number} == {"done": len(self.events)}
         assert self.deliveries >= self.messages > len(self.events), "each message was delivered, with the copies"
-        assert self.landed >= LANDED_MIN, f"inconclusive: too few kills interrupted anything; {self}"
+        assert landed(self.kills) >= LANDED_MIN, f"inconclusive: too few kills interrupted anything; {self}"
         assert self.runs > len(self.events), f"inconclusive: no kill came while a handler ran; {self}"
 
 
@@ -122,10 +123,11 @@ def run(
     messages: int,
     seconds: float,
     kill_every_s: float,
-    kills_max: int = 1_000,
+    enough: int | None = None,
     bug: str = "",
 ) -> Storm:
-    """Undisturbed the work would last `seconds`, whatever the machine: the kills only add to that."""
+    """Undisturbed the work would last `seconds`, whatever the machine: the kills only add to that. There are no more
+    of them when `enough` have landed; None: there are, as long as the work lasts."""
     dice = Random(f"{broker.kind} {messages}")
     events = tuple(f"event-{number:05}" for number in range(round(messages * (1 - DUPLICATES))))
     names = [*events, *dice.choices(events, k=messages - len(events))]
@@ -142,7 +144,7 @@ def run(
     begun = time.monotonic()
     with Consumers(plan, home) as consumers:
         while broker.left():
-            if len(consumers.kills) < kills_max:
+            if enough is None or landed(consumers.kills) < enough:
                 consumers.one_is_killed(dice, kill_every_s, lambda: not broker.left())
             else:
                 time.sleep(LOOK_S)
@@ -180,25 +182,30 @@ class Consumers:
             consumer.kill()
 
     def one_is_killed(self, dice: Random, every_s: float, over: Callable[[], bool]) -> None:
-        """Any of them, at any moment of its work; none if the work is over before."""
-        at = dice.randrange(CONSUMERS)
-        victim = self._alive[at]
-        ends = time.monotonic() + BEGIN_S
-        while not victim.tally.in_hand:  # it may still be starting, or the other one has everything
-            assert time.monotonic() < ends or self._alive[1 - at].tally.in_hand, f"nobody works; {self.said()}"
-            if over():
-                return
-            time.sleep(LOOK_S)
+        """Any that has something in hand, at any moment after that; none if the work is over before."""
+        if (at := self._someone_busy(dice, over)) is None:
+            return
         moment = time.monotonic() + dice.uniform(0.5, 1.5) * every_s
-        while time.monotonic() < moment:
+        while (wait_s := moment - time.monotonic()) > 0:
             if over():
                 return
-            time.sleep(min(LOOK_S, max(0.0, moment - time.monotonic())))
-        for consumer in self._alive:
-            assert consumer.is_alive, f"a consumer died by itself; {self.said()}"
-        assert victim.kill() == -signal.SIGKILL
+            time.sleep(min(LOOK_S, wait_s))
+        victim = self._alive[at]
+        assert victim.kill() == -signal.SIGKILL, f"a consumer died by itself; {self.said()}"
         self.kills.append(Kill(victim.tally.in_hand))
         self._alive[at] = self._start()
+
+    def _someone_busy(self, dice: Random, over: Callable[[], bool]) -> int | None:
+        """Which one; None: the work is over. A busy machine may need long to start a process, or to give it work."""
+        ends, handed = time.monotonic() + STALLED_S, self.total("handed")
+        while not (busy := [at for at, consumer in enumerate(self._alive) if consumer.tally.in_hand]):
+            if over():
+                return None
+            if self.total("handed") > handed:
+                ends, handed = time.monotonic() + STALLED_S, self.total("handed")
+            assert time.monotonic() < ends, f"nobody gets anything any more; {self.said()}"
+            time.sleep(LOOK_S / 10)
+        return dice.choice(busy)
 
     def total(self, name: str) -> int:
         return sum(consumer.tally.read()[name] for consumer in self._all)

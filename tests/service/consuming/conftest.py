@@ -1,7 +1,13 @@
-"""Queues of the emulator, for services that consume them."""
+"""Queues and topics for services that consume them."""
 
 from __future__ import annotations
 
 from tests.sources.conftest import aws, new_queue, queue, server
+from tests.sources.kafka.conftest import kafka, new_topics, topics
+from tests.sources.rabbitmq.conftest import broker, client, new_place, place
 
-__all__ = ["aws", "new_queue", "queue", "server"]  # fixtures are found by their names here
+__all__ = [  # fixtures are found by their names here
+    *("aws", "new_queue", "queue", "server"),
+    *("kafka", "new_topics", "topics"),
+    *("broker", "client", "new_place", "place"),
+]

@@ -318,7 +318,50 @@ def test_nothing_is_taken_while_the_ledger_cannot_be_written(
     assert caplog.text.count("the ledger can be written again") == 1
 
 
+def test_what_a_worker_waited_for_in_an_outage_stays_in_its_hand() -> None:
+    """Several wait for a delivery when the ledger goes: not each of them has to find that out with it."""
+
+    async def story() -> None:
+        source = Shelf()
+        source.brings_again = True
+        async with app_with() as app:
+            line = FaultyLine(app)
+            consuming = asyncio.create_task(app.consume(source, workers=4))
+            await until(lambda: source.receives == 4)
+            line.cut = {"claim"}
+            source.put(body(1))
+            await until(lambda: line.landed > 20)
+            assert source.answers() == ["retry"]
+            line.cut = set()
+            await until(lambda: source.answers() == ["retry", "ack"])
+            source.stop()
+            await consuming
+
+    run(story())
+
+
 def test_who_stops_in_an_outage_gives_back_what_was_received() -> None:
+    async def story() -> None:
+        source = Shelf()
+        source.brings_again = True
+        async with app_with() as app:
+            line = FaultyLine(app)
+            consuming = asyncio.create_task(app.consume(source, workers=2))
+            await until(lambda: source.receives == 2)
+            line.cut = {"claim"}
+            source.put(body(1))
+            await until(lambda: line.landed > 5)
+            source.brings_again = False
+            source.stop()
+            consuming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await consuming
+        assert source.answers() == ["retry", "retry"]
+
+    run(story())
+
+
+def test_nothing_is_taken_before_the_ledger_was_asked() -> None:
     async def story() -> None:
         source = Shelf(body(1))
         async with app_with() as app:

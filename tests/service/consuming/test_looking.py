@@ -104,10 +104,11 @@ def test_what_does_not_fit_is_refused_before_anybody_is_asked(tmp_path: Path, qu
     assert "its lease of 25 s outlasts the visibility of source events, 25 s" in run.stderr
 
 
-def test_a_service_without_routes_consumes_nothing(tmp_path: Path, queue: Queue) -> None:
+@pytest.mark.parametrize("more", ["", "[[endpoints]]\n"])
+def test_a_service_without_routes_consumes_nothing(tmp_path: Path, queue: Queue, more: str) -> None:
     """Where nobody says what to do, webhooks are written to the console; a queue would lose its messages by that."""
     queue.send([b'{"id": "1", "type": "x", "data": {}}'])
-    path = write(tmp_path, source_of(queue, visibility=30))
+    path = write(tmp_path, source_of(queue, visibility=30) + more)
     run = subprocess.run(
         [sys.executable, "-m", "semel", "run", "-c", str(path), "--port", "0"],
         cwd=tmp_path,

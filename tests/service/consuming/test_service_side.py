@@ -14,6 +14,7 @@ from tests.service.consuming.shelf import Shelf, app_with, body, run, until
 from semel import ConfigError, Context, Event, Semel
 from semel.core import consumer, outage
 from semel.service import consuming
+from semel.service.background import Background
 from semel.service.building import Supply
 from semel.service.consuming import Consuming
 from semel.service.metrics import Metrics
@@ -181,6 +182,23 @@ def test_what_does_not_end_in_time_goes_back() -> None:
             await running.stop(0.05)
         assert source.answers() == ["retry"]
         assert source.closed
+
+    run(story())
+
+
+def test_sources_are_told_as_soon_as_a_drain_begins() -> None:
+    """Not when the last connection of a sender is closed, which may be long after."""
+
+    async def story() -> None:
+        source = Shelf()
+        async with app_with() as app:
+            background = Background(app, consuming=of(app, source))
+            background.start()
+            await until(lambda: source.receives > 0)
+            background.begin_to_stop()
+            assert source.stopped
+            await until(lambda: source.closed)
+            await background.stop(30)
 
     run(story())
 

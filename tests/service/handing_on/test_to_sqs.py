@@ -6,8 +6,6 @@ import asyncio
 import http.client
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.running import ROOT, event
+from tests.service.running import Running, event, service
 from tests.service.test_mounted import post, served
 from tests.sources.places import Queue
 
@@ -35,38 +33,13 @@ SENDERS = 8
 pytestmark = pytest.mark.timeout(280)
 
 
-class Receiver:
-    """The process of `receiver.py`."""
-
-    def __init__(self, queue: Queue, endpoint: str = "") -> None:
-        place = [queue.url, endpoint or queue.server.endpoint, queue.server.region]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.service.handing_on.receiver", *place],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/events"
-
-    def end(self) -> None:
-        assert self.process.stdout is not None
-        self.process.kill()
-        self.process.wait(30)
-        self.process.stdout.close()
-
-
 @contextmanager
-def receiver(queue: Queue, endpoint: str = "") -> Iterator[Receiver]:
-    running = Receiver(queue, endpoint)
-    try:
+def receiver(folder: Path, queue: Queue, endpoint: str = "") -> Iterator[Running]:
+    """A service that only receives."""
+    place = f'queue = "{queue.url}"\nregion = "{queue.server.region}"\n'
+    place += f'endpoint = "{endpoint or queue.server.endpoint}"\n'
+    with service(folder, f'[[endpoints]]\naccept = "sqs"\n[brokers.sqs]\n{place}') as running:
         yield running
-    finally:
-        running.end()
 
 
 def publisher(queue: Queue, endpoint: str = "") -> SqsPublisher:
@@ -91,10 +64,13 @@ def events_in(queue: Queue) -> set[str]:
     return found
 
 
-def test_what_is_answered_200_is_in_the_queue_though_the_receiver_is_killed_in_the_next_moment(queue: Queue) -> None:
+def test_what_is_answered_200_is_in_the_queue_though_the_receiver_is_killed_in_the_next_moment(
+    queue: Queue, tmp_path: Path
+) -> None:
     answered: list[str] = []
-    with receiver(queue) as running:
-        until_taken(running.url, event("first"))
+    with receiver(tmp_path, queue) as running:
+        until_taken(f"{running.url}/events", event("first"))
+        assert running.workers() == [], "whoever serves is the one that is killed"
 
         def send(sender: int) -> None:
             connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
@@ -113,7 +89,7 @@ def test_what_is_answered_200_is_in_the_queue_though_the_receiver_is_killed_in_t
         for thread in senders:
             thread.start()
         until(lambda: len(answered) >= 200, "200 answers")
-        running.process.kill()
+        running.kill()
         for thread in senders:
             thread.join(60)
     there = events_in(queue)
@@ -188,7 +164,7 @@ def test_an_event_by_the_inbox_and_by_the_queue_is_one_event(queue: Queue, tmp_p
     assert ran == {("house", "e-1"): 1, ("acme", "e-1"): 1, ("house", "7"): 1, ("binary", "c"): 1}
 
 
-@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("fifo", [False, pytest.param(True, marks=pytest.mark.long)], ids=["standard", "fifo"])
 def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
     new_queue: Any, tmp_path: Path, quick_end: None, fifo: bool
 ) -> None:
@@ -200,7 +176,7 @@ def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
     ran: Counter[str] = Counter()
 
     async def work() -> None:
-        async with Semel(f"sqlite:///{tmp_path}/semel.db", lease=1.0) as app:  # what is Busy comes again soon
+        async with Semel(f"sqlite:///{tmp_path}/handling.db", lease=1.0) as app:  # what is Busy comes again soon
 
             @app.on("**", name="noted")
             async def noted(event: Event, ctx: Context) -> None:
@@ -215,12 +191,12 @@ def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
 
     done = threading.Event()
     with FaultProxy("127.0.0.1", queue.server.port) as proxy:
-        with receiver(queue, proxy.url(queue.server.endpoint)) as running:
+        with receiver(tmp_path, queue, proxy.url(queue.server.endpoint)) as running:
             refused: list[int] = []
 
             def send(mine: Sequence[str]) -> None:
                 for number in mine:
-                    while (status := post(running.url, event(number))[0]) != 200:
+                    while (status := post(f"{running.url}/events", event(number))[0]) != 200:
                         assert status == 503
                         refused.append(status)
                         time.sleep(0.05)

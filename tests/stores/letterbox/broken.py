@@ -65,8 +65,8 @@ def interrupted(store: type[Any]) -> type[Any]:
     def step(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         own = getattr(store, name)
 
-        async def taken(self: Any, *arguments: Any) -> Any:
-            return await self.at(name, own(self, *arguments))
+        async def taken(self: Any, *arguments: Any, **options: Any) -> Any:
+            return await self.at(name, own(self, *arguments, **options))
 
         return taken
 

@@ -17,7 +17,9 @@ from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 KEY_CHARS = 32
 PREFIX_MIN_CHARS = 4
 SCAN_MAX = 100_000  # entries of one state that are looked at for the beginning of a key
-PAGE = 250  # entries of one look: their events are in memory meanwhile, 64 MB at the worst
+PAGE = 250  # entries of a first look: their events are in memory meanwhile
+PAGE_MAX = 2_000  # of a later one, where they are small: a store may have to look through all of them for each page
+PAGE_BYTES = 16_000_000  # of their events
 
 LETTERS = ("dead", "uncertain")
 WHOLE_ONLY = "What was discarded is in no list any more, and known by its whole key only"
@@ -139,9 +141,15 @@ async def every(catalog: Catalog, state: str, wanted: Filters, limit: int | None
                 return
         if len(page) < size:
             return
-        size = PAGE if new else size * 2
+        size = _next_size(page) if new else size * 2
         oldest_ms = min(entry.at_ms for entry in page) + 1  # `until` may or may not include its own millisecond
         until_ms = oldest_ms if until_ms is None else min(until_ms, oldest_ms)
+
+
+def _next_size(page: Sequence[Entry]) -> int:
+    """As many as fit, if the next ones are like these."""
+    average = 1 + sum(len(entry.event or b"") for entry in page) // len(page)
+    return max(PAGE, min(PAGE_MAX, PAGE_BYTES // average))
 
 
 async def find(catalog: Catalog, text: str, first: Sequence[str] = STATES) -> str:

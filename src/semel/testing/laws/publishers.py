@@ -20,6 +20,7 @@ from semel.values.reading import PLAIN, Reading
 TIMEOUT_S = 20.0  # of a publisher in good times: a busy machine is no fault
 SHORT_S = 1.5  # of one whose broker is silent
 RECEIVE_MAX = 50
+TICKS = 5  # of the loop, in which whoever waits hears what has been answered
 LARGE = 150_000  # bytes: two of them do not fit into one request of SQS
 NOTES = (
     Note(),
@@ -226,6 +227,8 @@ class PublishLaws(PublisherBinding):
             publishing = [asyncio.ensure_future(publisher.publish([parcel])) for parcel in handed]
             await asyncio.sleep(0)  # all of them have begun
             await publisher.close()
+            for _ in range(TICKS):
+                await asyncio.sleep(0)
             assert all(one.done() for one in publishing)
             there = [parcel for parcel, one in zip(handed, publishing, strict=True) if one.result() == [""]]
             assert there == handed, "a broker that is well takes what was under way"

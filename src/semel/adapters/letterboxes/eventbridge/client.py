@@ -4,6 +4,7 @@ they know nothing of our deadline."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import cache
@@ -15,6 +16,7 @@ from semel.values.errors import ConfigError
 CONNECT_S = 2.0
 READ_S = 3.0  # the service answers within 50 ms; a second try is worth more than a longer wait
 CONNECTIONS = 4  # letters are rare
+OPEN_AGAIN_S = 5.0  # a client costs a tenth of a second, and a settle is tried again many times a second
 SPOKEN, NUMBERED = "application/x-amz-json", "x-amzn-requestid"  # its answers have both, most emulators' one of them
 
 THROTTLED = ("ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded")
@@ -45,6 +47,7 @@ class Client:
         """As new. A lock belongs to the loop in which somebody first had to wait for it."""
         self._aws: Any = None
         self._opening = asyncio.Lock()
+        self._open_again_at = 0.0  # monotonic
 
     async def close(self) -> None:
         self._begin()
@@ -60,7 +63,7 @@ class Client:
             raise Failed("no answer", f"{operation} took more than {CONNECT_S + READ_S:g} s", False) from None
         except Exception as error:  # whatever a driver, its connection or its source of credentials may come up with
             failure = _failure(error)
-            if failure.code in HOPELESS:
+            if failure.code in HOPELESS and time.monotonic() >= self._open_again_at:
                 self._aws = None  # it would never look for credentials again
             raise failure from None
         _check_speaker(answer)
@@ -71,6 +74,7 @@ class Client:
             async with self._opening:
                 if self._aws is None:
                     self._aws = await self._open()
+                    self._open_again_at = time.monotonic() + OPEN_AGAIN_S
         return self._aws
 
     async def _open(self) -> Any:

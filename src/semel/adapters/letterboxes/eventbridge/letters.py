@@ -29,6 +29,7 @@ DEADLINE_S = 8.0  # for all tries: well under a lease
 BACKOFF_BASE_S = 0.05
 BACKOFF_CAP_S = 1.0
 LOOK_AGAIN_S = 300.0  # a bus that was there is believed to be there for so long
+LOOK_SOON_S = 5.0  # where it could not be looked for
 PUT_MAX = 10_000  # letters that are known to be on the bus: a settle that is tried again puts none of them twice
 PUT_AGAIN_S = 600.0  # longer than any settle is tried; a ledger that has lost its memory may give a token again
 
@@ -125,13 +126,15 @@ class EventBridgeLetters:
         """PutEvents says yes for a bus that is not there. Whoever may not look is believed."""
         if time.monotonic() < self._look_at:
             return
+        believed_s = LOOK_AGAIN_S
         try:
             await self._client.ask("describe_event_bus", Name=self.address.bus)
         except Failed as failed:
             if failed.code in MISSING:
                 raise LedgerUnavailable(f"{self.address}: {NO_BUS}") from None
             log.warning("%s: nobody can tell whether the bus is there: %s", self.address, failed)
-        self._look_at = time.monotonic() + LOOK_AGAIN_S
+            believed_s = LOOK_AGAIN_S if failed.code in DENIED else LOOK_SOON_S
+        self._look_at = time.monotonic() + believed_s
 
     # ------------------------------------------------------------------------------------------------------ for people
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from semel.adapters.sources.kafka.lanes import Held, Lane
+
+NEVER = 1 << 62
 
 
 class Hand:
@@ -20,6 +23,8 @@ class Hand:
         self._changed = asyncio.Event()
         self.came = 0  # messages, ever; written by the poller
         self.released = 0  # those that have left our hands, ever
+        self._wanted = NEVER  # of the released: the poller waits for so many
+        self._room = threading.Event()
 
     # ------------------------------------------------------------------------------------------------- coming in
 
@@ -42,6 +47,24 @@ class Hand:
             held.lane.behind[key] = deque()
             self._ready.append(held)
 
+    def room(self, most: int) -> int:
+        """How many more may come in."""
+        return most - (self.came - self.released)
+
+    def wait_for_room(self, most: int, enough: int, within_s: float) -> None:
+        """By the poller's thread, which sleeps until there is enough: when it wakes, the event loop stands still."""
+        self._room.clear()
+        self._wanted = self.came - most + enough
+        if self.released < self._wanted:
+            self._room.wait(within_s)
+        self._wanted = NEVER
+
+    def _release(self, count: int = 1) -> None:
+        self.released += count
+        if self.released >= self._wanted:
+            self._wanted = NEVER
+            self._room.set()
+
     # --------------------------------------------------------------------------------------------- going through
 
     def take(self, limit: int) -> list[Held]:
@@ -51,14 +74,14 @@ class Hand:
     def wait(self, held: Held, after_s: float) -> None:
         """It is ready again after this time. Its key waits with it, the rest of its partition does not."""
         if held.lane.gone:
-            self.released += 1
+            self._release()
             return
         self._timers[held] = asyncio.get_running_loop().call_later(max(0.0, after_s), self._is_due, held)
 
     def _is_due(self, held: Held) -> None:
         del self._timers[held]
         if held.lane.gone:
-            self.released += 1
+            self._release()
             return
         self._ready.append(held)  # at the end: many that fail again and again starve nobody
         self.wake()
@@ -66,7 +89,7 @@ class Hand:
     # ----------------------------------------------------------------------------------------------- going out
 
     def settle(self, held: Held) -> None:
-        self.released += 1
+        self._release()
         lane = held.lane
         lane.settle(held)
         if held.key is None or (behind := lane.behind.get(held.key)) is None:
@@ -82,18 +105,18 @@ class Hand:
         lanes = set(gone)
         ready = self._ready
         self._ready = deque(held for held in ready if held.lane not in lanes)
-        self.released += len(ready) - len(self._ready)
+        self._release(len(ready) - len(self._ready))
         for held in [held for held in self._timers if held.lane in lanes]:
             self._timers.pop(held).cancel()
-            self.released += 1
+            self._release()
         for lane in lanes:
-            self.released += sum(len(behind) for behind in lane.behind.values())
+            self._release(sum(len(behind) for behind in lane.behind.values()))
             lane.behind.clear()
         self.wake()
 
     def clear(self) -> None:
         """Nothing is handed out any more."""
-        self.released += len(self._ready) + len(self._timers)
+        self._release(len(self._ready) + len(self._timers))
         self._ready.clear()
         for timer in self._timers.values():
             timer.cancel()

@@ -18,7 +18,7 @@ from semel.adapters.sources.kafka.lanes import Held, Lane
 from semel.adapters.sources.kafka.options import Options
 from semel.adapters.sources.kafka.steps import Observer, Step
 from semel.adapters.sources.kafka.telling import REFUSALS, Complaints, Quiet, driver
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, SemelError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("semel")
 
 POLL_S = 0.05  # the longest that a commit or the end has to wait for a poll
-FULL_LOOK_S = 0.005  # at 20,000 messages a second a hundred are settled meanwhile
-FULL_S = 0.25  # of fullness, then partitions are paused
+FEW_S = 0.05  # after which a few places are enough
+FULL_S = 1.0  # of fullness, then partitions are paused; a fraction of any sensible max.poll.interval.ms
 BATCH = 1_000  # messages of one call
 COMMIT_EVERY_S = 0.25  # four requests a second, whatever the traffic
 COMMIT_LOST_S = 30.0  # a commit that nothing is heard of is asked for again
@@ -67,11 +67,13 @@ class Poller:
         self._kafka: Any = None
         self._consumer: Consumer
         self._lanes: dict[tuple[str, int], Lane] = {}
+        self._enough = max(1, max_in_flight // 2)  # places that are worth a call at once
+        self._busy = False  # there was something to be had in the last call
         self._full = False
-        self._full_since = 0.0
+        self._room_at = time.monotonic()  # when there was room last
         self._commit_at = 0.0
         self._committing_until = 0.0  # when a commit is under way
-        self._fatal: ConfigError | None = None
+        self._fatal: SemelError | None = None
         self._opened = False
         self.quiet = False  # nothing more shall come in
         self.ending = False
@@ -91,7 +93,7 @@ class Poller:
             finally:
                 self._let_go()
         except Exception as error:
-            self.failure = error if isinstance(error, ConfigError) else self._failed(error)
+            self.failure = error if isinstance(error, SemelError) else self._failed(error)
         finally:
             self._drop(list(self._lanes.values()))
             self._tell(self._ended)
@@ -139,7 +141,6 @@ class Poller:
     # ------------------------------------------------------------------------------------------------- working
 
     def _work(self) -> None:
-        consumer = self._consumer
         while not self.ending:
             if self._fatal is not None:
                 raise self._fatal
@@ -147,29 +148,35 @@ class Poller:
             room = self._room()
             self._steer()
             if room <= 0 and not self._full:
-                time.sleep(FULL_LOOK_S)
-                continue
-            if (first := consumer.poll(POLL_S)) is None:
-                continue
-            batch = [first]
-            if room > 1:
-                batch += consumer.consume(min(room, BATCH) - 1, 0)
-            self._arrived(batch)
+                self._hand.wait_for_room(self._most, self._enough, FEW_S)
+            elif batch := self._next(room):
+                self._arrived(batch)
 
     def _room(self) -> int:
-        """How many may come in now. Where much is done at once, not every single place is worth a call."""
-        room = self._most - (self._hand.came - self._hand.released)
+        """How many may come in now. A few places are worth a call only when there are not more of them soon."""
         now = time.monotonic()
+        room = self._hand.room(self._most)
+        waited_s = now - self._room_at
         if self._full or self.quiet:
             self._full = self.quiet or room <= self._most // 2
-            self._full_since = now
-        elif room >= max(1, self._most // 4):
-            self._full_since = now
-        elif now - self._full_since < FULL_LOOK_S * 4:
-            room = 0
-        elif room <= 0 and now - self._full_since >= FULL_S:
-            self._full = True
-        return room
+            enough = not self._full
+        else:
+            enough = room >= self._enough or (room > 0 and waited_s >= FEW_S)
+            self._full = room <= 0 and waited_s >= FULL_S
+        if enough:
+            self._room_at = now
+        return room if enough else 0
+
+    def _next(self, room: int) -> list[Message]:
+        """Under load one call brings a batch, and nothing waits. Every call costs the event loop a moment: it needs the
+        interpreter to return."""
+        if self._busy:
+            batch = self._consumer.consume(min(max(1, room), BATCH), 0)
+        else:
+            first = self._consumer.poll(POLL_S)
+            batch = [] if first is None else [first]
+        self._busy = bool(batch)
+        return batch
 
     def _arrived(self, batch: Sequence[Message]) -> None:
         lanes = self._lanes
@@ -332,6 +339,6 @@ class Poller:
         advice = REFUSALS.get(error.name())
         self._complaints.add(advice or "librdkafka goes on trying", f"{error.name()}: {error.str()}")
 
-    def _failed(self, error: Exception) -> ConfigError:
+    def _failed(self, error: Exception) -> SemelError:
         log.error("%s: the thread of the consumer has ended", self._complaints.where, exc_info=error)
-        return ConfigError(f"{self._complaints.where}: {type(error).__name__}: {self._options.plain(error)}")
+        return SemelError(f"{self._complaints.where}: {type(error).__name__}: {self._options.plain(error)}")

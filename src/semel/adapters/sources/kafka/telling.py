@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from semel.adapters.sources.kafka.options import Options
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, SemelError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -53,10 +53,13 @@ class Complaints:
             log.info("%s: works again after %d failures", self.where, self._row)
             self._row = 0
 
-    def hopeless(self, error: KafkaError) -> ConfigError:
-        """For what no other try will change."""
-        advice = REFUSALS.get(error.name(), "it cannot go on: start this consumer again")
-        return ConfigError(f"{self.where}: {advice} ({self._options.plain(error.str())})")
+    def hopeless(self, error: KafkaError) -> SemelError:
+        """A ConfigError for what no other try will change; else another consumer may do better."""
+        advice = REFUSALS.get(error.name())
+        said = self._options.plain(error.str())
+        if advice is not None:
+            return ConfigError(f"{self.where}: {advice} ({said})")
+        return SemelError(f"{self.where}: this consumer cannot go on: {error.name()}: {said}")
 
 
 def driver() -> Any:

@@ -1,0 +1,87 @@
+"""A ledger that goes out of reach while a file is worked off, over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.cli.process.conftest import event
+from tests.stores.conftest import redis_url, valkey
+
+from semel import Context, Event, Semel
+from semel.cli.processing.opening import look_at
+from semel.cli.processing.report import Report
+from semel.cli.processing.running import Options, Run, begin
+from semel.testing.proxy import Fault, FaultProxy
+
+__all__ = ["redis_url", "valkey"]
+
+DOWN = Fault(refuse=True)
+COUNT = 1_000
+
+
+class Cut:
+    """An app on Redis, whose connection is cut in the middle of a file."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        place = urlsplit(url)
+        self.proxy = FaultProxy(place.hostname or "", place.port or 6379)
+        self.url = url
+        self.file = folder / "events.jsonl"
+        self.file.write_bytes(b"\n".join(event(f"e{at}") for at in range(COUNT)))
+        self.acted: list[str] = []
+        self.cut_at = ""
+
+    def run(self, patience_s: float, *, heal_after_s: float | None = None, resume: bool = False) -> Report:
+        async def work() -> Report:
+            async with Semel(f"{self.proxy.url(self.url)}&timeout=1") as app:
+
+                @app.on("sale")
+                async def act(event: Event, ctx: Context) -> None:
+                    self.acted.append(event.id)
+                    if event.id == self.cut_at:
+                        self.proxy.set(DOWN)
+                        self.proxy.reset()
+                        if heal_after_s is not None:
+                            asyncio.get_running_loop().call_later(heal_after_s, self.proxy.heal)
+
+                options = Options(patience_s=patience_s, resume=resume)
+                given = look_at(str(self.file))
+                return await Run(app, options, {}, lambda *_: None).run([begin(given, options, {})])
+
+        return asyncio.run(work())
+
+
+@pytest.fixture
+def cut(redis_url: str, tmp_path: Path) -> Any:
+    cut = Cut(redis_url, tmp_path)
+    with cut.proxy:
+        yield cut
+
+
+def test_a_ledger_out_of_reach_is_waited_for(cut: Cut) -> None:
+    cut.cut_at = "e450"
+    report = cut.run(60.0, heal_after_s=1.5)
+    assert report.total["done"] + report.total["duplicate"] == COUNT
+    assert report.all_is_well
+    assert set(cut.acted) == {f"e{at}" for at in range(COUNT)}
+
+
+def test_without_patience_the_run_ends_says_so_and_can_be_gone_on_with(cut: Cut) -> None:
+    cut.cut_at = "e450"
+    report = cut.run(1.0)
+    assert "the ledger is out of reach" in report.stopped
+    assert report.code == 1
+    assert report.counts["left"] > 0
+    assert report.counts["done"] < COUNT
+    (told,) = report.files
+    assert 0 < told.settled_to < cut.file.stat().st_size
+    assert not told.finished
+    cut.proxy.heal()
+    cut.cut_at = ""
+    report = cut.run(60.0, resume=True)
+    assert report.all_is_well, report
+    assert set(cut.acted) == {f"e{at}" for at in range(COUNT)}

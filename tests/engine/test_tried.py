@@ -1,0 +1,113 @@
+"""What a person can see of each attempt: the words of the exception that ended it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.engine.apps import app_on, both_ledgers, message, run
+
+from semel import Context, Event, Reject, Retry
+from semel.values.tried import REASON_MAX
+
+
+@both_ledgers
+def test_each_attempt_is_told_by_its_exception(ledger: str, tmp_path: Path) -> None:
+    async def story() -> list[tuple[int, str]]:
+        async with app_on(ledger, tmp_path, random=lambda: 0.0) as app:
+
+            @app.on("**", max_attempts=4)
+            async def handle(event: Event, ctx: Context) -> None:
+                match ctx.attempt:
+                    case 1:
+                        raise ValueError("attempt 1")
+                    case 2:
+                        raise Retry(0, "not yet")
+                    case 3:
+                        raise Retry(0)
+                    case _:
+                        raise ConnectionResetError
+
+            for _ in range(4):
+                await app.process(message("a"))
+            (letter,) = await app.entries("dead")
+            return [(one.attempt, one.reason) for one in letter.tried]
+
+    assert run(story()) == [
+        (1, "ValueError: attempt 1"),
+        (2, "not yet"),
+        (3, "the handler asked for a retry"),
+        (4, "gave up after 4 attempts: ConnectionResetError"),
+    ]
+
+
+@both_ledgers
+@pytest.mark.parametrize("effect", ["retry", "keyed"])
+def test_what_waits_tells_why_and_what_is_done_at_once_has_nothing_to_tell(
+    ledger: str, tmp_path: Path, effect: str
+) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+
+            @app.on("**", effect=effect)
+            async def handle(event: Event, ctx: Context) -> None:
+                if event.id == "slow":
+                    raise OSError("x" * 10_000)
+
+            await app.process(message("slow"))
+            await app.process(message("done"))
+            (waiting,) = await app.entries("waiting")
+            (one,) = waiting.tried
+            assert (one.attempt, len(one.reason), one.reason) == (1, REASON_MAX, waiting.reason)
+            assert one.reason.startswith("OSError: xxx")
+            (done,) = await app.entries("done")
+            assert done.tried == ()
+
+    run(story())
+
+
+def test_a_transaction_that_was_undone_tells_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on("sqlite", tmp_path) as app:
+
+            @app.on("**", effect="transaction", max_attempts=3)
+            async def handle(event: Event, ctx: Context) -> str:
+                if ctx.attempt == 1:
+                    raise Retry(0, "locked")
+                if event.id == "dead":
+                    raise Reject("no such customer")
+                return "done"
+
+            for id in ("done", "dead"):
+                for _ in range(2):
+                    await app.process(message(id))
+            (dead,) = await app.entries("dead")
+            assert [(one.attempt, one.reason) for one in dead.tried] == [(1, "locked"), (2, "no such customer")]
+            (done,) = await app.entries("done")
+            assert [(one.attempt, one.reason) for one in done.tried] == [(1, "locked")]
+            assert (done.attempts, done.result) == (2, b'"done"')
+
+    run(story())
+
+
+def test_a_cancelled_run_tells_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on("sqlite", tmp_path) as app:
+            begun = asyncio.Event()
+
+            @app.on("**")
+            async def handle(event: Event, ctx: Context) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            running = asyncio.create_task(app.process(message("a")))
+            await begun.wait()
+            running.cancel()
+            await asyncio.wait([running])
+            async with asyncio.timeout(60):
+                while not (waiting := await app.entries("waiting")):
+                    await asyncio.sleep(0.01)
+            assert [one.reason for one in waiting[0].tried] == ["cancelled while the handler ran"]
+
+    run(story())

@@ -1,0 +1,266 @@
+"""Consumers of one group: partitions come and go, the broker too, and nothing is lost or committed too far."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.sources.kafka.topics import SOON_S, Topics
+
+from semel.adapters.sources.kafka import KafkaDelivery, KafkaSource
+from semel.adapters.sources.kafka.steps import Step
+from semel.testing.servers.kafka import KafkaServer
+
+IMPATIENT = {"session.timeout.ms": 1_000, "heartbeat.interval.ms": 250, "max.poll.interval.ms": 1_500}
+
+
+@asynccontextmanager
+async def opened(source: KafkaSource) -> AsyncIterator[KafkaSource]:
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+async def received(source: KafkaSource, count: int) -> list[KafkaDelivery]:
+    found: list[KafkaDelivery] = []
+    async with asyncio.timeout(SOON_S):
+        while len(found) < count:
+            found += await source.receive(count - len(found))
+    return found
+
+
+async def until(true: Callable[[], bool], what: str) -> None:
+    """Asked in a thread: it may ask a broker."""
+    ends = time.monotonic() + SOON_S
+    while not await asyncio.to_thread(true):
+        assert time.monotonic() < ends, f"waited for {what}"
+        await asyncio.sleep(0.02)
+
+
+def bodies(count: int) -> list[bytes]:
+    return [f"{number:03}".encode() for number in range(count)]
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        await story()
+
+    asyncio.run(within())
+
+
+def test_partitions_that_move_take_everything_unsettled_with_them(new_topics: Callable[..., Topics]) -> None:
+    topics = new_topics(partitions=4)
+    if topics.partitions < 2:
+        pytest.skip("this broker makes topics of one partition")
+
+    async def story() -> None:
+        sent = bodies(80)
+        topics.send(sent)
+        answered: set[bytes] = set()
+        async with opened(topics.source()) as first, opened(topics.source()) as second:
+            mine = await received(first, 80)
+            lowest: dict[int, int] = {}  # of each partition: the one that stays unanswered
+            for delivery in mine:
+                held = delivery._held
+                assert held is not None
+                if lowest.setdefault(held.lane.partition, held.offset) != held.offset:
+                    await delivery.ack()
+                    answered.add(delivery.body)
+            others = asyncio.ensure_future(second.receive(100))
+            await until(lambda: second.counts.assigned > 0 and first.counts.revoked > 0, "a rebalance")
+            theirs = list(await asyncio.wait_for(others, SOON_S))
+            for partition, offset in lowest.items():
+                assert topics.positions()[partition] <= offset, "what is unsettled was buried"
+            await until(lambda: first.counts.revoked == second.counts.assigned, "the end of the rebalance")
+            moved = set(second._poller._lanes) if second._poller else set()
+            assert 0 < len(moved) < topics.partitions
+            left = {partition for _, partition in moved}
+            expected = sum(topics.ends()[partition] - topics.positions()[partition] for partition in left)
+            theirs += await received(second, expected - len(theirs))
+            before = topics.positions()
+            for delivery in mine:
+                await delivery.ack()  # also those that are not ours any more
+                if delivery._source is first:
+                    answered.add(delivery.body)
+            await until(
+                lambda: all(topics.positions()[p] == topics.ends()[p] for p in lowest if p not in left),
+                "the commit of what stayed",
+            )
+            assert {p: topics.positions()[p] for p in left} == {p: before[p] for p in left}, "a commit of a stranger"
+            for delivery in theirs:
+                await delivery.ack()
+                answered.add(delivery.body)
+            await until(lambda: topics.left() == 0, "everything to be committed")
+        assert answered == set(sent)
+
+    run(story)
+
+
+def test_a_closed_consumer_hands_its_partitions_on_at_once(new_topics: Callable[..., Topics]) -> None:
+    topics = new_topics(partitions=2)
+
+    async def story() -> None:
+        sent = bodies(20)
+        topics.send(sent)
+        async with opened(topics.source()) as first:
+            some = await received(first, 20)
+            for delivery in some[:5]:
+                await delivery.ack()
+        assert topics.left() >= 15
+        async with opened(topics.source()) as second:
+            rest = await received(second, topics.left())
+            assert {delivery.body for delivery in rest} >= {delivery.body for delivery in some[5:]}
+
+    run(story)
+
+
+def test_a_consumer_that_the_group_gave_up_on_commits_nothing(topics: Topics) -> None:
+    """Its thread stands still for longer than the group waits; then its partition is lost, and comes back."""
+    stood_still: list[float] = []
+
+    def observe(step: str) -> None:
+        if step == Step.AFTER_RECEIVE and not stood_still:
+            stood_still.append(time.monotonic())
+            time.sleep(2.5)
+
+    async def story() -> None:
+        topics.send(bodies(1))
+        async with opened(topics.source(options=IMPATIENT, observe=observe)) as source:
+            (first,) = await received(source, 1)
+            await until(lambda: source.counts.lost > 0, "the partition to be lost")
+            await first.ack()
+            (again,) = await received(source, 1)
+            assert again.body == first.body, "what was answered too late comes again"
+            assert topics.left() == 1, "an answer of then was committed"
+            await again.ack()
+        assert topics.left() == 0
+
+    run(story)
+    assert stood_still
+
+
+def test_a_handler_may_take_longer_than_the_longest_poll_interval(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send(bodies(3))
+        source = topics.source(options=IMPATIENT, max_in_flight=1)
+        async with opened(source):
+            for body in bodies(3):
+                (delivery,) = await source.receive(10)
+                assert delivery.body == body, "it came again"
+                if body == bodies(1)[0]:
+                    await asyncio.sleep(3.0)  # twice max.poll.interval.ms
+                    assert source.counts.paused > 0, "inconclusive: nothing was paused"
+                await delivery.ack()
+            assert (source.counts.revoked, source.counts.lost) == (0, 0), "the group has taken us for dead"
+        assert topics.left() == 0
+
+    run(story)
+
+
+def test_what_is_in_hand_is_bounded_and_the_rest_waits_at_the_broker(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send(bodies(100))
+        source = topics.source(max_in_flight=10)
+        async with opened(source):
+            held = await received(source, 10)
+            more = asyncio.ensure_future(source.receive(100))
+            await until(lambda: source.counts.paused > 0, "the partition to be paused")
+            assert not more.done()
+            assert source.counts.received == 10
+            seen = [delivery.body for delivery in held]
+            while len(seen) < 100:
+                for delivery in held:
+                    await delivery.ack()
+                held = list(await asyncio.wait_for(more, SOON_S))
+                seen += [delivery.body for delivery in held]
+                more = asyncio.ensure_future(source.receive(100))
+            assert seen == bodies(100), "in order, and each once"
+            for delivery in held:
+                await delivery.ack()
+            source.stop()
+            assert list(await more) == []
+        assert topics.left() == 0
+
+    run(story)
+
+
+def test_a_partition_is_not_read_far_beyond_what_waits(topics: Topics) -> None:
+    """One message that waits holds up the commit: what a restart would bring again is bounded."""
+
+    async def story() -> None:
+        topics.send(bodies(200))
+        source = topics.source(max_in_flight=10, max_behind=30)
+        async with opened(source):
+            (first,) = await source.receive(1)
+            await first.retry(3_600)
+            seen = 1
+            while source.counts.paused == 0:
+                async with asyncio.timeout(SOON_S):
+                    for delivery in await source.receive(10):
+                        await delivery.ack()
+                        seen += 1
+            assert topics.positions() == {0: 0}, "nothing before it is settled"
+            assert seen <= 30 + 10
+        assert topics.left() == 200
+
+    run(story)
+
+
+def test_a_broker_that_is_down_is_waited_for(own_kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+    topics = Topics(own_kafka)
+
+    async def story() -> None:
+        topics.send(bodies(3))
+        quick = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, "retry.backoff.max.ms": 300}
+        async with opened(topics.source(options=quick)) as source:
+            done, given_up, again = await received(source, 3)
+            own_kafka.down()
+            await done.ack()
+            await given_up.reject("nobody can act on it")
+            await again.retry(0.1)
+            (again,) = await received(source, 1)
+            await again.ack()
+            waiting = asyncio.ensure_future(source.receive(10))
+            await until(lambda: source.counts.failures > 4, "the outage to be noticed")
+            assert not waiting.done(), "it goes on waiting"
+            assert source.counts.letters == 0
+            own_kafka.up()
+            await until(lambda: topics.left() == 0, "all answers to be told")
+            assert [(letter.value, letter.reason) for letter in topics.letters()] == [
+                (given_up.body, "nobody can act on it")
+            ]
+            await asyncio.to_thread(topics.send, [b"after"])
+            (delivery,) = await asyncio.wait_for(waiting, SOON_S)
+            assert delivery.body == b"after"
+            told = [record for record in caplog.records if record.levelname == "WARNING"]
+            assert told, "an outage is told"
+            assert len(told) < source.counts.failures + 5
+
+    run(story)
+    topics.close()
+
+
+def test_offsets_that_could_not_be_committed_are_committed_later(own_kafka: KafkaServer) -> None:
+    topics = Topics(own_kafka)
+    refused: list[Any] = []
+
+    async def story() -> None:
+        topics.send(bodies(2))
+        async with opened(topics.source()) as source:
+            first, second = await received(source, 2)
+            own_kafka.refuse(8, 28, 1)  # OffsetCommit: INVALID_COMMIT_OFFSET_SIZE, which librdkafka does not repeat
+            await first.ack()
+            await until(lambda: source.counts.failures > 0, "the refusal")
+            refused.append(source.counts.failures)
+            await until(lambda: topics.positions() == {0: 1}, "the commit")
+            await second.ack()
+        assert topics.left() == 0
+
+    run(story)
+    topics.close()
+    assert refused
