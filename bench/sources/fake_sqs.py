@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -54,8 +54,9 @@ class FakeSqs:
     async def receive_message(self, **request: Any) -> Mapping[str, Any]:
         await self._travel()
         ends = time.monotonic() + request.get("WaitTimeSeconds", 0)
-        if not self._visible:
-            await asyncio.sleep(ends - time.monotonic())  # nobody sends anything meanwhile
+        if not self._visible:  # nobody sends anything meanwhile: a poll waits to its end, or to that of the queue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.empty.wait(), max(0.0, ends - time.monotonic()))
         wanted = min(request.get("MaxNumberOfMessages", 1), len(self._visible))
         messages = [self._visible.popleft() for _ in range(wanted)]
         for message in messages:

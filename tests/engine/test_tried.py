@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, Reject, Retry
@@ -43,14 +42,11 @@ def test_each_attempt_is_told_by_its_exception(ledger: str, tmp_path: Path) -> N
 
 
 @both_ledgers
-@pytest.mark.parametrize("effect", ["retry", "keyed"])
-def test_what_waits_tells_why_and_what_is_done_at_once_has_nothing_to_tell(
-    ledger: str, tmp_path: Path, effect: str
-) -> None:
+def test_what_waits_tells_why_and_what_is_done_at_once_has_nothing_to_tell(ledger: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with app_on(ledger, tmp_path) as app:
 
-            @app.on("**", effect=effect)
+            @app.on("**")
             async def handle(event: Event, ctx: Context) -> None:
                 if event.id == "slow":
                     raise OSError("x" * 10_000)
@@ -106,7 +102,7 @@ def test_a_cancelled_run_tells_so(tmp_path: Path) -> None:
             running.cancel()
             await asyncio.wait([running])
             async with asyncio.timeout(60):
-                while not (waiting := await app.entries("waiting")):
+                while not (waiting := await app.entries("waiting")):  # noqa: ASYNC110  it is told in its own time
                     await asyncio.sleep(0.01)
             assert [one.reason for one in waiting[0].tried] == ["cancelled while the handler ran"]
 

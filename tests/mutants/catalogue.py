@@ -43,7 +43,7 @@ MUTANTS = [
         "select attempts, tried from semel_lease where k = ? and token = ? and state = 1\n\n-- name: wait\n"
         "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token = ? and state = 1",
         "select attempts, tried from semel_lease where k = ? and token >= 0 * ? and state = 1\n\n-- name: wait\n"
-        "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token >= 0 * ? and state = 1",
+        "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token >= 0*? and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(

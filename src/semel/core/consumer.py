@@ -22,6 +22,7 @@ log = logging.getLogger("semel")
 
 AGAIN_BASE_S = 0.2
 AGAIN_CAP_S = 20.0  # a broker that is back has us back soon after
+QUIET_S = 60.0  # a source that has not failed for so long is well again, also when nothing has come
 
 
 class Consumer:
@@ -44,12 +45,13 @@ class Consumer:
         self._stopping = asyncio.Event()
         self._lanes: dict[Worker, asyncio.Task[None]] = {}
         self._failures = 0  # in a row, of all workers: they share what is broken
+        self._failed_at = 0.0  # loop time
         self.count = 0  # deliveries so far
 
     @property
     def is_broken(self) -> bool:
-        """The last thing that the source was asked for failed."""
-        return self._failures > 0
+        """The last thing that the source was asked for failed, and not long ago: it may have nothing to give since."""
+        return self._failures > 0 and asyncio.get_running_loop().time() - self._failed_at < QUIET_S
 
     async def run(self) -> int:
         """All deliveries until the source has ended. Returns how many. When it is cancelled, what is in hand goes back.
@@ -87,6 +89,7 @@ class Consumer:
                 raise
             except Exception as error:  # whatever a source and its driver may come up with
                 self._failures += 1
+                self._failed_at = asyncio.get_running_loop().time()
                 self._complain(error)
                 await pause(backoff_s(self._failures, self._random, AGAIN_BASE_S, AGAIN_CAP_S), self._stopping)
                 continue
@@ -98,13 +101,15 @@ class Consumer:
                 self._failures = 0
 
     def _complain(self, error: Exception) -> None:
-        """The first, second, fourth …: an outage does not fill the disk. What a driver says may hold anything."""
+        """The first, second, fourth …: an outage does not fill the disk."""
         if self._failures & (self._failures - 1) == 0:
-            said = f": {error}" if isinstance(error, (SemelError, OSError)) else _where(error)
-            what = type(error).__name__ + said
-            log.error("%s: failed (%d in a row), trying again: %s", self._name, self._failures, what)
+            log.error("%s: failed (%d in a row), trying again: %s", self._name, self._failures, words(error))
 
 
-def _where(error: Exception) -> str:
-    step = extract_tb(error.__traceback__)[-1]
-    return f" at {PurePath(step.filename).name}:{step.lineno} {step.name}"
+def words(error: Exception) -> str:
+    """What may be said of an error: of one that is not ours or the system's, its kind and its place. A driver may have
+    put a password into the rest."""
+    if isinstance(error, (SemelError, OSError)):
+        return f"{type(error).__name__}: {error}"
+    *_, step = extract_tb(error.__traceback__)
+    return f"{type(error).__name__} at {PurePath(step.filename).name}:{step.lineno} {step.name}"

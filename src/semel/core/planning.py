@@ -50,11 +50,15 @@ class Planner:
         self._decode = decode
         self._reading = reading
 
+    def read(self, delivery: Arrived) -> tuple[Event, Reading]:
+        """The event of a delivery, whoever it is for. Raises MalformedEvent."""
+        reading: Reading = getattr(delivery, "reading", None) or self._reading
+        return self._decode(delivery, reading), reading
+
     def plan(self, delivery: Arrived) -> Plan | Outcome:
         """What to do with a delivery; an outcome where there is nothing to do."""
-        reading: Reading = getattr(delivery, "reading", None) or self._reading
         try:
-            event = self._decode(delivery, reading)
+            event, reading = self.read(delivery)
             handlers = self._router.match(event)
             if only := getattr(delivery, "only", ""):
                 handlers = [handler for handler in handlers if handler.name == only]

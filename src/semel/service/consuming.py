@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from semel.app import Semel
-from semel.core.consumer import Consumer
+from semel.core.consumer import QUIET_S, Consumer, words
 from semel.core.engine import Engine
 from semel.core.outage import Outage, pause
 from semel.core.unmatched import Unmatched
@@ -19,14 +19,12 @@ from semel.service.building import Supply
 from semel.service.metrics import Metrics, OfSource
 from semel.service.store import served_ledger
 from semel.service.trouble import StoreHealth, Trouble
-from semel.values.errors import ConfigError
 from semel.values.retry import backoff_s
 from semel.wiring import OpenSource
 
 log = logging.getLogger("semel")
 
 LOOK_S = 1.0  # between two looks at a source's own numbers
-QUIET_S = 60.0  # a source that has not failed for so long is well again, also when nothing has come: above any backoff
 AGAIN_BASE_S = 1.0
 AGAIN_CAP_S = 60.0  # what only a person can change: looked at once a minute
 CLOSE_S = 3.0  # for the last answers, when the drain is over: the process ends soon after
@@ -87,12 +85,12 @@ class _Tap:
         self._stopping = asyncio.Event()
         self._trouble = Trouble(f"{supply.name}: nothing can be taken", f"{supply.name}: it is taken from again")
         self._consumer: Consumer | None = None
-        self._hopeless = False  # it said that no other try would change it
+        self._given_up = False  # the last one ended by an error, and the next has brought nothing yet
         self._own = _OwnNumbers(numbers, clock)
 
     @property
     def is_broken(self) -> bool:
-        return self._hopeless or self._own.is_failing or (self._consumer is not None and self._consumer.is_broken)
+        return self._given_up or self._own.is_failing or (self._consumer is not None and self._consumer.is_broken)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -107,14 +105,11 @@ class _Tap:
         while not self._stopping.is_set():
             try:
                 await self._consume(engine, outage, unmatched)
-            except ConfigError as error:
-                failures = failures + 1 if self._hopeless else 1
-                self._hopeless = True
+            except Exception as error:  # a ConfigError, or whatever a driver may come up with while it is closed
+                failures = failures + 1 if self._given_up else 1
+                self._given_up = True
                 self._numbers.broken.set(1)
-                self._trouble.is_there(str(error))
-            except Exception as error:  # whatever a driver may come up with while it is closed
-                failures += 1
-                self._trouble.is_there(f"{type(error).__name__}: {error}"[:300])
+                self._trouble.is_there(words(error))
             else:
                 failures = 0
             await pause(backoff_s(failures, random.random, AGAIN_BASE_S, AGAIN_CAP_S), self._stopping)
@@ -149,8 +144,8 @@ class _Tap:
         self._numbers.became["received"].add(count)
         self._numbers.in_hand.add(count)
         self._own.works()
-        if self._hopeless:
-            self._hopeless = False
+        if self._given_up:
+            self._given_up = False
             self._trouble.is_over()
 
     def answered(self, how: Answer) -> None:

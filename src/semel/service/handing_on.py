@@ -38,9 +38,8 @@ LATE = f"no answer within {PATIENCE_S:g} s"
 
 def parcel_of(planner: Planner, message: Message, trace: str = "") -> tuple[Parcel, Outcome] | Outcome:
     """What to hand on, and what to say when the broker has it; an outcome alone where there is nothing to hand on."""
-    reading = message.reading or planner._reading
     try:
-        event = planner._decode(message, reading)
+        event, reading = planner.read(message)
         if event.shape == CONTROL:
             return Outcome("ignored", reason="no event, but a word of its channel")
         event.document  # noqa: B018 - strictly parsed here: its sender can be told what is wrong with it, a queue cannot

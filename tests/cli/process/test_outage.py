@@ -37,7 +37,7 @@ class Cut:
 
     def run(self, patience_s: float, *, heal_after_s: float | None = None, resume: bool = False) -> Report:
         async def work() -> Report:
-            async with Semel(f"{self.proxy.url(self.url)}&timeout=1") as app:
+            async with Semel(f"{self.proxy.url(self.url)}&timeout=1", lease=2.0) as app:
 
                 @app.on("sale")
                 async def act(event: Event, ctx: Context) -> None:

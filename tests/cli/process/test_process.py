@@ -152,6 +152,18 @@ def test_what_cannot_be_read_is_refused_before_anything_is_done(
     assert not (shop.folder / "shop.db").exists()
 
 
+@pytest.mark.parametrize("option", ["--rejects", "--progress"])
+def test_the_file_that_is_read_is_never_written(shop: Shop, option: str) -> None:
+    content = shop.write([event("1"), b"{"]).read_bytes()
+    (shop.folder / "link").symlink_to(shop.file)
+    for name in ("events.jsonl", "./events.jsonl", "link"):
+        ended = shop.process("events.jsonl", option, name)
+        assert ended.code == 2
+        assert "this is the file that is read" in ended.err
+    assert shop.file.read_bytes() == content
+    assert shop.process("events.jsonl", "--rejects", "same", "--progress", "same").code == 2
+
+
 def test_an_empty_file_has_no_events(shop: Shop) -> None:
     shop.file.write_bytes(b"")
     ended = shop.process("events.jsonl")
@@ -231,14 +243,14 @@ def test_a_rate_is_kept(shop: Shop) -> None:
 
 
 def test_a_retry_is_waited_for_with_patience_and_left_without(shop: Shop) -> None:
-    shop.write([event("1", "soon"), event("2")])
+    shop.write([event("1"), event("2", "soon"), *[event(f"e{number}") for number in range(600)]])
     ended = shop.process("events.jsonl", "--patience", "0", "--json")
     assert ended.code == 1
-    assert ended.json["outcomes"] == {"done": 1, "left": 1}
-    assert ended.json["files"][0]["settled_to"] == 0, "a failure is never buried"
+    assert ended.json["outcomes"] == {"done": 601, "left": 1}
+    assert ended.json["files"][0]["settled_to"] == len(event("1")), "a failure is never buried, by any later batch"
     ended = shop.process("events.jsonl", "--resume", "--json")
     assert ended.code == 0, ended.out
-    assert ended.json["outcomes"] == {"done": 1, "duplicate": 1}
+    assert ended.json["outcomes"] == {"done": 2, "duplicate": 600}
 
 
 def test_tenant_and_origin_and_paths_are_part_of_what_an_event_is(shop: Shop) -> None:

@@ -13,12 +13,12 @@ from tests.ledgers.postgres.opening import SOON_S, connected, granted, keys, ope
 
 from semel.adapters.ledgers.postgres import PostgresLedger, profiles
 from semel.adapters.ledgers.postgres.options import LIMITS, parse
-from semel.adapters.ledgers.postgres.statements import SCHEMA, statements
+from semel.adapters.ledgers.postgres.statements import SCHEMA, migration, statements
 from semel.testing.servers.postgres import PostgresServer
 from semel.testing.servers.process import free_port
 from semel.values.claim import Granted, Settled, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
-from semel.values.outcome import Done, Ending, Reject, Retry
+from semel.values.outcome import Done, Reject
 
 SECRET = "hunter2-hunter2"
 
@@ -189,24 +189,44 @@ def test_an_older_schema_is_refused_until_it_is_migrated(fresh_url: str) -> None
     asyncio.run(run())
 
 
-def test_what_an_older_schema_knows_is_known_after_its_migration(fresh_url: str) -> None:
-    """Version 2 had no place for what was tried."""
+VERSION_2 = """
+create table semel.migration (version integer primary key, name text not null, at timestamptz not null default now());
+insert into semel.migration values (1, '001_ledger.sql'), (2, '002_inbox.sql');
+"""
+KEY_2 = """
+insert into semel.key (token, until, first, keep, attempts, state, outcome, suspect, k, result, tenant, handler, text)
+values ($1, $2, $3, 600000, 1, $4, $5, false, $6, $7, '', 'on_event', $8)
+"""
+LETTER_2 = """
+insert into semel.letter (id, k, outcome, reason, attempts, at, expires, tenant, handler, text)
+values ($1, $2, 2, 'no', 1, $3::bigint, $3 + 600000, '', 'on_event', 'dead')
+"""
+
+
+def test_what_version_2_knew_is_known_after_its_migration(empty_database: str) -> None:
+    """It had no place for what was tried."""
 
     async def run() -> None:
         done, waits, dead = (keys().claim(text) for text in ("done", "waits", "dead"))
-        async with opened(fresh_url) as ledger:
-            endings: list[Ending] = [Done(b"1"), Retry(0, "first"), Reject("no")]
-            leases = [one.lease for one in await granted(ledger, [done, waits, dead])]
-            assert all(await ledger.settle([Settlement(one, end) for one, end in zip(leases, endings, strict=True)]))
-        async with connected(fresh_url) as connection:
-            await connection.execute("alter table semel.key drop column tried")
-            await connection.execute("alter table semel.letter drop column tried, drop column result")
-            await connection.execute("delete from semel.migration where version > 2")
-        async with opened(fresh_url) as ledger:
-            with pytest.raises(ConfigError, match="has version 2.*semel migrate"):
+        async with connected(empty_database) as connection:
+            await connection.execute("create schema semel")
+            for step in ("001_ledger.sql", "002_inbox.sql"):
+                await connection.execute(migration(step, "semel"))
+            await connection.execute(VERSION_2)
+            now = await connection.fetchval("select semel.now_ms()")
+            for token, claim, until, state, outcome, result in (
+                *((1, done, now + 600_000, 3, 1, b"1"), (2, waits, now, 2, 0, b"first")),
+                (3, dead, now + 600_000, 3, 2, b"no"),
+            ):
+                about = (claim.digest, result, claim.text)
+                await connection.execute(KEY_2, token, until, now, state, outcome, *about)
+            await connection.execute(LETTER_2, 3, dead.digest, now)
+            await connection.execute("select setval('semel.token', 3)")
+        async with opened(empty_database) as ledger:
+            with pytest.raises(ConfigError, match=r"has version 2.*semel migrate"):
                 await ledger.claim([done])
-            assert [step for step in await ledger.migrate() if "tried" in step] == ['schema "semel": 003_tried']
-            assert await ledger.claim([done]) == [Settled(Done(b"1"))]
+            assert 'schema "semel": 003_tried' in await ledger.migrate()
+            assert await ledger.claim([done, dead]) == [Settled(Done(b"1")), Settled(Reject("no"))]
             (entry,) = await ledger.entries("waiting")
             assert (entry.reason, entry.tried) == ("first", ())
             (again,) = await granted(ledger, [waits])

@@ -6,8 +6,17 @@ from tests.sources.conftest import aws, new_queue, queue, server
 from tests.sources.kafka.conftest import kafka, new_topics, topics
 from tests.sources.rabbitmq.conftest import broker, client, new_place, place
 
-__all__ = [  # fixtures are found by their names here
-    *("aws", "new_queue", "queue", "server"),
-    *("kafka", "new_topics", "topics"),
-    *("broker", "client", "new_place", "place"),
+# Fixtures are found by their names here.
+__all__ = [
+    "aws",
+    "broker",
+    "client",
+    "kafka",
+    "new_place",
+    "new_queue",
+    "new_topics",
+    "place",
+    "queue",
+    "server",
+    "topics",
 ]

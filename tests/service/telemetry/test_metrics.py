@@ -26,6 +26,7 @@ def test_the_page_has_every_family_with_its_kind_and_says_what_it_is(metrics: Me
     metrics.handler("greet")
     metrics.endpoint("/events")
     metrics.destination("crm")
+    metrics.source("queue")
     page, content_type = metrics.exposition([])
     told = {family.name: family for family in text_string_to_metric_families(page.decode())}
     assert content_type == CONTENT_TYPE

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from semel.service.families import ANSWERS, DELIVERIES, FAMILIES, INBOX_DEPTH, LEDGER_BREAKER_MOVES, LEDGER_FAILURES
+from semel.service.families import (
+    ANSWERS,
+    DELIVERIES,
+    FAMILIES,
+    INBOX_DEPTH,
+    LEDGER_BREAKER_MOVES,
+    LEDGER_FAILURES,
+    SOURCE_DELIVERIES,
+)
 from semel.service.metrics import LABELS_MAX
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
@@ -35,7 +43,7 @@ def test_the_page_mentions_no_metric_that_does_not_exist() -> None:
 def test_every_label_is_explained_with_all_its_values() -> None:
     explained = {name: cell for names, cell in rows("label") for name in re.findall(r"`(\w+)`", names)}
     assert set(explained) == {label for family in FAMILIES for label in family.labels} - {"version", "python"}
-    for family in (DELIVERIES, ANSWERS, LEDGER_FAILURES, LEDGER_BREAKER_MOVES, INBOX_DEPTH):
+    for family in (DELIVERIES, ANSWERS, LEDGER_FAILURES, LEDGER_BREAKER_MOVES, INBOX_DEPTH, SOURCE_DELIVERIES):
         assert re.findall(r"`([^`]+)`", explained[family.labels[-1]]) == list(family.among)
 
 

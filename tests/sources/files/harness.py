@@ -27,6 +27,7 @@ from semel.testing.crash import crash_at
 from semel.testing.source_laws import AGAIN, LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
 
 START_METHOD = multiprocessing.get_context("forkserver")
+PRELOADED = ["tests.sources.consumer_process", "aiobotocore.session", "aiobotocore.config"]  # with those of other tests
 STEPS = (*Step, Boundary.BEFORE_CLAIM, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
 EMPTY_S = 0.02
 

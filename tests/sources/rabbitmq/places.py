@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from tests.sources.rabbitmq.forking import starting
 
 from semel.adapters.sources.rabbitmq import RabbitSource
 from semel.adapters.sources.rabbitmq.steps import Step
-from semel.adapters.sources.rabbitmq.waiting import DELAYS_S, QUORUM, queue_arguments, wait_queue
+from semel.adapters.sources.rabbitmq.waiting import DELAYS_S, QUORUM, queue_arguments, wait_arguments, wait_queue
 from semel.core.boundaries import Boundary
 from semel.testing.servers.rabbitmq import Broker
 from semel.testing.source_laws import Letter, SourceHarness
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 STEPS = (*Step, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
 HOLD_S = 60.0  # far below the broker's timeout of 30 minutes, far above what giving back takes
+READY_S = (1, 2)  # delays whose queues are there: a new one is only used when it has aged
 CALL_S = 60.0
 SETTLED_S = 1.5  # after which a given broker, which does not tell what is in somebody's hands, is believed
 
@@ -71,8 +73,10 @@ class Client:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S)
 
     async def channel(self) -> aiormq.abc.AbstractChannel:
-        if self._connection is None or self._connection.is_closed:
-            self._connection = await aiormq.connect(self._url)
+        if self._connection is not None and not self._connection.is_closed:
+            with suppress(ConnectionError, RuntimeError):  # the broker may have died meanwhile
+                return await self._connection.channel(on_return_raises=True)
+        self._connection = await aiormq.connect(self._url)
         return await self._connection.channel(on_return_raises=True)
 
 
@@ -94,6 +98,10 @@ class Place:
             channel = await self.client.channel()
             await channel.queue_declare(self.dead, durable=True, arguments=dict(QUORUM))
             await channel.queue_declare(self.queue, durable=True, arguments={**queue_arguments(self.dead), **arguments})
+            for delay in READY_S:
+                await channel.queue_declare(
+                    wait_queue(self.queue, delay), durable=True, arguments=wait_arguments(self.queue, delay)
+                )
             await channel.close()
 
         self.client.run(work())

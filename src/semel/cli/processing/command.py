@@ -118,7 +118,20 @@ def _inputs(ask: Ask) -> list[Input]:
         raise ConfigError('--force repeats effects: say why, --reason "…"; it is kept with each event')
     if ask.reason and not ask.force:
         raise ConfigError("--reason is kept with what --force runs again; without it there is nothing to keep it with")
+    _refuse_overwriting(ask)
     return [look_at(name) for name in ask.files]
+
+
+def _refuse_overwriting(ask: Ask) -> None:
+    """What is written must not be what is read: rejects would be read and rejected again, for ever."""
+    written = {"--rejects": ask.options.rejects, "--progress": ask.options.progress}
+    read = {Path(name).resolve() for name in ask.files if name != STDIN}
+    for option, path in written.items():
+        if path is not None and path.resolve() in read:
+            raise ConfigError(f"{option} {path}: this is the file that is read; name another one")
+    named = [path.resolve() for path in written.values() if path is not None]
+    if len(set(named)) < len(named):
+        raise ConfigError("--rejects and --progress name the same file")
 
 
 def _built(ask: Ask) -> Built:

@@ -62,7 +62,7 @@ class _Lines:
 
 
 def _part(source: FileSource) -> str:
-    taken, of = source.stream.taken, source.given.size
+    taken, of = source.come_to, source.given.size
     return size(taken) if not of else f"{min(100, 100 * taken // of)} % of {size(of)}"
 
 
@@ -87,8 +87,8 @@ def _bar(console: Console) -> Iterator[Show]:
             rate = report.counts.total() / max(0.001, time.monotonic() - began)
             bar.update(
                 tasks[id(source)],
-                completed=source.stream.taken,
-                part=size(source.stream.taken),
+                completed=source.come_to,
+                part=size(source.come_to),
                 told=f"{rate:,.0f}/s: {outcomes(report)}",
             )
 
@@ -122,6 +122,9 @@ class _FewLines(logging.Handler):
 @contextmanager
 def _few_logged(console: Console) -> Iterator[None]:
     log = logging.getLogger("semel")
+    if logging.getLogger().handlers or log.handlers:  # the app has its own idea of a log
+        yield
+        return
     handler = _FewLines(console)
     propagated, log.propagate = log.propagate, False
     log.addHandler(handler)

@@ -121,6 +121,7 @@ class FileSource:
         self._open: deque[FileDelivery] = deque()  # handed over, from the first that is not settled
         self._waiting: list[tuple[float, FileDelivery]] = []  # a heap, by when they are due
         self._waiting_bytes = 0
+        self._handed_to = self.place.at
         self._closed = False
         self._stopped = asyncio.Event()
         self._changed = asyncio.Event()
@@ -135,6 +136,11 @@ class FileSource:
     def cut_off(self) -> Document | None:
         """What the file ends in the middle of. It is not settled: a resume reads it again, when it is whole."""
         return self._splitter.cut_off if self.ended else None
+
+    @property
+    def come_to(self) -> int:
+        """How far it has come, in bytes on disk: what the thread has read ahead does not count where that is known."""
+        return self.stream.taken if self.stream.packed else self._handed_to
 
     @property
     def is_settled(self) -> bool:
@@ -204,6 +210,7 @@ class FileSource:
                 if not self.left:  # else the place stays where it is
                     self._open.append(delivery)
                 new.append(delivery)
+                self._handed_to = delivery.document.end
             if self.most is not None:
                 self.most -= len(new)
             return new

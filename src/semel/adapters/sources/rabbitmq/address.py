@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from semel.values.errors import ConfigError
@@ -26,11 +27,13 @@ def check_url(url: str) -> None:
         raise ConfigError(f"url={shown(url)!r}: {WANTED}")
     if not host or "@" in parts.path:
         raise ConfigError(f"url: {WANTED}; a password with special characters has to be percent-encoded")
-    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in OPTIONS:
             raise ConfigError(f"url: there is no option {name!r}; there are {', '.join(sorted(OPTIONS))}")
-    if parts.scheme == "amqp" and any(name.endswith("file") for name, _ in parse_qsl(parts.query)):
-        raise ConfigError("url: options of TLS without TLS; say amqps://")
+        if name.endswith("file") and parts.scheme == "amqp":
+            raise ConfigError(f"url: {name} without TLS; say amqps://")
+        if name.endswith("file") and not Path(value).is_file():
+            raise ConfigError(f"url: {name}={value!r}: there is no such file")
 
 
 def check_name(option: str, name: str) -> None:

@@ -19,7 +19,7 @@ from aio_pika.exceptions import (
     ChannelClosed,
     ChannelNotFoundEntity,
     ChannelPreconditionFailed,
-    ConnectionClosed,
+    InvalidFrameError,
     ProbableAuthenticationError,
 )
 
@@ -29,8 +29,6 @@ from semel.adapters.sources.rabbitmq.careful import CarefulConnection
 CONNECT_S = 15.0
 ASK_S = 15.0  # for a declaration or the like; a broker that is busy electing takes some seconds
 CLOSE_S = 5.0
-NOT_ALLOWED = 530  # reply code: no such vhost, or not for this user
-ACCESS_REFUSED = 403
 
 LOST = (*CONNECTION_EXCEPTIONS, TimeoutError)
 """Everything by which the driver says that a connection or a channel is not usable (any more)."""
@@ -78,7 +76,9 @@ def failure_of(error: BaseException, where: str) -> Failed:
     """What it means, in words that hold no secret."""
     match error:
         case ProbableAuthenticationError() | AuthenticationError():
-            text = "the broker refuses this user or password, or has no such vhost for it"
+            return Failed(f"{where}: the broker refuses this user or password", definite=True)
+        case InvalidFrameError() if "Connection.Close" in str(error):  # the driver does not read what it says
+            text = "the broker hung up: most often there is no such vhost, or it is not for this user"
             return Failed(f"{where}: {text}", definite=True)
         case ChannelNotFoundEntity():
             return Failed(f"{where}: {_words(error)}", definite=True, missing=True)
@@ -86,15 +86,13 @@ def failure_of(error: BaseException, where: str) -> Failed:
             return Failed(f"{where}: {_words(error)}", definite=True)
         case ChannelClosed() if "ACCESS_REFUSED" in str(error):
             return Failed(f"{where}: {_words(error)}", definite=True)
-        case ConnectionClosed() if error.args and error.args[0] == NOT_ALLOWED:
-            return Failed(f"{where}: {_words(error)}", definite=True)
         case TimeoutError():
             return Failed(f"{where}: no answer in time")
     causes = [error, error.__cause__]
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
         return Failed(f"{where}: its certificate cannot be verified: {_words(error)}", definite=True)
-    if any(isinstance(cause, FileNotFoundError | PermissionError | ssl.SSLError) for cause in causes):
-        return Failed(f"{where}: {_words(error)}", definite=not isinstance(error, ssl.SSLError))
+    if any(isinstance(cause, FileNotFoundError | PermissionError) for cause in causes):
+        return Failed(f"{where}: {_words(error)}", definite=True)  # of a file for TLS
     return Failed(f"{where}: {_words(error)}")
 
 

@@ -35,6 +35,10 @@ log = logging.getLogger("semel")
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 5.0
 
+# A broker writes down that there is a quorum queue half a second after it has made it. One that is killed before that
+# (seen with 3.10) forgets the queue, and what it has confirmed in it. So a new queue is used when it is old enough.
+NEW_S = 2.0
+
 
 class Sending:
     """Opened by the first message, and again after a loss. Several may be under way at a time."""
@@ -51,7 +55,7 @@ class Sending:
         self._not_before = 0.0  # nobody knocks again before this time
         self._flying: dict[str, asyncio.Event] = {}  # ids under way
         self._known: set[str] = set()  # queues that were declared on this connection
-        self._declaring = asyncio.Lock()
+        self._declaring: dict[str, asyncio.Lock] = {}
 
     async def send(
         self, exchange: str, routing_key: str, body: bytes, properties: Basic.Properties, timeout_s: float
@@ -67,17 +71,20 @@ class Sending:
             return str(failure)
 
     async def declare(self, queue: str, arguments: Mapping[str, Any]) -> None:
-        """Once for each connection. Raises Failed. On a channel of its own, which a refusal closes."""
+        """Once for each connection; returns when it can be relied on. Raises Failed, also where it is another one."""
         if queue in self._known:
             return
-        async with self._declaring:  # a hundred retries of one delay need one declaration
+        async with self._declaring.setdefault(queue, asyncio.Lock()):  # a hundred retries need one declaration
             if queue in self._known:
                 return
             await self._opened()
-            connection = self._connection
+            connection, where = self._connection, shown(self._url)
             if connection is None:
                 raise self._failed
-            await declare(connection, queue, arguments, shown(self._url))
+            is_new = await is_missing(connection, queue, where)
+            await declare(connection, queue, arguments, where)
+            if is_new:
+                await asyncio.sleep(NEW_S)
             self._known.add(queue)
 
     def forget(self, queue: str) -> None:
@@ -194,6 +201,17 @@ async def declare(
     except (*LOST, asyncio.CancelledError) as error:
         _only_if_lost()
         raise failure_of(error, where) from None
+
+
+async def is_missing(connection: aio_pika.Connection, queue: str, where: str) -> bool:
+    """Raises Failed."""
+    try:
+        await declare(connection, queue, None, where)
+    except Failed as failure:
+        if not failure.missing:
+            raise
+        return True
+    return False
 
 
 def _only_if_lost() -> None:

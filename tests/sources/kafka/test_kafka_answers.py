@@ -1,0 +1,204 @@
+"""Dead letters, and messages that somebody else has thought of."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from tests.sources.kafka.test_kafka_groups import opened, received, run, until
+from tests.sources.kafka.topics import Topics
+
+from semel.testing.servers.kafka import PRODUCE, KafkaServer
+from semel.values.parcel import Note, write_note
+from semel.values.reading import Reading
+
+TOO_LARGE, NOT_ENOUGH_REPLICAS = 10, 19  # errors, as the protocol numbers them
+
+
+def test_a_dead_letter_says_where_it_comes_from_and_why(topics: Topics) -> None:
+    async def story() -> None:
+        at_ms = int(time.time() * 1000) - 60_000
+        headers: list[Any] = [("theirs", b"\xff\xfe"), ("empty", None), ("semel.reason", b"a forgery")]
+        topics.send([b"a", b"b"], group="customer 1", headers=headers, timestamp=at_ms)
+        async with opened(topics.source()) as source:
+            first, second = await received(source, 2)
+            await first.ack()
+            await second.reject("nobody knows what it is: é\ud800")
+            await until(lambda: topics.left() == 0, "the letter")
+            assert source.counts.letters == 1
+        (letter,) = topics.letters()
+        assert (letter.value, letter.key, letter.at_ms) == (b"b", b"customer 1", at_ms)
+        assert letter.headers == {
+            "theirs": b"\xff\xfe",
+            "empty": None,
+            "semel.topic": topics.topic.encode(),
+            "semel.partition": b"0",
+            "semel.offset": b"1",
+            "semel.reason": "nobody knows what it is: é?".encode(),
+        }
+
+    run(story)
+
+
+def test_a_message_without_value_is_a_dead_letter(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send([None, b"after"], group="gone")
+        async with opened(topics.source()) as source:
+            (delivery,) = await received(source, 1)
+            assert delivery.body == b"after"
+            await delivery.ack()
+            await until(lambda: topics.left() == 0, "the letter")
+        (letter,) = topics.letters()
+        assert (letter.value, letter.key) == (None, b"gone")
+        assert "tombstone" in letter.reason
+
+    run(story)
+
+
+def test_hostile_messages_arrive_and_can_be_given_up(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send([b"\x00\xff" * 1_000], headers=[("x" * 1_000, b"\xff" * 200_000), ("", b""), ("\u202e", None)])
+        topics.send([b""], headers=[(f"h{number}", b"x") for number in range(2_000)])
+        async with opened(topics.source(handed_on=True)) as source:
+            for delivery in await received(source, 2):
+                await delivery.reject("r" * 100_000)
+            await until(lambda: topics.left() == 0, "the letters")
+        large, many = topics.letters()
+        assert large.headers["x" * 1_000] == b"\xff" * 200_000
+        assert len(many.headers) == 2_004
+        assert len(many.reason) == 2_000
+
+    run(story)
+
+
+def test_a_letter_that_is_too_large_is_cut_and_says_so(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send([b"0123456789" * 1_000], headers=[("theirs", b"x")])
+        async with opened(topics.source(options={"message.max.bytes": 4_000})) as source:
+            (delivery,) = await received(source, 1)
+            await delivery.reject("too much of it")
+            await until(lambda: topics.left() == 0, "the letter")
+        (letter,) = topics.letters()
+        assert letter.value is not None
+        assert 1_000 <= len(letter.value) < 4_000
+        assert (b"0123456789" * 1_000).startswith(letter.value)
+        assert letter.headers["semel.truncated"] == b"10000"
+        assert letter.reason == "too much of it"
+
+    run(story)
+
+
+def test_a_letter_that_the_broker_finds_too_large_is_cut(own_kafka: KafkaServer) -> None:
+    topics = Topics(own_kafka)
+
+    async def story() -> None:
+        topics.send([b"0123456789" * 1_000])
+        async with opened(topics.source()) as source:
+            (delivery,) = await received(source, 1)
+            own_kafka.refuse(PRODUCE, TOO_LARGE)
+            await delivery.reject("too much of it")
+            await until(lambda: topics.left() == 0, "the letter")
+        (letter,) = topics.letters()
+        assert letter.value == b"0123456789" * 500
+        assert letter.headers["semel.truncated"] == b"10000"
+
+    run(story)
+    topics.close()
+
+
+def settled_only_when_durable(own_kafka: KafkaServer) -> None:
+    topics = Topics(own_kafka)
+
+    async def story() -> None:
+        topics.send([b"poison", b"good"])
+        async with opened(topics.source()) as source:
+            poison, good = await received(source, 2)
+            own_kafka.down()
+            await poison.reject("never")
+            await good.ack()
+            await asyncio.sleep(0.5)
+            assert source.counts.letters == 0, "inconclusive: the letter could be sent"
+            assert source.counts.settled == 1, "it is settled, and its letter is nowhere"
+            own_kafka.up()
+            await until(lambda: topics.left() == 0, "the letter")
+        assert [letter.value for letter in topics.letters()] == [b"poison"]
+
+    try:
+        run(story)
+    finally:
+        topics.close()
+
+
+def test_a_message_is_settled_only_when_its_letter_is_durable(own_kafka: KafkaServer) -> None:
+    settled_only_when_durable(own_kafka)
+
+
+def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+    topics = Topics(own_kafka)
+
+    async def story() -> None:
+        topics.send([b"poison"])
+        async with opened(topics.source(random=lambda: 0.1)) as source:
+            (poison,) = await received(source, 1)
+            own_kafka.refuse(PRODUCE, 29, 2)  # TOPIC_AUTHORIZATION_FAILED, which librdkafka does not repeat
+            await poison.reject("never")
+            await until(lambda: topics.left() == 0, "the letter")
+            assert source.counts.failures >= 1, "inconclusive: it was not refused"
+        assert [letter.value for letter in topics.letters()] == [b"poison"]
+        assert "could not be put among the dead letters" in caplog.text
+
+    run(story)
+    topics.close()
+
+
+def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topics) -> None:
+    note = Note(tenant="acme", reading=Reading(origin="org", id_path="a.b"), headers={"ce-id": "1"})
+
+    async def story() -> None:
+        topics.send([b"noted"], headers=[("semel", write_note(note))])
+        topics.send([b"forged"], headers=[("semel", b'{"tenant": "acme", "more": 1}')])
+        topics.send([b"bare"])
+        async with opened(topics.source(handed_on=True, tenant="own")) as source:
+            noted, bare = await received(source, 2)
+            assert (noted.tenant, noted.reading, noted.headers) == (note.tenant, note.reading, note.headers)
+            assert (bare.tenant, bare.reading, bare.headers) == ("own", None, None)
+            await noted.ack()
+            await bare.ack()
+            await until(lambda: topics.left() == 0, "the letter")
+        (letter,) = topics.letters()
+        assert letter.value == b"forged"
+        assert "was not written by Semel" in letter.reason
+
+    run(story)
+
+
+def test_a_note_is_not_believed_elsewhere(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send([b"noted"], headers=[("semel", write_note(Note(tenant="acme")))])
+        reading = Reading(origin="here")
+        async with opened(topics.source(tenant="own", reading=reading)) as source:
+            (delivery,) = await received(source, 1)
+            assert (delivery.tenant, delivery.reading, delivery.headers) == ("own", reading, None)
+
+    run(story)
+
+
+def test_a_second_answer_changes_nothing(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send([b"a", b"b"])
+        async with opened(topics.source()) as source:
+            first, second = await received(source, 2)
+            await first.retry(0.0)
+            await first.ack()
+            await first.reject("no")
+            await second.ack()
+            (again,) = await received(source, 1)
+            assert again.body == b"a"
+            assert topics.positions() == {0: 0}
+            await again.ack()
+        assert topics.left() == 0
+        assert topics.letters() == []
+
+    run(story)

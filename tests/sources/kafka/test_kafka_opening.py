@@ -1,0 +1,123 @@
+"""What is refused before anything is taken, and what people are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.sources.kafka.test_kafka_groups import opened, received, run
+from tests.sources.kafka.topics import SOON_S, Topics
+
+from semel.adapters.sources.kafka import KafkaPublisher, KafkaSource
+from semel.adapters.sources.kafka.options import REFUSED
+from semel.testing.servers.process import free_port
+from semel.values.errors import ConfigError
+
+GOOD: dict[str, Any] = {"servers": "127.0.0.1:9092", "topics": ["t"], "group": "g", "dead_letters": "t-dead"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"dead_letters": ""}, "name a topic"),
+        ({"dead_letters": "t"}, "cannot keep its own"),
+        ({"dead_letters": "no such name"}, "not the name of a topic"),
+        ({"servers": ""}, "bootstrap servers"),
+        ({"topics": []}, "at least one topic"),
+        ({"topics": "t"}, "a list"),
+        ({"topics": ["^t.*"]}, "not the name of a topic"),
+        ({"topics": ["t", "t"]}, "twice"),
+        ({"group": ""}, "consumer group"),
+        ({"max_in_flight": 0}, "at least 1"),
+        ({"max_in_flight": True}, "whole number"),
+        ({"max_in_flight": 100, "max_behind": 99}, "at least 100"),
+        ({"options": {"auto.offset.reset": "latest"}}, "would skip"),
+        ({"options": {"sasl.password": b"hunter2"}}, "expected text"),
+    ],
+)
+def test_a_wrong_option_is_refused_and_the_reason_named(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as refused:
+        KafkaSource(**{**GOOD, **changes})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_option_that_would_break_our_promises_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        KafkaSource(**GOOD, options={name: "true"})
+    with pytest.raises(ConfigError, match=name):
+        KafkaPublisher("127.0.0.1:9092", "t", options={name: "true"})
+
+
+def test_what_librdkafka_does_not_know_is_an_error_that_shows_no_secret() -> None:
+    async def story() -> None:
+        source = KafkaSource(**GOOD, options={"sasl.password": "hunter2", "security.protocol": "hunter2"})
+        with pytest.raises(ConfigError, match="security.protocol") as refused:
+            await source.receive(1)
+        assert "hunter2" not in str(refused.value)
+        assert "hunter2" not in repr(source._options)
+        await source.close()
+
+    run(story)
+
+
+def test_a_topic_that_is_missing_is_an_error_that_names_it(topics: Topics) -> None:
+    async def story() -> None:
+        topics.server.create("semel-here")
+        for changes in ({"dead_letters": "semel-not-here"}, {"dead_letters": topics.dead}):
+            topic = [topics.topic] if changes["dead_letters"] == "semel-not-here" else ["semel-nor-here"]
+            source = KafkaSource(topics.server.servers, topic, group=topics.group, **changes)
+            with pytest.raises(ConfigError, match="there is no topic 'semel-no"):
+                await asyncio.wait_for(source.receive(1), SOON_S)
+            await source.close()
+
+    run(story)
+
+
+def test_a_cluster_out_of_reach_is_waited_for_until_the_source_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        source = KafkaSource(**{**GOOD, "servers": f"127.0.0.1:{free_port()}"})
+        waiting = asyncio.ensure_future(source.receive(1))
+        while not caplog.records:
+            await asyncio.sleep(0.05)
+        assert not waiting.done()
+        source.stop()
+        assert list(await asyncio.wait_for(waiting, SOON_S)) == []
+        await source.close()
+
+    run(story)
+    assert "127.0.0.1" in caplog.text
+
+
+def test_a_source_that_was_never_opened_closes() -> None:
+    async def story() -> None:
+        source = KafkaSource(**GOOD)
+        source.stop()
+        assert list(await source.receive(1)) == []
+        await source.close()
+        await source.close()
+
+    run(story)
+
+
+def test_people_are_told_what_waits(topics: Topics) -> None:
+    async def story() -> None:
+        topics.send([b"a", b"b", b"c"])
+        async with opened(topics.source()) as source:
+            first, second, _ = await received(source, 3)
+            await first.ack()
+            await second.reject("no")
+        facts = dict(await topics.source().diagnose())
+        assert facts[f"topic {topics.topic}"] == "1 partitions, 1 messages to be acknowledged"
+        assert facts["dead letters"] == "1 partitions, 1 messages"
+        assert facts["group"] == topics.group
+        nowhere = KafkaSource(**{**GOOD, "servers": f"127.0.0.1:{free_port()}"})
+        assert dict(await nowhere.diagnose())["topic t"].startswith("error: ")
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("semel.adapters.sources.kafka.diagnosis.ASK_S", 1.0)
+    try:
+        run(story)
+    finally:
+        monkey.undo()

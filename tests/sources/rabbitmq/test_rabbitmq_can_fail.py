@@ -1,0 +1,132 @@
+"""Laws that cannot fail prove nothing: the source with a bug each, and the law that must catch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sources.rabbitmq import test_rabbitmq_answers as answers
+from tests.sources.rabbitmq.places import Place
+
+from semel.adapters.sources.rabbitmq import RabbitSource, answering, waiting
+from semel.adapters.sources.rabbitmq.acking import Acks
+from semel.adapters.sources.rabbitmq.answering import Answers
+from semel.adapters.sources.rabbitmq.holding import Held
+from semel.adapters.sources.rabbitmq.sending import Sending
+from semel.testing.laws import sources_harness
+from semel.testing.source_laws import SourceHarness, SourceLaws
+
+LAWS = SourceLaws()
+SOON_S = 3.0
+Patch = Callable[[pytest.MonkeyPatch], None]
+Law = Callable[[SourceHarness], None]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never happens need not be waited for so long."""
+    monkeypatch.setattr(sources_harness.Consumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(sources_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+
+
+def acknowledges_when_it_hands_over(patch: pytest.MonkeyPatch) -> None:
+    deliveries = RabbitSource._deliveries
+
+    def eager(self: RabbitSource, taken: Any) -> Any:
+        for held in taken:
+            held.session.acks.ack(held.tag)
+        return deliveries(self, taken)
+
+    patch.setattr(RabbitSource, "_deliveries", eager)
+
+
+def acknowledges_a_retry(patch: pytest.MonkeyPatch) -> None:
+    """And makes no copy."""
+    patch.setattr(Answers, "retry", lambda self, held, after_s: self.ack(held))
+
+
+def retries_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(answering, "next_wait", lambda after_s: (0, 0.0))
+
+
+def rounds_a_retry_down(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(answering, "next_wait", lambda after_s: waiting.next_wait(int(after_s)))
+
+
+def throws_away_what_is_rejected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Answers, "bury", lambda self, held, reason: self.ack(held))
+
+
+def returns_what_is_rejected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Answers, "bury", lambda self, held, reason: self.give_back(held))
+
+
+def acknowledges_everything_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Acks, "_frames", lambda self, acked: [(max(acked), True)] if acked else [])
+
+
+def closes_without_its_answers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Acks, "_tell_soon", lambda self: None)
+
+
+BUGS: list[tuple[Patch, Law]] = [
+    (acknowledges_when_it_hands_over, LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end),
+    (acknowledges_when_it_hands_over, LAWS.test_what_is_acknowledged_is_gone_and_was_settled_before),
+    (acknowledges_a_retry, LAWS.test_a_retry_comes_again_and_not_before_its_time),
+    (retries_at_once, LAWS.test_a_retry_comes_again_and_not_before_its_time),
+    (rounds_a_retry_down, LAWS.test_a_retry_comes_again_and_not_before_its_time),
+    (throws_away_what_is_rejected, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (returns_what_is_rejected, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (acknowledges_everything_before, LAWS.test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one),
+    (closes_without_its_answers, LAWS.test_a_receive_hands_over_no_more_than_was_asked_for),
+]
+
+
+@pytest.mark.parametrize(("bug", "law"), BUGS, ids=[f"{bug.__name__}-{law.__name__}" for bug, law in BUGS])
+def test_a_source_with_a_bug_breaks_its_law(
+    bug: Patch, law: Law, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        law(place.harness(tmp_path))
+
+
+async def _sent_and_not_confirmed(self: Answers, held: Held, queue: str, properties: Any) -> str:
+    await self._sending.send("", queue, held.body, properties, 15.0)
+    return ""
+
+
+def test_a_letter_that_is_not_confirmed_breaks_the_law(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Answers, "_sent", _sent_and_not_confirmed)
+    monkeypatch.setattr(answers, "SOON_S", SOON_S)
+    with pytest.raises((AssertionError, TimeoutError)):
+        answers.test_an_unroutable_letter_is_not_taken_for_kept(place, monkeypatch, caplog)
+
+
+def test_ids_that_are_mixed_up_break_the_law(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.sources.rabbitmq import test_rabbitmq_publishing as publishing
+
+    made = Sending.__init__
+
+    class Forgetful(dict[str, Any]):
+        """Two of the same id at a time."""
+
+        def get(self, key: str, default: Any = None) -> Any:
+            return None
+
+        def pop(self, key: str, *default: Any) -> Any:
+            return super().pop(key) if key in self else self
+
+        def set(self) -> None: ...
+
+    def init(self: Sending, *arguments: Any) -> None:
+        made(self, *arguments)
+        self._flying = Forgetful()
+
+    monkeypatch.setattr(Sending, "__init__", init)
+    with pytest.raises(AssertionError):
+        publishing.test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place)

@@ -1,0 +1,206 @@
+"""How a source is opened: what is made, what is refused, what `semel doctor` is told, and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.sources.rabbitmq.places import Place
+
+from semel.adapters.sources.rabbitmq import RabbitSource
+from semel.ports import Stoppable
+from semel.testing.laws.sources_harness import SOON_S, document
+from semel.values.errors import ConfigError
+
+
+def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story())
+
+
+async def refused(source: RabbitSource) -> str:
+    with pytest.raises(ConfigError) as error:
+        await asyncio.wait_for(source.receive(1), SOON_S)
+    await source.close()
+    assert "test-password" not in str(error.value)
+    return str(error.value)
+
+
+def test_it_is_a_stoppable_source(place: Place) -> None:
+    assert isinstance(place.source(), Stoppable)
+
+
+def test_what_is_missing_is_told_and_made_where_that_is_allowed(new_place: Callable[..., Place]) -> None:
+    place = new_place(declared=False)
+
+    async def story() -> None:
+        assert "set declare" in await refused(place.source())
+        source = place.source(declare=True)
+        waiting = asyncio.ensure_future(source.receive(1))
+        while not source._opened:
+            await asyncio.sleep(0.01)
+            assert not waiting.done(), await waiting
+        await asyncio.to_thread(place.send, [document("e")])
+        (delivery,) = await asyncio.wait_for(waiting, SOON_S)
+        await delivery.reject("no")
+        await source.close()
+        again = place.source(declare=True)  # what is there already is fine
+        assert dict(await again.diagnose())["dead letters"] == f"1 in {place.dead}"
+        await asyncio.to_thread(place.send, [document("f")])
+        (delivery,) = await asyncio.wait_for(again.receive(1), SOON_S)
+        await delivery.ack()
+        await again.close()
+        assert place.left() == 0
+
+    run(story)
+
+
+def test_a_queue_that_is_another_is_not_taken_for_ours(new_place: Callable[..., Place]) -> None:
+    place = new_place(declared=False)
+    place.declare(**{"x-delivery-limit": 7})
+
+    async def story() -> None:
+        assert "without declare" in await refused(place.source(declare=True))
+
+    run(story)
+
+
+def test_a_wrong_password_or_vhost_is_told_at_once(place: Place) -> None:
+    parts = urlsplit(place.broker.url)
+    wrong = parts._replace(netloc=f"nobody:test-password-2@{parts.hostname}:{parts.port}").geturl()
+
+    async def story() -> None:
+        assert "user or password" in await refused(place.source(url=wrong))
+        assert "vhost" in await refused(place.source(url=parts._replace(path="/elsewhere").geturl()))
+
+    run(story)
+
+
+def test_another_receive_may_try_again_and_a_stop_ends_an_opening(new_place: Callable[..., Place]) -> None:
+    place = new_place(declared=False)
+
+    async def story() -> None:
+        source = place.source()
+        with pytest.raises(ConfigError):
+            await source.receive(1)
+        await asyncio.to_thread(place.declare)
+        await asyncio.to_thread(place.send, [document("e")])
+        (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+        await delivery.ack()
+        await source.close()
+        nowhere = place.source(url="amqp://a:b@127.0.0.1:1/")
+        waiting = asyncio.ensure_future(nowhere.receive(1))
+        await asyncio.sleep(0.1)
+        nowhere.stop()
+        assert list(await asyncio.wait_for(waiting, SOON_S)) == []
+        await nowhere.close()
+
+    run(story)
+
+
+def test_doctor_is_told_what_the_queue_is(new_place: Callable[..., Place]) -> None:
+    place, classic = new_place(), new_place(declared=False)
+
+    async def declare() -> None:
+        channel = await classic.client.channel()
+        await channel.queue_declare(classic.queue, durable=False)
+        await channel.close()
+
+    classic.client.run(declare())
+    place.send([document("e")])
+
+    async def story() -> None:
+        good = dict(await place.source(handed_on=True).diagnose())
+        assert (good["queue"], good["waiting"], good["dead letters"]) == (place.queue, "1", f"0 in {place.dead}")
+        assert not [value for value in good.values() if value.startswith(("error", "warning"))]
+        bad = dict(await classic.source().diagnose())
+        assert bad["kind"].startswith("warning: it is not durable")
+        assert bad["dead letters"].startswith("error: ")
+        nowhere = await classic.source(url="amqp://a:b@127.0.0.1:1/").diagnose()
+        assert nowhere[-1][1].startswith("error: ")
+        assert all("test-password" not in value for facts in (good, bad) for value in facts.values())
+
+    run(story)
+
+
+# ------------------------------------------------------------------------------------------------------------- TLS
+
+
+@asynccontextmanager
+async def behind_tls(url: str, folder: Path) -> AsyncIterator[str]:
+    """The broker, behind a certificate of our own. Yields its amqps URL."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "broker")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *secret))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
+    parts = urlsplit(url)
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65_536):
+                to.write(data)
+                await to.drain()
+        except OSError:
+            pass
+        finally:
+            to.close()
+
+    async def serve(from_client: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        from_broker, to_broker = await asyncio.open_connection(parts.hostname, parts.port or 5672)
+        for work in (copy(from_client, to_broker), copy(from_broker, client)):
+            task = asyncio.ensure_future(work)
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield parts._replace(scheme="amqps", netloc=f"{parts.username}:{parts.password}@127.0.0.1:{port}").geturl()
+    finally:
+        server.close()
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def test_a_broker_behind_tls_is_verified(place: Place, tmp_path: Path) -> None:
+    async def story() -> None:
+        place.send([document("e")])
+        async with behind_tls(place.broker.url, tmp_path) as url:
+            source = place.source(url=f"{url}?cafile={tmp_path}/ca.pem")
+            (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+            await delivery.ack()
+            await source.close()
+            assert "certificate" in await refused(place.source(url=url)), "a stranger's is not trusted"
+            with pytest.raises(ConfigError, match=r"nowhere\.pem.*no such file"):
+                place.source(url=f"{url}?cafile={tmp_path}/nowhere.pem")
+        assert place.left() == 0
+
+    run(story)

@@ -1,0 +1,7 @@
+"""A bus beside the stores."""
+
+from __future__ import annotations
+
+from tests.letterboxes.conftest import bus, server
+
+__all__ = ["bus", "server"]
