@@ -28,7 +28,7 @@ def main(
         int | None, typer.Option(min=1, max=100, help=f"Each scenario is measured once in each; {FULL.rounds}.")
     ] = None,
     messages: Annotated[
-        int | None, typer.Option(min=3_000, max=10_000_000, help=f"Of one measure in batches; {FULL.messages:,}.")
+        int | None, typer.Option(min=12_000, max=10_000_000, help=f"Of one measure in batches; {FULL.messages:,}.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One round, and less in it: seconds, and less certain.")

@@ -22,7 +22,7 @@ WORKERS_MAX = 100
 
 async def consume(app: Semel, source: Source, workers: int, unmatched: Literal["ack", "reject"], drain_s: float) -> int:
     """Until the source has ended. When it is cancelled, what is in hand has `drain_s` to end."""
-    _check(app, workers, unmatched)
+    _check(app, source, workers, unmatched)
     as_ms("drain", drain_s, 0.0)
     name = str(getattr(source, "queue", "") or type(source).__name__)
     outage = Outage(partial(app.ledger.claim, []), random.random)
@@ -50,7 +50,7 @@ async def _drained(consumer: Consumer, drain_s: float) -> int:
         raise
 
 
-def _check(app: Semel, workers: object, unmatched: object) -> None:
+def _check(app: Semel, source: Source, workers: object, unmatched: object) -> None:
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers={workers!r}: expected a whole number, at least 1 and at most {WORKERS_MAX}")
     if unmatched not in ("ack", "reject"):
@@ -60,3 +60,10 @@ def _check(app: Semel, workers: object, unmatched: object) -> None:
             "app.consume: there are no handlers, and a source forgets what nobody wants: register one with @app.on "
             "before it is consumed"
         )
+    visibility_s = getattr(source, "visibility", None)  # of a queue that shows a message again after this time
+    for handler in app.handlers:
+        if isinstance(visibility_s, int) and handler.lease_s >= visibility_s:
+            raise ConfigError(
+                f"handler {handler.name!r}: its lease of {handler.lease_s:g} s outlasts the visibility of its source, "
+                f"{visibility_s} s: after a crash an event would be shown that is not free yet. Set visibility above it"
+            )

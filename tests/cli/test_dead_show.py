@@ -71,7 +71,7 @@ def test_each_attempt_is_told_with_its_time_and_its_error(tmp_path: Path) -> Non
     told = out[out.index("\nattempts\n") :].splitlines()[2:6]
     assert told == [
         "attempt 1, 2025-06-15 15:07:40 UTC: the CRM answered 503",
-        "attempt 2: its process vanished",
+        "attempt 2: its process vanished, or lost the ledger",
         "attempt 3, 2025-06-15 15:09:40 UTC: timed out",
         "attempt 4, 2025-06-15 15:10:40 UTC: no customer",
     ]
@@ -89,7 +89,7 @@ def test_attempts_that_were_too_many_to_be_kept_have_not_vanished(tmp_path: Path
     out = life.show().out
     assert "attempt 1, " in out
     assert re.search("\nattempts 2 to 1[0-9]: not kept\n", out)
-    assert "attempts 31 to 32: each process vanished" in out
+    assert "attempts 31 to 32: each process vanished, or lost the ledger" in out
     assert "attempt 33, " in out
 
 

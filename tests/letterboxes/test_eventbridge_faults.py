@@ -193,6 +193,21 @@ def test_a_bus_that_could_not_be_looked_for_is_looked_for_soon(monkeypatch: pyte
     assert (service.looks, len(service.calls)) == (2, 2)
 
 
+def test_a_page_that_says_yes_to_everything_is_no_bus() -> None:
+    """Of a proxy, say: doctor must not call it well."""
+    service = Service(lambda call, put: taken(put), reply(b"<html>log in first</html>", kind="text/html"))
+
+    async def facts() -> dict[str, str]:
+        try:
+            return dict(await bus.diagnose())
+        finally:
+            await bus.close()
+
+    with a_bus(service) as bus:
+        assert asyncio.run(facts())["readable"].startswith("error: no service: who answers there is not EventBridge")
+    assert service.looks == 1
+
+
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letters, "DEADLINE_S", 0.5)
     bus = EventBridgeLetters(f"eventbridge://letters?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}")

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from semel.testing.servers.process import NoServer, not_here
 
-TINY = Sizes(rounds=1, messages=3_000, singly=20)  # with fewer, copies would meet their originals and wait for leases
+TINY = Sizes(rounds=1, messages=12_000, singly=20)
 ROOT = Path(__file__).parent.parent.parent
 NO_SERVER = Watch(lambda: 0.0)
 

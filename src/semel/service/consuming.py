@@ -85,7 +85,7 @@ class _Tap:
         self._stopping = asyncio.Event()
         self._trouble = Trouble(f"{supply.name}: nothing can be taken", f"{supply.name}: it is taken from again")
         self._consumer: Consumer | None = None
-        self._given_up = False  # the last one ended by an error, and the next has brought nothing yet
+        self._given_up = False  # the last one ended by an error, and the next is not known to work
         self._own = _OwnNumbers(numbers, clock)
 
     @property
@@ -133,10 +133,18 @@ class _Tap:
             self._own.look()
 
     async def _look(self) -> None:
+        begun = self._clock()
         while True:
             await asyncio.sleep(LOOK_S)
             self._own.look()
+            if self._clock() - begun > QUIET_S:  # it may have nothing to give
+                self._recovered()
             self._numbers.broken.set(float(self.is_broken))
+
+    def _recovered(self) -> None:
+        if self._given_up:
+            self._given_up = False
+            self._trouble.is_over()
 
     # ------------------------------------------------------------------------------------------ told by its workers
 
@@ -144,9 +152,7 @@ class _Tap:
         self._numbers.became["received"].add(count)
         self._numbers.in_hand.add(count)
         self._own.works()
-        if self._given_up:
-            self._given_up = False
-            self._trouble.is_over()
+        self._recovered()
 
     def answered(self, how: Answer) -> None:
         self._numbers.became[how].up()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command import semel
 from tests.cli.process.conftest import Shop, event
+
+from semel import Context, Event, Semel
+from semel.cli.processing.forcing import Forcing
 
 EVERY = [
     *(event("1"), event("2"), event("1"), event("3", "refused"), event("4", "doubtful"), event("5", "soon")),
@@ -120,12 +128,12 @@ def test_standard_input_is_read_and_cannot_be_resumed(shop: Shop) -> None:
 
 
 def test_a_pipe_with_a_name_is_like_standard_input(shop: Shop) -> None:
-    os.mkfifo(shop.folder / "pipe")
-    if os.fork() == 0:
-        (shop.folder / "pipe").write_bytes(event("1") + event("2"))
-        os._exit(0)
+    pipe = shop.folder / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(event("1") + event("2")), daemon=True)
+    writer.start()
     ended = shop.process("pipe")
-    os.wait()
+    writer.join()
     assert ended.code == 0, ended.out
     assert sorted(shop.booked()) == ["1", "2"]
 
@@ -309,6 +317,34 @@ def test_a_resumed_run_forces_nothing_a_second_time(shop: Shop) -> None:
     ended = shop.process("events.jsonl", *force, "--resume")
     assert ended.json["forced"] == 0, "what is left holds the place back, and the others are known as forced"
     assert sorted(shop.booked()) == ["1", "1", "2", "2"]
+
+
+def test_what_an_earlier_run_of_the_same_force_did_for_the_first_time_is_not_forced(shop: Shop) -> None:
+    shop.write([event("0", "later"), event("1"), event("2")])
+    force = ("--force", "--reason", "again", "--json")
+    assert shop.process("events.jsonl", *force).json["this_run"] == {"done": 2, "left": 1}
+    ended = shop.process("events.jsonl", *force, "--resume")
+    assert ended.json["forced"] == 0
+    assert ended.json["this_run"] == {"duplicate": 2, "left": 1}
+    assert shop.booked() == ["1", "2"]
+
+
+def test_a_force_is_known_again_by_its_name_where_the_clocks_differ(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
+
+            @app.on("sale")
+            async def act(event: Event, ctx: Context) -> None: ...
+
+            ledger: Any = app.ledger
+            ahead_ms = time.time_ns() // 1_000_000 + 3_600_000  # of the ledger's clock, which says that nothing is new
+            assert [one.status for one in await app.process_many([event("1"), event("1")])] == ["done", "duplicate"]
+            for reopened in ([0], []):
+                forcing = Forcing(ledger, "again", "kim", ahead_ms)
+                assert await forcing.reopened(await app.process_many([event("1")])) == reopened
+                await app.process_many([event("1")])
+
+    asyncio.run(story())
 
 
 # ------------------------------------------------------------------------------------------------------------ resuming

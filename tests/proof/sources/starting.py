@@ -12,6 +12,16 @@ from tests.proof.sources.tally import Tally
 from tests.sources.forking import START
 
 END_S = 60.0
+IMPORTED = (  # where no other test of this worker has started the server that forks
+    "tests.proof.sources.starting",
+    "semel.adapters.ledgers.postgres",
+    "semel.adapters.ledgers.redis",
+    "semel.adapters.sources.kafka",
+    "semel.adapters.sources.rabbitmq",
+    "semel.adapters.sources.sqs",
+    "aiobotocore.session",
+    "aiobotocore.config",
+)
 
 
 class Consumer:
@@ -19,6 +29,7 @@ class Consumer:
 
     def __init__(self, plan: Plan, said: Path, environment: dict[str, str]) -> None:
         self.tally = Tally(Path(plan.tally))
+        START.set_forkserver_preload(list(IMPORTED))
         self._process = START.Process(target=_work, args=(plan, said, environment), daemon=True)
         self._process.start()
 

@@ -13,7 +13,7 @@ from tests.engine.faults import FaultyLine
 from tests.service.consuming.shelf import Letter, Shelf, app_with, body, run, until
 from tests.sources.places import Queue
 
-from semel import ConfigError, Context, Event, Semel
+from semel import ConfigError, Context, Event, Semel, sources
 from semel.core import consumer, outage
 from semel.core.unmatched import TOPICS_MAX, Unmatched, plain
 from semel.ports import Delivery
@@ -47,6 +47,18 @@ def test_an_app_without_handlers_consumes_nothing() -> None:
             with pytest.raises(ConfigError, match="there are no handlers"):
                 await app.consume(source)
         assert source.told == []
+
+    run(story())
+
+
+def test_a_lease_that_outlasts_the_visibility_of_a_queue_is_refused() -> None:
+    async def story() -> None:
+        async with app_with() as app:
+            queue = sources.sqs("http://127.0.0.1:1/queue", visibility=25)
+            with pytest.raises(
+                ConfigError, match=r"'ok': its lease of 25 s outlasts the visibility of its source, 25 s"
+            ):
+                await app.consume(queue)
 
     run(story())
 

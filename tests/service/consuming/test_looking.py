@@ -40,7 +40,7 @@ def ended(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
 
@@ -114,7 +114,7 @@ def test_a_service_without_routes_consumes_nothing(tmp_path: Path, queue: Queue,
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert run.returncode != 0

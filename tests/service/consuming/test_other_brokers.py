@@ -21,7 +21,9 @@ def consumed(running: Running, folder: Path, left: Callable[[], int]) -> None:
     def became(what: str) -> float:
         return counted(running, "semel_source_deliveries_total", source="events", became=what)
 
-    running.until(lambda: became("acked") + became("rejected") + became("retried") == became("received"), "counts")
+    running.until(
+        lambda: became("acked") + became("rejected") + became("retried") == became("received"), "the counts", SETTLED_S
+    )
     assert (became("rejected"), became("unmatched")) == (1, 1)
     assert running.get("/readyz").json == {"status": "ready"}
     running.terminate()

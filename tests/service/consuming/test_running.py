@@ -46,7 +46,11 @@ def test_a_queue_is_consumed_once_and_what_nobody_can_act_on_is_kept(tmp_path: P
         def became(what: str) -> float:
             return counted(running, "semel_source_deliveries_total", source="events", became=what)
 
-        running.until(lambda: became("acked") + became("rejected") + became("retried") == became("received"), "counts")
+        running.until(
+            lambda: became("acked") + became("rejected") + became("retried") == became("received"),
+            "the counts",
+            SETTLED_S,
+        )
         assert became("received") - became("retried") == 5  # a copy may have been Busy, and came again
         assert (became("rejected"), became("unmatched")) == (1, 1)
         assert counted(running, "semel_source_in_hand") == 0
@@ -71,7 +75,7 @@ def test_sigterm_finishes_what_is_in_hand_and_gives_back_the_rest(tmp_path: Path
 
 
 def test_a_drain_that_is_over_gives_back_what_is_in_hand(tmp_path: Path, queue: Queue) -> None:
-    settings = source_of(queue, visibility=60) + "[server]\ndrain = 0.5\n"
+    settings = source_of(queue, visibility=60) + "[server]\ndrain = 3\n"
     with service(tmp_path, settings, APP, env=SLOW) as running:
         queue.send([message("first", "gated")])
         running.until(lambda: runs(tmp_path) == ["e-first"], "the handler did not begin", SETTLED_S)
@@ -107,6 +111,8 @@ def test_every_process_consumes(tmp_path: Path, queue: Queue) -> None:
         running.until(both, "only one process took messages", SETTLED_S)
         running.until(lambda: queue.left() == 0, "the queue was not emptied", SETTLED_S)
         assert len(set(runs(tmp_path))) == len(runs(tmp_path)) == sent
-        running.until(lambda: counted(running, "semel_source_deliveries_total", became="acked") >= sent, "the counts")
+        running.until(
+            lambda: counted(running, "semel_source_deliveries_total", became="acked") >= sent, "the counts", SETTLED_S
+        )
         running.terminate()
         assert running.wait() == 0, running.text

@@ -119,6 +119,21 @@ def test_a_source_that_only_a_person_can_help_is_looked_at_again(caplog: pytest.
     assert caplog.text.count("shelf: it is taken from again") == 1
 
 
+def test_a_source_that_works_again_is_well_also_when_it_has_nothing_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        empty = Shelf()
+        async with app_with() as app:
+            running = of(app, ConfigError("there is no such queue"), empty)
+            running.start()
+            await until(lambda: empty.receives > 0)
+            assert running.trouble != ""
+            monkeypatch.setattr(consuming, "QUIET_S", 0.0)
+            await until(lambda: running.trouble == "")
+            await running.stop(30)
+
+    run(story())
+
+
 def test_a_source_that_cannot_even_be_made_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         good = Shelf(body(1))

@@ -116,12 +116,14 @@ def settled_only_when_durable(own_kafka: KafkaServer) -> None:
         async with opened(topics.source()) as source:
             poison, good = await received(source, 2)
             own_kafka.down()
-            await poison.reject("never")
-            await good.ack()
-            await asyncio.sleep(0.5)
-            assert source.counts.letters == 0, "inconclusive: the letter could be sent"
-            assert source.counts.settled == 1, "it is settled, and its letter is nowhere"
-            own_kafka.up()
+            try:
+                await poison.reject("never")
+                await good.ack()
+                await asyncio.sleep(0.5)
+                assert source.counts.letters == 0, "inconclusive: the letter could be sent"
+                assert source.counts.settled == 1, "it is settled, and its letter is nowhere"
+            finally:
+                own_kafka.up()
             await until(lambda: topics.left() == 0, "the letter")
         assert [letter.value for letter in topics.letters()] == [b"poison"]
 

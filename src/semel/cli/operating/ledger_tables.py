@@ -157,13 +157,13 @@ def attempts(entry: Entry) -> list[str]:
 
 
 def _gap(first: int, last: int, why: str) -> list[str]:
-    """Attempts that have left nothing."""
+    """Attempts of which nothing was recorded."""
     if last < first:
         return []
     which, whose = f"attempts {first} to {last}", "each process"
     if first == last:
         which, whose = f"attempt {first}", "its process"
-    return [f"{which}: {why or f'{whose} vanished'}"]
+    return [f"{which}: {why or f'{whose} vanished, or lost the ledger'}"]
 
 
 def _facts(entry: Entry, now_ms: int) -> Table:

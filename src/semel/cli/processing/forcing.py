@@ -54,7 +54,7 @@ class Forcing:
 
     async def _reopen(self, key: str) -> bool:
         history = await self._ledger.history(key)
-        if False:
+        if any(self._name in entry.decision for entry in history):
             return False  # it has had its turn
         if not history or history[0].at_ms >= self.began_ms:
             return False

@@ -30,6 +30,7 @@ READ_BYTES = 2 * 1024 * 1024  # the same in bytes: three of these are in memory 
 OPEN_MAX = 100_000  # handed over above a document that is not settled: about 30 MB
 WAITING_BYTES = 64 * 1024 * 1024  # of documents that wait for their retry
 SAVE_EVERY_S = 1.0
+LOOK_AGAIN_S = 0.1  # while something waits for its retry, the file may grow: that keeps nobody waiting
 
 
 class Step(StrEnum):
@@ -191,9 +192,9 @@ class FileSource:
 
     async def _until_something_is_due(self) -> None:
         self._changed.clear()
-        pause_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
+        pause_s = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else LOOK_AGAIN_S
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), pause_s)
+            await asyncio.wait_for(self._changed.wait(), min(pause_s, LOOK_AGAIN_S))
 
     async def _next(self, limit: int) -> list[Delivery]:
         """What the thread has read. It reads on meanwhile."""

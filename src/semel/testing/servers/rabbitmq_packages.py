@@ -157,3 +157,7 @@ def _run(command: Sequence[str], within_s: float, folder: Path | None = None) ->
     if ran.returncode:
         raise NoServer(f"{' '.join(command[:6])} … failed: {ran.stderr.strip()[-1500:]}; {INSTEAD}")
     return ran.stdout.strip()
+
+
+if __name__ == "__main__":  # fetch them ahead of the tests: python -m semel.testing.servers.rabbitmq_packages
+    print(find_programs().server)

@@ -31,6 +31,7 @@ FULL_S = 1.0  # of fullness, then partitions are paused; a fraction of any sensi
 BATCH = 1_000  # messages of one call
 COMMIT_EVERY_S = 0.25  # four requests a second, whatever the traffic
 COMMIT_LOST_S = 30.0  # a commit that nothing is heard of is asked for again
+LAST_COMMIT_S = 5.0  # at the end, for a rebalance to be over
 METADATA_S = 1.0  # for one question at the start
 
 
@@ -304,21 +305,22 @@ class Poller:
             lane.asked = lane.committed
         self._complaints.add("offsets could not be committed", why)
 
-    def _commit_before_leaving(self, lanes: list[Lane]) -> None:
+    def _commit_before_leaving(self, lanes: list[Lane]) -> bool:
         """Waits for the answer. A refusal is no loss: what was settled comes again, as duplicates."""
         if not lanes:
-            return
+            return True
         self._observe(Step.BEFORE_COMMIT)
         places = [self._place(lane, lane.position) for lane in lanes]
         try:
             self._consumer.commit(offsets=places, asynchronous=False)
         except self._kafka.KafkaException as error:
             self._not_committed(lanes, error.args[0].str())
-            return
+            return False
         for lane, place in zip(lanes, places, strict=True):
             lane.committed = lane.asked = place.offset
         self._counts.commits += 1
         self._observe(Step.AFTER_COMMIT)
+        return True
 
     def _place(self, lane: Lane, *offset: int) -> TopicPartition:
         place: TopicPartition = self._kafka.TopicPartition(lane.topic, lane.partition, *offset)
@@ -327,8 +329,16 @@ class Poller:
     # -------------------------------------------------------------------------------------------------- ending
 
     def _let_go(self) -> None:
-        """Commits what is settled, leaves the group, and returns when the broker knows, or cannot be told."""
-        self._commit_before_leaving([lane for lane in self._lanes.values() if lane.position > lane.committed])
+        """Commits what is settled, leaves the group, and returns when the broker knows, or cannot be told. While the
+        group is about to share its partitions anew it takes no commit: then it is asked again."""
+        self.quiet = True
+        ends = time.monotonic() + LAST_COMMIT_S
+        while due := [lane for lane in self._lanes.values() if lane.position > lane.committed]:
+            if self._commit_before_leaving(due) or time.monotonic() > ends:
+                break
+            self._room()
+            self._steer()  # nothing comes in, and the group's affairs go on
+            self._consumer.poll(POLL_S)
         self._consumer.close()  # the rest is revoked meanwhile
 
     def _error(self, error: KafkaError) -> None:

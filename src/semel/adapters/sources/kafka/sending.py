@@ -61,9 +61,10 @@ class Sender:
             self._loop.call_soon(self._tell, [(report, full)])
 
     async def close(self, within_s: float) -> None:
+        """Waits for the reports; what has none by then is given up, and reported so."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await asyncio.to_thread(producer.flush, within_s)
+            await asyncio.to_thread(_emptied, producer, within_s)
             self._hand_over()
 
     def _opened(self) -> Producer:
@@ -104,3 +105,9 @@ class Sender:
         self._complaints.add("librdkafka goes on trying", f"{error.name()}: {error.str()}")
         if error.fatal():
             self._producer = None
+
+
+def _emptied(producer: Producer, within_s: float) -> None:
+    if producer.flush(within_s):
+        producer.purge()
+        producer.flush(0)

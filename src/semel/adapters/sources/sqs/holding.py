@@ -47,6 +47,7 @@ class Hand:
         self._behind: dict[str, deque[Held]] = {}  # of every group with a message that is ready or handed out
         self._reserved = 0
         self._changed = asyncio.Event()
+        self._awaited = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -136,11 +137,14 @@ class Hand:
 
     async def changed(self) -> None:
         """Until something has come or gone."""
+        self._awaited = True
         await self._changed.wait()
 
     def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._awaited:  # mostly nobody waits, and this is called for each message
+            self._changed.set()
+            self._changed = asyncio.Event()
+            self._awaited = False
 
     def wake(self) -> None:
         """Let everybody who waits look again."""

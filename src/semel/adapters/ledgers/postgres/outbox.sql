@@ -1,0 +1,72 @@
+-- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql.
+
+-- name: add_notifications
+select id, status, state
+from semel.add_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+
+-- name: take_dispatches
+select now, id, token, slot, vanished, standing, request, tenant, key, kind, recipient, channel, generation, content, options
+from semel.carry_1($1, $2, $3, $4, $5, $6, $7)
+
+-- name: cross_dispatches
+select at, gate, by from semel.cross_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: record_dispatches
+select * from semel.record_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+
+-- name: witness_notifications
+select at, state from semel.witness_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: status_by_recipient
+select id, state, changed, provider, reference, reason from semel.notification where who = $1 and kind = $2
+order by added desc limit $3
+
+-- name: status_by_recipient_alone
+select id, state, changed, provider, reference, reason from semel.notification where who = $1
+order by added desc limit $2
+
+-- name: status_by_key
+select id, state, changed, provider, reference, reason from semel.notification where tenant = $1 and key = $2
+order by added desc limit $3
+
+-- name: shown
+select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content, n.options::text, n.state, n.reason,
+       n.provider, n.added, n.changed, coalesce(d.due, 0), n.possible, n.by_id
+from semel.notification n left join semel.dispatch d on d.id = n.id
+
+-- name: attempts_of
+select number, provider, crossed, ended, outcome, evidence, coalesce(reference, ''), by from semel.attempt
+where id = $1 order by case when ended = 0 then crossed else ended end, token = 0, token, word
+
+-- name: lock_dispatches
+-- In one order everywhere; who comes second waits here, and finds what is left.
+select id, taken and due > coalesce($2, semel.now_ms()), state, standing, coalesce($2, semel.now_ms())
+from semel.dispatch where id = any ($1::bytea[]) order by id for update
+
+-- name: decide_notification
+-- A person's word counts whoever has it in hand: the token moves on.
+with word as (
+    insert into semel.attempt (id, token, outcome, provider, ended, evidence, by)
+    select n.id, nextval('semel.token'), $2, n.provider, $3, $4, $5 from semel.notification n where n.id = $1
+    returning token
+), live as (
+    update semel.dispatch d set token = w.token, taken = false, due = $8::bigint, state = $6, standing = $9
+    from word w where d.id = $1 and $6 in ('pending', 'uncertain')
+), over as (
+    delete from semel.dispatch where id = $1 and $6 not in ('pending', 'uncertain')
+)
+update semel.notification n
+set state = $6, reason = $7, changed = $3, ended = case when $6 in ('failed', 'cancelled') then $6 end
+where n.id = $1 and exists (select from word)
+
+-- name: forget_guard
+delete from semel.guard g using semel.notification n where n.id = $1 and g.k = n.guarded and g.id = n.id
+
+-- name: erasable
+select id, state from semel.notification where who = $1 and content is not null order by id for no key update
+
+-- name: erase_notifications
+update semel.notification set recipient = '', content = null, options = '{}', reason = '' where id = any ($1::bytea[])
+
+-- name: erase_attempts
+update semel.attempt set evidence = '' where id = any ($1::bytea[])

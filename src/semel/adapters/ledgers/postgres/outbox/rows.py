@@ -1,0 +1,93 @@
+"""Notifications as they stand in the database."""
+
+from __future__ import annotations
+
+from copy import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from semel.values.errors import ConfigError
+from semel.values.notification import Channel, Guard, Notification, Policy, read_content
+from semel.values.sending import Standing
+
+ERASED = b'{"body":"(erased)"}'
+
+encode = msgspec.json.Encoder().encode
+standing_of = msgspec.json.Decoder(Standing).decode
+
+
+class Options(Struct, frozen=True, omit_defaults=True):
+    """What a notification asks for, besides its identity and content."""
+
+    order: str = ""
+    priority: int = 5
+    not_after_ms: int | None = None
+    guard: Guard | None = None
+    provider: str = ""
+    policy: Policy | None = None
+
+
+_options = msgspec.json.Decoder(Options).decode
+_ANY = Notification(key="?", kind="?", recipient="?", channel="event", body="?")
+
+
+def options_of(one: Notification) -> Options:
+    not_after = None if one.not_after is None else int(one.not_after.timestamp() * 1000)
+    return Options(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
+
+
+def notification_of(
+    tenant: str,
+    key: str,
+    kind: str,
+    recipient: str,
+    channel: Channel,
+    generation: int,
+    content: bytes | None,
+    options: str,
+) -> Notification:
+    said, asked = read_content(content or ERASED), _options(options)
+    fields: dict[str, Any] = {
+        "key": key,
+        "kind": kind,
+        "recipient": recipient or "(erased)",
+        "channel": channel,
+        "body": said.body,
+        "subject": said.subject,
+        "sender": said.sender,
+        "template": said.template,
+        "data": said.data,
+        "tenant": tenant,
+        "not_after": None if asked.not_after_ms is None else _time(asked.not_after_ms),
+        "priority": asked.priority,
+        "order": asked.order,
+        "guard": asked.guard,
+        "provider": asked.provider,
+        "policy": asked.policy,
+        "generation": generation,
+    }
+    try:
+        return Notification(**fields)
+    except ConfigError:
+        return _as_it_stands(fields)
+
+
+def _time(ms: int) -> datetime:
+    """PostgreSQL knows later years than Python does."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _as_it_stands(fields: dict[str, Any]) -> Notification:
+    """It was judged when it was added, by SQL or by another version, which know other letters than we do. Refusing it
+    here would keep all that is due beside it from being taken."""
+    one = copy(_ANY)
+    for name, value in fields.items():
+        force_setattr(one, name, value)
+    return one
