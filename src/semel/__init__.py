@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from semel import sources
     from semel.app import Semel
     from semel.core.act import Context
     from semel.values import keys
@@ -40,6 +41,8 @@ _HOME = {
     "latest": "semel.values.keys",
 }
 
+_MODULES = {"keys": "semel.values.keys", "sources": "semel.sources"}
+
 __all__ = [
     "ConfigError",
     "Context",
@@ -56,12 +59,13 @@ __all__ = [
     "TransactionOver",
     "keys",
     "latest",
+    "sources",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "keys":
-        found: Any = import_module("semel.values.keys")
+    if name in _MODULES:
+        found: Any = import_module(_MODULES[name])
     elif name in _HOME:
         found = getattr(import_module(_HOME[name]), name)
     else:

@@ -1,7 +1,7 @@
 -- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql.
 
 -- name: add_notifications
-select id, status, state
+select at, status, state
 from semel.add_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: take_dispatches

@@ -226,7 +226,7 @@ class Answers:
             answer = await self._client.ask(operation, QueueUrl=queue, Entries=entries)
         except Failed as failure:
             self.counts.failures += 1
-            log.warning("%s: %s failed for %d messages: %s", queue, operation, len(some), failure)
+            log.warning("%s: %s failed for %d messages: %s", queue, operation, len(some), str(failure))
             return dict.fromkeys(some, failure)
         if not answer.get("Failed") and len(answer.get("Successful", ())) == len(some):
             return {}
@@ -243,7 +243,7 @@ class Answers:
         if failure.code not in EXPIRED and self._clock() < held.visible_at:
             return True
         self.counts.expired += 1
-        log.info("%s: message %s was answered too late and comes again: %s", self._queue, held.id, failure)
+        log.info("%s: message %s was answered too late and comes again: %s", self._queue, held.id, str(failure))
         return False
 
     def _shown_after(self, held: Held, after_s: float) -> int:

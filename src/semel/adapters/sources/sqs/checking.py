@@ -105,7 +105,7 @@ async def _attributes(client: Client, queue: str, pause: Callable[[int], Awaitab
                 raise ConfigError(f"{queue}: {failure}") from None
             failures += 1
             if failures & (failures - 1) == 0:
-                log.warning("%s: out of reach (%d in a row): %s", queue, failures, failure)
+                log.warning("%s: out of reach (%d in a row): %s", queue, failures, str(failure))
             await pause(failures)
         else:
             attributes: Mapping[str, str] = answer.get("Attributes", {})

@@ -190,7 +190,7 @@ async def _size_max(client: Client, queue: str) -> int:
     try:
         told = await client.ask("get_queue_attributes", QueueUrl=queue, AttributeNames=["MaximumMessageSize"])
     except Failed as failure:
-        log.info("%s: how large its messages may be is not known: %s", queue, failure)
+        log.info("%s: how large its messages may be is not known: %s", queue, str(failure))
         return MESSAGE_MAX_BYTES
     return min(MESSAGE_MAX_BYTES, int(told.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_MAX_BYTES)))
 

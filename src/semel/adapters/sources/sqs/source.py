@@ -277,7 +277,7 @@ class SqsSource:
     def _complain(self, failures: int, failure: Failed) -> None:
         self._counts.failures += 1
         if failures & (failures - 1) == 0:  # the first, second, fourth, …: an outage does not fill the disk
-            log.warning("%s: nothing could be received (%d in a row): %s", self.queue, failures, failure)
+            log.warning("%s: nothing could be received (%d in a row): %s", self.queue, failures, str(failure))
 
     # ---------------------------------------------------------------------------------------------------- stopping
 

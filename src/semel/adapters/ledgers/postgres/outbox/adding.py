@@ -19,25 +19,21 @@ if TYPE_CHECKING:
 async def add(
     connection: Connection, notifications: Sequence[Notification], now: int | None, schema: str
 ) -> list[Added]:
-    """One statement, in a transaction of the connection's or by itself."""
-    firsts: dict[bytes, tuple[Notification, bytes]] = {}
-    said: list[tuple[bytes, bytes]] = []
-    for one in notifications:
-        id, content = one.id, one.content
-        said.append((id, content))
-        firsts.setdefault(id, (one, content))
-    rows = await connection.fetch(statements(schema)["add_notifications"], now, *_columns(firsts))
-    if len(rows) < len(firsts):
+    """One statement, by itself or in a transaction of whoever owns the connection."""
+    columns = [list(column) for column in zip(*[_row_of(one) for one in notifications], strict=True)]
+    rows = await connection.fetch(statements(schema)["add_notifications"], now, *columns)
+    if len(rows) < len(notifications):
         raise Changed  # one was there, and went before it could be looked at
-    told = {id: Added(id.hex(), status, state) for id, status, state in rows}
-    answers: list[Added] = []
-    for id, content in said:
-        answers.append(told[id])
-        if told[id].status != "conflict":  # who comes behind it is measured by it
-            told[id] = Added(id.hex(), "known", told[id].state)
-        ...
-    return answers
+    rows.sort()
+    return [Added(id.hex(), status, state) for id, (_, status, state) in zip(columns[0], rows, strict=True)]
 
 
-def _columns(firsts: dict[bytes, tuple[Notification, bytes]]) -> list[list[Any]]:
-    return []
+def _row_of(one: Notification) -> tuple[Any, ...]:
+    options = options_of(one)
+    standing = Standing(provider=one.provider, not_after_ms=options.not_after_ms, policy=one.policy or "hold")
+    ordered = who_is(one.tenant, one.order) if one.order else None
+    return (
+        *(one.id, who_is(one.tenant, one.recipient), one.guarded_by, ordered, one.generation, one.priority),
+        *(one.tenant, one.key, one.kind, one.recipient, one.channel, lane_of(one.provider, one.channel)),
+        *(encode(options).decode(), encode(standing), one.content),
+    )

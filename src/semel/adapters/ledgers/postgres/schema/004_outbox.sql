@@ -141,15 +141,15 @@ exception when data_exception or program_limit_exceeded then
     return false;
 end $$;
 
--- Notifications, each with another id. What is new is added, in this order; of the others it is told whether they say the
--- same. An erased one says nothing any more.
+-- Notifications, in order, as if they had come one after the other. What is new is added; of the others it is told whether
+-- they say the same. An erased one says nothing any more.
 create function semel.add_1(
     asked_ms bigint,
     ids bytea[], whos bytea[], guards bytea[], orders bytea[], generations integer[], priorities smallint[],
     tenants text[], keys text[], kinds text[], recipients text[], channels text[], lanes text[], options text[],
     standings bytea[], contents bytea[]
 )
-returns table (id bytea, status text, state text)
+returns table (at integer, status text, state text)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -163,8 +163,8 @@ begin
         select a.id, a.who, a.guarded, a.generation, a.tenant, a.key, a.kind, a.recipient, a.channel, a.options::jsonb,
                a.content, now, now
         from unnest(ids, whos, guards, generations, tenants, keys, kinds, recipients, channels, options, contents)
-             a(id, who, guarded, generation, tenant, key, kind, recipient, channel, options, content)
-        order by a.id   -- in one order everywhere: nobody waits in a circle
+             with ordinality a(id, who, guarded, generation, tenant, key, kind, recipient, channel, options, content, at)
+        order by a.id, a.at   -- in one order everywhere: nobody waits in a circle
         on conflict do nothing
         returning id
     )
@@ -172,21 +172,22 @@ begin
 
     if mine is not null then
         insert into semel.dispatch (id, lane, priority, due, tenant, standing, ordered, place)
-        select o.id, o.lane, o.priority, now, o.tenant, o.standing, o.ordered, nextval('semel.token')
+        select o.id, lanes[o.at], priorities[o.at], now, tenants[o.at], standings[o.at], orders[o.at], nextval('semel.token')
         from (
-            select a.* from unnest(ids, lanes, priorities, tenants, standings, orders)
-                 with ordinality a(id, lane, priority, tenant, standing, ordered, at)
-            where a.id in (select unnest(mine)) order by a.at
+            select a.id, min(a.at) as at from unnest(ids) with ordinality a(id, at)
+            where a.id in (select unnest(mine)) group by a.id order by 2
         ) o;
     end if;
 
     return query
-    select n.id,
-           case when n.id in (select unnest(mine)) then 'added'
+    select a.at::integer,
+           case when a.at = a.first and a.id in (select unnest(mine)) then 'added'
                 when n.content is null or semel.same_content_1(n.content, a.content) then 'known'
                 else 'conflict' end,
            n.state
-    from unnest(ids, contents) a(id, content) join semel.notification n on n.id = a.id;
+    from (
+        select u.*, min(u.at) over (partition by u.id) as first from unnest(ids, contents) with ordinality u(id, content, at)
+    ) a join semel.notification n on n.id = a.id;
 end $$;
 
 create function semel.check_text_1(name text, said text, least integer) returns void

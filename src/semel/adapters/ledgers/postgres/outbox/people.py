@@ -1,0 +1,165 @@
+"""What people ask of the outbox, and what they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from semel.adapters.ledgers.postgres.outbox.rows import encode, notification_of, standing_of
+from semel.adapters.ledgers.postgres.rows import shown
+from semel.adapters.ledgers.postgres.statements import statements
+from semel.values.notification import who_is
+from semel.values.outbox import Attempt, Decision, Shown, Sought, Status, told_of
+from semel.values.sending import ATTEMPTS_MAX, LIVE, Standing, State
+
+if TYPE_CHECKING:
+    from semel.adapters.ledgers.postgres.pool import Connection
+
+STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
+SENT: tuple[State, ...] = ("accepted", "delivered")  # states without an index of their own: they are most of all
+
+
+async def status(connection: Connection, tenant: str, recipient: str, kind: str, key: str, schema: str) -> Status:
+    sql = statements(schema)
+    if key:
+        found = await connection.fetch(sql["status_by_key"], shown(tenant), shown(key), STATUS_ROWS)
+    elif kind:
+        who = who_is(tenant, recipient)
+        found = await connection.fetch(sql["status_by_recipient"], who, shown(kind), STATUS_ROWS)
+    else:
+        found = await connection.fetch(sql["status_by_recipient_alone"], who_is(tenant, recipient), STATUS_ROWS)
+    return told_of(
+        Status("never", id.hex(), state, changed, provider, reference or "", reason)
+        for id, state, changed, provider, reference, reason in found
+    )
+
+
+async def find(connection: Connection, sought: Sought, schema: str) -> list[Shown]:
+    said = {condition: value for condition, value in _conditions(sought).items() if value is not None}
+    where = [condition.format(f"${at}") for at, condition in enumerate(said, 1)]
+    if sought.possible_duplicates:
+        where.append("n.possible > 0")
+    sql = statements(schema)["shown"] + (f" where {' and '.join(where)}" if where else "")
+    rows = await connection.fetch(f"{sql} order by n.added desc, n.id limit ${len(said) + 1}", *said.values(), sought.limit)
+    return [_shown(row, ()) for row in rows]
+
+
+def _conditions(sought: Sought) -> dict[str, Any]:
+    """Each by what has an index, where there is one."""
+    state = sought.state or None
+    by = "d" if state in LIVE else "n"  # of what is live there is little
+    return {
+        "n.tenant = {}": None if sought.tenant is None else shown(sought.tenant),
+        "n.who = {}": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
+        "n.key = {}": shown(sought.key) or None,
+        "n.kind = {}": shown(sought.kind) or None,
+        "n.provider = {}": shown(sought.provider) or None,
+        "n.added >= {}": sought.since_ms or None,
+        "n.added < {}": sought.until_ms,
+        f"{by}.{'state' if by == 'd' or state in SENT else 'ended'} = {{}}": state,
+    }
+
+
+async def show(connection: Connection, id: bytes, schema: str) -> Shown | None:
+    sql = statements(schema)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        row = await connection.fetchrow(f"{sql['shown']} where n.id = $1", id)
+        if row is None:
+            return None
+        return _shown(row, [Attempt(*one) for one in await connection.fetch(sql["attempts_of"], id)])
+
+
+def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
+    id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
+    state, reason, provider, added, changed, due, possible, by = rest
+    return Shown(
+        id=id.hex(),
+        notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
+        state=state,
+        reason=reason,
+        provider=provider,
+        added_ms=added,
+        changed_ms=changed,
+        due_ms=due,
+        possible_duplicates=possible,
+        suppressed_by="" if by is None else by.hex(),
+        attempts=tuple(attempts),
+        erased=content is None,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- deciding
+
+
+async def decide(connection: Connection, decision: Decision, now: int | None, schema: str) -> State | None:
+    async with connection.transaction(isolation="read_committed"):
+        found = await connection.fetch(statements(schema)["lock_dispatches"], [decision.id], now)
+        if not found:  # unknown, or over
+            return None
+        ((_, busy, state, standing, at),) = found
+        after = _decided(state, standing_of(standing), decision, not busy, at)
+        if after is not None:
+            await _write(connection, decision, state, after, at, schema)
+    return None if after is None else after.state
+
+
+def _decided(state: State, standing: Standing, decision: Decision, free: bool, now: int) -> Standing | None:
+    """What becomes of it; None: this cannot be said of it now."""
+    reason = f"{decision.says.replace('_', ' ')}, says {decision.by}: {decision.reason}"
+    match state, decision.says:
+        case "uncertain", "sent":
+            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
+        case "uncertain", "not_sent":
+            tries = min(standing.attempts, ATTEMPTS_MAX - 1)
+            return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now, reason=reason)
+        case "uncertain", "given_up":
+            return replace(standing, state="failed", exit="", reason=reason)
+        case "pending", "cancelled" | "given_up" if free and standing.doubt_ms:
+            return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
+        case "pending", "cancelled" if free:
+            return replace(standing, state="cancelled", reason=reason)
+        case "pending", "given_up" if free:
+            return replace(standing, state="failed", reason=reason)
+    return None
+
+
+async def _write(
+    connection: Connection, decision: Decision, before: State, after: Standing, now: int, schema: str
+) -> None:
+    sql = statements(schema)
+    due = after.due_ms if after.state == "pending" else None
+    said = (decision.says, now, shown(decision.reason), shown(decision.by))
+    await connection.execute(
+        sql["decide_notification"], decision.id, *said, after.state, shown(after.reason), due, encode(after)
+    )
+    if before == "pending" and after.state not in LIVE:  # nothing has left: another one may
+        await connection.execute(sql["forget_guard"], decision.id)
+
+
+# ---------------------------------------------------------------------------------------------------------- erasing
+
+
+async def erase(
+    connection: Connection, tenant: str, recipient: str, reason: str, by: str, now: int | None, schema: str
+) -> int:
+    """What has not left is cancelled first; what is under way or uncertain stays until it is over."""
+    sql = statements(schema)
+    async with connection.transaction(isolation="read_committed"):
+        ids = [id for id, _ in await connection.fetch(sql["erasable"], who_is(tenant, recipient))]
+        live = await connection.fetch(sql["lock_dispatches"], ids, now)
+        kept: set[bytes] = set()
+        for id, busy, state, standing, at in live:
+            before = standing_of(standing)
+            if state != "pending" or busy or before.doubt_ms:
+                kept.add(id)
+                continue
+            decision = Decision(id, "cancelled", reason, by)
+            after = _decided(state, before, decision, True, at)
+            assert after is not None
+            await _write(connection, decision, state, after, at, schema)
+        over = [id for id in ids if id not in kept]
+        await connection.execute(sql["erase_notifications"], over)
+        await connection.execute(sql["erase_attempts"], over)
+    return len(over)
