@@ -56,7 +56,8 @@ class Semel:
 
     ledger: "sqlite:///file.db" (with "?synchronous=normal", quicker and less durable), "memory://", "postgresql://…",
         "redis://…" (also rediss, unix, redis+cluster, redis+sentinel) or "dynamodb://table?region=…".
-    dead_letters: another store for what was given up on, where the ledger may lose it: SQLite or PostgreSQL.
+    dead_letters: another store for what was given up on, where the ledger may lose it: SQLite, PostgreSQL, or an
+        eventbridge:// bus that is told.
     tenant, origin: what `process` assumes where it is told nothing else; both are part of keys.
     id_path, type_path: dotted paths that make any JSON an event.
     lease: seconds a lease lasts; renewed while a handler runs. concurrency: handlers of one batch at a time.

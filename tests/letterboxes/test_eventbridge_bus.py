@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
-from tests.cli.command import semel
+from tests.cli.command import Ended, semel
 from tests.letterboxes.bus import SOON_S, AwsServer, Bus
 from tests.letterboxes.given_up import EVENT, given_up
 
@@ -295,3 +295,19 @@ def test_the_event_itself_is_on_the_bus_as_it_came(bus: Bus) -> None:
     run(whole())
     (letter,) = bus.arrived(1)
     assert letter["event"] == json.loads(EVENT)
+
+
+def test_settings_name_a_bus(ledger: str, bus: Bus, tmp_path: Path) -> None:
+    def configured(ledger: str, letters: str, *command: str) -> Ended:
+        text = f'ledger = "{ledger}"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n'
+        (tmp_path / "semel.toml").write_text(text, "utf-8")
+        return semel(*command, "-c", str(tmp_path / "semel.toml"))
+
+    store = dict(configured(ledger, bus.url(), "doctor", "--json").json["store"])
+    assert (store["letters, bus"], store["letters, rules"]) == (bus.name, "1")
+    for command in (("dead", "list"), ("status",), ("migrate",)):
+        assert configured(ledger, bus.url(), *command).code == 0
+    refused = configured("sqlite:///semel.db", bus.url(), "doctor")
+    assert refused.code == 2
+    assert "semel.toml:2: dead_letters: SQLite keeps its letters itself" in refused.err
+    assert "oversize='1'" in configured(ledger, "eventbridge://letters?oversize=1", "doctor").err

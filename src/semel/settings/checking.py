@@ -251,7 +251,8 @@ def _letters(store: StoreFacts) -> Iterator[Finding]:
         f"what is given up on is kept in {name} itself, and a replay there waits until the event is sent again."
         f"{forgets}{f' It may lose, {told}.' if told else ''}"
     )
-    yield Finding("warning", what, 'name another store for it: dead_letters = "sqlite:///letters.db" or a PostgreSQL')
+    advice = 'name another store for it: dead_letters = "sqlite:///letters.db", a PostgreSQL or an eventbridge:// bus'
+    yield Finding("warning", what, advice)
 
 
 def _durability(settings: Settings, traits: Traits) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ from semel.adapters.ledgers.postgres import (
 )
 from semel.adapters.ledgers.postgres.groups import Groups, PostgresTransaction, Session
 from semel.adapters.ledgers.postgres.options import Options, parse
+from semel.adapters.ledgers.postgres.outbox import PostgresOutbox
 from semel.adapters.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS, Home, Pool, driver
 from semel.adapters.ledgers.postgres.promises import ALONE
 from semel.adapters.ledgers.postgres.repeating import repeated
@@ -68,6 +69,7 @@ class PostgresLedger:
         self._open = Pool(options, self._home, options.transactions, PLAIN_SETTINGS, self._check, is_for_handlers=True)
         self._makers = Pool(options, self._home, 1, PLAIN_SETTINGS)  # of the schema: it need not be there yet
         self._groups = Groups(self._open, self._now, self._stands, observe)
+        self.outbox = PostgresOutbox(self._write, self._pool, self._readers, self._now, self._schema)
 
     @classmethod
     def from_url(

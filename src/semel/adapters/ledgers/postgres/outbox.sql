@@ -63,10 +63,11 @@ where n.id = $1 and exists (select from word)
 delete from semel.guard g using semel.notification n where n.id = $1 and g.k = n.guarded and g.id = n.id
 
 -- name: erasable
-select id, state from semel.notification where who = $1 and content is not null order by id for no key update
+select id from semel.notification where who = $1 and content is not null
 
 -- name: erase_notifications
-update semel.notification set recipient = '', content = null, options = '{}', reason = '' where id = any ($1::bytea[])
+update semel.notification set recipient = '', content = null, options = '{}', reason = ''
+where id = any ($1::bytea[]) and content is not null returning id
 
 -- name: erase_attempts
 update semel.attempt set evidence = '' where id = any ($1::bytea[])

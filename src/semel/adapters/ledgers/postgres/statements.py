@@ -9,7 +9,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-FILES = ("claim.sql", "settle.sql", "keeping.sql", "inbox.sql", "letters.sql", "catalog.sql")
+FILES = ("claim.sql", "settle.sql", "keeping.sql", "inbox.sql", "letters.sql", "catalog.sql", "outbox.sql")
 SCHEMA = tuple(sorted(path.name for path in files(__package__).joinpath("schema").iterdir()))
 """What has to be run to come to version 1, 2, …"""
 

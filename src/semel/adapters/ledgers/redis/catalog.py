@@ -46,9 +46,8 @@ class Reader:
                         newest.add(entry, record[1:8])
         for state in INDEXED:
             if asked.state in (None, state):
-                async for entry, token in self._letter_entries(state):
-                    if asked.wants(entry):
-                        newest.add(entry, token)
+                async for entry, token in self._letter_entries(state, asked):
+                    newest.add(entry, token)
         return await self._with_generations(newest.sorted())
 
     async def history(self, digest: bytes) -> list[Entry]:
@@ -119,21 +118,32 @@ class Reader:
                 if cursor == b"0":
                     break
 
-    async def _letter_entries(self, state: str) -> AsyncIterator[tuple[Entry, bytes]]:
-        """All that wait for a person: there should be few."""
+    async def _letter_entries(self, state: str, asked: Asked) -> AsyncIterator[tuple[Entry, bytes]]:
+        """Those that are wanted of what waits for a person, the newest first in each tag, and no more than are asked
+        for, but for those of one millisecond: whoever reads all of them in pages does not pay for all with each."""
+        until = b"+inf" if asked.until_ms is None else b"(%d" % asked.until_ms
         for bucket, index in enumerate(self._index(state)):
             node = await self._topology.node(bucket)
-            members: list[bytes] = await node.ask("ZRANGE", index, 0, -1)
+            members: list[bytes] = await node.ask("ZREVRANGEBYSCORE", index, until, asked.since_ms)
+            wanted = 0
+            enough_ms = -1  # at this time there were as many as are asked for
             for at in range(0, len(members), PAGE):
                 page = members[at : at + PAGE]
                 names = [self._places.heads[bucket] + LETTERS + member[:DIGEST_BYTES] for member in page]
                 stored = await _answers(
                     node, [command("HGET", name, member[16:]) for name, member in zip(names, page, strict=True)]
                 )
+                oldest_ms = enough_ms
                 for member, letter in zip(page, stored, strict=True):
                     if isinstance(letter, bytes):
                         (read,) = letters_of([member[16:], letter])
-                        yield read.entry(member[:DIGEST_BYTES].hex(), 1), read.token
+                        entry, oldest_ms = read.entry(member[:DIGEST_BYTES].hex(), 1), read.at_ms
+                        if asked.wants(entry):
+                            wanted += 1
+                            enough_ms = read.at_ms if wanted == asked.limit else enough_ms
+                            yield entry, read.token
+                if oldest_ms < enough_ms:
+                    break
 
     async def _with_generations(self, found: Sequence[tuple[Entry, bytes]]) -> list[Entry]:
         """Only a key with letters can have been replayed."""

@@ -228,8 +228,6 @@ class Answers:
             self.counts.failures += 1
             log.warning("%s: %s failed for %d messages: %s", queue, operation, len(some), str(failure))
             return dict.fromkeys(some, failure)
-        if not answer.get("Failed") and len(answer.get("Successful", ())) == len(some):
-            return {}
         failed = {some[int(entry["Id"])]: _failure(entry) for entry in answer.get("Failed", ())}
         done = {int(entry["Id"]) for entry in answer.get("Successful", ())}
         for at, one in enumerate(some):

@@ -24,7 +24,7 @@ async def add(
     rows = await connection.fetch(statements(schema)["add_notifications"], now, *columns)
     if len(rows) < len(notifications):
         raise Changed  # one was there, and went before it could be looked at
-    rows.sort()
+    rows.sort(key=lambda row: row[0])
     return [Added(id.hex(), status, state) for id, (_, status, state) in zip(columns[0], rows, strict=True)]
 
 

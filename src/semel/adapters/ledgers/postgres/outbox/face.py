@@ -42,9 +42,7 @@ class Write(Protocol):
 class PostgresOutbox:
     """The outbox of a ledger's database. All processes that know the ledger may use it at once."""
 
-    def __init__(
-        self, write: Write, pool: Pool, readers: Pool, now: Callable[[], int | None], schema: str
-    ) -> None:
+    def __init__(self, write: Write, pool: Pool, readers: Pool, now: Callable[[], int | None], schema: str) -> None:
         self._write = write
         self._pool = pool
         self._readers = readers  # for people, whose questions may take long
@@ -57,9 +55,7 @@ class PostgresOutbox:
         return await self._asked(lambda c: adding.add(c, notifications, self._now(), self._schema))
 
     async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
-        asked = asyncio.ensure_future(
-            self._asked(lambda c: taking.take(c, lanes, lease_ms, self._now(), self._schema))
-        )
+        asked = asyncio.ensure_future(self._asked(lambda c: taking.take(c, lanes, lease_ms, self._now(), self._schema)))
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:

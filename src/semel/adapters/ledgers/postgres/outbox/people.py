@@ -42,7 +42,9 @@ async def find(connection: Connection, sought: Sought, schema: str) -> list[Show
     if sought.possible_duplicates:
         where.append("n.possible > 0")
     sql = statements(schema)["shown"] + (f" where {' and '.join(where)}" if where else "")
-    rows = await connection.fetch(f"{sql} order by n.added desc, n.id limit ${len(said) + 1}", *said.values(), sought.limit)
+    rows = await connection.fetch(
+        f"{sql} order by n.added desc, n.id limit ${len(said) + 1}", *said.values(), sought.limit
+    )
     return [_shown(row, ()) for row in rows]
 
 
@@ -147,7 +149,7 @@ async def erase(
     """What has not left is cancelled first; what is under way or uncertain stays until it is over."""
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
-        ids = [id for id, _ in await connection.fetch(sql["erasable"], who_is(tenant, recipient))]
+        ids = [id for (id,) in await connection.fetch(sql["erasable"], who_is(tenant, recipient))]
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
         for id, busy, state, standing, at in live:
@@ -159,7 +161,7 @@ async def erase(
             after = _decided(state, before, decision, True, at)
             assert after is not None
             await _write(connection, decision, state, after, at, schema)
-        over = [id for id in ids if id not in kept]
-        await connection.execute(sql["erase_notifications"], over)
+        over = sorted(id for id in ids if id not in kept)
+        erased = await connection.fetch(sql["erase_notifications"], over)
         await connection.execute(sql["erase_attempts"], over)
-    return len(over)
+    return len(erased)

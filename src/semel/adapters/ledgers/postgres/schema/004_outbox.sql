@@ -190,12 +190,12 @@ begin
     ) a join semel.notification n on n.id = a.id;
 end $$;
 
-create function semel.check_text_1(name text, said text, least integer) returns void
+create function semel.check_text_1(name text, said text, fewest integer) returns void
 language plpgsql immutable
 as $$
 begin
-    if said is null or char_length(said) not between least and 300 then
-        raise exception '%: expected a text of % to 300 characters', name, least using errcode = 'invalid_parameter_value';
+    if said is null or char_length(said) not between fewest and 300 then
+        raise exception '%: expected a text of % to 300 characters', name, fewest using errcode = 'invalid_parameter_value';
     end if;
     -- controls, formats, separators but for the space, private use
     if said <> btrim(said, ' ') or said ~ ('[\u0001-\u001F\u007F-\u00A0\u00AD\u0600-\u0605\u061C\u06DD\u070F\u0890\u0891'
