@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from zlib import crc32
 
 from bench.sources.plan import DUPLICATES, Line, Sample, Scenario, Sizes
 from bench.sources.sqs import MEMORY, WARM, messages
@@ -104,9 +105,11 @@ class Kafka:
 
 
 def fill(servers: str, bodies: Sequence[bytes]) -> None:
+    """A copy has the key of its original, and stands behind it: on another partition it could come while the original
+    is being handled, and then it would be the wait of a Busy that is measured."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "log_level": 0})
     for at, body in enumerate(bodies):
-        producer.produce(TOPIC, body, f"key {at}")
+        producer.produce(TOPIC, body, f"{crc32(body)}")
         if at % 10_000 == 0:
             producer.flush(SOON_S)
     if producer.flush(SOON_S):

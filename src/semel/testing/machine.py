@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
+from semel.ports import Catalog
 from semel.testing.harness import Caller, Harness
 from semel.testing.model import OPEN, Model
 from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement, Verdict
@@ -141,8 +143,9 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
 
         @rule(who=st.integers(0, 1), asked=st.sampled_from("abcd"))
         def look_at_what_was_tried(self, who: int, asked: str) -> None:
-            claim, worker = self.harness.claim(asked), self.workers[who]
-            found = [entry for state in ("leased", "waiting") for entry in worker.entries(claim, state)]
-            assert [(entry.state, entry.tried) for entry in found] == self.model.open(claim.digest)
+            digest, catalog = self.harness.digest(asked), cast(Catalog, self.workers[who].ledger)
+            known = self.workers[who].run(catalog.history(digest.hex()))
+            found = [(entry.state, entry.tried) for entry in known if entry.state in ("leased", "waiting")]
+            assert found == self.model.open(digest)
 
     return LedgerMachine

@@ -93,10 +93,7 @@ def partitions_move(topics: Topics) -> None:
 
 
 def test_partitions_that_move_take_everything_unsettled_with_them(new_topics: Callable[..., Topics]) -> None:
-    topics = new_topics(partitions=4)
-    if topics.partitions < 2:
-        pytest.skip("this broker makes topics of one partition")
-    partitions_move(topics)
+    partitions_move(new_topics(partitions=4))
 
 
 def test_a_closed_consumer_hands_its_partitions_on_at_once(new_topics: Callable[..., Topics]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.sources.consumer_process import happened
 from tests.sources.kafka.consumer_process import Plan
 from tests.sources.kafka.forking import starting
@@ -48,12 +49,11 @@ class Topics:
         self.group = f"semel-{uuid4().hex}"
         self.partitions = partitions
         for topic, count in ((self.topic, partitions), (self.dead, 1)):
-            server.create(topic, count)
+            if server.is_given:
+                _create(server.servers, topic, count)
+            else:
+                server.create(topic, count)
         self._producer = Producer({"bootstrap.servers": server.servers, "acks": "all", "linger.ms": 1, "log_level": 0})
-        if server.is_given:
-            for topic in (self.topic, self.dead):
-                self._producer.list_topics(topic, timeout=SOON_S)
-            self.partitions = len(self._producer.list_topics(self.topic, timeout=SOON_S).topics[self.topic].partitions)
         self._looking = self._consumer(self.group)  # never joins
         self._reading = self._consumer(uuid4().hex)
 
@@ -135,6 +135,13 @@ class Topics:
             happened=lambda: happened(home / "ledger.db"),
             hold_s=HOLD_S,
         )
+
+
+def _create(servers: str, topic: str, partitions: int) -> None:
+    """On a real broker, with as many replicas as it makes by itself."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([NewTopic(topic, partitions, -1)]).values():
+        made.result(SOON_S)
 
 
 def _arrived(error: Any, message: Any) -> None:

@@ -227,16 +227,18 @@ def test_an_unroutable_letter_is_not_taken_for_kept(
     async def story() -> None:
         place.send([b"{", b"{"], message_id="the same")
         source = place.source(random=lambda: 0.0)
-        deliveries = await received(source, 2)
-        await asyncio.to_thread(place.delete, place.dead)
-        for delivery in deliveries:
-            await delivery.reject("malformed")
-        await until(lambda: source.counts.waited == 2, "both to wait for a place that takes them")
-        assert (source.counts.letters, place.left()) == (0, 2)
-        await asyncio.to_thread(place.declare)
-        for delivery in await received(source, 2):
-            await delivery.reject("malformed")
-        await source.close()
+        try:
+            deliveries = await received(source, 2)
+            await asyncio.to_thread(place.delete, place.dead)
+            for delivery in deliveries:
+                await delivery.reject("malformed")
+            await until(lambda: source.counts.waited == 2, "both to wait for a place that takes them")
+            assert (source.counts.letters, place.left()) == (0, 2)
+            await asyncio.to_thread(place.declare)
+            for delivery in await received(source, 2):
+                await delivery.reject("malformed")
+        finally:
+            await source.close()
         assert place.left() == 0
         assert [reason_of(letter) for letter in place.letters()] == ["malformed"] * 2
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.sources.rabbitmq import test_rabbitmq_answers as answers
+from tests.sources.rabbitmq import test_rabbitmq_publishing as publishing
 from tests.sources.rabbitmq.places import Place
 
 from semel.adapters.sources.rabbitmq import RabbitSource, answering, waiting
@@ -108,8 +109,6 @@ def test_a_letter_that_is_not_confirmed_breaks_the_law(
 
 
 def test_ids_that_are_mixed_up_break_the_law(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.sources.rabbitmq import test_rabbitmq_publishing as publishing
-
     made = Sending.__init__
 
     class Forgetful(dict[str, Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -20,8 +21,11 @@ from tests.sources.rabbitmq.places import Place
 
 from semel.adapters.sources.rabbitmq import RabbitSource
 from semel.ports import Stoppable
+from semel.testing.laws.sources_ending import received
 from semel.testing.laws.sources_harness import SOON_S, document
 from semel.values.errors import ConfigError
+
+MANUAL = Path(__file__).parents[3] / "docs" / "rabbitmq.md"
 
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -204,3 +208,42 @@ def test_a_broker_behind_tls_is_verified(place: Place, tmp_path: Path) -> None:
         assert place.left() == 0
 
     run(story)
+
+
+# ----------------------------------------------------------------------------------------------------- permissions
+
+
+def test_the_permissions_that_the_manual_names_are_enough_and_not_too_many(place: Place) -> None:
+    if not place.broker.is_ours:
+        pytest.skip("a given broker's users are somebody else's")
+    granted = re.findall(r"^\| (configure|write|read) \| `(\S+)` \|", MANUAL.read_text("utf-8"), re.MULTILINE)
+    patterns = {name: text.replace("\\|", "|").replace("events", place.queue) for name, text in granted}
+    user = f"user-{place.queue}"
+    in_erlang = ", ".join('<<"' + pattern.replace("\\", "\\\\") + '">>' for pattern in patterns.values())
+    place.broker.evaluate(
+        f'rabbit_auth_backend_internal:add_user(<<"{user}">>, <<"test-password">>, <<"test">>), '
+        f'rabbit_auth_backend_internal:set_permissions(<<"{user}">>, <<"/">>, {in_erlang}, <<"test">>)'
+    )
+    parts = urlsplit(place.broker.url)
+    url = parts._replace(netloc=f"{user}:test-password@{parts.hostname}:{parts.port}").geturl()
+
+    async def story() -> None:
+        place.send([document("later"), b"{", document("done")])
+        source = place.source(url=url)
+        for delivery in await received(source, 3):
+            match delivery.body:
+                case b"{":
+                    await delivery.reject("no event")
+                case body if body == document("later"):
+                    await delivery.retry(2.5)  # in a queue that is not there yet
+                case _:
+                    await delivery.ack()
+        (again,) = await asyncio.wait_for(source.receive(1), SOON_S)
+        await again.ack()
+        await source.close()
+        assert (source.counts.held, source.counts.waited, source.counts.letters) == (0, 1, 1)
+        assert "access" in (await refused(place.source(url=url, declare=True))).lower()
+
+    run(story)
+    assert place.left() == 0
+    place.broker.evaluate(f'rabbit_auth_backend_internal:delete_user(<<"{user}">>, <<"test">>)')

@@ -9,9 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pamqp.commands import Basic
 from tests.sources.rabbitmq.places import Place, headers_of
 
 from semel.adapters.sources.rabbitmq import RabbitPublisher
+from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.testing.laws.sources_harness import SOON_S, document
 from semel.testing.proxy import DEAF, Fault, FaultProxy
 from semel.values.parcel import NOTE, TOO_LARGE, Note, Parcel, read_note
@@ -135,10 +137,6 @@ def test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place: 
     """The driver tells by a message's id which one came back."""
 
     async def story() -> None:
-        from pamqp.commands import Basic
-
-        from semel.adapters.sources.rabbitmq.sending import Sending
-
         sending = Sending(place.broker.url, "test", lambda: 0.0)
         same: dict[str, Any] = {"message_id": "same", "delivery_mode": 2}
         answers = await asyncio.gather(
@@ -147,8 +145,8 @@ def test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place: 
                 for queue in ("nobody", place.queue, "nobody", "nobody", place.queue)
             ]
         )
-        assert [not answer for answer in answers] == [False, True, False, False, True]
         await sending.close()
+        assert [not answer for answer in answers] == [False, True, False, False, True]
 
     asyncio.run(story())
     assert place.left() == 2

@@ -10,8 +10,8 @@ offsets, idempotent producers, headers and timestamps. It is no model of Kafka i
 replicated or compacted, a partition keeps its newest 5 MB, no client is authenticated, a group's session may be
 as short as one likes, and a message as large. The rest is shown where SEMEL_TEST_KAFKA names a broker.
 
-A given broker (SEMEL_TEST_KAFKA, its bootstrap servers) is neither started nor stopped here, cannot be broken on
-purpose, and must make topics when somebody asks for them (`auto.create.topics.enable`).
+A given broker (SEMEL_TEST_KAFKA, its bootstrap servers) is neither started nor stopped here, and cannot be broken on
+purpose. Its topics are made by an admin client: the mock cluster cannot be asked that way.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class KafkaServer:
             self._process.stop()
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """A given broker makes topics by itself, with as many partitions as it is configured to."""
-        if not self.is_given:
-            self._ask(f"topic {topic} {partitions}")
+        """A topic of the mock cluster."""
+        assert not self.is_given, "topics of a given broker are made by an admin client"
+        self._ask(f"topic {topic} {partitions}")
 
     def down(self) -> None:
         """No broker listens, and every connection is cut. They forget nothing."""

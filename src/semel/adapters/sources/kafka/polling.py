@@ -206,6 +206,7 @@ class Poller:
         log.warning("%s: its offsets went back, and are read from there", lane)
         self._drop([lane])
         self._lanes[lane.topic, lane.partition] = again = Lane(lane.topic, lane.partition)
+        again.paused = lane.paused
         return again
 
     # ------------------------------------------------------------------------------------------------ partitions
@@ -292,7 +293,7 @@ class Poller:
                 failed.append(lane)
         if failed:
             self._not_committed(failed, error or "refused")
-        else:
+        elif error is None:
             self._counts.commits += 1
             self._complaints.over()
         self._observe(Step.AFTER_COMMIT)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from semel.adapters.sources.kafka.diagnosis import diagnose_topic
 from semel.adapters.sources.kafka.options import Options, check_servers, check_topic
-from semel.adapters.sources.kafka.sending import Header, Sender
+from semel.adapters.sources.kafka.sending import Header, Report, Sender
 from semel.values.errors import ConfigError
 from semel.values.parcel import NOTE, Parcel, write_note
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 5.0  # a webhook's sender waits for our answer
 EARLIER = 0.9  # librdkafka gives up before we do, so that its own words can be told
-CLOSE_S = 5.0
 
 
 class KafkaPublisher:
@@ -53,15 +52,11 @@ class KafkaPublisher:
             if not left:
                 all_answered.set()
 
-        for at, parcel in enumerate(parcels):
-            headers: list[Header] = [(NOTE, write_note(parcel.note).encode())]
-            self._sender.send(
-                self.topic,
-                parcel.body,
-                key=parcel.group.encode("utf-8", "surrogatepass") if parcel.group else None,
-                headers=headers,
-                report=partial(answered, at),
-            )
+        try:
+            for at, parcel in enumerate(parcels):
+                self._send(parcel, partial(answered, at))
+        except ConfigError as error:  # an option that librdkafka does not take
+            return [str(error)] * len(parcels)
         try:
             async with asyncio.timeout(self._timeout_s):
                 if parcels:
@@ -70,6 +65,11 @@ class KafkaPublisher:
             pass
         late = f"Kafka, topic {self.topic}: no answer within {self._timeout_s:g} s; whether it is there is not known"
         return [late if answer is None else answer for answer in answers]
+
+    def _send(self, parcel: Parcel, report: Report) -> None:
+        headers: list[Header] = [(NOTE, write_note(parcel.note).encode())]
+        key = parcel.group.encode("utf-8", "surrogatepass") if parcel.group else None
+        self._sender.send(self.topic, parcel.body, key=key, headers=headers, report=report)
 
     def _refusal(self, error: KafkaError) -> str:
         return f"Kafka, topic {self.topic}: {self._options.plain(error.str())}"

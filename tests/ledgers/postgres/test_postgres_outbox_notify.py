@@ -1,0 +1,341 @@
+"""`semel.notify`, the outbox in plain SQL: what it adds is what Python adds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import msgspec
+import pytest
+from tests.ledgers.postgres.opening import connected, opened
+
+from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.testing.harness import Harness
+from semel.testing.sender import Sender, keys_of, notification, provider
+from semel.testing.servers.postgres import PostgresServer
+from semel.values.notification import Guard, Notification
+from semel.values.outbox import Crossed, Held
+
+NAMES = {"order": "order_key"}
+
+
+@pytest.fixture
+def harness(url: str) -> Harness:
+    return Harness(open=partial(PostgresLedger.from_url, url), unit_ms=6_000)
+
+
+@pytest.fixture
+def ledger(harness: Harness) -> Iterator[Sender]:
+    with Sender(harness.open) as sender:
+        yield sender
+
+
+def arguments(one: Notification) -> dict[str, Any]:
+    """As somebody would say it in SQL."""
+    said = {NAMES.get(name, name): getattr(one, name) for name in one.__struct_fields__}
+    guard: Guard | None = said.pop("guard")
+    if guard is not None:
+        said |= {"guard_window": f"{guard.window_s} s", "guard_key": guard.key}
+    for name in ("body", "data"):
+        said[name] = None if said[name] is None else msgspec.json.encode(said[name]).decode()
+    return {name: value for name, value in said.items() if value is not None}
+
+
+async def notify(connection: Any, said: dict[str, Any], schema: str = "semel") -> tuple[str, str]:
+    casts = {"guard_window": "::text::interval", "not_after": "::timestamptz"}
+    named = ", ".join(f"{name} => ${at}{casts.get(name, '')}" for at, name in enumerate(said, 1))
+    row = await connection.fetchrow(f"select id, status from {schema}.notify({named})", *said.values())
+    return row["id"], row["status"]
+
+
+def notified(url: str, *saids: dict[str, Any]) -> list[tuple[str, str]]:
+    async def run() -> list[tuple[str, str]]:
+        async with connected(url) as connection:
+            return [await notify(connection, said) for said in saids]
+
+    return asyncio.run(run())
+
+
+def everything(harness: Harness, **said: Any) -> Notification:
+    return notification(
+        harness,
+        **{
+            "body": {"text": "é – 漢字 \U0001f4de", "z": [1, 2.5, None, True], "a": {"é": 1, "b": -0.001}},
+            "subject": "s\n\t ü",
+            "sender": "+490",
+            "template": "t",
+            "data": {"b": None, "a": [1], "aa": "x"},
+            "not_after": datetime(2100, 1, 1, tzinfo=UTC),
+            "priority": 2,
+            "order": "customer-1",
+            "guard": Guard(window_s=60.5, key="g"),
+            "policy": "resend",
+            "generation": 3,
+            **said,
+        },
+    )
+
+
+SAID: list[dict[str, Any]] = [
+    {},
+    {"body": 'a text: é – 漢字 \U0001f4de \\ " \n'},
+    {"body": "", "subject": "only that"},
+    {"body": [], "channel": "event"},
+    {"body": False, "channel": "event"},
+    {"body": 12345678901234567890123, "channel": "event"},
+    {"body": 1e300, "channel": "event"},
+    {"body": 0.1, "channel": "event"},
+    {"body": {"n": 1e-7, "m": -0.0, "k": 1e16}, "channel": "event"},
+    {"body": None, "template": "shipped", "data": {"name": "Ada", "n": {"x": [{}]}}},
+    {"key": "ключ/🔑", "recipient": "ä@example.org", "kind": "x y", "tenant_suffix": "ß"},
+]
+
+
+@pytest.mark.parametrize("said", [*SAID, None], ids=[*map(str, range(len(SAID))), "everything"])
+@pytest.mark.parametrize("first", ["sql", "python"])
+def test_said_by_sql_and_by_python_it_is_one_notification(
+    url: str, harness: Harness, ledger: Sender, said: dict[str, Any] | None, first: str
+) -> None:
+    one = everything(harness) if said is None else notification(harness, **_fitted(harness, said))
+    if first == "sql":
+        assert notified(url, arguments(one)) == [(one.id.hex(), "added")]
+        assert [added.status for added in ledger.add(one)] == ["known"]
+    else:
+        ledger.add(one)
+        assert notified(url, arguments(one)) == [(one.id.hex(), "known")]
+    assert notified(url, arguments(one)) == [(one.id.hex(), "known")]
+    dispatch = ledger.take_one(harness)
+    assert (dispatch.id, dispatch.notification) == (one.id, one)
+    assert dispatch.standing.policy == (one.policy or "hold")
+    assert dispatch.standing.provider == one.provider
+    if first == "python":
+        assert dispatch.content == one.content, "byte by byte"
+
+
+def _fitted(harness: Harness, said: dict[str, Any]) -> dict[str, Any]:
+    said = dict(said)
+    if suffix := said.pop("tenant_suffix", ""):
+        said["tenant"] = f"{harness.namespace} {suffix}"
+    return said
+
+
+@pytest.mark.parametrize(
+    "other", [{"body": "other"}, {"subject": "s"}, {"sender": "+1"}, {"template": "t"}, {"data": {"a": 1}}]
+)
+def test_another_content_is_a_conflict_whoever_says_it(
+    url: str, harness: Harness, ledger: Sender, other: dict[str, Any]
+) -> None:
+    one, two = notification(harness), notification(harness, **other)
+    assert notified(url, arguments(one), arguments(two)) == [(one.id.hex(), "added"), (one.id.hex(), "conflict")]
+    assert [added.status for added in ledger.add(two, one, two)] == ["conflict", "known", "conflict"]
+    assert ledger.take_one(harness).notification == one
+
+
+def test_what_json_of_the_server_cannot_hold_is_kept_and_compared_byte_by_byte(
+    harness: Harness, ledger: Sender
+) -> None:
+    one, two = notification(harness, body="a\0b"), notification(harness, body="a\0c")
+    assert [added.status for added in ledger.add(one, one, two)] == ["added", "known", "conflict"]
+    assert ledger.take_one(harness).notification == one
+
+
+def test_it_is_there_when_the_callers_transaction_commits_and_never_was_when_it_rolls_back(
+    url: str, harness: Harness, ledger: Sender
+) -> None:
+    one, two = notification(harness, "kept"), notification(harness, "undone")
+
+    async def run() -> None:
+        async with connected(url) as connection:
+            await connection.execute("create table if not exists orders (name text)")
+            kept = connection.transaction()
+            await kept.start()
+            await connection.execute("insert into orders values ('kept')")
+            await notify(connection, arguments(one))
+            await kept.commit()
+            undone = connection.transaction()
+            await undone.start()
+            assert (await notify(connection, arguments(two)))[1] == "added"
+            await undone.rollback()
+
+    asyncio.run(run())
+    assert keys_of(ledger.take(harness)) == ["kept"]
+    assert notified(url, arguments(two)) == [(two.id.hex(), "added")]
+
+
+def test_a_guard_holds_between_sql_and_python(url: str, harness: Harness, ledger: Sender) -> None:
+    for name, guard in (("default", Guard(window_s=3600)), ("chosen", Guard(window_s=3600, key="k"))):
+        one = notification(harness, f"{name} 1", guard=guard, kind=name)
+        two = notification(harness, f"{name} 2", guard=guard, kind=name)
+        notified(url, arguments(one))
+        ledger.add(two)
+        first, second = ledger.take(harness)
+        assert ledger.cross(first, second) == [Crossed(), Held(first.id)]
+
+
+def test_an_order_holds_between_sql_and_python(url: str, harness: Harness, ledger: Sender) -> None:
+    notified(url, arguments(notification(harness, "1", order="o")))
+    ledger.add(notification(harness, "2", order="o"))
+    notified(url, arguments(notification(harness, "3", order="o")))
+    assert keys_of(ledger.take(harness)) == ["1"]
+
+
+def test_the_least_that_can_be_said_is_four_arguments_and_a_body(url: str, harness: Harness) -> None:
+    async def run() -> list[Any]:
+        async with connected(url) as connection:
+            return list(
+                await connection.fetchrow(
+                    f"select * from semel.notify('{harness.namespace}', 'shipping', '+491', 'sms', '\"On its way\"')"
+                )
+            )
+
+    one = Notification(key=harness.namespace, kind="shipping", recipient="+491", channel="sms", body="On its way")
+    assert asyncio.run(run()) == [one.id.hex(), "added"]
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"key": ""}, "key: expected a text of 1 to 300 characters"),
+    ({"key": None}, "key: expected a text of 1 to 300 characters"),
+    ({"kind": "x" * 301}, "kind: expected a text of 1 to 300 characters"),
+    ({"recipient": " +491"}, "recipient: white space around it"),
+    ({"recipient": "+49\n1"}, "recipient: white space around it or characters that cannot be printed"),
+    ({"order_key": "a\u200b"}, "order_key: white space"),
+    ({"tenant": None}, "tenant: expected a text of 0 to 300"),
+    ({"guard_key": "\t", "guard_window": "1 s"}, "guard_key: white space"),
+    ({"channel": "fax"}, "channel='fax': expected one of sms, email, voice, message, event"),
+    ({"channel": None}, "channel=NULL"),
+    ({"policy": "hope"}, "policy='hope': expected one of hold, presume_sent, resend, give_up"),
+    ({"body": None}, "a notification says something: give it a body or a template"),
+    ({"body": "null"}, "a notification says something"),
+    ({"data": "[]"}, "data a JSON object"),
+    ({"priority": 10}, "priority='10': expected 0 (first) to 9"),
+    ({"priority": None}, "priority=NULL"),
+    ({"generation": 0}, "generation='0': expected a whole number, 1 or more"),
+    ({"guard_window": "0 s"}, "guard_window=00:00:00: above 0, at most 400 days"),
+    ({"guard_window": "500 days"}, "at most 400 days"),
+    ({"guard_key": "k"}, "guard_key: a guard needs its guard_window"),
+    ({"not_after": datetime.max}, "not_after=infinity: leave it out"),
+    ({"body": f'"{"x" * 262_144}"'}, "the notification has 262,1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG, ids=[f"{at} {next(iter(one))}" for at, (one, _) in enumerate(WRONG)])
+def test_mistakes_are_told_and_nothing_is_added(url: str, harness: Harness, wrong: dict[str, Any], told: str) -> None:
+    said = {**arguments(notification(harness)), **wrong}
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=re.escape(told.replace(",", ""))):
+        notified(url, said)
+
+
+def test_what_python_cannot_print_sql_refuses_and_the_other_way_round(url: str) -> None:
+    """All letters that there are in this Python; of those that it does not know yet the server may know more."""
+    sql = """
+        create function pg_temp.refused(letter text) returns boolean language plpgsql as $$
+        begin
+            perform semel.check_text_1('key', letter, 1);
+            return false;
+        exception when invalid_parameter_value then
+            return true;
+        end $$;
+    """
+
+    async def run() -> set[int]:
+        async with connected(url) as connection:
+            await connection.execute(sql)
+            rows = await connection.fetch(
+                "select n from unnest($1::integer[]) n where pg_temp.refused('a' || chr(n) || 'a')", points
+            )
+            return {n for (n,) in rows}
+
+    known = [n for n in range(1, sys.maxunicode + 1) if _is_known(chr(n))]
+    points = [n for n in known if n < 0x3400 or not chr(n).isprintable() or n % 97 == 0]
+    assert asyncio.run(run()) == {n for n in points if not chr(n).isprintable()}
+
+
+def _is_known(letter: str) -> bool:
+    from unicodedata import category
+
+    return category(letter) not in ("Cn", "Cs") and not (category(letter) == "Co" and ord(letter) % 97)
+
+
+def test_letters_that_this_python_does_not_know_keep_nobody_from_taking(
+    url: str, harness: Harness, ledger: Sender
+) -> None:
+    """They are in a later version of Unicode, in which somebody else has judged them."""
+    newer = next(chr(n) for n in range(0x1FA00, 0x1FBFF) if not chr(n).isprintable())
+    said = arguments(notification(harness, "known"))
+    notified(url, said, {**said, "key": f"newer {newer}", "kind": "x", "order_key": newer})
+    taken = {one.notification.key: one for one in ledger.take(harness)}
+    assert set(taken) == {"known", f"newer {newer}"}
+    odd = taken[f"newer {newer}"]
+    assert (odd.notification.kind, odd.notification.order, odd.notification.id) == ("x", newer, odd.id)
+    assert ledger.cross(odd) == [Crossed()]
+
+
+# ------------------------------------------------------------------------------------------------------------ places
+
+
+def test_a_role_may_notify_that_may_do_nothing_else(url: str, harness: Harness, postgres: PostgresServer) -> None:
+    if postgres.is_given:
+        pytest.skip("roles of a given server are not ours to make")
+    place = urlsplit(url)
+    role = f"shop_{harness.namespace}"
+
+    async def run() -> None:
+        said = arguments(notification(harness))
+        async with connected(url) as owner:
+            await owner.execute(f"create role {role} login password 'x'; grant usage on schema semel to {role}")
+            try:
+                theirs = f"postgresql://{role}:x@{place.hostname}:{place.port}{place.path}"
+                async with connected(theirs) as shop:
+                    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="notify"):
+                        await notify(shop, said)
+                    await owner.execute(f"grant execute on function semel.notify to {role}")
+                    await shop.execute("create temp table notification (id text); set search_path = pg_temp, semel")
+                    assert (await notify(shop, said))[1] == "added"
+                    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                        await shop.fetch("select * from semel.notification")
+            finally:
+                await owner.execute(f"drop owned by {role}; drop role {role}")
+
+    asyncio.run(run())
+
+
+def test_it_stands_in_the_schema_of_its_ledger(empty_database: str, harness: Harness) -> None:
+    async def run() -> None:
+        async with opened(empty_database, "?schema=other") as ledger, connected(empty_database) as connection:
+            await ledger.migrate()
+            one = notification(harness, guard=Guard(window_s=5), order="o")
+            assert await notify(connection, arguments(one), "other") == (one.id.hex(), "added")
+            assert [added.status for added in await ledger.outbox.add([one])] == ["known"]
+            assert (await ledger.outbox.status(one.tenant, key=one.key)).told == "pending"
+
+    asyncio.run(run())
+
+
+def test_providers_have_the_lanes_that_python_gives_them(url: str, harness: Harness, ledger: Sender) -> None:
+    named, unnamed = notification(harness, "named"), notification(harness, "unnamed", provider="", channel="voice")
+    notified(url, arguments(named), arguments(unnamed))
+
+    async def run() -> dict[str, str]:
+        async with connected(url) as connection:
+            rows = await connection.fetch(
+                "select key, lane from semel.dispatch join semel.notification using (id) where who = any ($1)",
+                [_who(named), _who(unnamed)],
+            )
+            return dict(tuple(row) for row in rows)
+
+    assert asyncio.run(run()) == {"named": provider(harness), "unnamed": "@voice"}
+
+
+def _who(one: Notification) -> bytes:
+    from semel.values.notification import who_is
+
+    return who_is(one.tenant, one.recipient)
