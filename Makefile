@@ -33,6 +33,8 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 	@$(BIN)/ruff check .
 	@echo '→ types'
 	@$(BIN)/mypy
+	@echo '→ RabbitMQ for the tests'
+	@$(BIN)/python -m semel.testing.servers.rabbitmq_packages || true  # without it, the tests say why
 	@echo '→ tests'
 	@$(BIN)/python -m pytest -n 4 --reruns 2 --only-rerun inconclusive $(ARGS)  # half of the tests wait for servers and leases
 

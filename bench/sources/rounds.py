@@ -16,6 +16,8 @@ from rich.console import Console
 
 from semel.cli.service_processes import terminable
 
+BUSY = "more programs than processors wanted to run meanwhile: a rate that falls short is not judged; see client µs"
+
 
 def run(parts: Mapping[str, Open], sizes: Sizes, console: Console) -> Report:
     """Measure one part after the other: their servers do not run at the same time, and are gone afterwards."""
@@ -35,25 +37,28 @@ def run(parts: Mapping[str, Open], sizes: Sizes, console: Console) -> Report:
 
 
 def _measure(part: Part, rounds: int, console: Console) -> StoreReport:
+    load = os.getloadavg()[0]
     samples: dict[str, list[Sample]] = {scenario.name: [] for scenario in part.scenarios}
     for turn in range(rounds):
         for scenario in part.scenarios:
             samples[scenario.name].append(scenario.measure())
         console.print(f"{part.name}: round {turn + 1} of {rounds} is done")
     labels = {scenario.name: scenario.label for scenario in part.scenarios}
+    busy = max(load, os.getloadavg()[0]) > (os.cpu_count() or 1)  # a run alone keeps about one processor busy
     return StoreReport(
         name=part.name,
         title=part.title,
         rounds=rounds,
-        findings=[finding(line, labels, samples) for line in part.lines],
+        findings=[finding(line, labels, samples, busy) for line in part.lines],
         samples=samples,
         meanings={scenario.meaning: [scenario.label] for scenario in part.scenarios},
-        remarks=part.remarks(),
+        remarks=[*part.remarks(), *([BUSY] if busy else [])],
     )
 
 
-def finding(line: Line, labels: Mapping[str, str], samples: Mapping[str, list[Sample]]) -> Finding:
-    """A line with its numbers: medians of the rounds. A ratio is the median of the rounds' own."""
+def finding(line: Line, labels: Mapping[str, str], samples: Mapping[str, list[Sample]], busy: bool = False) -> Finding:
+    """A line with its numbers: medians of the rounds. A ratio is the median of the rounds' own. On a machine that is
+    busy with other things a rate that falls short says nothing."""
     own, other = samples[line.scenario], samples.get(line.against)
     rate, cpu_us, server_us = (median([getattr(one, name) for one in own]) for name in ("rate", "cpu_us", "server_us"))
     ratio = median([mine.rate / theirs.rate for mine, theirs in zip(own, other, strict=True)]) if other else None
@@ -65,7 +70,7 @@ def finding(line: Line, labels: Mapping[str, str], samples: Mapping[str, list[Sa
         aim, met = f"≥ {line.rate_at_least:,.0f}/s", rate >= line.rate_at_least
         if line.or_reaches and not met:
             aim, met = f"{aim} or the {labels[line.or_reaches]}", rate >= _median_rate(samples[line.or_reaches])
-    verdict = "" if not aim else "ok" if met else "below"
+    verdict = "" if not aim else "ok" if met else "unjudged" if busy and line.rate_at_least is not None else "below"
     against = labels[line.against] if line.against else ""
     return Finding(line.scenario, labels[line.scenario], rate, cpu_us, server_us, against, ratio, by_cpu, aim, verdict)
 

@@ -72,7 +72,7 @@ def test_the_machine_notices_a_broken_inbox(statement: str, monkeypatch: pytest.
     assert SQL[statement].count(right) == 1
     monkeypatch.setitem(SQL, statement, SQL[statement].replace(right, wrong))
     quick = settings(
-        max_examples=400,
+        max_examples=1_000,
         stateful_step_count=50,
         derandomize=True,
         database=None,

@@ -134,3 +134,10 @@ def test_the_command_refuses_a_part_that_is_not_there() -> None:
     )
     assert ran.returncode == 2
     assert "pigeons" in ran.stderr
+
+
+def test_a_rate_is_not_judged_on_a_busy_machine_and_a_ratio_is() -> None:
+    samples = {"ours": [Sample(200, 2, 0)], "loop": [Sample(100, 4, 0)]}
+    lines = (Line("ours", rate_at_least=201), Line("ours", rate_at_least=200), Line("ours", "loop", at_least=3))
+    found = [finding(line, {"ours": "Semel", "loop": "loop"}, samples, busy=True).verdict for line in lines]
+    assert found == ["unjudged", "ok", "below"]

@@ -52,9 +52,7 @@ def test_the_table_shows_what_a_planted_bug_loses_or_doubles(
     broker: Broker, stage: Stage, tmp_path: Path, bug: str, shows: str
 ) -> None:
     came = storm.run(broker, stage, tmp_path, messages=200, seconds=1.5, kill_every_s=0.4, enough=3, bug=bug)
-    assert storm.landed(came.kills), f"inconclusive: no kill interrupted anything; {came}"
-    if bug != ACK_FIRST:
-        assert came.runs > len(came.events), f"inconclusive: no kill came while a handler ran; {came}"
+    assert came.lost or came.doubled, f"inconclusive: the bug had no consequences; {came}"
     with pytest.raises(AssertionError, match=shows):
         came.check()
 

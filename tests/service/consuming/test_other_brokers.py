@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from aiormq.exceptions import PublishError
 from tests.service.consuming.settings_of import APP, SLOW
 from tests.service.consuming.test_running import SETTLED_S, counted, message, runs
 from tests.service.running import Running, service
@@ -59,3 +60,22 @@ def test_a_queue_of_rabbitmq_is_consumed(tmp_path: Path, place: Place) -> None:
     (letter,) = place.letters()
     assert letter.body == b"no event"
     assert "JSON" in reason_of(letter)
+
+
+def test_queues_of_rabbitmq_are_made_where_that_is_asked_for(tmp_path: Path, new_place: Callable[..., Place]) -> None:
+    place = new_place(declared=False)
+    text = (
+        f'[[sources]]\nkind = "rabbitmq"\nname = "events"\nurl = "env:RABBIT_URL"\ndeclare = true\n'
+        f'queue = "{place.queue}"\ndead_letters = "{place.dead}"\n'
+    )
+    with service(tmp_path, text, APP, env={**SLOW, "RABBIT_URL": place.broker.url}) as running:
+        running.until(lambda: sent(place, message(1)), "the queue was not made", SETTLED_S)
+        running.until(lambda: runs(tmp_path) == ["e-1"], "it is not consumed", SETTLED_S)
+
+
+def sent(place: Place, body: bytes) -> bool:
+    try:
+        place.send([body])
+    except PublishError:  # there is no such queue
+        return False
+    return True

@@ -10,10 +10,10 @@ from bench.sources.rounds import finding
 
 
 def test_every_measure_of_kafka_runs(tmp_path: Path) -> None:
-    with kafka.opened(tmp_path, Sizes(rounds=1, messages=600, singly=10)) as part:
+    with kafka.opened(tmp_path, Sizes(rounds=1, messages=4_000, singly=10)) as part:
         samples = {scenario.name: [scenario.measure()] for scenario in part.scenarios}
         labels = {scenario.name: scenario.label for scenario in part.scenarios}
-        assert "600 messages" in part.remarks()[0]
+        assert "4,000 messages" in part.remarks()[0]
     findings = [finding(line, labels, samples) for line in part.lines]
     assert all(one.rate > 0 for one in findings)
     assert findings[0].aim.startswith("≥ 30,000/s")

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from tests.sources.kafka.topics import SOON_S, Topics
 
 from semel.adapters.sources.kafka import KafkaDelivery, KafkaSource
@@ -206,6 +207,32 @@ def test_a_partition_is_not_read_far_beyond_what_waits(topics: Topics) -> None:
             assert topics.positions() == {0: 0}, "nothing before it is settled"
             assert seen <= 30 + 10
         assert topics.left() == 200
+
+    run(story)
+
+
+def test_offsets_that_go_back_do_not_bury_what_waits_before_them(topics: Topics) -> None:
+    """As when a broker has lost the end of its log: what is read again begins after a message that is unsettled."""
+
+    async def story() -> None:
+        topics.send(bodies(6))
+        async with opened(topics.source()) as source:
+            waiting, done, *rest = await received(source, 6)
+            await done.ack()
+            for delivery in rest:
+                await delivery.ack()
+            assert source._poller is not None
+            await asyncio.to_thread(source._poller._consumer.seek, TopicPartition(topics.topic, 0, 3))
+            again = await received(source, 6)
+            assert [delivery.body for delivery in again] == bodies(6), "all that was held is read again"
+            for delivery in again[3:]:
+                await delivery.ack()
+            await waiting.ack()  # of before
+            await asyncio.sleep(0.5)
+            assert topics.positions() == {0: 0}
+            for delivery in again[:3]:
+                await delivery.ack()
+        assert topics.left() == 0
 
     run(story)
 

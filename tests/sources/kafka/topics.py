@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from tests.sources.consumer_process import happened
 from tests.sources.kafka.consumer_process import Plan
 from tests.sources.kafka.forking import starting

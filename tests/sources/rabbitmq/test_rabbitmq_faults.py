@@ -209,6 +209,37 @@ def test_a_delivery_goes_back_before_the_broker_closes_the_channel(server: Rabbi
         asyncio.run(story(Place(server.broker, client), Place(server.broker, client)))
 
 
+def test_a_broker_that_is_short_of_memory_still_hears_what_is_settled(
+    server: RabbitServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads nothing more from whoever publishes. Acknowledgements travel elsewhere, and a retry waits in hand."""
+    monkeypatch.setattr("semel.adapters.sources.rabbitmq.answering.CONFIRM_S", 0.5)
+    alarm = "{{resource_limit, memory, node()}, []}"
+
+    async def story(place: Place) -> None:
+        publisher = RabbitPublisher(server.url, place.queue, timeout=0.5, random=lambda: 0.0)
+        bodies = [document("retried"), document("settled")]
+        assert await publisher.publish([Parcel(body) for body in bodies]) == ["", ""]
+        source = place.source()
+        deliveries = {delivery.body: delivery for delivery in await received(source, 2)}
+        server.broker.evaluate(f"rabbit_alarm:set_alarm({alarm})")
+        try:
+            assert await publisher.publish([Parcel(document("refused"))]) != [""]
+            await deliveries[document("retried")].retry(0.0)
+            await deliveries[document("settled")].ack()
+            await until(lambda: server.broker.messages(place.queue) == 1, "the acknowledgement to be heard")
+            (again,) = await asyncio.wait_for(source.receive(1), SOON_S)
+            assert (again.body, source.counts.held) == (document("retried"), 1)
+        finally:
+            server.broker.evaluate(f"rabbit_alarm:clear_alarm({alarm.removesuffix(', []}')[1:]})")
+        await again.ack()
+        await publisher.close()
+        await source.close()
+
+    with Client(server.url) as client:
+        asyncio.run(story(Place(server.broker, client)))
+
+
 def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: RabbitServer, tmp_path: Path) -> None:
     """Messages that wait, are in hand, wait for their retry, and are being published meanwhile."""
     with Client(server.url) as client:

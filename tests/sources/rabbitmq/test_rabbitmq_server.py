@@ -134,6 +134,7 @@ def _is_shell(pid: int) -> bool:
 
 
 @LINUX
+@pytest.mark.long  # it starts a broker of its own
 def test_nothing_is_left_of_a_shared_broker_when_its_users_are_killed(tmp_path: Path) -> None:
     if RabbitServer.given() is not None:
         pytest.skip("a given broker is somebody else's")

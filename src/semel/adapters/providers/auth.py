@@ -17,6 +17,8 @@ from semel.adapters.wire.client import Client
 
 EARLY_S = 60.0  # a token is fetched anew so long before it ends: one that ends on its way is a refusal
 TOKEN_MAX_S = 86_400.0
+SHORTEST_SECRET = 4  # characters; a shorter text stands in every second line by chance
+HIDDEN = "…"
 
 
 class Hidden(Protocol):
@@ -28,95 +30,177 @@ class Hidden(Protocol):
 class NoAccess(Exception):
     """There are no credentials to send with: nothing has left."""
 
+    def __init__(self, why: str, after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.after_s = after_s  # what was asked for, where somebody asked to wait
+
+
+class Asked(Struct, frozen=True):
+    """What is about to be sent: a signature is over all of it."""
+
+    method: str
+    url: str
+    body: bytes
+    content_type: str = ""
+
 
 class Auth(Protocol):
-    async def headers(self) -> Mapping[str, str]:
+    takes_s: float
+    """How long `headers` may take: what follows has the rest of the provider's time."""
+
+    async def headers(self, asked: Asked) -> Mapping[str, str]:
         """Raises NoAccess."""
 
-    def refused(self) -> None:
+    def refused(self, headers: Mapping[str, str]) -> None:
         """A request with these headers was answered 401."""
+
+    def hide(self, text: str) -> str:
+        """The text without the secrets that a provider may have repeated in it."""
+
+    async def close(self) -> None: ...
 
 
 class Headers:
-    """The same ones for every request."""
+    """The same ones for every request. `scheme` comes before each value: "Bearer "."""
 
-    def __init__(self, headers: Mapping[str, Hidden]) -> None:
+    takes_s = 0.0
+
+    def __init__(self, headers: Mapping[str, Hidden], scheme: str = "") -> None:
         self._headers = headers
+        self._scheme = scheme
 
-    async def headers(self) -> Mapping[str, str]:
-        return {name: value.reveal() for name, value in self._headers.items()}
+    async def headers(self, asked: Asked) -> Mapping[str, str]:
+        return sayable({name: self._scheme + value.reveal() for name, value in self._headers.items()})
 
-    def refused(self) -> None:
+    def refused(self, headers: Mapping[str, str]) -> None:
         """They stay as they are: a person has to look at them."""
+
+    def hide(self, text: str) -> str:
+        return without(text, *(value.reveal() for value in self._headers.values()))
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 class Basic:
+    takes_s = 0.0
+
     def __init__(self, username: str, password: Hidden) -> None:
         self._username = username
         self._password = password
 
-    async def headers(self) -> Mapping[str, str]:
+    async def headers(self, asked: Asked) -> Mapping[str, str]:
         return {"Authorization": basic(self._username, self._password)}
 
-    def refused(self) -> None:
+    def refused(self, headers: Mapping[str, str]) -> None:
         """It stays as it is."""
+
+    def hide(self, text: str) -> str:
+        return without(text, self._password.reveal(), basic(self._username, self._password).removeprefix("Basic "))
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 def basic(username: str, password: Hidden) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password.reveal()}".encode()).decode()
 
 
+def sayable(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Raises NoAccess for what no header can hold: a key file with two lines, say."""
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise NoAccess(f"the credentials for {name} hold a character that no header can: look at their source")
+    return headers
+
+
+def without(text: str, *secrets: str) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
 class _Granted(Struct, frozen=True):
     access_token: str
     expires_in: float = 300.0
-    token_type: str = "bearer"
 
 
-_granted = msgspec.json.Decoder(_Granted).decode
+_granted = msgspec.json.Decoder(_Granted, strict=False).decode  # some write the number as a text
 
 
 class Token:
-    """A token that is asked for with `form`, and used until shortly before its end. Many who need one ask once."""
+    """A token that is asked for with `form`, and used until shortly before its end. Many who need one ask once, and
+    share what comes of it: a token endpoint that is slow keeps nobody longer than `takes_s`."""
 
     def __init__(
         self,
         client: Client,
         url: str,
         form: Callable[[], Mapping[str, str]],
-        headers: Callable[[], Mapping[str, str]],
+        *,
+        takes_s: float,
+        headers: Callable[[], Mapping[str, str]] = dict,
+        secrets: tuple[Hidden, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`client`: of the token endpoint, with `takes_s` as its time. `secrets`: what is in the form and the headers."""
+        self.takes_s = takes_s
         self._client = client
         self._url = url
         self._form = form
         self._more = headers
+        self._secrets = secrets
         self._clock = clock
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Task[NoAccess | None] | None = None
         self._token = ""
         self._until = 0.0
 
-    async def headers(self) -> Mapping[str, str]:
-        if self._clock() >= self._until:
-            async with self._asking:
-                if self._clock() >= self._until:  # somebody may have asked while we waited
-                    await self._ask()
+    async def headers(self, asked: Asked) -> Mapping[str, str]:
+        if self._clock() >= self._until and (failure := await self._renewed()) is not None:
+            raise NoAccess(str(failure), failure.after_s)
         return {"Authorization": f"Bearer {self._token}"}
 
-    def refused(self) -> None:
-        self._until = 0.0
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Only the token that was refused is forgotten: many are told so, after one of them has a new one already."""
+        if headers.get("Authorization") == f"Bearer {self._token}":
+            self._until = 0.0
 
-    async def _ask(self) -> None:
-        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json", **self._more()}
-        answer = await self._client.ask(self._url, urlencode(self._form()).encode(), headers)
-        match answer:
+    def hide(self, text: str) -> str:
+        return without(text, self._token, *(secret.reveal() for secret in self._secrets))
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        await self._client.close()
+
+    async def _renewed(self) -> NoAccess | None:
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking)  # whoever gives up waiting does not take it from the others
+
+    def _asked(self, task: asyncio.Task[NoAccess | None]) -> None:
+        self._asking = None
+
+    async def _ask(self) -> NoAccess | None:
+        kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        body = urlencode(self._form()).encode()
+        match await self._client.ask(self._url, body, {**kind, "Accept-Encoding": "identity", **self._more()}):
             case Answered(status=200, body=bytes(body)):
-                try:
-                    granted = _granted(body)
-                except msgspec.DecodeError:
-                    raise NoAccess("the token endpoint answered with something that is no token") from None
-                self._token = granted.access_token
-                self._until = self._clock() + max(1.0, min(granted.expires_in, TOKEN_MAX_S) - EARLY_S)
-            case Answered(status=status):
-                raise NoAccess(f"the token endpoint answered {status}")
+                return self._keep(body)
+            case Answered(status=status, after_s=after_s):
+                return NoAccess(f"the token endpoint answered {status}", after_s)
             case Unsent(why=why) | Unanswered(why=why):
-                raise NoAccess(f"the token endpoint: {why}")
+                return NoAccess(f"the token endpoint: {why}")
+
+    def _keep(self, body: bytes) -> NoAccess | None:
+        try:
+            granted = _granted(body)
+            sayable({"Authorization": granted.access_token})
+        except (msgspec.DecodeError, NoAccess):
+            return NoAccess("the token endpoint answered with something that is no token")
+        self._token = granted.access_token
+        self._until = self._clock() + max(1.0, min(granted.expires_in, TOKEN_MAX_S) - EARLY_S)
+        return None

@@ -1,7 +1,7 @@
 """What all providers that speak HTTP share: one request, tried once, and an honest answer.
 
 nothing was sent, no credentials      refused, this time
-2xx                                   accepted
+2xx                                   accepted (a page of HTML is not: somebody else has answered)
 429                                   refused, a rate limit: no attempt is burnt
 401                                   refused, this time: a new token may be taken
 a status of contract.refusals         refused for good
@@ -11,23 +11,25 @@ anything else, and no answer at all   unknown
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from semel.adapters.providers.auth import Auth, NoAccess
+from semel.adapters.providers.auth import Asked, Auth, NoAccess
+from semel.adapters.providers.hearing import Heard, Hearing
 from semel.adapters.wire.answers import Answer as Wire
 from semel.adapters.wire.answers import Answered, Unanswered, Unsent
-from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
 from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
 EVIDENCE_CHARS = 200
+EVIDENCE_READ_BYTES = 16 * 1024  # of an answer: secrets are taken out of all of it, before it is cut
 LOOK_UP_MAX_BYTES = 1024 * 1024  # a page of a list
+USUAL = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "Semel"}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _parse = msgspec.json.Decoder().decode
@@ -49,15 +51,16 @@ class HttpProvider:
     """A provider's file says what is written and what an acceptance looks like; the rest is here."""
 
     CONTRACT: ClassVar[Contract]
+    ANSWERS_IN_HTML: ClassVar[bool] = False
 
     def __init__(self, url: str, auth: Auth, *, contract: Contract | None = None, allow: Sequence[str] = ()) -> None:
-        """`url`: without a slash at its end. `contract`: the file's own, with what the settings change."""
+        """`contract`: the file's own, with what the settings change."""
         self.contract = contract or self.CONTRACT
         self.url = url.rstrip("/")
         self._auth = auth
-        self._client = Client(
-            place_of(self.contract.name, url), allow, self.contract.timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES
-        )
+        timeout_s = self.contract.timeout_s - auth.takes_s
+        self._client = Hearing(place_of(self.contract.name, url), allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
+        self._closed_until = 0.0  # monotonic: its limit is used up until then
 
     # ------------------------------------------------------------------------------------- what a provider's file says
 
@@ -65,13 +68,18 @@ class HttpProvider:
         """The request for a message. Raises ConfigError for what this provider cannot send."""
         raise NotImplementedError
 
-    def reference(self, answer: Answered) -> str:
+    def reference(self, answer: Heard) -> str:
         """The provider's own id of what it has accepted, where the answer has one."""
         return ""
 
-    def reports(self, headers: Mapping[str, str], body: bytes) -> list[Witness]:
-        """What a status callback says. Raises MalformedEvent."""
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+        """What a status callback says. `query`: of the URL it came to. Raises MalformedEvent for what is none; a status
+        that says nothing about acceptance or delivery is no witness."""
         return []
+
+    def used_up_s(self, headers: Mapping[str, str]) -> float:
+        """For how long this answer's headers say that no further request will be taken. 0: they do not."""
+        return 0.0
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return Unclear(f"{self.contract.name} cannot be asked")
@@ -82,6 +90,8 @@ class HttpProvider:
         return _encode(self.write(dispatch))
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
+        if (closed_s := self._closed_until - time.monotonic()) > 0:
+            return Refused("its rate limit is used up", after_s=closed_s, limited=True)
         kept = _request(request)
         headers = {"Content-Type": kept.content_type}
         key = self.contract.key
@@ -90,7 +100,7 @@ class HttpProvider:
         try:
             answer = await self.ask(kept.path, kept.body.encode(), headers, kept.method)
         except NoAccess as error:
-            return Refused(str(error))
+            return Refused(self._auth.hide(str(error)), after_s=error.after_s)
         return self.judge(answer)
 
     def judge(self, answer: Wire) -> Answer:
@@ -99,55 +109,66 @@ class HttpProvider:
                 return Refused(why)
             case Unanswered(why=why):
                 return Unknown(why)
-            case Answered(status=status) if 200 <= status < 300:
+            case Heard():
+                return self.judge_status(answer)
+        raise AssertionError("Hearing hears every answer")
+
+    def judge_status(self, answer: Heard) -> Answer:
+        match answer.status:
+            case status if 200 <= status < 300:
+                if _is_page(answer) and not self.ANSWERS_IN_HTML:
+                    return Unknown(f"{status} with a page of HTML: who answered is not {self.contract.name}")
                 return Accepted(self.reference(answer), f"{status}")
-            case Answered(status=429):
-                return Refused(told(answer), after_s=answer.after_s, limited=True)
-            case Answered(status=401):
-                return Refused(told(answer))
-            case Answered(status=status) if status in self.contract.refusals:
-                return Refused(told(answer), final=True)
-            case Answered(status=status) if status in self.contract.retriable:
-                return Refused(told(answer), after_s=answer.after_s)
-        return Unknown(told(answer))
+            case 429:
+                after_s = answer.after_s if answer.after_s is not None else self.used_up_s(answer.headers) or None
+                return Refused(self.told(answer), after_s=after_s, limited=True)
+            case 401:
+                return Refused(self.told(answer))
+            case status if status in self.contract.refusals:
+                return Refused(self.told(answer), final=True)
+            case status if status in self.contract.retriable:
+                return Refused(self.told(answer), after_s=answer.after_s)
+        return Unknown(self.told(answer))
 
     async def ask(self, path: str, body: bytes | None, headers: Mapping[str, str], method: str = "POST") -> Wire:
         """One request with credentials. Raises NoAccess."""
-        usual = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "Semel"}
-        answer = await self._client.ask(
-            self.url + path, body, {**usual, **headers, **await self._auth.headers()}, method
-        )
-        if isinstance(answer, Answered) and answer.status == 401:
-            self._auth.refused()
+        url = self.url + path
+        proof = await self._auth.headers(Asked(method, url, body or b"", headers.get("Content-Type", "")))
+        answer = await self._client.ask(url, body, {**USUAL, **headers, **proof}, method)
+        if isinstance(answer, Heard):
+            if answer.status == 401:
+                self._auth.refused(proof)
+            if (used_up_s := self.used_up_s(answer.headers)) > 0:
+                self._closed_until = time.monotonic() + used_up_s
         return answer
 
+    def told(self, answer: Answered) -> str:
+        """A status and the beginning of its body, as one clean line without our secrets. Answers may repeat what they
+        were sent: whoever shows evidence to people decides how much of it."""
+        text = self._auth.hide((answer.body or b"")[:EVIDENCE_READ_BYTES].decode("utf-8", "replace"))
+        line = " ".join("".join(char if char.isprintable() else " " for char in text).split())[:EVIDENCE_CHARS]
+        return f"{answer.status}: {line}" if line else f"{answer.status}"
+
     async def close(self) -> None:
+        await self._auth.close()
         await self._client.close()
 
 
 def key_of(dispatch: Dispatch) -> str:
-    """The same for every attempt, and for nothing else."""
+    """The same for every attempt, and for nothing else. 32 characters: every provider takes as many."""
     return dispatch.id.hex()
-
-
-def told(answer: Answered) -> str:
-    """A status and the beginning of its body, as one clean line. Answers may repeat what they were sent: whoever shows
-    evidence to people decides how much of it."""
-    text = (answer.body or b"")[: 4 * EVIDENCE_CHARS].decode("utf-8", "replace")
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())[:EVIDENCE_CHARS]
-    return f"{answer.status}: {line}" if line else f"{answer.status}"
 
 
 def field(answer: Answered, *path: str) -> str:
     """A text in the JSON of an answer; empty where there is none. An acceptance without its id is one all the same."""
     try:
         value: Any = _parse(answer.body or b"null")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
     for name in path:
         value = value[0] if isinstance(value, list) and value else value
         value = value.get(name) if isinstance(value, dict) else None
-    return str(value) if isinstance(value, (str, int)) else ""
+    return str(value)[:EVIDENCE_CHARS] if isinstance(value, (str, int)) else ""
 
 
 def json_body(document: Mapping[str, Any]) -> str:
@@ -155,5 +176,5 @@ def json_body(document: Mapping[str, Any]) -> str:
     return _encode(document).decode()
 
 
-def host_of(url: str) -> str:
-    return urlsplit(url).hostname or ""
+def _is_page(answer: Heard) -> bool:
+    return answer.headers.get("content-type", "").lower().startswith("text/html")

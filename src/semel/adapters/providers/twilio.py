@@ -1,30 +1,52 @@
-"""Twilio: SMS. It has no idempotency: after an unknown outcome its own list is looked at, and its callbacks name us."""
+"""Twilio: SMS. It has no idempotency: after an unknown outcome its own list is looked at, and its callbacks name us.
+
+The list has no id of ours. A message with this text, between these numbers, made while our request was on its way, is
+taken for this one; where another one could be meant, or a clock be wrong, the look-up says that it cannot tell:
+
+    ── WIDE_S ──┬── TIGHT_S ──┬ crossing ┄ timeout ┬── TIGHT_S ──┬── settle time, WIDE_S ──
+      cannot tell             │  exactly one: found │                   cannot tell
+                  nothing with this text in all of it: it did not leave
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import ClassVar
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
 
 from semel.adapters.providers.auth import Auth, NoAccess
+from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import HttpProvider, Request, field
+from semel.adapters.providers.reading import form, ours, witnesses
+from semel.adapters.providers.saying import sender_of, text_of
 from semel.adapters.wire.answers import Answered
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear, Witness
-from semel.values.sending import Contract, Reported
+from semel.values.sending import Accepted, Answer, Contract, Reported
+
+TEXT_MAX = 1600  # characters; not in our facts, so `text_max` changes it
+TIGHT_S = 5.0  # between two clocks that are kept, and whole seconds
+WIDE_S = 900.0  # clocks that are this far apart are somebody's alarm
+PAGES_MAX = 5
+KNOWN_MAX = 10_000  # references of this process, so that nobody else's message is taken for this one
 
 REPORTS: dict[str, Reported] = {
     "accepted": "accepted",
+    "scheduled": "accepted",
     "queued": "accepted",
     "sending": "accepted",
     "sent": "accepted",
     "delivered": "delivered",
+    "read": "delivered",
     "undelivered": "undelivered",
     "failed": "undelivered",
+    "canceled": "undelivered",
 }
 
 
@@ -54,6 +76,7 @@ class Twilio(HttpProvider):
         account: str,
         sender: str,
         callback: str = "",
+        text_max: int = TEXT_MAX,
         contract: Contract | None = None,
         allow: Sequence[str] = (),
     ) -> None:
@@ -62,42 +85,107 @@ class Twilio(HttpProvider):
         self._path = f"/2010-04-01/Accounts/{quote(account, safe='')}/Messages.json"
         self._sender = sender
         self._callback = callback
+        self._text_max = text_max
+        self._whose: OrderedDict[str, bytes] = OrderedDict()
 
     def write(self, dispatch: Dispatch) -> Request:
         said = dispatch.notification
-        if not isinstance(said.body, str) or not said.body:
-            raise ConfigError("twilio sends texts: the body has to be one")
-        form = {"To": said.recipient, "From": said.sender or self._sender, "Body": said.body}
+        text = text_of(dispatch, "twilio", self._text_max)
+        form = {"To": said.recipient, "From": sender_of(dispatch, "twilio", self._sender), "Body": text}
         if self._callback:
-            form["StatusCallback"] = f"{self._callback}?id={dispatch.id.hex()}"
+            mark = "&" if "?" in self._callback else "?"
+            form["StatusCallback"] = f"{self._callback}{mark}id={dispatch.id.hex()}"
         return Request(self._path, urlencode(form), "application/x-www-form-urlencoded")
 
-    def reference(self, answer: Answered) -> str:
+    def reference(self, answer: Heard) -> str:
         return field(answer, "sid")
 
-    def reports(self, headers: Mapping[str, str], body: bytes) -> list[Witness]:
-        form = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
-        status = form.get("MessageStatus") or form.get("SmsStatus") or ""
-        if status not in REPORTS or "MessageSid" not in form:
-            raise MalformedEvent("no status callback of Twilio: MessageSid and MessageStatus are missing or unknown")
-        return [Witness(REPORTS[status], None, self.contract.name, form["MessageSid"], evidence=f"callback: {status}")]
+    async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
+        answer = await super().send(dispatch, request)
+        if isinstance(answer, Accepted):
+            self._remember(answer.reference, dispatch.id)
+        return answer
+
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+        told = form(body, "twilio")
+        status, reference = told.get("MessageStatus") or told.get("SmsStatus") or "", told.get("MessageSid", "")
+        if not status or not reference:
+            raise MalformedEvent("no status callback of Twilio: MessageSid or MessageStatus is missing")
+        id = ours(form(query, "twilio").get("id"))
+        return witnesses(self.contract.name, REPORTS, status, id=id, reference=reference)
+
+    # ------------------------------------------------------------------------------------------------------ looking up
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
-        """Its list has no id of ours: a message with this text to this number since the crossing is this one."""
-        said = dispatch.notification
-        since = datetime.fromtimestamp(dispatch.standing.doubt_ms / 1000, UTC)
-        query = {"To": said.recipient, "DateSent>": since.strftime("%Y-%m-%d"), "PageSize": "200"}
+        listed = await self._listed(dispatch)
+        if isinstance(listed, Unclear):
+            return listed
+        said, standing = dispatch.notification, dispatch.standing
+        first_s, last_s = (standing.doubt_ms or standing.crossed_ms) / 1000, standing.crossed_ms / 1000
+        wide = (first_s - WIDE_S, last_s + self.contract.settle_s + WIDE_S)
+        tight = (first_s - TIGHT_S, last_s + self.contract.timeout_s + TIGHT_S)
+        near: list[str] = []
+        for message in listed:
+            if message.body != said.body or self._whose.get(message.sid, dispatch.id) != dispatch.id:
+                continue
+            made_s = _seconds(message.date_created)
+            if made_s is not None and not wide[0] <= made_s <= wide[1]:
+                continue
+            if made_s is None or not tight[0] <= made_s <= tight[1]:
+                return Unclear("its list has this text at about that time, and it may be another message")
+            near.append(message.sid)
+        if len(near) > 1:
+            return Unclear(f"its list has this text {len(near)} times at that time")
+        if not near:
+            return Absent()
+        self._remember(near[0], dispatch.id)
+        return Found(near[0])
+
+    async def _listed(self, dispatch: Dispatch) -> list[_Message] | Unclear:
+        """All messages between these numbers since the day before the first crossing."""
+        said, standing = dispatch.notification, dispatch.standing
         try:
-            answer = await self.ask(f"{self._path}?{urlencode(query)}", None, {}, "GET")
+            sender = sender_of(dispatch, "twilio", self._sender)
+        except ConfigError as error:
+            return Unclear(str(error))
+        since = datetime.fromtimestamp((standing.doubt_ms or standing.crossed_ms) / 1000, UTC) - timedelta(days=1)
+        query = {"To": said.recipient, "From": sender, "DateSent>": since.strftime("%Y-%m-%d"), "PageSize": "200"}
+        path = f"{self._path}?{urlencode(query)}"
+        found: list[_Message] = []
+        for _ in range(PAGES_MAX):
+            page = await self._one_page(path)
+            if isinstance(page, Unclear):
+                return page
+            found += [message for message in page.messages if message.to == said.recipient]
+            if page.next_page_uri is None:
+                return found
+            path = page.next_page_uri
+            if not path.startswith(f"{self._path}?"):
+                return Unclear("its list goes on at another place")
+        return Unclear(f"its list has more than {PAGES_MAX} pages")
+
+    async def _one_page(self, path: str) -> _Page | Unclear:
+        try:
+            answer = await self.ask(path, None, {}, "GET")
         except NoAccess as error:
             return Unclear(str(error))
         if not isinstance(answer, Answered) or answer.status != 200 or answer.body is None:
             return Unclear("its list of messages could not be read")
         try:
-            page = _page(answer.body)
+            return _page(answer.body)
         except msgspec.DecodeError:
             return Unclear("its list of messages cannot be understood")
-        for message in page.messages:
-            if message.body == said.body and message.to == said.recipient:
-                return Found(message.sid)
-        return Unclear("its list has more pages than one") if page.next_page_uri else Absent()
+
+    def _remember(self, reference: str, id: bytes) -> None:
+        if reference:
+            self._whose[reference] = id
+            if len(self._whose) > KNOWN_MAX:
+                self._whose.popitem(last=False)
+
+
+def _seconds(date: str) -> float | None:
+    """Of a date as mail writes it."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -35,8 +35,15 @@ select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.co
 from semel.notification n left join semel.dispatch d on d.id = n.id
 
 -- name: attempts_of
-select number, provider, crossed, ended, outcome, evidence, coalesce(reference, ''), by from semel.attempt
-where id = $1 order by case when ended = 0 then crossed else ended end, token = 0, token, word
+-- The one that is under way stands with its dispatch.
+select number, provider, crossed, ended, outcome, evidence, reference, by
+from (
+    select number, provider, crossed, ended, outcome, evidence, coalesce(reference, '') as reference, by, token, word
+    from semel.attempt where id = $1
+    union all
+    select number, lane, crossed, 0, '', '', '', '', token, '' from semel.dispatch where id = $1 and state = 'sending'
+) a
+order by case when ended = 0 then crossed else ended end, token = 0, token, word
 
 -- name: lock_dispatches
 -- In one order everywhere; who comes second waits here, and finds what is left.

@@ -180,18 +180,19 @@ class Poller:
         return batch
 
     def _arrived(self, batch: Sequence[Message]) -> None:
-        lanes = self._lanes
         arrived: list[Held] = []
         for message in batch:
             if (error := message.error()) is not None:
                 self._error(error)
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
-            lane = lanes.get((topic, partition))  # type: ignore[arg-type]  # a message that is no error has them
-            if lane is None:
-                continue  # it was taken from us in this very poll, and comes to somebody else
+            lane = self._lanes.get((topic, partition))  # type: ignore[arg-type]  # what is no error has them
+            if lane is None or lane.sought_in is batch:
+                continue  # taken from us, or sought anew, in this very batch: it comes again
             if offset <= lane.last:  # type: ignore[operator]
-                lane = self._begun_again(lane)
+                lane = self._gone_back(lane, offset, batch)  # type: ignore[arg-type]
+                if lane.sought_in is batch:
+                    continue
             arrived.append(lane.add(offset, message))  # type: ignore[arg-type]
         if not arrived:
             return
@@ -201,12 +202,16 @@ class Poller:
         self._observe(Step.AFTER_RECEIVE)
         self._tell(self._hand.put, arrived)
 
-    def _begun_again(self, lane: Lane) -> Lane:
-        """Its offsets went back: the log was cut, or somebody reset the group. What we held of it counts no more."""
-        log.warning("%s: its offsets went back, and are read from there", lane)
+    def _gone_back(self, lane: Lane, offset: int, batch: Sequence[Message]) -> Lane:
+        """Its offsets went back: the log was cut, or somebody sought. What we held of it counts no more, so everything
+        from the lowest unsettled message on has to come again, also where that lies before this offset."""
+        log.warning("%s: its offsets went back to %d, and are read from there", lane, offset)
         self._drop([lane])
         self._lanes[lane.topic, lane.partition] = again = Lane(lane.topic, lane.partition)
         again.paused = lane.paused
+        if lane.lowest < offset:
+            self._consumer.seek(self._place(lane, lane.lowest))
+            again.sought_in = batch
         return again
 
     # ------------------------------------------------------------------------------------------------ partitions

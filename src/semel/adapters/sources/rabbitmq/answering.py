@@ -26,6 +26,7 @@ log = logging.getLogger("semel")
 CONFIRM_S = 15.0
 TRIES = 4
 LATER_S = 30.0  # for a letter that could not be kept
+HELD_MIN_S = 1.0  # given back at once it would come again at once, and the broker counts
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 2.0
 
@@ -141,7 +142,7 @@ class Answers:
 
     async def _held_until(self, held: Held, due_at: float) -> None:
         """No longer than the broker waits for us, and not beyond our own end."""
-        ends = min(due_at, held.received_at + self._keep_s)
+        ends = min(max(due_at, time.monotonic() + HELD_MIN_S), held.received_at + self._keep_s)
         try:
             async with asyncio.timeout(max(0.0, ends - time.monotonic())):
                 await self._ending.wait()

@@ -25,6 +25,8 @@ DIFFERS = {  # what the broker names when it compares, and what it means
     "x-max-length": "warning: it drops messages when it is full (x-max-length)",
 }
 
+NOT_YET = "the queue is not there yet: it is made when the source is opened"
+
 
 def check_options(url: str, queue: str, dead_letters: str, prefetch: int, consumer_timeout: float) -> None:
     """Raises ConfigError that says which option is wrong."""
@@ -62,7 +64,9 @@ async def check_queues(
         log.warning("%s: %s", queue, kind.removeprefix("warning: "))
 
 
-async def diagnose(url: str, queue: str, dead_letters: str, handed_on: bool) -> list[tuple[str, str]]:
+async def diagnose(
+    url: str, queue: str, dead_letters: str, *, handed_on: bool, may_declare: bool
+) -> list[tuple[str, str]]:
     """Facts for `semel doctor`, asked once. A value that begins with "error: " or "warning: " is one."""
     where = shown(url)
     facts = [("broker", where), ("queue", queue)]
@@ -74,6 +78,8 @@ async def diagnose(url: str, queue: str, dead_letters: str, handed_on: bool) -> 
         try:
             waiting, consumers = await declare(connection, queue, None, where)
         except Failed as failure:
+            if failure.missing and may_declare:
+                return [*facts, ("waiting", NOT_YET)]
             return [*facts, ("queue", f"error: {failure}")]
         facts += [
             ("waiting", f"{waiting:,}"),
@@ -85,6 +91,8 @@ async def diagnose(url: str, queue: str, dead_letters: str, handed_on: bool) -> 
         try:
             letters, _ = await declare(connection, dead_letters, None, where)
         except Failed as failure:
+            if failure.missing and may_declare:
+                return [*facts, ("dead letters", NOT_YET)]
             return [*facts, ("dead letters", f"error: {failure}")]
         return [*facts, ("dead letters", f"{letters:,} in {dead_letters}")]
     finally:

@@ -11,7 +11,7 @@ from pamqp.commands import Basic
 if TYPE_CHECKING:
     from semel.adapters.sources.rabbitmq.session import Session
 
-UNKNOWN = "unknown"
+ID_MAX_CHARS = 80
 
 
 class Held:
@@ -32,8 +32,9 @@ class Held:
 
     @property
     def id(self) -> str:
-        """For people."""
-        return self.properties.message_id or f"{UNKNOWN} (delivery {self.tag})"
+        """For people. A stranger wrote it: no line of a log may end in it."""
+        id = self.properties.message_id
+        return repr(id)[:ID_MAX_CHARS] if id else f"without id (delivery {self.tag})"
 
     def header(self, name: str) -> Any:
         return (self.properties.headers or {}).get(name)

@@ -59,9 +59,9 @@ class Session:
 
     async def close(self) -> None:
         """The broker has heard every answer when it returns, and gives the rest to others."""
-        await self.acks.drained()
         try:
             async with asyncio.timeout(ASK_S):
+                await self.acks.drained()
                 await self._channel.close()
         except (*LOST, asyncio.CancelledError):
             if (task := asyncio.current_task()) is not None and task.cancelling():

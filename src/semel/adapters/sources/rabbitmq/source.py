@@ -131,7 +131,9 @@ class RabbitSource:
 
     async def diagnose(self) -> list[tuple[str, str]]:
         """Facts about the queue, for `semel doctor`, also of a source that was never opened."""
-        return await diagnose(self._url, self.queue, self.dead_letters, self.handed_on)
+        return await diagnose(
+            self._url, self.queue, self.dead_letters, handed_on=self.handed_on, may_declare=self._declare
+        )
 
     # -------------------------------------------------------------------------------------------------- receiving
 

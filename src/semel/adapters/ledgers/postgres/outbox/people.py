@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from semel.adapters.ledgers.postgres.outbox.rows import encode, notification_of, standing_of
+from semel.adapters.ledgers.postgres.outbox.rows import UNREADABLE, encode, notification_of, standing_of
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import who_is
@@ -76,9 +76,14 @@ async def show(connection: Connection, id: bytes, schema: str) -> Shown | None:
 def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
     id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
     state, reason, provider, added, changed, due, possible, by = rest
+    about = (tenant, key, kind, recipient, channel, generation)
+    try:
+        notification = notification_of(*about, content, options)
+    except UNREADABLE:
+        notification = notification_of(*about, b'{"body":"(cannot be read)"}', "{}")
     return Shown(
         id=id.hex(),
-        notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
+        notification=notification,
         state=state,
         reason=reason,
         provider=provider,

@@ -15,6 +15,8 @@ from semel.values.notification import Channel, Guard, Notification, Policy, read
 from semel.values.sending import Standing
 
 ERASED = b'{"body":"(erased)"}'
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""Of a content that somebody wrote into the table by hand: what Python adds, and semel.notify, can be read."""
 
 encode = msgspec.json.Encoder().encode
 standing_of = msgspec.json.Decoder(Standing).decode

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from semel.adapters.ledgers.postgres.outbox.rows import notification_of, standing_of
+from semel.adapters.ledgers.postgres.outbox.rows import UNREADABLE, notification_of, standing_of
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.outbox import Dispatch, Lane
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
+
+log = logging.getLogger(__name__)
 
 AHEAD_MS = 1_000  # slots of a rate are given out so far into the future
 MOST = 100_000  # dispatches of one lane in one take
@@ -31,7 +34,16 @@ async def take(
     columns = [list(column) for column in zip(*wanted, strict=True)]
     rows = await connection.fetch(statements(schema)["take_dispatches"], *columns, AHEAD_MS, lease_ms, now)
     rows.sort(key=lambda row: row[2])  # tokens were given in the order in which they go
-    return [_dispatch_of(row) for row in rows]
+    return [dispatch for row in rows if (dispatch := _read(row)) is not None]
+
+
+def _read(row: Any) -> Dispatch | None:
+    """None: nobody can tell what it says. It stays until somebody looks, and keeps nothing else from being taken."""
+    try:
+        return _dispatch_of(row)
+    except UNREADABLE as error:
+        log.error("notification %s cannot be read, and is not sent: %s", row[1].hex(), error)
+        return None
 
 
 def _dispatch_of(row: Any) -> Dispatch:

@@ -3,7 +3,8 @@
 -- has a life of its own: it outlives the messages that it was made for.
 --
 -- A message is written five times on its way: added, taken, crossed, recorded, and reported on. No index holds a column of
--- `notification` or `attempt` that any of these changes (a failure's does: `ended`), so that they are HOT updates.
+-- `notification` that any of these changes (but for `ended`, of a failure), so that they are HOT updates. An attempt is
+-- written when it is known what came of it; until then its dispatch tells.
 --
 -- Locks are taken in one order everywhere: dispatches by their ids, then notifications, then guards by theirs.
 
@@ -51,6 +52,8 @@ create table semel.dispatch (
     due      bigint,
     token    bigint not null default 0,
     place    bigint not null,
+    crossed  bigint not null default 0,
+    number   integer not null default 0,
     priority smallint not null,
     taken    boolean not null default false,
     id       bytea primary key,
@@ -70,6 +73,8 @@ comment on column semel.dispatch.token is 'its taker''s; in the WHERE of every l
 comment on column semel.dispatch.taken is 'in somebody''s hands';
 comment on column semel.dispatch.state is 'pending, sending, uncertain';
 comment on column semel.dispatch.standing is 'JSON of all that is known';
+comment on column semel.dispatch.crossed is 'its newest crossing (ms)';
+comment on column semel.dispatch.number is 'of its newest attempt';
 comment on column semel.dispatch.request is 'of its first crossing to this provider';
 comment on column semel.dispatch.ordered is 'digest of tenant and order key; null: in no order';
 comment on column semel.dispatch.place is 'in the order of arrival';
@@ -87,7 +92,7 @@ create table semel.attempt (
     reference text collate "C",
     by        text not null default '',
     primary key (id, token, word)
-) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05);
+) with (autovacuum_vacuum_insert_scale_factor = 0.05);
 -- A message is known by the word of its provider: what a callback names is found here.
 create index attempt_reference on semel.attempt (reference, provider) where reference is not null;
 
@@ -272,6 +277,10 @@ begin
         || case when template = '' then '{}' else jsonb_build_object('template', template) end
         || case when data = '{}' then '{}' else jsonb_build_object('data', data) end;
     content := convert_to(said::text, 'UTF8');
+    if jsonb_path_exists(said, '$.**{200 to last}') or jsonb_path_exists(said, '$.** ? (@ > 1e308 || @ < -1e308)') then
+        raise exception 'body, data: more than 200 levels, or a number beyond 1e308, is not for everybody to read'
+            using errcode = 'invalid_parameter_value';
+    end if;
     if octet_length(content) > 256 * 1024 then
         raise exception 'the notification has % bytes; % is the most', octet_length(content), 256 * 1024
             using errcode = 'invalid_parameter_value';
@@ -471,13 +480,9 @@ begin
         from judged j where j.gate = 1 and g.k = j.k
     ), crossed as (
         update semel.dispatch d
-        set state = 'sending', lane = providers[j.at], standing = standings[j.at],
+        set state = 'sending', lane = providers[j.at], standing = standings[j.at], crossed = now, number = numbers[j.at],
             request = coalesce(d.request, requests[j.at])
         from judged j where j.gate = 1 and d.id = ids[j.at] and d.token = tokens[j.at]
-    ), begun as (
-        insert into semel.attempt (id, token, number, provider, crossed)
-        select ids[j.at], tokens[j.at], numbers[j.at], providers[j.at], now from judged j where j.gate = 1
-        on conflict do nothing
     ), noted as (
         update semel.notification n
         set state = case j.gate when 1 then 'sending' else 'suppressed' end, changed = now,
@@ -527,16 +532,12 @@ begin
                              then states[m.at] end
             from mine m where n.id = m.id
         ), told as (
-            insert into semel.attempt as t (id, token, outcome, number, provider, crossed, ended, evidence, reference)
+            -- What is given back before anything left is no attempt, unless it ends so; a crossing that is taken back is one.
+            insert into semel.attempt (id, token, outcome, number, provider, crossed, ended, evidence, reference)
             select m.id, m.token, outcomes[m.at], numbers[m.at], tried[m.at], crossings[m.at], now, evidences[m.at], refs[m.at]
-            from mine m where outcomes[m.at] <> 'released' or not lives[m.at]
-            on conflict (id, token, word) do update
-            set outcome = excluded.outcome, number = excluded.number, provider = excluded.provider, crossed = excluded.crossed,
-                ended = excluded.ended, evidence = excluded.evidence, reference = excluded.reference
-        ), taken_back as (
-            -- Its crossing was written and not answered: nothing has left.
-            update semel.attempt t set outcome = 'released', crossed = 0, ended = now, evidence = evidences[m.at]
-            from mine m where outcomes[m.at] = 'released' and lives[m.at] and t.id = m.id and t.token = m.token and t.word = ''
+            from mine m join semel.dispatch d on d.id = m.id
+            where outcomes[m.at] <> 'released' or not lives[m.at] or d.state = 'sending'
+            on conflict do nothing
         ), over as (
             delete from semel.dispatch d using mine m where not lives[m.at] and d.id = m.id and d.token = m.token
         )
@@ -554,9 +555,13 @@ begin
         end if;
     end if;
     return query
-    select a.at::integer from unnest(ids, tokens) with ordinality a(id, token, at)
-    where exists (select from semel.dispatch d where d.id = a.id and d.token = a.token and not d.taken)
-          or exists (select from semel.attempt t where t.id = a.id and t.token = a.token and t.outcome <> '');
+    select a.at::integer
+    from unnest(ids, tokens) with ordinality a(id, token, at)
+         left join lateral (select d.token, d.taken from semel.dispatch d where d.id = a.id limit 1) d on d.token = a.token
+         left join lateral (
+             select t.outcome from semel.attempt t where t.id = a.id and t.token = a.token and t.word = '' limit 1
+         ) t on true
+    where not d.taken or t.outcome <> '';
 end $$;
 
 -- The word of providers, in order. `from_states`, `from_says` and `to_states` are what it moves. A state is null for a
@@ -600,7 +605,12 @@ begin
                     reason = evidences[place], provider = coalesce(nullif(providers[place], ''), n.provider),
                     reference = coalesce(refs[place], n.reference), changed = now
                 where n.id = was.id;
-                delete from semel.dispatch d where d.id = was.id;
+                with gone as (
+                    delete from semel.dispatch d where d.id = was.id returning d.*
+                )
+                insert into semel.attempt (id, token, number, provider, crossed)   -- nobody will say what came of it
+                select g.id, g.token, g.number, g.lane, g.crossed from gone g where g.state = 'sending'
+                on conflict do nothing;
                 if becomes = 'failed' then   -- it was refused: the next one of its guard may go
                     delete from semel.guard g where g.k = was.guarded and g.id = was.id;
                 end if;
