@@ -131,7 +131,9 @@ class Migrates(Protocol):
 
 
 class Delivery(Protocol):
-    """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last."""
+    """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last.
+
+    It may have `receives`, how often it has come: where a source counts that, what is busy is not brought too often."""
 
     body: bytes
     tenant: str

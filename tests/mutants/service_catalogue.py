@@ -147,7 +147,7 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "an answer that nobody asked for is taken for the next one",
-        "adapters/destinations/client.py",
+        "adapters/wire/client.py",
         "            request_class=InStep,\n",
         "",
         "tests/service/destinations/test_forward_hostile.py"

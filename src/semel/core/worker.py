@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
 
+from semel.core.answers import HELD
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
 from semel.core.outage import Outage
@@ -21,6 +22,8 @@ log = logging.getLogger("semel")
 
 RECEIVE_MAX = 100  # deliveries in one batch: one commit for all of them
 LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything back with this delay
+HELD_S = 1.0  # whoever holds the key mostly ends long before its lease does
+HELD_DOUBLINGS = 5  # … but a source may count how often it had to bring something
 PURGE_EVERY_S = 60.0
 PURGE_MAX = 1_000  # keys forgotten in one transaction: a few milliseconds
 
@@ -135,6 +138,9 @@ class Worker:
     async def _tell(self, delivery: Delivery, outcome: Outcome) -> Answer:
         say(outcome)
         match outcome.status:
+            case "busy" if outcome.reason == HELD:
+                await delivery.retry(min(outcome.after or 0.0, _held_s(delivery)))
+                return "retried"
             case "busy" | "retry":
                 await delivery.retry(outcome.after or 0.0)
                 return "retried"
@@ -160,3 +166,10 @@ class Worker:
             with suppress(LedgerUnavailable):  # next time, then
                 if await self._ledger.purge(PURGE_MAX) == PURGE_MAX:
                     self._purged_at = now - PURGE_EVERY_S  # there is more: after the next batch
+
+
+def _held_s(delivery: Delivery) -> float:
+    """When a delivery whose event is in somebody's hands should come again: soon, and later each time, where it says
+    how often it has come."""
+    came: int = getattr(delivery, "receives", 1)
+    return HELD_S * 2.0 ** min(max(came, 1) - 1, HELD_DOUBLINGS)

@@ -15,6 +15,7 @@ from tests.sources.kafka.topics import SOON_S, Topics
 from semel.adapters.sources.kafka import KafkaDelivery, KafkaSource
 from semel.adapters.sources.kafka.steps import Step
 from semel.testing.servers.kafka import KafkaServer
+from semel.values.errors import SemelError
 
 IMPATIENT = {"session.timeout.ms": 1_000, "heartbeat.interval.ms": 250, "max.poll.interval.ms": 1_500}
 
@@ -213,28 +214,34 @@ def test_a_partition_is_not_read_far_beyond_what_waits(topics: Topics) -> None:
 
 def test_offsets_that_go_back_do_not_bury_what_waits_before_them(topics: Topics) -> None:
     """As when a broker has lost the end of its log: what is read again begins after a message that is unsettled."""
+    went_back: list[str] = []
+
+    def observe(step: str) -> None:
+        if step == Step.BEFORE_COMMIT and source._poller is not None and not went_back:
+            went_back.append(step)
+            source._poller._consumer.incremental_unassign([TopicPartition(topics.topic, 0)])
+            source._poller._consumer.incremental_assign([TopicPartition(topics.topic, 0, 3)])
+
+    source = topics.source(observe=observe)
 
     async def story() -> None:
         topics.send(bodies(6))
-        async with opened(topics.source()) as source:
-            waiting, done, *rest = await received(source, 6)
-            await done.ack()
-            for delivery in rest:
+        async with opened(source):
+            first, waiting, *rest = await received(source, 6)
+            for delivery in (first, *rest):
                 await delivery.ack()
-            assert source._poller is not None
-            await asyncio.to_thread(source._poller._consumer.seek, TopicPartition(topics.topic, 0, 3))
-            again = await received(source, 6)
-            assert [delivery.body for delivery in again] == bodies(6), "all that was held is read again"
-            for delivery in again[3:]:
-                await delivery.ack()
+            with pytest.raises(SemelError, match="went back from 5 to 3"):
+                await received(source, 1)
+            assert topics.positions() == {0: 1}
+            again = await received(source, 5)  # a source that broke is asked again
+            assert [delivery.body for delivery in again] == bodies(6)[1:]
             await waiting.ack()  # of before
-            await asyncio.sleep(0.5)
-            assert topics.positions() == {0: 0}
-            for delivery in again[:3]:
+            for delivery in again:
                 await delivery.ack()
         assert topics.left() == 0
 
     run(story)
+    assert went_back
 
 
 def test_a_broker_that_is_down_is_waited_for(own_kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:

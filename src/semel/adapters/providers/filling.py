@@ -89,12 +89,15 @@ def _value(name: str, dispatch: Dispatch, sender: str) -> Any:
     return getattr(said, name)
 
 
-def put(document: dict[str, Any], path: str, value: Any) -> None:
-    """Set what stands at a path like "meta.idempotencyKey"."""
-    *above, last = path.split(".")
-    inner = document
-    for name in above:
-        inner = inner.setdefault(name, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"the key's path {path!r} leads through something that is no object")
-    inner[last] = value
+def with_key(document: Mapping[str, Any], path: str, key: str) -> dict[str, Any]:
+    """The document with a key at a path like "meta.idempotencyKey". One that stands there already is not ours to
+    replace: whoever wrote it believes that it counts."""
+    name, _, rest = path.partition(".")
+    inner = document.get(name)
+    if not rest:
+        if inner is not None:
+            raise ConfigError(f"the body has a {name!r} of its own: Semel writes one for each notification, leave it out")
+        return {**document, name: key}
+    if inner is not None and not isinstance(inner, Mapping):
+        raise ConfigError(f"the body's {name!r} is no object, and a key belongs into it")
+    return {**document, name: with_key(inner or {}, rest, key)}

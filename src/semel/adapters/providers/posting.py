@@ -52,6 +52,8 @@ class HttpProvider:
 
     CONTRACT: ClassVar[Contract]
     ANSWERS_IN_HTML: ClassVar[bool] = False
+    NO_ACCESS: ClassVar[frozenset[int]] = frozenset({401})
+    """Answers to credentials that may be good again at the next try."""
 
     def __init__(self, url: str, auth: Auth, *, contract: Contract | None = None, allow: Sequence[str] = ()) -> None:
         """`contract`: the file's own, with what the settings change."""
@@ -67,6 +69,11 @@ class HttpProvider:
     def write(self, dispatch: Dispatch) -> Request:
         """The request for a message. Raises ConfigError for what this provider cannot send."""
         raise NotImplementedError
+
+    def headers_of(self, dispatch: Dispatch) -> Mapping[str, str]:
+        """Those of one message: its key, where the contract has one for a header."""
+        key = self.contract.key
+        return {key.header: key_of(dispatch)} if key is not None and key.header else {}
 
     def reference(self, answer: Heard) -> str:
         """The provider's own id of what it has accepted, where the answer has one."""
@@ -93,10 +100,7 @@ class HttpProvider:
         if (closed_s := self._closed_until - time.monotonic()) > 0:
             return Refused("its rate limit is used up", after_s=closed_s, limited=True)
         kept = _request(request)
-        headers = {"Content-Type": kept.content_type}
-        key = self.contract.key
-        if key is not None and key.header:
-            headers[key.header] = key_of(dispatch)
+        headers = {"Content-Type": kept.content_type, **self.headers_of(dispatch)}
         try:
             answer = await self.ask(kept.path, kept.body.encode(), headers, kept.method)
         except NoAccess as error:
@@ -122,7 +126,7 @@ class HttpProvider:
             case 429:
                 after_s = answer.after_s if answer.after_s is not None else self.used_up_s(answer.headers) or None
                 return Refused(self.told(answer), after_s=after_s, limited=True)
-            case 401:
+            case status if status in self.NO_ACCESS:
                 return Refused(self.told(answer))
             case status if status in self.contract.refusals:
                 return Refused(self.told(answer), final=True)
@@ -136,7 +140,7 @@ class HttpProvider:
         proof = await self._auth.headers(Asked(method, url, body or b"", headers.get("Content-Type", "")))
         answer = await self._client.ask(url, body, {**USUAL, **headers, **proof}, method)
         if isinstance(answer, Heard):
-            if answer.status == 401:
+            if answer.status in self.NO_ACCESS:
                 self._auth.refused(proof)
             if (used_up_s := self.used_up_s(answer.headers)) > 0:
                 self._closed_until = time.monotonic() + used_up_s
@@ -152,6 +156,35 @@ class HttpProvider:
     async def close(self) -> None:
         await self._auth.close()
         await self._client.close()
+
+
+class JsonProvider(HttpProvider):
+    """One path, one document. `path` changes the first and `extra` adds to the second, for what our facts do not have."""
+
+    PATH: ClassVar[str]
+
+    def __init__(
+        self,
+        url: str,
+        auth: Auth,
+        *,
+        sender: str = "",
+        path: str = "",
+        extra: Mapping[str, Any] | None = None,
+        contract: Contract | None = None,
+        allow: Sequence[str] = (),
+    ) -> None:
+        super().__init__(url, auth, contract=contract, allow=allow)
+        self._sender = sender
+        self._path = path or self.PATH
+        self._extra = dict(extra or {})
+
+    def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
+        """What is posted. Raises ConfigError for what this provider cannot send."""
+        raise NotImplementedError
+
+    def write(self, dispatch: Dispatch) -> Request:
+        return Request(self._path, json_body({**self._extra, **self.document(dispatch)}))
 
 
 def key_of(dispatch: Dispatch) -> str:

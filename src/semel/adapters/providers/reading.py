@@ -21,7 +21,7 @@ _OURS = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _parse = msgspec.json.Decoder().decode
 
 
-def document(body: bytes, who: str) -> Any:
+def parsed(body: bytes, who: str) -> Any:
     try:
         return _parse(body)
     except (msgspec.DecodeError, RecursionError):

@@ -58,7 +58,7 @@ class _Message(Struct):
 
 
 class _Page(Struct):
-    messages: list[_Message] = []
+    messages: list[_Message]  # an answer without it is not this list
     next_page_uri: str | None = None
 
 

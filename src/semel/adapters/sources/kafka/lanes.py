@@ -42,14 +42,12 @@ class Lane:
         "asked",
         "behind",
         "committed",
-        "first",
         "gone",
         "last",
         "outstanding",
         "partition",
         "paused",
         "position",
-        "sought_in",
         "topic",
     )
 
@@ -59,9 +57,7 @@ class Lane:
         self.outstanding: deque[Held] = deque()  # in the order of their offsets, from the lowest unsettled one on
         self.behind: dict[bytes, deque[Held]] = {}  # of each key that somebody works on, where order is kept
         self.position = NONE  # everything before it is settled; written by the loop
-        self.first = NONE  # that was received; this and what follows is written by the poller
-        self.last = NONE
-        self.sought_in: object = None  # the batch in which it was sought anew: the rest of that is of before
+        self.last = NONE  # the newest that was received; this and what follows is written by the poller
         self.asked = NONE  # what a commit was asked for
         self.committed = NONE
         self.gone = False  # not ours any more: nothing of it is committed
@@ -70,17 +66,10 @@ class Lane:
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
 
-    @property
-    def lowest(self) -> int:
-        """No message before it is unsettled."""
-        return self.first if self.position == NONE else self.position
-
     def add(self, offset: int, message: Message) -> Held:
         held = Held(self, offset, message)
         self.outstanding.append(held)
         self.last = offset
-        if self.first == NONE:
-            self.first = offset
         return held
 
     def settle(self, held: Held) -> None:

@@ -187,12 +187,12 @@ class Poller:
                 continue
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             lane = self._lanes.get((topic, partition))  # type: ignore[arg-type]  # what is no error has them
-            if lane is None or lane.sought_in is batch:
-                continue  # taken from us, or sought anew, in this very batch: it comes again
+            if lane is None:
+                continue  # it was taken from us in this very batch, and comes to somebody else
             if offset <= lane.last:  # type: ignore[operator]
-                lane = self._gone_back(lane, offset, batch)  # type: ignore[arg-type]
-                if lane.sought_in is batch:
-                    continue
+                # The end of the log was lost, or somebody sought. Positions of before mean nothing now, and what waits
+                # before this offset must not be buried: another consumer begins where the last commit says.
+                raise SemelError(f"{lane}: offsets went back from {lane.last} to {offset}: it is read anew")
             arrived.append(lane.add(offset, message))  # type: ignore[arg-type]
         if not arrived:
             return
@@ -201,18 +201,6 @@ class Poller:
         self._complaints.over()
         self._observe(Step.AFTER_RECEIVE)
         self._tell(self._hand.put, arrived)
-
-    def _gone_back(self, lane: Lane, offset: int, batch: Sequence[Message]) -> Lane:
-        """Its offsets went back: the log was cut, or somebody sought. What we held of it counts no more, so everything
-        from the lowest unsettled message on has to come again, also where that lies before this offset."""
-        log.warning("%s: its offsets went back to %d, and are read from there", lane, offset)
-        self._drop([lane])
-        self._lanes[lane.topic, lane.partition] = again = Lane(lane.topic, lane.partition)
-        again.paused = lane.paused
-        if lane.lowest < offset:
-            self._consumer.seek(self._place(lane, lane.lowest))
-            again.sought_in = batch
-        return again
 
     # ------------------------------------------------------------------------------------------------ partitions
 

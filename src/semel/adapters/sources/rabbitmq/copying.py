@@ -31,12 +31,17 @@ _KEPT_TOO = ("message_id", "timestamp", "message_type", "app_id")
 
 def retry_copy(held: Held, left_s: float) -> Basic.Properties:
     """Of a message that comes again. `left_s`: how much longer it waits after this wait."""
-    retries = held.header(RETRIES)
-    before = retries if type(retries) is int and 0 <= retries < 2**31 else 0
+    before = retries_of(held)
     said: dict[str, Any] = {RETRIES: before if before and still_waits_s(held) else before + 1}  # a long wait is one
     if left_s > 0:
         said[WAIT] = str(left_s)
     return _copy(held, said, {WAIT})
+
+
+def retries_of(held: Held) -> int:
+    """How often it was put off. Whatever a stranger wrote there, it is a number."""
+    retries = held.header(RETRIES)
+    return retries if type(retries) is int and 0 <= retries < 2**31 else 0
 
 
 def letter_copy(held: Held, queue: str, reason: str) -> Basic.Properties:

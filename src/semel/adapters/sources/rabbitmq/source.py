@@ -21,7 +21,7 @@ from semel.adapters.sources.rabbitmq.answering import Answers, Counts
 from semel.adapters.sources.rabbitmq.careful import UNREADABLE
 from semel.adapters.sources.rabbitmq.checking import check_options, check_queues, diagnose
 from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up
-from semel.adapters.sources.rabbitmq.copying import still_waits_s
+from semel.adapters.sources.rabbitmq.copying import retries_of, still_waits_s
 from semel.adapters.sources.rabbitmq.holding import Hand, Held
 from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.adapters.sources.rabbitmq.session import Session, open_session
@@ -45,7 +45,7 @@ BACKOFF_CAP_S = 20.0  # an outage of the broker is over for us soon after it is 
 class RabbitDelivery:
     """One delivery of a message. Its answer is on its way when the call returns."""
 
-    __slots__ = ("_held", "_source", "body", "headers", "reading", "tenant")
+    __slots__ = ("_held", "_source", "body", "headers", "reading", "receives", "tenant")
 
     def __init__(self, source: RabbitSource, held: Held, note: Note | None = None) -> None:
         """With a note, it is what a door of Semel has let in, and nothing is assumed of it."""
@@ -53,6 +53,7 @@ class RabbitDelivery:
         self.tenant = source.tenant if note is None else note.tenant
         self.reading: Reading | None = source.reading if note is None else note.reading
         self.headers: Mapping[str, str] | None = None if note is None else note.headers
+        self.receives = retries_of(held) + 1
         self._source = source
         self._held = held
 

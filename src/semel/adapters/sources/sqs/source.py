@@ -45,7 +45,7 @@ BACKOFF_CAP_S = 20.0  # an outage of the service is over for us soon after it is
 class SqsDelivery:
     """One receipt of a message. Its answer is on its way when the call returns."""
 
-    __slots__ = ("_held", "_source", "body", "headers", "reading", "tenant")
+    __slots__ = ("_held", "_source", "body", "headers", "reading", "receives", "tenant")
 
     def __init__(self, source: SqsSource, held: Held, note: Note | None = None) -> None:
         """With a note, it is what a door of Semel has let in: nothing is around it, and nothing is assumed of it."""
@@ -54,6 +54,7 @@ class SqsDelivery:
         self.tenant = source.tenant if note is None else note.tenant
         self.reading = source.reading if note is None else note.reading
         self.headers = None if note is None else note.headers
+        self.receives = held.receives
         self._source = source
         self._held = held
 
@@ -225,7 +226,7 @@ class SqsSource:
             received: list[Held] = []
             try:
                 if not self._stopping:
-                    attempt = attempt or uuid4().hex
+                    attempt = attempt or (uuid4().hex if self._fifo else "")
                     received = await self._receive(room, attempt)
                 failures, attempt = 0, ""
             except Failed as failure:

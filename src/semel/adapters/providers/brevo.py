@@ -1,0 +1,80 @@
+"""Brevo: mail. It takes `headers.idempotencyKey` in the JSON, and honours it for 30 minutes; an older page says 15, and
+the shorter one is what is relied on.
+
+The path and the fields of the body are those of its public reference; `path` and `extra` change them. Our id goes as a
+tag too, and comes back in its webhooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from semel.adapters.providers.hearing import Heard
+from semel.adapters.providers.posting import JsonProvider, field, key_of
+from semel.adapters.providers.reading import parsed, milliseconds, ours, text, witnesses
+from semel.adapters.providers.saying import mail_of, named_address
+from semel.values.errors import ConfigError, MalformedEvent
+from semel.values.outbox import Dispatch, Witness
+from semel.values.sending import Contract, Key, Reported
+
+WINDOW_S = 15 * 60.0
+REPORTS: dict[str, Reported] = {
+    "request": "accepted",
+    "deferred": "accepted",
+    "delivered": "delivered",
+    "opened": "delivered",
+    "unique_opened": "delivered",
+    "click": "delivered",
+    "hard_bounce": "undelivered",
+    "soft_bounce": "undelivered",
+    "invalid_email": "undelivered",
+    "blocked": "undelivered",
+    "error": "undelivered",
+}
+
+
+class Brevo(JsonProvider):
+    CONTRACT: ClassVar[Contract] = Contract(
+        name="brevo", channels=("email",), key=Key(path="headers.idempotencyKey", window_s=WINDOW_S)
+    )
+    PATH: ClassVar[str] = "/v3/smtp/email"
+
+    def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
+        said = dispatch.notification
+        mail = mail_of(dispatch, "brevo", self._sender, templates=True)
+        message: dict[str, Any] = {
+            "sender": named_address(mail.sender),
+            "to": [{"email": mail.to}],
+            "headers": {"idempotencyKey": key_of(dispatch)},
+            "tags": [key_of(dispatch)],
+        }
+        if said.template:
+            if not (said.template.isascii() and said.template.isdigit()):
+                raise ConfigError("a template of brevo is a number")
+            message |= {"templateId": int(said.template), "params": said.data}
+        if mail.subject:
+            message["subject"] = mail.subject
+        if mail.text:
+            message["textContent"] = mail.text
+        if mail.html:
+            message["htmlContent"] = mail.html
+        return message
+
+    def reference(self, answer: Heard) -> str:
+        return field(answer, "messageId")
+
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+        told = parsed(body, "brevo")
+        if not isinstance(told, dict) or not isinstance(told.get("event"), str):
+            raise MalformedEvent("no event of Brevo: expected an object with an event")
+        tags = told.get("tags")
+        ids = [id for tag in (tags if isinstance(tags, list) else []) if (id := ours(tag)) is not None]
+        return witnesses(
+            self.contract.name,
+            REPORTS,
+            text(told, "event"),
+            id=ids[0] if len(ids) == 1 else None,
+            reference=text(told, "message-id"),
+            at_ms=milliseconds(told.get("ts_event")),
+        )

@@ -1,0 +1,74 @@
+"""Resend: mail. It honours an Idempotency-Key for 24 hours.
+
+The path and the fields of the body are those of its public reference; `path` and `extra` change them. Our id goes as a
+tag, and comes back in its webhooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from semel.adapters.providers.hearing import Heard
+from semel.adapters.providers.posting import JsonProvider, field, key_of
+from semel.adapters.providers.reading import at, parsed, milliseconds, ours, text, witnesses
+from semel.adapters.providers.saying import mail_of
+from semel.values.errors import MalformedEvent
+from semel.values.outbox import Dispatch, Witness
+from semel.values.sending import Contract, Key, Reported
+
+TAG = "semel_id"
+REPORTS: dict[str, Reported] = {
+    "email.sent": "accepted",
+    "email.delivery_delayed": "accepted",
+    "email.delivered": "delivered",
+    "email.bounced": "undelivered",
+    "email.failed": "undelivered",
+}
+
+
+class Resend(JsonProvider):
+    CONTRACT: ClassVar[Contract] = Contract(
+        name="resend",
+        channels=("email",),
+        key=Key(header="Idempotency-Key", window_s=86_400.0, longest=256),
+    )
+    PATH: ClassVar[str] = "/emails"
+
+    def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
+        mail = mail_of(dispatch, "resend", self._sender)
+        name = mail.sender.name
+        message: dict[str, Any] = {
+            "from": f"{name} <{mail.sender.email}>" if name else mail.sender.email,
+            "to": [mail.to],
+            "subject": mail.subject,
+            "tags": [{"name": TAG, "value": key_of(dispatch)}],
+        }
+        if mail.text:
+            message["text"] = mail.text
+        if mail.html:
+            message["html"] = mail.html
+        return message
+
+    def reference(self, answer: Heard) -> str:
+        return field(answer, "id")
+
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+        told = parsed(body, "resend")
+        if not isinstance(told, dict) or not isinstance(told.get("data"), dict):
+            raise MalformedEvent("no event of Resend: expected an object with type and data")
+        return witnesses(
+            self.contract.name,
+            REPORTS,
+            text(told, "type"),
+            id=_tagged(at(told, "data", "tags")),
+            reference=text(told, "data", "email_id"),
+            at_ms=milliseconds(told.get("created_at")),
+        )
+
+
+def _tagged(tags: Any) -> bytes | None:
+    """Tags come back as an object, and go as a list: either is read."""
+    if isinstance(tags, list):
+        tags = {text(tag, "name"): text(tag, "value") for tag in tags if isinstance(tag, dict)}
+    return ours(at(tags, TAG))

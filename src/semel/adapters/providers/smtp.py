@@ -1,0 +1,133 @@
+"""SMTP: mail by any server. It has no idempotency and cannot be asked; the Message-ID is ours, and the same every time.
+
+no connection, a no before the mail, a 4xx   refused, this time
+5xx                                          refused for good (a password is not: a person can change it)
+250 after the final dot                      accepted
+no answer after the final dot                unknown
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from semel.adapters.providers.auth import Hidden, basic, without
+from semel.adapters.providers.mime import mail_bytes
+from semel.adapters.providers.posting import EVIDENCE_CHARS, key_of
+from semel.adapters.providers.saying import mail_of
+from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls
+from semel.adapters.wire.failures import why_not
+from semel.values.errors import ConfigError
+from semel.values.outbox import Dispatch, LookedUp, Unclear
+from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
+
+HERE = ("127.0.0.1", "::1", "localhost")
+
+
+class _Envelope(Struct, frozen=True):
+    """What is kept, so that a retry sends the same bytes."""
+
+    sender: str
+    to: str
+    message_id: str
+    data: str
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class Smtp:
+    CONTRACT: ClassVar[Contract] = Contract(name="smtp", channels=("email",), timeout_s=30.0)
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        sender: str = "",
+        tls: Tls = "starttls",
+        username: str = "",
+        password: Hidden | None = None,
+        domain: str = "",
+        contract: Contract | None = None,
+        allow: Sequence[str] = (),
+    ) -> None:
+        """`domain`: behind the @ of a Message-ID; empty: the sender's."""
+        self.contract = contract or self.CONTRACT
+        if (password is not None) != bool(username):
+            raise ConfigError(f"provider {self.contract.name!r}: username and password belong together")
+        if password is not None and tls == "off" and host not in HERE:
+            raise ConfigError(f'provider {self.contract.name!r}: a password needs tls = "starttls" or "implicit"')
+        self._host = host
+        self._port = port
+        self._sender = sender
+        self._tls: Tls = tls
+        self._username = username
+        self._password = password
+        self._domain = domain
+        self._allow = allow
+        self._context = ssl.create_default_context()
+
+    def prepare(self, dispatch: Dispatch) -> bytes:
+        mail = mail_of(dispatch, "smtp", self._sender)
+        id = key_of(dispatch)
+        message_id = f"{id}@{self._domain or mail.sender.email.rpartition('@')[2]}"
+        data = mail_bytes(mail, message_id, f"semel-{id}", dispatch.taken_ms)
+        return _encode(_Envelope(mail.sender.email, mail.to, message_id, data))
+
+    async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
+        envelope, talk = _envelope(request), Talk()
+        answer: Answer | None = None
+        try:
+            async with asyncio.timeout(self.contract.timeout_s):
+                answer = self._judge(envelope, await self._tell(talk, envelope))
+        except Denied as error:
+            answer = Refused(self._hide(str(error)), final=error.final)
+        except TimeoutError:
+            answer = self._lost(talk, f"no answer within {self.contract.timeout_s:g} s")
+        except Broken as error:
+            answer = self._lost(talk, str(error))
+        except OSError as error:
+            answer = self._lost(talk, why_not(error))
+        finally:
+            talk.end(politely=isinstance(answer, Accepted))
+        return answer
+
+    async def look_up(self, dispatch: Dispatch) -> LookedUp:
+        return Unclear("a mail server cannot be asked")
+
+    async def close(self) -> None:
+        """A conversation ends with its mail."""
+
+    async def _tell(self, talk: Talk, envelope: _Envelope) -> Reply:
+        await talk.connect(self._host, self._port, self._tls, self._allow, self._context)
+        if self._password is not None:
+            await talk.sign_in(self._username, self._password.reveal())
+        return await talk.deliver(envelope.sender, envelope.to, envelope.data)
+
+    def _judge(self, envelope: _Envelope, reply: Reply) -> Answer:
+        told = self._hide(f"{reply.code} {reply.text}")
+        match reply.code // 100:
+            case 2:
+                return Accepted(envelope.message_id, told)
+            case 4:
+                return Refused(told)
+            case 5:
+                return Refused(told, final=True)
+        return Unknown(told)
+
+    @staticmethod
+    def _lost(talk: Talk, why: str) -> Answer:
+        return Unknown(why) if talk.told_all else Refused(why)
+
+    def _hide(self, text: str) -> str:
+        if self._password is not None:
+            proof = basic(self._username, self._password).removeprefix("Basic ")
+            text = without(text, self._password.reveal(), proof)
+        return "".join(char if char.isprintable() else " " for char in text)[:EVIDENCE_CHARS]
