@@ -21,6 +21,26 @@ KEPT = "kept for"  # what a queue calls its retention
 LEVELS: tuple[Level, ...] = ("error", "warning")
 CHANGE = "see that it is there, that its name, region and credentials are right, and that this machine may reach it"
 
+ADVICE = (  # what a driver or a broker says, and what a person can do about it
+    (
+        re.compile(r"\w*Credentials\w*:|ProfileNotFound|InvalidClientTokenId|InvalidAccessKeyId|ExpiredToken|Signature"),
+        "give this process credentials of AWS that are valid: a role, a profile (AWS_PROFILE), or AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY",
+    ),
+    (re.compile(r"NonExistentQueue|QueueDoesNotExist"), "create the queue, or correct its URL and its region"),
+    (re.compile(r"NOT_FOUND - no queue"), "create the queue, correct its name, or set declare = true"),
+    (re.compile(r"refuses this user or password"), "correct the user and the password in its url"),
+    (re.compile(r"configuration property"), "correct the options: their names and values are those of librdkafka"),
+    (
+        re.compile(r"EndpointConnectionError|no answer"),
+        "see that this machine may reach it; an emulator, or an endpoint of your own, is named by the setting endpoint",
+    ),
+    (
+        re.compile(r"transport failure|[Tt]imed out|Connect call failed|SSL"),
+        "see that host and port are right, that this machine may reach it, and that both sides use TLS or neither does",
+    ),
+)
+
 _DAYS = re.compile(r"([0-9.]+) days?")
 
 Facts: TypeAlias = list[tuple[str, str]]
@@ -59,8 +79,14 @@ async def _told(name: str, ask: Callable[[], Awaitable[Facts]]) -> tuple[Facts, 
 def _judged(name: str, fact: str, value: str, check: str) -> Finding | None:
     for level in LEVELS:
         if value.startswith(f"{level}: "):
-            return Finding(level, f"{name}, {fact}: {value.removeprefix(f'{level}: ')}", check=check)
+            said = value.removeprefix(f"{level}: ")
+            return Finding(level, f"{name}, {fact}: {said}", _advice(said) if level == "error" else "", check)
     return None
+
+
+def _advice(said: str) -> str:
+    """Empty where nothing is known, or what was said tells it already."""
+    return next((advice for pattern, advice in ADVICE if pattern.search(said)), "")
 
 
 def _too_long(name: str, facts: Facts, settings: Settings) -> list[Finding]:

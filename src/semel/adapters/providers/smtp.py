@@ -16,11 +16,11 @@ from typing import ClassVar
 import msgspec
 from msgspec import Struct
 
-from semel.adapters.providers.auth import Hidden, basic, without
+from semel.adapters.providers.auth import Hidden, without
 from semel.adapters.providers.mime import mail_bytes
 from semel.adapters.providers.posting import EVIDENCE_CHARS, key_of
 from semel.adapters.providers.saying import mail_of
-from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls
+from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls, plain_proof
 from semel.adapters.wire.failures import why_not
 from semel.values.errors import ConfigError
 from semel.values.outbox import Dispatch, LookedUp, Unclear
@@ -96,7 +96,7 @@ class Smtp:
         except OSError as error:
             answer = self._lost(talk, why_not(error))
         finally:
-            talk.end(politely=isinstance(answer, Accepted))
+            await talk.end(politely=isinstance(answer, Accepted))
         return answer
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
@@ -128,6 +128,5 @@ class Smtp:
 
     def _hide(self, text: str) -> str:
         if self._password is not None:
-            proof = basic(self._username, self._password).removeprefix("Basic ")
-            text = without(text, self._password.reveal(), proof)
+            text = without(text, self._password.reveal(), plain_proof(self._username, self._password.reveal()))
         return "".join(char if char.isprintable() else " " for char in text)[:EVIDENCE_CHARS]

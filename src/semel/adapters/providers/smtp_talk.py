@@ -10,12 +10,14 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple, TypeAlias
 
 from semel.adapters.wire.resolving import CheckedResolver
 
 LINE_MAX_BYTES = 4096
 LINES_MAX = 100
+GOODBYE_S = 1.0  # for a close that nobody needs
 
 Tls: TypeAlias = Literal["starttls", "implicit", "off"]
 
@@ -44,15 +46,16 @@ class Talk:
         self.told_all = False
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
+        self._before: asyncio.StreamWriter | None = None
         self._offers: frozenset[str] = frozenset()
 
     async def connect(self, host: str, port: int, tls: Tls, allow: Sequence[str], context: ssl.SSLContext) -> None:
-        secure = {"ssl": context, "server_hostname": host} if tls == "implicit" else {}
+        secure = (context, host) if tls == "implicit" else (None, None)
         failure: OSError = OSError("it has no address")
         for found in await CheckedResolver(host, allow).resolve(host, port):
             try:
                 self._reader, self._writer = await asyncio.open_connection(
-                    found["host"], port, limit=LINE_MAX_BYTES, **secure
+                    found["host"], port, limit=LINE_MAX_BYTES, ssl=secure[0], server_hostname=secure[1]
                 )
                 break
             except OSError as error:
@@ -66,8 +69,7 @@ class Talk:
 
     async def sign_in(self, username: str, password: str) -> None:
         if "PLAIN" in self._offers:
-            proof = base64.b64encode(f"\0{username}\0{password}".encode()).decode()
-            reply = await self._ask(f"AUTH PLAIN {proof}")
+            reply = await self._ask(f"AUTH PLAIN {plain_proof(username, password)}")
         elif "LOGIN" in self._offers:
             await self._ask("AUTH LOGIN")
             await self._ask(base64.b64encode(username.encode()).decode())
@@ -86,7 +88,7 @@ class Talk:
         self.told_all = True
         return await self._ask(f"{stuffed}\r\n.")
 
-    def end(self, politely: bool) -> None:
+    async def end(self, politely: bool) -> None:
         if self._writer is None:
             return
         if politely:
@@ -94,6 +96,9 @@ class Talk:
             self._writer.close()
         else:
             self._writer.transport.abort()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._writer.wait_closed()
 
     async def _hello(self) -> None:
         reply = await self._ask("EHLO semel")
@@ -113,7 +118,8 @@ class Talk:
         transport = await loop.start_tls(self._writer.transport, protocol, context, server_hostname=host)
         if transport is None:
             raise Broken("it has gone during the TLS handshake")
-        reader.set_transport(transport)
+        protocol.connection_made(transport)
+        self._before = self._writer  # it would close the connection if it went
         self._reader, self._writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         await self._hello()
 
@@ -145,3 +151,7 @@ class Talk:
         if not 400 <= reply.code < 600:
             raise Broken(f"{step}: it answered {reply.code}")
         raise Denied(step, reply, final=reply.code >= 500)
+
+
+def plain_proof(username: str, password: str) -> str:
+    return base64.b64encode(f"\0{username}\0{password}".encode()).decode()

@@ -11,7 +11,7 @@ from semel.adapters.sources.kafka.diagnosis import diagnose_topic
 from semel.adapters.sources.kafka.options import Options, check_servers, check_topic
 from semel.adapters.sources.kafka.sending import Header, Report, Sender
 from semel.values.errors import ConfigError
-from semel.values.parcel import NOTE, Parcel, write_note
+from semel.values.parcel import NOTE, TOO_LARGE, Parcel, write_note
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -72,6 +72,8 @@ class KafkaPublisher:
         self._sender.send(self.topic, parcel.body, key=key, headers=headers, report=report)
 
     def _refusal(self, error: KafkaError) -> str:
+        if error.name() == "MSG_SIZE_TOO_LARGE":
+            return f"{TOO_LARGE}Kafka, topic {self.topic}, takes no messages of this size (message.max.bytes)"
         return f"Kafka, topic {self.topic}: {self._options.plain(error.str())}"
 
     async def diagnose(self) -> list[tuple[str, str]]:
