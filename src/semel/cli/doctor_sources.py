@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,9 +24,9 @@ CHANGE = "see that it is there, that its name, region and credentials are right,
 
 ADVICE = (  # what a driver or a broker says, and what a person can do about it
     (
-        re.compile(r"\w*Credentials\w*:|ProfileNotFound|InvalidClientTokenId|InvalidAccessKeyId|ExpiredToken|Signature"),
-        "give this process credentials of AWS that are valid: a role, a profile (AWS_PROFILE), or AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY",
+        re.compile(r"Credentials\w*:|ProfileNotFound|InvalidClientTokenId|InvalidAccessKeyId|ExpiredToken|Signature"),
+        "give this process credentials of AWS that are valid: a role, a profile (AWS_PROFILE), or AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY",
     ),
     (re.compile(r"NonExistentQueue|QueueDoesNotExist"), "create the queue, or correct its URL and its region"),
     (re.compile(r"NOT_FOUND - no queue"), "create the queue, correct its name, or set declare = true"),
@@ -50,6 +51,7 @@ async def diagnose_sources(
     settings: Settings, supplies: Sequence[Supply], publishers: Mapping[str, Publisher]
 ) -> tuple[dict[str, Facts], list[Finding]]:
     """The facts of each, by its name, and what is wrong with them. Nothing raises: it becomes a finding."""
+    logging.getLogger("aiormq").addHandler(logging.NullHandler())  # what it has to say is among the findings
     asked: dict[str, Callable[[], Awaitable[Facts]]] = {}
     for supply in supplies:
         asked[f"source {supply.name}"] = supply.make().diagnose

@@ -82,12 +82,13 @@ class Consumer:
                 lane.cancel()  # there is no other way to tell it, and nothing is in its hand
 
     async def _lane(self, worker: Worker) -> None:
-        while await self._outage.over(self._stopping):
+        while not self._stopping.is_set():
             try:
-                count = await worker.turn()
+                count = await worker.turn() if await self._outage.over(self._stopping) else 0
             except ConfigError:
                 raise
-            except Exception as error:  # whatever a source and its driver may come up with
+            except (Exception, asyncio.CancelledError) as error:  # whatever a source, a store or a driver comes up with
+                _unless_we_are_cancelled()
                 self._failures += 1
                 self._failed_at = asyncio.get_running_loop().time()
                 self._complain(error)
@@ -100,13 +101,21 @@ class Consumer:
                 log.warning("%s: it works again", self._name)
                 self._failures = 0
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, error: BaseException) -> None:
         """The first, second, fourth …: an outage does not fill the disk."""
         if self._failures & (self._failures - 1) == 0:
             log.error("%s: failed (%d in a row), trying again: %s", self._name, self._failures, words(error))
 
 
-def words(error: Exception) -> str:
+def _unless_we_are_cancelled() -> None:
+    """Some drivers cancel whoever waits on a connection that they lose. To end by that would look like the end of the
+    source. Where somebody has cancelled us, that goes on."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def words(error: BaseException) -> str:
     """What may be said of an error: of one that is not ours or the system's, its kind and its place. A driver may have
     put a password into the rest."""
     if isinstance(error, (SemelError, OSError)):

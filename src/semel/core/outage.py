@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from semel.values.errors import ConfigError, SemelError
@@ -20,6 +21,12 @@ ASK_S = 5.0  # a store that takes longer to say that it can be written cannot
 AGAIN_BASE_S = 0.2
 AGAIN_CAP_S = 5.0  # deliveries wait for us: they go on soon after the store does
 
+# A store may say that it is well and fail whoever wants something of it. Each time that it is believed, deliveries are
+# taken and go back, so it is believed ever later.
+RELAPSE_WITHIN_S = 60.0
+RELAPSE_BASE_S = 1.0
+RELAPSE_CAP_S = 60.0
+
 
 class Outage:
     """One for a ledger and a loop. Until it has been asked once, nobody knows: so the first taker asks."""
@@ -30,18 +37,27 @@ class Outage:
         self._random = random
         self._well = False
         self._since: float | None = None  # loop time: when it was noticed; None: all is well, as far as we know
+        self._ended_at = -math.inf  # loop time, of the last one
+        self._relapses = 0  # of this one
+        self._wait_first = False
         self._one = asyncio.Lock()
 
     @property
     def is_there(self) -> bool:
         return self._since is not None
 
-    def begins(self, why: Exception) -> None:
-        """Somebody could not be answered."""
+    def begins(self, why: Exception, asked_at: float) -> None:
+        """Somebody who asked at that loop time could not be answered. What was asked before the end of the last outage
+        is a part of that one."""
         self._well = False
-        if self._since is None:
-            self._since = asyncio.get_running_loop().time()
-            log.error("the ledger cannot be written, nothing is taken from sources until it can: %s", str(why))
+        if self._since is not None:
+            return
+        self._since = asyncio.get_running_loop().time()
+        if asked_at >= self._ended_at:
+            is_relapse = self._since - self._ended_at < RELAPSE_WITHIN_S
+            self._relapses = self._relapses + 1 if is_relapse else 0
+            self._wait_first = is_relapse
+        log.error("the ledger cannot be written, nothing is taken from sources until it can: %s", str(why))
 
     async def over(self, stopping: asyncio.Event) -> bool:
         """Return when the ledger can be written; False when we are to stop. One asks, the others wait for it.
@@ -52,13 +68,18 @@ class Outage:
             async with self._one:
                 if self._well or stopping.is_set():
                     break
+                if self._wait_first:
+                    await pause(backoff_s(self._relapses, self._random, RELAPSE_BASE_S, RELAPSE_CAP_S), stopping)
+                    self._wait_first = False
+                    continue
+                asked_at = asyncio.get_running_loop().time()
                 try:
                     async with asyncio.timeout(ASK_S):
                         await self._ask()
                 except ConfigError:
                     raise
                 except (SemelError, OSError, TimeoutError) as error:
-                    self.begins(error if str(error) else TimeoutError(f"no answer within {ASK_S:g} s"))
+                    self.begins(error if str(error) else TimeoutError(f"no answer within {ASK_S:g} s"), asked_at)
                     failures += 1
                     await pause(backoff_s(failures, self._random, AGAIN_BASE_S, AGAIN_CAP_S), stopping)
                 else:
@@ -68,8 +89,8 @@ class Outage:
     def _ends(self) -> None:
         self._well = True
         if self._since is not None:
-            lasted = asyncio.get_running_loop().time() - self._since
-            log.warning("the ledger can be written again, after %.0f s", lasted)
+            self._ended_at = asyncio.get_running_loop().time()
+            log.warning("the ledger can be written again, after %.0f s", self._ended_at - self._since)
             self._since = None
 
 

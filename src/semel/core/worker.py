@@ -109,13 +109,14 @@ class Worker:
     async def _decide(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
         if self._outage is not None and not await self._outage.over(self._stopping):  # it began while we waited
             return [Outcome("busy", reason="stopping", after=0.0)] * len(deliveries)
+        asked_at = asyncio.get_running_loop().time()
         try:
             outcomes = await self._engine().process(deliveries)
         except LedgerUnavailable as error:
             if self._outage is None:
                 log.error("nothing can be decided, all goes back to its source: %s", error)
             else:
-                self._outage.begins(error)
+                self._outage.begins(error, asked_at)
             outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
         return outcomes
 

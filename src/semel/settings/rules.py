@@ -17,6 +17,7 @@ from semel.values.topic import Pattern
 from semel.wiring import SCHEMES, open_ledger
 
 KEYS = ("event", "delivery", "content")
+LETTERS = ("sqlite:///letters.db", "postgresql://user@host/database", "eventbridge://bus?region=eu-central-1")
 RESERVED = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1")  # and what is below them
 SEMEL_S = {"idempotency-key", "semel-attempt", "traceparent", "tracestate"}  # headers that a destination's may not be
 CONNECTION_S = {
@@ -77,12 +78,13 @@ def _ledger(settings: Settings) -> Iterator[Fault]:
 
 def _store(name: str, url: Secret) -> Iterator[Fault]:
     """A URL is judged by the adapter of its scheme, which opens nothing yet."""
+    examples = SCHEMES if name == "ledger" else LETTERS
     schemes = [example.partition(":")[0] for example in SCHEMES]
     scheme, colon, _ = url.reveal().partition("://")
     of = f"{url.reference} is no URL of a store: " if url.reference and not colon else ""
     if not colon or scheme not in (*schemes, "postgres"):
-        guess = did_you_mean(scheme, schemes) if colon else ""
-        yield Fault((name,), f"{name}: {of}expected one of {', '.join(SCHEMES)}{guess}")
+        guess = did_you_mean(scheme, [example.partition(":")[0] for example in examples]) if colon else ""
+        yield Fault((name,), f"{name}: {of}expected one of {', '.join(examples)}{guess}")
         return
     try:
         open_ledger(url.reveal())

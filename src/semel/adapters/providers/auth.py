@@ -144,7 +144,7 @@ class Token:
         secrets: tuple[Hidden, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client`: of the token endpoint, with `takes_s` as its time. `secrets`: what is in the form and the headers."""
+        """`client`: of the token endpoint, with `takes_s` as its time. `secrets`: those in the form and the headers."""
         self.takes_s = takes_s
         self._client = client
         self._url = url

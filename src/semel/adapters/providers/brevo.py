@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
-from semel.adapters.providers.reading import parsed, milliseconds, ours, text, witnesses
+from semel.adapters.providers.reading import milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Dispatch, Witness

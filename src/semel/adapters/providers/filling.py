@@ -96,7 +96,7 @@ def with_key(document: Mapping[str, Any], path: str, key: str) -> dict[str, Any]
     inner = document.get(name)
     if not rest:
         if inner is not None:
-            raise ConfigError(f"the body has a {name!r} of its own: Semel writes one for each notification, leave it out")
+            raise ConfigError(f"the body has a {name!r} of its own: leave it out, Semel writes one")
         return {**document, name: key}
     if inner is not None and not isinstance(inner, Mapping):
         raise ConfigError(f"the body's {name!r} is no object, and a key belongs into it")

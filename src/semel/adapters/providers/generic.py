@@ -1,10 +1,10 @@
 """Any endpoint over HTTP. What it takes, what it honours and what its answers mean is written by whoever knows it:
 
-    url, method, headers     where it goes, and who asks (headers are secrets)
-    body                     a document with gaps; left out: one with all fields of the notification
-    key_header | key_path    where the idempotency key goes; with key_window_s it is relied on, without it is only sent
-    accepted                 statuses that say that it was taken; left out: 2xx
-    report_…                 where a status callback has our id, its own reference and the status, and what that means
+url, method, headers     where it goes, and who asks (headers are secrets)
+body                     a document with gaps; left out: one with all fields of the notification
+key_header | key_path    where the idempotency key goes; with key_window_s it is relied on, without it is only sent
+accepted                 statuses that say that it was taken; left out: 2xx
+report_…                 where a status callback has our id, its own reference and the status, and what that means
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from semel.adapters.wire.answers import Answered
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
 from semel.values.errors import ConfigError
+from semel.values.notification import CHANNELS
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear
 from semel.values.sending import Contract, Key
 
@@ -132,7 +133,7 @@ class GenesysContacts(Genesys):
 
     CONTRACT: ClassVar[Contract] = Contract(
         name="genesys-contacts",
-        channels=("event", "sms", "email", "voice", "message"),
+        channels=CHANNELS,
         key=Key(path="id", window_s=DAY_S),  # a contact does not forget its id; the list may be emptied
         looks_up=True,
         settle_s=60.0,
@@ -210,7 +211,7 @@ class GenesysKeyed(Genesys):
     """An endpoint that takes a key in its body. Only a person can know for how long it honours it: without
     `key_window_s` the key is sent, and not relied on."""
 
-    CONTRACT: ClassVar[Contract] = Contract(name="genesys-keyed", channels=("event", "sms", "email", "voice", "message"))
+    CONTRACT: ClassVar[Contract] = Contract(name="genesys-keyed", channels=CHANNELS)
 
     def __init__(
         self,

@@ -1,22 +1,40 @@
 """Every kind of provider by its name, with its options. The one place that puts a provider together from settings.
 
-Options are checked here, by name and type, before anything is sent: a wrong one says what is expected. Secrets are
-objects with `reveal`, so that they are in no error and in no repr.
+    provider("twilio", "sms-eu", {"account": "AC…", "token": Secret(…), "sender": "+49…"})
+
+Options are checked before anything is sent. Where an option is marked "not among our facts", its default is that of the
+provider's public reference, and nobody here has seen it work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.adapters.providers import cxone, genesys
-from semel.adapters.providers.auth import Basic, Headers
+from semel.adapters.providers.auth import Auth, Basic, Headers
 from semel.adapters.providers.brevo import Brevo
-from semel.adapters.providers.generic import Generic
-from semel.adapters.providers.posting import HttpProvider
+from semel.adapters.providers.generic import METHODS, Generic
+from semel.adapters.providers.options import (
+    ABOVE_0,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    SECRET,
+    SECRETS,
+    STATUSES,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Option,
+    check,
+    lists,
+    one_of,
+    words,
+)
 from semel.adapters.providers.resend import Resend
 from semel.adapters.providers.sendgrid import SendGrid
 from semel.adapters.providers.ses import Ses
@@ -30,16 +48,26 @@ from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS, POLICIES
 from semel.values.sending import Contract, Key
 
-Form: TypeAlias = Literal["text", "secret", "number", "whole", "flag", "texts", "wholes", "object", "secrets", "words"]
-REPORTED = ("accepted", "delivered", "undelivered", "refused")
 
+class Given(Struct, frozen=True):
+    """The options of one provider, checked, and its contract with them."""
 
-class Option(NamedTuple):
-    """One setting of a provider. `needed`: there is no sense in it without."""
+    contract: Contract
+    options: Mapping[str, Any]
 
-    form: Form
-    says: str
-    needed: bool = False
+    def __getitem__(self, name: str) -> Any:
+        return self.options[name]
+
+    def get(self, name: str, default: Any) -> Any:
+        return self.options.get(name, default)
+
+    def some(self, *names: str) -> dict[str, Any]:
+        """Those that were given, with what every provider takes: the rest has the provider's own default."""
+        return {
+            "contract": self.contract,
+            "allow": tuple(self.get("allow", ())),
+            **{name: self.options[name] for name in names if name in self.options},
+        }
 
 
 class Kind(NamedTuple):
@@ -48,15 +76,345 @@ class Kind(NamedTuple):
     make: Callable[[Given], Provider]
 
 
-class Given(NamedTuple):
-    """The options of one provider, checked."""
+def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
+    """The provider that the settings call `name`. Raises ConfigError."""
+    if (known := KINDS.get(kind)) is None:
+        raise ConfigError(f"provider {name!r}: there is no kind {kind!r}: expected one of {', '.join(KINDS)}")
+    check(name, kind, known.options, options)
+    return known.make(Given(_contract(known, name, options), options))
 
-    contract: Contract
-    options: Mapping[str, Any]
 
-    def __getitem__(self, name: Any) -> Any:  # of a NamedTuple: by name, since its places mean nothing to a caller
-        return self.options[name]
+def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
+    """What is known of this kind, with what a person knows better."""
+    contract = replace(kind.contract, name=name)
+    plain = ("timeout_s", "per_second", "concurrency", "settle_s", "policy", "policy_after_s")
+    contract = replace(contract, **{field: options[field] for field in plain if field in options})
+    if "channels" in options:
+        contract = replace(contract, channels=tuple(options["channels"]))
+    for field in ("refusals", "retriable"):
+        if field in options:
+            contract = replace(contract, **{field: frozenset(options[field])})
+    if both := contract.refusals & contract.retriable:
+        raise ConfigError(f"provider {name!r}: {min(both)} is both in refusals and in retriable")
+    if (window_s := options.get("key_window_s")) is None:
+        return contract
+    header, path = options.get("key_header", ""), options.get("key_path", "")
+    if contract.key is not None:
+        if window_s > contract.key.window_s:
+            raise ConfigError(f"provider {name!r}: key_window_s: it honours a key for {contract.key.window_s:g} s")
+        return replace(contract, key=replace(contract.key, window_s=window_s))
+    if kind.contract.name == "http" and not (header or path):
+        raise ConfigError(f"provider {name!r}: key_window_s needs key_header or key_path: where does the key go?")
+    if not (header or path):
+        path = "idempotencyKey"
+    return replace(contract, key=Key(header=header, path=path, window_s=window_s))
 
-    def some(self, *names: str) -> dict[str, Any]:
-        """Those that were given: the rest has the provider's own default."""
-        return {name: self.options[name] for name in names if name in self.options}
+
+# ------------------------------------------------------------------------------------------------------ their options
+
+COMMON = {
+    "channels": Option(lists(*CHANNELS), "what is sent by it"),
+    "timeout_s": Option(ABOVE_0, "for one message, signing in included"),
+    "per_second": Option(NUMBER, "sends of all processes together, for one tenant; 0: no limit"),
+    "concurrency": Option(WHOLE, "requests at a time, in each process"),
+    "policy": Option(one_of(*POLICIES), "what happens to an unknown outcome in the end"),
+    "policy_after_s": Option(ABOVE_0, "after the crossing"),
+    "allow": Option(TEXTS, "hosts and networks inside that may be called"),
+}
+HTTP = {
+    **COMMON,
+    "refusals": Option(STATUSES, "statuses that prove that nothing was accepted, nor will be"),
+    "retriable": Option(STATUSES, "statuses that prove that nothing was accepted, this time"),
+}
+URL = {"url": Option(TEXT, "another one than the provider's own")}
+SENDER = {"sender": Option(TEXT, "a number or an address of ours, where the notification has none")}
+SHAPE = {
+    "path": Option(TEXT, "behind the URL; not among our facts"),
+    "extra": Option(OBJECT, "fields that are added to each body; not among our facts"),
+}
+KEY_WINDOW = {"key_window_s": Option(ABOVE_0, "for how long the key is relied on")}
+TEXT_MAX = {"text_max": Option(WHOLE, "characters of a text; not among our facts")}
+GENESYS = {
+    **HTTP,
+    "region": Option(TEXT, "its domain: mypurecloud.de, say", needed=False),
+    "url": Option(TEXT, "https://api.… ; left out: of the region"),
+    "login_url": Option(TEXT, "https://login.… ; left out: of the region"),
+    "client_id": Option(TEXT, "of an OAuth client with client credentials", needed=True),
+    "client_secret": Option(SECRET, "of that client", needed=True),
+    "extra": SHAPE["extra"],
+}
+CXONE = {
+    **HTTP,
+    "url": Option(TEXT, "of the tenant's API", needed=True),
+    "token_url": Option(TEXT, "where an access key gets its token", needed=True),
+    "access_key_id": Option(TEXT, "of a back-end application", needed=True),
+    "access_key_secret": Option(SECRET, "of that key", needed=True),
+    "client_id": Option(TEXT, "of the application, where its token needs it"),
+    "client_secret": Option(SECRET, "of the application"),
+    "reference_at": Option(TEXT, "where its answer has the message's id; not among our facts"),
+}
+
+
+def _bearer(given: Given, name: str) -> Headers:
+    return Headers({"Authorization": given[name]}, scheme="Bearer ")
+
+
+def _genesys(given: Given) -> tuple[str, Auth]:
+    region = given.get("region", "")
+    url, login_url = given.get("url", ""), given.get("login_url", "")
+    if not (region or (url and login_url)):
+        raise ConfigError(f"provider {given.contract.name!r}: region is missing: its domain, mypurecloud.de, say")
+    auth = genesys.client_credentials(
+        given.contract.name,
+        login_url or f"https://login.{region}",
+        given["client_id"],
+        given["client_secret"],
+        timeout_s=given.contract.timeout_s,
+        allow=given.get("allow", ()),
+    )
+    return url or f"https://api.{region}", auth
+
+
+def _cxone(given: Given) -> tuple[str, Auth]:
+    if ("client_id" in given.options) != ("client_secret" in given.options):
+        raise ConfigError(f"provider {given.contract.name!r}: client_id and client_secret belong together")
+    auth = cxone.access_key(
+        given.contract.name,
+        given["token_url"],
+        given["access_key_id"],
+        given["access_key_secret"],
+        client_id=given.get("client_id", ""),
+        client_secret=given.get("client_secret", None),
+        timeout_s=given.contract.timeout_s,
+        allow=given.get("allow", ()),
+    )
+    return given["url"], auth
+
+
+def _ses(given: Given) -> Provider:
+    auth = Signature(
+        "ses",
+        given["region"],
+        timeout_s=given.contract.timeout_s,
+        key_id=given.get("access_key_id", ""),
+        secret=given.get("secret_access_key", None),
+    )
+    url = given.get("url", f"https://email.{given['region']}.amazonaws.com")
+    return Ses(url, auth, **given.some("sender", "configuration_set", "path", "extra"))
+
+
+def _generic(given: Given) -> Provider:
+    named = ("method", "body", "as_form", "sender", "key_header", "key_path", "accepted", "reference_at")
+    reports = ("report_id", "report_reference", "report_status", "report_words")
+    return Generic(given["url"], Headers(given.get("headers", {})), **given.some(*named, *reports))
+
+
+KINDS: Mapping[str, Kind] = {
+    "twilio": Kind(
+        Twilio.CONTRACT,
+        {
+            **HTTP,
+            **URL,
+            **TEXT_MAX,
+            "account": Option(TEXT, "AC…", needed=True),
+            "token": Option(SECRET, "the account's auth token", needed=True),
+            "sender": Option(TEXT, "a number of ours", needed=True),
+            "callback": Option(TEXT, "Semel's own URL for its status callbacks; our id is added"),
+            "settle_s": Option(ABOVE_0, "until its list has what it will have"),
+        },
+        lambda given: Twilio(
+            given.get("url", "https://api.twilio.com"),
+            Basic(given["account"], given["token"]),
+            **given.some("account", "sender", "callback", "text_max"),
+        ),
+    ),
+    "genesys": Kind(
+        genesys.GenesysMessage.CONTRACT,
+        {**GENESYS, **SENDER, **TEXT_MAX, "messenger": Option(TEXT, 'the type of the recipient\'s address: "sms"')},
+        lambda given: genesys.GenesysMessage(
+            *_genesys(given), **given.some("sender", "messenger", "text_max", "extra")
+        ),
+    ),
+    "genesys-email": Kind(
+        genesys.GenesysEmail.CONTRACT,
+        {**GENESYS, **SENDER, "sender_type": Option(TEXT, "of its mail domain; not among our facts")},
+        lambda given: genesys.GenesysEmail(*_genesys(given), **given.some("sender", "sender_type", "extra")),
+    ),
+    "genesys-contacts": Kind(
+        genesys.GenesysContacts.CONTRACT,
+        {
+            **GENESYS,
+            **KEY_WINDOW,
+            "contact_list": Option(TEXT, "its id", needed=True),
+            "column": Option(TEXT, "where the recipient goes"),
+            "settle_s": Option(ABOVE_0, "until a contact that was written can be read"),
+        },
+        lambda given: genesys.GenesysContacts(*_genesys(given), **given.some("contact_list", "column", "extra")),
+    ),
+    "genesys-callback": Kind(
+        genesys.GenesysCallback.CONTRACT,
+        {
+            **GENESYS,
+            **SENDER,
+            "queue": Option(TEXT, "its id", needed=True),
+            "reference_name": Option(TEXT, "the name of our reference in its data"),
+        },
+        lambda given: genesys.GenesysCallback(
+            *_genesys(given), **given.some("queue", "reference_name", "sender", "extra")
+        ),
+    ),
+    "genesys-keyed": Kind(
+        genesys.GenesysKeyed.CONTRACT,
+        {
+            **GENESYS,
+            **KEY_WINDOW,
+            "path": SHAPE["path"],
+            "key_path": Option(TEXT, "where the key goes in the body"),
+            "recipient_name": Option(TEXT, "where the recipient goes in the body"),
+        },
+        lambda given: genesys.GenesysKeyed(
+            *_genesys(given), **given.some("path", "key_path", "recipient_name", "extra")
+        ),
+    ),
+    "cxone": Kind(
+        cxone.CxoneDigital.CONTRACT,
+        {
+            **CXONE,
+            **SENDER,
+            **TEXT_MAX,
+            "channel": Option(TEXT, "the digital channel's id", needed=True),
+            "body": Option(OBJECT, "a document with gaps; not among our facts"),
+        },
+        lambda given: cxone.CxoneDigital(
+            *_cxone(given), **given.some("channel", "sender", "body", "text_max", "reference_at")
+        ),
+    ),
+    "cxone-events": Kind(
+        cxone.CxoneEvents.CONTRACT,
+        {
+            **CXONE,
+            **KEY_WINDOW,
+            "path": SHAPE["path"],
+            "key_path": Option(TEXT, "where the key goes in the body"),
+        },
+        lambda given: cxone.CxoneEvents(*_cxone(given), **given.some("path", "key_path", "reference_at")),
+    ),
+    "sendgrid": Kind(
+        SendGrid.CONTRACT,
+        {**HTTP, **URL, **SENDER, **SHAPE, "api_key": Option(SECRET, "SG.…", needed=True)},
+        lambda given: SendGrid(
+            given.get("url", "https://api.sendgrid.com"),
+            _bearer(given, "api_key"),
+            **given.some("sender", "path", "extra"),
+        ),
+    ),
+    "ses": Kind(
+        Ses.CONTRACT,
+        {
+            **HTTP,
+            **URL,
+            **SENDER,
+            **SHAPE,
+            "region": Option(TEXT, "eu-central-1, say", needed=True),
+            "configuration_set": Option(TEXT, "whose event destination tells what became of a mail"),
+            "access_key_id": Option(TEXT, "left out: as any AWS program finds its credentials"),
+            "secret_access_key": Option(SECRET, "of that key"),
+        },
+        _ses,
+    ),
+    "resend": Kind(
+        Resend.CONTRACT,
+        {**HTTP, **URL, **SENDER, **SHAPE, **KEY_WINDOW, "api_key": Option(SECRET, "re_…", needed=True)},
+        lambda given: Resend(
+            given.get("url", "https://api.resend.com"),
+            _bearer(given, "api_key"),
+            **given.some("sender", "path", "extra"),
+        ),
+    ),
+    "telnyx": Kind(
+        Telnyx.CONTRACT,
+        {
+            **HTTP,
+            **URL,
+            **SENDER,
+            **SHAPE,
+            **TEXT_MAX,
+            **KEY_WINDOW,
+            "api_key": Option(SECRET, "KEY…", needed=True),
+            "callback": Option(TEXT, "Semel's own URL for its webhooks; left out: the messaging profile's"),
+        },
+        lambda given: Telnyx(
+            given.get("url", "https://api.telnyx.com"),
+            _bearer(given, "api_key"),
+            **given.some("sender", "path", "extra", "text_max", "callback"),
+        ),
+    ),
+    "brevo": Kind(
+        Brevo.CONTRACT,
+        {**HTTP, **URL, **SENDER, **SHAPE, **KEY_WINDOW, "api_key": Option(SECRET, "xkeysib-…", needed=True)},
+        lambda given: Brevo(
+            given.get("url", "https://api.brevo.com"),
+            Headers({"api-key": given["api_key"]}),
+            **given.some("sender", "path", "extra"),
+        ),
+    ),
+    "vonage": Kind(
+        Vonage.CONTRACT,
+        {
+            **HTTP,
+            **URL,
+            **SENDER,
+            **SHAPE,
+            **TEXT_MAX,
+            "api_key": Option(TEXT, "of the account", needed=True),
+            "api_secret": Option(SECRET, "of the account", needed=True),
+            "messenger": Option(TEXT, 'its channel: "sms"'),
+        },
+        lambda given: Vonage(
+            given.get("url", "https://api.nexmo.com"),
+            Basic(given["api_key"], given["api_secret"]),
+            **given.some("sender", "path", "extra", "text_max", "messenger"),
+        ),
+    ),
+    "smtp": Kind(
+        Smtp.CONTRACT,
+        {
+            **COMMON,
+            **SENDER,
+            "host": Option(TEXT, "of the mail server", needed=True),
+            "port": Option(WHOLE, "587 with starttls, 465 with implicit"),
+            "tls": Option(one_of("starttls", "implicit", "off"), "how the connection is secured"),
+            "username": Option(TEXT, "where the server wants one"),
+            "password": Option(SECRET, "of that user"),
+            "domain": Option(TEXT, "behind the @ of a Message-ID; left out: the sender's"),
+        },
+        lambda given: Smtp(
+            given["host"],
+            given.get("port", {"starttls": 587, "implicit": 465, "off": 25}[given.get("tls", "starttls")]),
+            **given.some("sender", "tls", "username", "password", "domain"),
+        ),
+    ),
+    "http": Kind(
+        Generic.CONTRACT,
+        {
+            **HTTP,
+            **SENDER,
+            **KEY_WINDOW,
+            "url": Option(TEXT, "where messages go", needed=True),
+            "method": Option(one_of(*METHODS), "POST, if nothing is said"),
+            "headers": Option(SECRETS, "who asks"),
+            "body": Option(OBJECT, "a document with gaps"),
+            "as_form": Option(FLAG, "the body goes as a form, not as JSON"),
+            "key_header": Option(TEXT, "the header for the key"),
+            "key_path": Option(TEXT, "where the key goes in the body"),
+            "accepted": Option(STATUSES, "statuses that say that it was taken; left out: 2xx"),
+            "reference_at": Option(TEXT, "where its answer has the message's id"),
+            "report_id": Option(TEXT, "where a callback has our id"),
+            "report_reference": Option(TEXT, "where a callback has its own"),
+            "report_status": Option(TEXT, "where a callback has the status"),
+            "report_words": Option(words("accepted", "delivered", "undelivered", "refused"), "what each status means"),
+        },
+        _generic,
+    ),
+}
+"""To add one: its file, its line here, its dialect in the simulator, and its line in the contract test."""

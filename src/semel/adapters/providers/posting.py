@@ -51,7 +51,7 @@ class HttpProvider:
     """A provider's file says what is written and what an acceptance looks like; the rest is here."""
 
     CONTRACT: ClassVar[Contract]
-    ANSWERS_IN_HTML: ClassVar[bool] = False
+    answers_in_html = False
     NO_ACCESS: ClassVar[frozenset[int]] = frozenset({401})
     """Answers to credentials that may be good again at the next try."""
 
@@ -120,7 +120,7 @@ class HttpProvider:
     def judge_status(self, answer: Heard) -> Answer:
         match answer.status:
             case status if 200 <= status < 300:
-                if _is_page(answer) and not self.ANSWERS_IN_HTML:
+                if _is_page(answer) and not self.answers_in_html:
                     return Unknown(f"{status} with a page of HTML: who answered is not {self.contract.name}")
                 return Accepted(self.reference(answer), f"{status}")
             case 429:
@@ -159,7 +159,7 @@ class HttpProvider:
 
 
 class JsonProvider(HttpProvider):
-    """One path, one document. `path` changes the first and `extra` adds to the second, for what our facts do not have."""
+    """One path, one document. `path` changes the first and `extra` adds to the second, where our facts end."""
 
     PATH: ClassVar[str]
 

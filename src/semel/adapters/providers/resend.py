@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
-from semel.adapters.providers.reading import at, parsed, milliseconds, ours, text, witnesses
+from semel.adapters.providers.reading import at, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, key_of
-from semel.adapters.providers.reading import WITNESSES_MAX, parsed, milliseconds, ours, text, witnesses
+from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness

@@ -1,7 +1,7 @@
 """One conversation with a mail server, to the point from which on nobody can tell.
 
-    greeting → EHLO → (STARTTLS → EHLO) → (AUTH) → MAIL → RCPT → DATA → the mail and its final dot ┆ the answer
-                                                                      nothing has been accepted    ┆ unknown until 250
+greeting → EHLO → (STARTTLS → EHLO) → (AUTH) → MAIL → RCPT → DATA → the mail and its final dot ┆ the answer
+                                                                  nothing has been accepted    ┆ unknown until 250
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from semel.adapters.providers.auth import Auth
 from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
-from semel.adapters.providers.reading import parsed, milliseconds, ours, text, witnesses
+from semel.adapters.providers.reading import milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import sender_of, text_of
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness

@@ -125,7 +125,10 @@ def check_there(what: str, url: str) -> None:
     try:
         ours = sqlite_mark.is_ours(file)
     except FileNotFoundError:
-        raise ConfigError(f"{what} {masked(url)}: there is no file {file}; nothing was made") from None
+        raise ConfigError(
+            f"{what} {masked(url)}: there is no file {file}; nothing was made. Run this where the service runs, or "
+            "name its settings (-c semel.toml) or the ledger (--ledger URL)"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{what} {masked(url)}: {file} cannot be read: {error.strerror}") from None
     if not ours:

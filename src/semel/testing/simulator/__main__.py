@@ -12,10 +12,12 @@ from semel.testing.simulator.state import State
 
 
 async def main() -> None:
-    server = await Simulator(every_dialect(), State(), random.Random(1)).serve()
-    print(server.sockets[0].getsockname()[1], flush=True)
+    simulator = Simulator(every_dialect(), State(), random.Random(1))
+    servers = [await simulator.serve(), await simulator.serve_mail()]
+    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    server.close()
+    for server in servers:
+        server.close()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 class Lie(NamedTuple):
     delivers: bool
-    hears: Literal["the answer", "nothing", "a reset", "500", "503", "429", "400", "409", "silence"]
+    hears: Literal["the answer", "nothing", "a reset", "500", "502", "503", "429", "400", "409", "silence", "a page"]
     ambiguous: bool
 
 
@@ -22,9 +22,11 @@ LIES: dict[str, Lie] = {
     "reset": Lie(False, "a reset", True),
     "500 after sending": Lie(True, "500", True),
     "500": Lie(False, "500", True),
+    "502 after sending": Lie(True, "502", True),
     "503 after sending": Lie(True, "503", True),
     "accept then stall": Lie(True, "silence", True),
     "stall": Lie(False, "silence", True),
+    "a page": Lie(False, "a page", True),  # a proxy answers 200 in the provider's place
     "429": Lie(False, "429", False),
     "400": Lie(False, "400", False),
     "409": Lie(False, "409", False),  # the key is in progress

@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
+from semel.testing.simulator.calling import Called, Ending, Mode
 from semel.testing.simulator.server import CONTROL
 from semel.testing.simulator.state import Got
 
@@ -22,6 +23,7 @@ class SimulatorProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
+        self.mail_port = 0
 
     def __enter__(self) -> SimulatorProcess:
         self.start()
@@ -38,7 +40,7 @@ class SimulatorProcess:
             text=True,
         )
         assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
+        self.port, self.mail_port = (int(port) for port in self._process.stdout.readline().split())
 
     def stop(self) -> None:
         if self._process is not None:
@@ -54,7 +56,7 @@ class SimulatorProcess:
         return msgspec.json.decode(self._ask("phone"), type=list[Got])
 
     def told(self) -> dict[str, Any]:
-        """The lies that were told, by "provider: lie", what the ambiguous ones were about, and all requests."""
+        """The lies that were told, by "provider: lie", what the ambiguous ones were about, all requests, and tokens."""
         told: dict[str, Any] = msgspec.json.decode(self._ask("told"))
         return told
 
@@ -63,15 +65,39 @@ class SimulatorProcess:
         self._ask("lie", lie=lie, provider=provider, times=times, share=share)
 
     def tell_the_truth(self) -> None:
-        self._ask("truth")
+        """No lies, no limits and no callbacks from here on."""
+        self._ask("truth", now=True)
 
     def remember_keys_for(self, seconds: float) -> None:
+        """Of keys that come from here on."""
         self._ask("key_window", seconds=seconds)
+
+    def forget_keys(self) -> None:
+        """As if their window were over."""
+        self._ask("forget_keys", now=True)
+
+    def end_tokens(self) -> None:
+        """Those that were given are good for nothing."""
+        self._ask("end_tokens", now=True)
+
+    def allow(self, provider: str, requests: int, reset_s: float = 30.0) -> None:
+        """So many more requests, and then 429."""
+        self._ask("allow", provider=provider, requests=requests, reset_s=reset_s)
+
+    def callbacks(
+        self, provider: str, mode: Mode, url: str = "", *, late_s: float = 0.5, ending: Ending = "delivered"
+    ) -> None:
+        """How a provider tells what became of messages that it takes from here on. `url`: where a request names none."""
+        self._ask("callbacks", provider=provider, mode=mode, url=url, late_s=late_s, ending=ending)
+
+    def called(self) -> list[Called]:
+        """The callbacks that were made."""
+        return msgspec.json.decode(self._ask("called"), type=list[Called])
 
     def _ask(self, word: str, **said: Any) -> bytes:
         asked = Request(
             f"http://127.0.0.1:{self.port}{CONTROL}{word}",
-            data=msgspec.json.encode(said) if said or word == "truth" else None,
+            data=msgspec.json.encode(said) if said else None,
         )
         with urlopen(asked, timeout=PATIENCE_S) as answer:
             body: bytes = answer.read()

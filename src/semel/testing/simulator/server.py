@@ -8,9 +8,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
+from semel.testing.simulator.calling import Caller, Calls
 from semel.testing.simulator.dialects import Dialect
 from semel.testing.simulator.http import (
     HEAD_MAX_BYTES,
@@ -20,8 +22,10 @@ from semel.testing.simulator.http import (
     read_request,
     write_response,
 )
-from semel.testing.simulator.lies import LIES, TRUTH, Lie
-from semel.testing.simulator.state import Message, Planned, State
+from semel.testing.simulator.lies import LIES, Lie
+from semel.testing.simulator.mailing import MailServer
+from semel.testing.simulator.state import Budget, Message, Planned, State
+from semel.testing.simulator.telling import Teller
 
 STALL_S = 3_600.0  # longer than anybody waits
 CONTROL = "/_simulator/"
@@ -33,17 +37,23 @@ class Simulator:
     def __init__(self, dialects: Mapping[str, Dialect], state: State, dice: random.Random) -> None:
         self._dialects = dialects
         self._state = state
-        self._dice = dice
-        self._stalled: set[asyncio.Task[None]] = set()
+        self._teller = Teller(state, dice)
+        self._caller = Caller()
+        self._mails = MailServer(state, self._teller)
 
     async def serve(self, port: int = 0) -> asyncio.Server:
         return await asyncio.start_server(self._connected, "127.0.0.1", port, limit=HEAD_MAX_BYTES)
+
+    async def serve_mail(self, port: int = 0) -> asyncio.Server:
+        return await self._mails.serve(port)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (request := await read_request(reader)) is not None:
                 if not await self._answer(request, writer):
                     return
+        except ConnectionError:
+            pass  # the client has gone while it was answered
         finally:
             with suppress(ConnectionError):
                 writer.close()
@@ -61,26 +71,23 @@ class Simulator:
         asked = request._replace(path=f"/{rest}")
         response = dialect.other(asked, self._state)
         if response is not None:
-            await write_response(writer, response)
-            return True
+            return await self._say(writer, dialect, response)
         return await self._message(dialect, asked, writer)
 
     async def _message(self, dialect: Dialect, request: Request, writer: asyncio.StreamWriter) -> bool:
         self._state.requests.append((dialect.name, time.time()))
+        if (budget := self._state.budgets.get(dialect.name)) is not None:
+            if budget.count >= budget.allowed:
+                return await self._limited(writer, dialect, budget.reset_s)
+            budget.count += 1
         try:
             message = dialect.read(request)
         except ValueError as error:
-            await write_response(writer, dialect.refused(400, str(error)))
-            return True
-        name, lie = self._next(dialect.name)
-        if lie is not TRUTH:
-            self._state.told[f"{dialect.name}: {name}"] += 1
-            if lie.ambiguous:
-                self._state.lied_about.append((name, message.to, message.text))
-        known = self._state.known(dialect.name, message.key) if dialect.honours_keys else None
+            return await self._say(writer, dialect, dialect.refused(400, str(error)))
+        lie = self._teller.next(dialect.name, message)
+        known = self._state.known(dialect.name, message.key)
         if known is not None and known.body != request.body:
-            await write_response(writer, dialect.refused(422, "the key was used with another body"))
-            return True
+            return await self._say(writer, dialect, dialect.refused(dialect.differs, "the key came with another body"))
         response = self._accept(dialect, request, message, known.reference if known else "") if lie.delivers else None
         return await self._hear(lie, dialect, response, writer)
 
@@ -88,15 +95,14 @@ class Simulator:
         reference = known or self._state.reference(dialect.prefix)
         if not known:
             self._state.deliver(dialect.name, message, reference)
-            if dialect.honours_keys:
-                self._state.remember(dialect.name, message.key, reference, request.body)
+            self._state.remember(dialect.name, message.key, reference, request.body)
+            self._caller.about(dialect, message, reference)
         return dialect.accepted(message, reference)
 
     async def _hear(self, lie: Lie, dialect: Dialect, response: Response | None, writer: asyncio.StreamWriter) -> bool:
         match lie.hears:
             case "the answer":
-                await write_response(writer, response or dialect.refused(500, "it was not accepted"))
-                return True
+                return await self._say(writer, dialect, response or dialect.refused(500, "it was not accepted"))
             case "nothing":
                 return False
             case "a reset":
@@ -106,50 +112,73 @@ class Simulator:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(STALL_S)
                 return False
+            case "a page":
+                page = Response(200, b"<html>Please sign in</html>", {"Content-Type": "text/html; charset=utf-8"})
+                await write_response(writer, page)
+                return True
             case "429":
-                refusal = dialect.refused(429, "too many requests")
-                await write_response(writer, refusal._replace(headers={**refusal.headers, "Retry-After": "1"}))
-                return True
+                return await self._limited(writer, dialect, 1.0)
             case status:
-                await write_response(writer, dialect.refused(int(status), "as it was told"))
-                return True
+                return await self._say(writer, dialect, dialect.refused(int(status), "as it was told"))
 
-    def _next(self, provider: str) -> tuple[str, Lie]:
-        plans = self._state.plans.get(provider)
-        while plans:
-            plan = plans[0]
-            if plan.times <= 0:
-                plans.popleft()
-                continue
-            if self._dice.random() >= plan.share:
-                if len(plans) > 1:
-                    plans.rotate(-1)
-                return "", TRUTH
-            plans[0] = msgspec.structs.replace(plan, times=plan.times - 1)
-            plans.rotate(-1)  # several plans take turns
-            return plan.lie, LIES[plan.lie]
-        return "", TRUTH
+    async def _limited(self, writer: asyncio.StreamWriter, dialect: Dialect, after_s: float) -> bool:
+        refusal = dialect.refused(429, "too many requests")
+        return await self._say(writer, dialect, _with(refusal, {"Retry-After": f"{after_s:.0f}"}))
+
+    async def _say(self, writer: asyncio.StreamWriter, dialect: Dialect, response: Response) -> bool:
+        await write_response(writer, _with(response, dialect.about(self._state)))
+        return True
 
     # ---------------------------------------------------------------------------------------------------- for tests
 
     def _control(self, request: Request) -> Response:
+        word = request.path.removeprefix(CONTROL)
+        if request.method == "GET":
+            return self._show(word)
+        try:
+            self._order(word, request.json())
+        except (KeyError, ValueError, TypeError) as error:
+            return as_json(400, {"message": f"{word}: {error}"})
+        return as_json(200, {})
+
+    def _show(self, word: str) -> Response:
         state = self._state
-        match request.method, request.path.removeprefix(CONTROL):
-            case "GET", "phone":
+        match word:
+            case "phone":
                 return as_json(200, state.phone)
-            case "GET", "told":
-                return as_json(200, {"told": state.told, "about": state.lied_about, "requests": state.requests})
-            case "POST", "lie":
-                asked = request.json()
-                plan = Planned(asked["lie"], asked["times"], asked.get("share", 1.0))
-                if plan.lie not in LIES:
-                    return as_json(400, {"message": f"expected one of {', '.join(LIES)}"})
-                state.plans.setdefault(asked["provider"], deque()).append(plan)
-                return as_json(200, {})
-            case "POST", "truth":
-                state.plans.clear()
-                return as_json(200, {})
-            case "POST", "key_window":
-                state.key_window_s = float(request.json()["seconds"])
-                return as_json(200, {})
+            case "told":
+                book = {"told": state.told, "about": state.lied_about, "requests": state.requests}
+                return as_json(200, {**book, "tokens": state.granted})
+            case "called":
+                return as_json(200, self._caller.called)
         return as_json(404, {"message": "no such word"})
+
+    def _order(self, word: str, said: Any) -> None:
+        """Raises KeyError, ValueError or TypeError for an order that makes no sense."""
+        state = self._state
+        match word:
+            case "lie":
+                plan = Planned(said["lie"], said["times"], said.get("share", 1.0))
+                if plan.lie not in LIES:
+                    raise ValueError(f"expected one of {', '.join(LIES)}")
+                state.plans.setdefault(said["provider"], deque()).append(plan)
+            case "truth":
+                state.plans.clear()
+                state.budgets.clear()
+                self._caller.plans.clear()
+            case "key_window":
+                state.key_window_s = float(said["seconds"])
+            case "forget_keys":
+                state.keys.clear()
+            case "end_tokens":
+                state.tokens.clear()
+            case "allow":
+                state.budgets[said["provider"]] = Budget(int(said["requests"]), float(said["reset_s"]))
+            case "callbacks":
+                self._caller.plans[said.pop("provider")] = msgspec.convert(said, Calls)
+            case _:
+                raise ValueError("no such word")
+
+
+def _with(response: Response, headers: Mapping[str, str]) -> Response:
+    return response._replace(headers={**response.headers, **headers}) if headers else response

@@ -19,6 +19,8 @@ class Got(Struct, frozen=True):
     key: str  # the idempotency key that it came with; empty: none
     ours: str  # our id, where the provider carries it
     at: float  # Unix time
+    subject: str = ""
+    html: str = ""
 
 
 class Message(NamedTuple):
@@ -26,9 +28,11 @@ class Message(NamedTuple):
 
     to: str
     text: str
-    key: str = ""
+    key: str = ""  # only where it is honoured
     ours: str = ""
     callback: str = ""
+    subject: str = ""
+    html: str = ""
 
 
 class Planned(Struct, frozen=True):
@@ -47,6 +51,14 @@ class Kept(Struct):
     until: float
 
 
+class Budget(Struct):
+    """How many requests a provider takes, until it begins to count anew."""
+
+    allowed: int
+    reset_s: float
+    count: int = 0
+
+
 class State:
     """Of all providers."""
 
@@ -58,6 +70,9 @@ class State:
         self.requests: list[tuple[str, float]] = []  # provider and time, of every request for a message
         self.keys: dict[tuple[str, str], Kept] = {}
         self.key_window_s = key_window_s
+        self.budgets: dict[str, Budget] = {}
+        self.tokens: dict[str, str] = {}  # the one that is good now, by provider
+        self.granted: Counter[str] = Counter()  # tokens, by provider
         self._numbers = 0
 
     def reference(self, prefix: str) -> str:
@@ -65,7 +80,19 @@ class State:
         return f"{prefix}{self._numbers:08}"
 
     def deliver(self, provider: str, message: Message, reference: str) -> None:
-        self.phone.append(Got(provider, message.to, message.text, reference, message.key, message.ours, time.time()))
+        self.phone.append(
+            Got(
+                provider,
+                message.to,
+                message.text,
+                reference,
+                message.key,
+                message.ours,
+                time.time(),
+                message.subject,
+                message.html,
+            )
+        )
 
     def known(self, provider: str, key: str) -> Kept | None:
         kept = self.keys.get((provider, key)) if key else None
@@ -74,3 +101,8 @@ class State:
     def remember(self, provider: str, key: str, reference: str, body: bytes) -> None:
         if key:
             self.keys[(provider, key)] = Kept(reference, body, time.monotonic() + self.key_window_s)
+
+    def grant(self, provider: str) -> str:
+        """A token; the one before it goes on being good until it is told to end."""
+        self.granted[provider] += 1
+        return self.tokens.setdefault(provider, f"token-of-{provider}-{self.granted[provider]}-do-not-show")

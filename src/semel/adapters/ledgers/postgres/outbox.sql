@@ -1,4 +1,4 @@
--- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql.
+-- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql and 005_relaying.sql.
 
 -- name: add_notifications
 select at, status, state

@@ -1,39 +1,44 @@
-"""Twilio: a form in, JSON out, Basic credentials, a list of messages."""
+"""Twilio: a form in, JSON out, Basic credentials, a list of messages in pages."""
 
 from __future__ import annotations
 
-import base64
 import re
 from email.utils import formatdate
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
+from semel.testing.simulator.dialects import Callback, Dialect
+from semel.testing.simulator.dialects.proof import basic, careless, given
 from semel.testing.simulator.http import Request, Response, as_json
 from semel.testing.simulator.state import Message, State
 
 ACCOUNT, SECRET = "ACsimulated", "twilio-secret"
 _MESSAGES = re.compile(r"/2010-04-01/Accounts/(?P<account>[^/]+)/Messages\.json")
+_WORDS = {"accepted": "sent", "delivered": "delivered", "undelivered": "undelivered"}
 
 
-class Twilio:
+class Twilio(Dialect):
     name = "twilio"
     prefix = "SM"
-    honours_keys = False
 
     def other(self, request: Request, state: State) -> Response | None:
         found = _MESSAGES.fullmatch(request.path)
         if found is None:
             return self.refused(404, "The requested resource was not found")
-        expected = "Basic " + base64.b64encode(f"{ACCOUNT}:{SECRET}".encode()).decode()
-        if request.headers.get("authorization") != expected or found["account"] != ACCOUNT:
-            return self.refused(401, "Authenticate")
-        if request.method == "POST":
-            return None
+        if given(request) != basic(ACCOUNT, SECRET) or found["account"] != ACCOUNT:
+            return self.refused(401, careless(given(request)))
+        return None if request.method == "POST" else self._page(request, state)
+
+    def _page(self, request: Request, state: State) -> Response:
+        """The newest first."""
         mine = [one for one in state.phone if one.provider == self.name and one.to == request.query.get("To", one.to)]
         listed = [
             {"sid": one.reference, "to": one.to, "body": one.text, "date_created": formatdate(one.at, usegmt=True)}
             for one in reversed(mine)
         ]
-        return as_json(200, {"messages": listed[: int(request.query.get("PageSize", "50"))], "next_page_uri": None})
+        size, page = int(request.query.get("PageSize", "50")), int(request.query.get("Page", "0"))
+        more = len(listed) > size * (page + 1)
+        following = f"{request.path}?{urlencode({**request.query, 'Page': page + 1})}" if more else None
+        return as_json(200, {"messages": listed[size * page : size * (page + 1)], "next_page_uri": following})
 
     def read(self, request: Request) -> Message:
         form = request.form()
@@ -48,3 +53,7 @@ class Twilio:
 
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"code": 21211, "message": reason, "status": status})
+
+    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
+        form = {"MessageSid": reference, "MessageStatus": _WORDS[word], "To": message.to, "AccountSid": ACCOUNT}
+        return "application/x-www-form-urlencoded", urlencode(form).encode()

@@ -2,7 +2,7 @@
 
 `adding` and `taking` are about who is next, `crossing` about what may leave, `recording` about what came of it, and
 `people` answers their questions. All are functions of a connection. What a relay asks is one round trip for a batch: a
-function of the database (schema/004_outbox.sql). It judges only what must hold across processes: who is next, at what
+function of the database (schema/005_relaying.sql). It judges only what must hold across processes: who is next, at what
 rate, and whether a guard lets a message through.
 """
 

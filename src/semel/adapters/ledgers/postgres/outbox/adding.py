@@ -20,12 +20,17 @@ async def add(
     connection: Connection, notifications: Sequence[Notification], now: int | None, schema: str
 ) -> list[Added]:
     """One statement, by itself or in a transaction of whoever owns the connection."""
-    columns = [list(column) for column in zip(*[_row_of(one) for one in notifications], strict=True)]
+    columns = columns_of(notifications)
     rows = await connection.fetch(statements(schema)["add_notifications"], now, *columns)
     if len(rows) < len(notifications):
         raise Changed  # one was there, and went before it could be looked at
     rows.sort(key=lambda row: row[0])
     return [Added(id.hex(), status, state) for id, (_, status, state) in zip(columns[0], rows, strict=True)]
+
+
+def columns_of(notifications: Sequence[Notification]) -> list[list[Any]]:
+    """What semel.add_1 is told after the time: an array for each of its arguments. For other drivers, too."""
+    return [list(column) for column in zip(*[_row_of(one) for one in notifications], strict=True)]
 
 
 def _row_of(one: Notification) -> tuple[Any, ...]:

@@ -1,0 +1,106 @@
+"""Genesys Cloud: a token by client credentials, limits in headers, and five ways to reach a customer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from semel.testing.simulator.dialects import Dialect
+from semel.testing.simulator.dialects.proof import basic, careless, given
+from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.state import Message, State
+
+CLIENT, SECRET = "genesys-client", "genesys-secret"
+MESSAGES = "/api/v2/conversations/messages/agentless"
+EMAILS = "/api/v2/conversations/emails/agentless"
+CALLBACKS = "/api/v2/conversations/callbacks"
+KEYED = "/api/v2/outbound/contacts"
+CONTACTS = re.compile(r"/api/v2/outbound/contactlists/(?P<list>[^/]+)/contacts")
+_CONTACT = re.compile(rf"{CONTACTS.pattern}/(?P<id>[^/]+)")
+REFERENCE = "semelId"
+
+
+class Genesys(Dialect):
+    name = "genesys"
+    prefix = "conversation-"
+
+    def other(self, request: Request, state: State) -> Response | None:
+        if request.path == "/oauth/token":
+            return self._token(request, state)
+        token = state.tokens.get(self.name)
+        if token is None or given(request) != f"Bearer {token}":
+            return self.refused(401, careless(given(request)))
+        if (found := _CONTACT.fullmatch(request.path)) is not None and request.method == "GET":
+            return self._contact(found["id"], state)
+        if request.method == "POST" and request.path in (MESSAGES, EMAILS, CALLBACKS, KEYED):
+            return None
+        if request.method == "POST" and CONTACTS.fullmatch(request.path):
+            return None
+        return self.refused(404, "not found")
+
+    def _token(self, request: Request, state: State) -> Response:
+        if given(request) != basic(CLIENT, SECRET) or request.form() != {"grant_type": "client_credentials"}:
+            return self.refused(401, careless(given(request)))
+        return as_json(200, {"access_token": state.grant(self.name), "token_type": "bearer", "expires_in": 86_400})
+
+    def _contact(self, id: str, state: State) -> Response:
+        for one in state.phone:
+            if one.provider == self.name and one.key == id:
+                return as_json(200, {"id": id})
+        return self.refused(404, "no such contact")
+
+    def read(self, request: Request) -> Message:
+        try:
+            return _read(request, request.json())
+        except (msgspec.DecodeError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"bad request: {error}") from None
+
+    def accepted(self, message: Message, reference: str) -> Response:
+        if message.callback == CALLBACKS:
+            return as_json(200, {"conversation": {"id": reference}, "callbackIdentifiers": []})
+        return as_json(202, {"id": message.key or reference, "conversationId": reference})
+
+    def refused(self, status: int, reason: str) -> Response:
+        return as_json(status, {"message": reason, "code": "simulated", "status": status, "contextId": "-"})
+
+    def about(self, state: State) -> Mapping[str, str]:
+        budget = state.budgets.get(self.name)
+        if budget is None:
+            return {}
+        return {
+            "inin-ratelimit-count": str(budget.count),
+            "inin-ratelimit-allowed": str(budget.allowed),
+            "inin-ratelimit-reset": f"{budget.reset_s:g}",
+        }
+
+
+def _read(request: Request, said: Any) -> Message:
+    match request.path:
+        case path if path == MESSAGES:
+            if said["toAddressMessengerType"] != "sms" or not said["fromAddress"]:
+                raise ValueError("the addresses are not valid")
+            return Message(said["toAddress"], said["textBody"])
+        case path if path == EMAILS:
+            (to,) = said["toAddresses"]
+            if not said["fromAddress"]["email"] or said["senderType"] not in ("Outbound", "Inbound"):
+                raise ValueError("the sender is not valid")
+            return Message(
+                to["email"], said.get("textBody", ""), subject=said["subject"], html=said.get("htmlBody", "")
+            )
+        case path if path == CALLBACKS:
+            (number,) = said["callbackNumbers"]
+            if not said["queueId"]:
+                raise ValueError("there is no queue")
+            # The callback's answer has another shape: its path stands for that.
+            return Message(number, said["data"]["notes"], ours=said["data"][REFERENCE], callback=CALLBACKS)
+        case path if path == KEYED:
+            return Message(said["to"], said["text"], key=said["idempotencyKey"])
+    (contact,) = said
+    if request.query != {"doNotQueue": "true", "clearSystemData": "false"}:
+        raise ValueError("a contact that is written twice would be called twice")
+    if contact["contactListId"] not in request.path:
+        raise ValueError("another list")
+    return Message(contact["data"]["phone"], contact["data"]["text"], key=contact["id"], ours=contact["id"])
