@@ -72,7 +72,9 @@ class Relay:
         random: Callable[[], float] = _random.random,
         clock: Callable[[], float] = time.monotonic,
         observe: Callable[[str], None] | None = None,
+        margin_s: float = MARGIN_S,
     ) -> None:
+        """`margin_s`: how much longer than the slowest provider may take a notification is in hand."""
         self._outbox = outbox
         self._providers = providers
         self._routes = routes
@@ -86,7 +88,7 @@ class Relay:
         self._awake = asyncio.Event()
         self._stopping = False
         slowest_s = max((provider.contract.timeout_s for provider in providers.values()), default=0.0)
-        self._lease_ms = int(1000 * (slowest_s + MARGIN_S))
+        self._lease_ms = int(1000 * (slowest_s + margin_s))
 
     # ----------------------------------------------------------------------------------------------------- the loop
 

@@ -1,72 +1,142 @@
-"""Where a message could be lost or held for ever between two threads: each of these was, once."""
+"""Where a message could be lost, or held for ever, between the thread of the consumer and the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.sources.kafka.test_kafka_groups import bodies, opened, received, run, until
+from tests.sources.kafka.test_kafka_groups import bodies, opened, place_of, received, run, until
 from tests.sources.kafka.topics import SOON_S, Topics
 
-from semel.adapters.sources.kafka import KafkaSource
-from semel.adapters.sources.kafka import source as source_module
-from semel.adapters.sources.kafka.options import Options
 from semel.adapters.sources.kafka.sending import Sender
 from semel.adapters.sources.kafka.steps import Step
 from semel.testing.servers.kafka import PRODUCE, KafkaServer
 from semel.values.errors import ConfigError
 
-NOT_ENOUGH_REPLICAS = 19
+NOT_ENOUGH_REPLICAS = 19  # as the protocol numbers it
 
 
-def threads_of(name: str) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == name]
+def threads(name: str) -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == name}
 
 
-def test_what_is_given_up_while_its_partition_is_taken_away_is_not_committed(topics: Topics) -> None:
-    """It has no dead letter: whoever gets the partition next has to see it."""
+def test_what_is_given_up_while_its_partition_is_taken_away_is_not_committed(
+    new_topics: Callable[..., Topics],
+) -> None:
+    """Its letter was never written, so whoever gets the partition next has to see it."""
+    topics = new_topics(partitions=2)
     leaving, rejected = threading.Event(), threading.Event()
-    armed: list[bool] = []
 
     def observe(step: str) -> None:
-        poller = source._poller or ending[0]
-        if step == Step.BEFORE_COMMIT and armed and not poller._lanes:  # the last commit of a partition
+        if step == Step.BEFORE_COMMIT and not leaving.is_set():  # the only commit is that of the revoke
             leaving.set()
             assert rejected.wait(SOON_S), "nobody has rejected"
 
-    source = topics.source(observe=observe)
-    ending: list[Any] = []
-
     async def story() -> None:
-        topics.send(bodies(2))
-        async with opened(source):
-            first, second = await received(source, 2)
-            ending.append(source._poller)
-            own = source._poller
-            assert own is not None
-            refused = own._commit_before_leaving
-            # The commits before the revoke are refused, so that there is something to be committed by it.
-            own._commit_now_and_then = lambda: None  # type: ignore[method-assign]
-            await first.ack()
-            armed.append(True)
-            other = topics.source()
-            async with opened(other):
-                own._let_go = own._consumer.close  # type: ignore[method-assign]
-                own.ending = True
-                await asyncio.to_thread(leaving.wait, SOON_S)
-                assert leaving.is_set(), "inconclusive: no commit while leaving"
-                await second.reject("nobody can act on it")
-                rejected.set()
-                await asyncio.wait_for(source._let_go.wait(), SOON_S)
-                assert refused is not None
-                assert topics.positions() == {0: 1}, "what has no letter is buried"
-                (again,) = await received(other, 1)
-                assert again.body == second.body
-                await again.ack()
+        for partition in range(2):
+            topics.send(bodies(2), partition=partition)
+        async with opened(topics.source(observe=observe)) as first, opened(topics.source()) as second:
+            mine = await received(first, 4)
+            assert first._poller is not None
+            first._poller._commit_at = math.inf
+            at = {place_of(delivery): delivery for delivery in mine}
+            for partition in range(2):
+                await at[partition, 0].ack()
+            looking = asyncio.ensure_future(second.receive(10))
+            await until(leaving.is_set, "the commit of what is taken away")
+            gone = {held.lane.partition for d in mine if (held := d._held) is not None and held.lane.gone}
+            assert len(gone) == 1, "inconclusive: nothing is being taken away"
+            (moved,) = gone
+            await at[moved, 1].reject("nobody can act on it")
+            rejected.set()
+            (again,) = await asyncio.wait_for(looking, SOON_S)
+            assert place_of(again) == (moved, 1), "it was buried without a letter"
+            await again.ack()
+            await at[1 - moved, 1].ack()
         assert topics.left() == 0
         assert topics.letters() == []
 
     run(story)
+
+
+def test_a_partition_that_was_paused_when_it_was_taken_away_runs_again_when_it_is_back(
+    new_topics: Callable[..., Topics],
+) -> None:
+    topics = new_topics(partitions=2)
+
+    async def story() -> None:
+        for partition in range(2):
+            topics.send(bodies(3), partition=partition)
+        async with opened(topics.source(max_in_flight=1)) as source:
+            (held,) = await received(source, 1)
+            await until(lambda: source.counts.paused == 2, "both partitions to be paused")
+            async with opened(topics.source()) as other:
+                looking = asyncio.ensure_future(other.receive(1))
+                await until(lambda: 0 < other.counts.assigned == source.counts.revoked, "the end of a rebalance")
+                await asyncio.wait_for(looking, SOON_S)
+            await until(lambda: source.counts.assigned == 3, "the partition to come back")
+            await held.ack()
+            seen = {(-1, b"")}
+            while len(seen) < 6:
+                (delivery,) = await received(source, 1)
+                seen.add((place_of(delivery)[0], delivery.body))
+                await delivery.ack()
+            await until(lambda: topics.left() == 0, "all of both partitions")
+
+    run(story)
+
+
+def test_a_close_that_is_not_waited_for_leaves_the_group_all_the_same(own_kafka: KafkaServer) -> None:
+    """Else a thread that nobody knows of keeps the partitions, and hands nothing over."""
+    topics = Topics(own_kafka)
+    before = threads("semel-kafka")
+
+    async def story() -> None:
+        topics.send(bodies(1))
+        source = topics.source()
+        (delivery,) = await received(source, 1)
+        own_kafka.refuse(PRODUCE, NOT_ENOUGH_REPLICAS, 10_000)
+        await delivery.reject("nobody can act on it")
+        await until(lambda: len(threads("semel-kafka-sender")) > 0, "the letter to be under way")
+        closing = asyncio.ensure_future(source.close())
+        await asyncio.sleep(0)
+        assert not closing.done(), "inconclusive: there was nothing to wait for"
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await until(lambda: threads("semel-kafka") <= before, "the end of the thread")
+        await source.close()
+        assert topics.left() == 1, "it was settled without a letter"
+
+    run(story)
+    topics.close()
+
+
+def test_a_letter_for_which_no_producer_can_be_made_waits_and_is_sent_later(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message without value is given up while others are handed over: those must not vanish with its error."""
+    make, failed = Sender._opened, []
+
+    def refused(self: Sender) -> Any:
+        if len(failed) < 2:
+            failed.append(self)
+            raise ConfigError("Kafka: Failed to create thread: Resource temporarily unavailable")
+        return make(self)
+
+    monkeypatch.setattr(Sender, "_opened", refused)
+
+    async def story() -> None:
+        topics.send([b"before", None, b"after"])
+        async with opened(topics.source(random=lambda: 0.1)) as source:
+            for delivery in await received(source, 2):
+                await delivery.ack()
+            await until(lambda: topics.left() == 0, "the letter")
+        assert [letter.value for letter in topics.letters()] == [None]
+
+    run(story)
+    assert len(failed) == 2

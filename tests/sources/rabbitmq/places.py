@@ -106,6 +106,16 @@ class Place:
 
         self.client.run(work())
 
+    def declare_plain(self, name: str) -> None:
+        """A queue of somebody else: neither quorum nor anything that we would make."""
+
+        async def work() -> None:
+            channel = await self.client.channel()
+            await channel.queue_declare(name, durable=True)
+            await channel.close()
+
+        self.client.run(work())
+
     def delete(self, *names: str) -> None:
         async def work() -> None:
             channel = await self.client.channel()

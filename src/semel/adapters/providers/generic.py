@@ -4,6 +4,7 @@ url, method, headers     where it goes, and who asks (headers are secrets)
 body                     a document with gaps; left out: one with all fields of the notification
 key_header | key_path    where the idempotency key goes; with key_window_s it is relied on, without it is only sent
 accepted                 statuses that say that it was taken; left out: 2xx
+answers_in_html          a page is an answer of the endpoint, not of a proxy in its place
 report_…                 where a status callback has our id, its own reference and the status, and what that means
 """
 
@@ -38,7 +39,6 @@ BODY: Mapping[str, Any] = {
 
 class Generic(HttpProvider):
     CONTRACT: ClassVar[Contract] = Contract(name="http", channels=CHANNELS)
-    ANSWERS_IN_HTML: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Generic(HttpProvider):
         key_header: str = "",
         key_path: str = "",
         accepted: Sequence[int] = (),
+        answers_in_html: bool = False,
         reference_at: str = "id",
         report_id: str = "",
         report_reference: str = "",
@@ -78,6 +79,7 @@ class Generic(HttpProvider):
         self._key_header = key_header
         self._key_path = key_path
         self._accepted = frozenset(accepted)
+        self.answers_in_html = answers_in_html
         self._reference_at = reference_at.split(".")
         self._report_id, self._report_reference = report_id, report_reference
         self._report_status, self._report_words = report_status, dict(report_words or {})

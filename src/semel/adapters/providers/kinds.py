@@ -204,8 +204,8 @@ def _ses(given: Given) -> Provider:
 
 
 def _generic(given: Given) -> Provider:
-    named = ("method", "body", "as_form", "sender", "key_header", "key_path", "accepted", "reference_at")
-    reports = ("report_id", "report_reference", "report_status", "report_words")
+    named = ("method", "body", "as_form", "sender", "key_header", "key_path", "accepted", "answers_in_html")
+    reports = ("report_id", "report_reference", "report_status", "report_words", "reference_at")
     return Generic(given["url"], Headers(given.get("headers", {})), **given.some(*named, *reports))
 
 
@@ -408,6 +408,7 @@ KINDS: Mapping[str, Kind] = {
             "key_header": Option(TEXT, "the header for the key"),
             "key_path": Option(TEXT, "where the key goes in the body"),
             "accepted": Option(STATUSES, "statuses that say that it was taken; left out: 2xx"),
+            "answers_in_html": Option(FLAG, "a page is an answer of its own, not of a proxy in its place"),
             "reference_at": Option(TEXT, "where its answer has the message's id"),
             "report_id": Option(TEXT, "where a callback has our id"),
             "report_reference": Option(TEXT, "where a callback has its own"),

@@ -87,7 +87,7 @@ class SimulatorProcess:
     def callbacks(
         self, provider: str, mode: Mode, url: str = "", *, late_s: float = 0.5, ending: Ending = "delivered"
     ) -> None:
-        """How a provider tells what became of messages that it takes from here on. `url`: where a request names none."""
+        """How a provider tells what became of what it takes from here on. `url`: where a request names none."""
         self._ask("callbacks", provider=provider, mode=mode, url=url, late_s=late_s, ending=ending)
 
     def called(self) -> list[Called]:

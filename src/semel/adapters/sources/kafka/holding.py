@@ -74,14 +74,14 @@ class Hand:
     def wait(self, held: Held, after_s: float) -> None:
         """It is ready again after this time. Its key waits with it, the rest of its partition does not."""
         if held.lane.gone:
-            self._release()
+            self.forget(held)
             return
         self._timers[held] = asyncio.get_running_loop().call_later(max(0.0, after_s), self._is_due, held)
 
     def _is_due(self, held: Held) -> None:
         del self._timers[held]
         if held.lane.gone:
-            self._release()
+            self.forget(held)
             return
         self._ready.append(held)  # at the end: many that fail again and again starve nobody
         self.wake()
@@ -99,6 +99,10 @@ class Hand:
             self.wake()
         else:
             del lane.behind[held.key]
+
+    def forget(self, held: Held) -> None:
+        """It leaves our hands, and is not settled: its partition may still be about to be committed by us."""
+        self._release()
 
     def drop(self, gone: Iterable[Lane]) -> None:
         """These partitions belong to somebody else. What was handed out leaves our hands when it is answered."""

@@ -78,7 +78,8 @@ class Letter:
 
 
 class Letters:
-    """Sends them one by one. `settle` is called on the loop when one is durable, and never before."""
+    """Sends them one by one. `settle` is called on the loop when one is durable, and never before; `forget` where its
+    message is no longer ours to settle."""
 
     def __init__(
         self,
@@ -86,12 +87,14 @@ class Letters:
         topic: str,
         *,
         settle: Callable[[Held], None],
+        forget: Callable[[Held], None],
         counts: Counts,
         observe: Observer,
         random: Callable[[], float],
     ) -> None:
         self._topic = topic
         self._settle = settle
+        self._forget = forget
         self._counts = counts
         self._observe = observe
         self._random = random
@@ -104,6 +107,7 @@ class Letters:
         self._under_way: set[Letter] = set()
         self._none = asyncio.Event()
         self._closing = False
+        self._closed = False
 
     def send(self, held: Held, reason: str) -> None:
         if held.message is not None:
@@ -122,28 +126,35 @@ class Letters:
             log.warning(
                 "%s: %d letters could not be sent; their messages come again", self._topic, len(self._under_way)
             )
-        await self._sender.close(0.1)
+        finally:
+            self._closed = True
+            await self._sender.close(0.1)
 
     def _send(self, letter: Letter) -> None:
-        if letter.held.lane.gone:  # somebody else has it by now
-            self._over(letter)
+        if self._closed:  # not settled: it comes again
+            return
+        if letter.held.lane.gone:  # somebody else has it by now, or gets it: it must not count as settled
+            self._over(letter, self._forget)
             return
         self._observe(Step.BEFORE_LETTER)
-        self._sender.send(
-            self._topic,
-            letter.value,
-            key=letter.key(),
-            headers=letter.headers(),
-            timestamp=letter.timestamp(),
-            report=lambda error: self._reported(letter, error),
-        )
+        try:
+            self._sender.send(
+                self._topic,
+                letter.value,
+                key=letter.key(),
+                headers=letter.headers(),
+                timestamp=letter.timestamp(),
+                report=lambda error: self._reported(letter, error),
+            )
+        except Exception as error:  # no producer can be made, or it does not take this: nobody else holds the message
+            self._later(letter, f"{type(error).__name__}: {error}")
 
     def _reported(self, letter: Letter, error: KafkaError | None) -> None:
         if error is None:
             self._observe(Step.AFTER_LETTER)
             self._counts.letters += 1
             log.warning("%s is a dead letter on %s, which says why", letter.held, self._topic)
-            self._over(letter)
+            self._over(letter, self._settle)
         elif error.name() == TOO_LARGE and letter.cut():
             self._send(letter)
         elif self._closing:
@@ -162,9 +173,9 @@ class Letters:
         after_s = backoff_s(letter.failures, self._random, cap_s=BACKOFF_CAP_S)
         asyncio.get_running_loop().call_later(after_s, self._send, letter)
 
-    def _over(self, letter: Letter) -> None:
+    def _over(self, letter: Letter, leave: Callable[[Held], None]) -> None:
         self._under_way.discard(letter)
-        self._settle(letter.held)
+        leave(letter.held)
         self._look()
 
     def _look(self) -> None:

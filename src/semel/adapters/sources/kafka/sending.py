@@ -87,8 +87,9 @@ class Sender:
 
     def _hand_over(self) -> None:
         told = []
-        while self._told:
-            told.append(self._told.popleft())
+        with suppress(IndexError):  # several threads hand over: of a producer that was replaced, of one that is closed
+            while True:
+                told.append(self._told.popleft())
         if told:
             with suppress(RuntimeError):  # the loop has ended: nobody waits for it
                 self._loop.call_soon_threadsafe(self._tell, told)

@@ -158,6 +158,7 @@ class KafkaSource:
                 self._options,
                 self.dead_letters,
                 settle=self._settle,
+                forget=self._hand.forget,
                 counts=self._counts,
                 observe=self._observe,
                 random=self._random,
@@ -247,8 +248,10 @@ class KafkaSource:
         if (poller := self._poller) is None:
             return
         self._poller = None
-        await self._letters.close(DRAIN_S)
-        poller.ending = True
+        try:
+            await self._letters.close(DRAIN_S)
+        finally:  # also when nobody waits for the end of it: a thread that polls on would keep its partitions for ever
+            poller.ending = True
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._let_go.wait()

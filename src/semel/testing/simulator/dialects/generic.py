@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from semel.testing.simulator.dialects import Callback, Dialect
@@ -27,7 +29,7 @@ class Generic(Dialect):
 
     def read(self, request: Request) -> Message:
         is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-        said = request.form() if is_form else document(request)
+        said: Any = request.form() if is_form else document(request)
         try:
             key = request.headers.get("idempotency-key") or said.get("meta", {}).get("key", "")
             return Message(said["to"], said["text"], key, said["reference"])

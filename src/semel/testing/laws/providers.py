@@ -1,0 +1,293 @@
+"""Laws of a provider: it tells what it knows of a message, and never more. Against the simulator, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+from uuid import uuid4
+
+import pytest
+from msgspec.structs import replace
+
+from semel.ports import Provider
+from semel.testing.simulator import LIES, Got, SimulatorProcess
+from semel.values.errors import ConfigError
+from semel.values.notification import Notification
+from semel.values.outbox import Dispatch, Witness
+from semel.values.sending import Accepted, Answer, Refused, Standing, Unknown
+
+T = TypeVar("T")
+
+TAKEN_MS = 1_750_000_000_000
+STALLS = frozenset(name for name, lie in LIES.items() if lie.hears == "silence")
+PATIENT_S = 30.0  # for everything but a stall: this machine may be busy
+SHORT_S = 2.0
+
+
+class Reporting(Protocol):
+    """A provider whose status callbacks can be read."""
+
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]: ...
+
+
+@dataclass(frozen=True)
+class ProviderKit:
+    """What a provider under test brings along."""
+
+    simulator: SimulatorProcess
+    dialect: str
+    """By what name the simulator knows it."""
+
+    open: Callable[[Opening], Provider]
+    say: Callable[[str], Notification]
+    """A notification about something of this name, to a recipient of its own."""
+
+    secrets: Sequence[str]
+    """Texts that may be seen nowhere."""
+
+    unfit: Sequence[Notification] = ()
+    """What this provider cannot send."""
+
+    signs_in: bool = False
+    """It gets a token first."""
+
+    limits: bool = True
+    """It can say that a rate limit was met."""
+
+    calls_back: bool = False
+    reads: Callable[[Notification], tuple[str, str, str, str]] = field(
+        default=lambda said: (said.recipient, str(said.body), "", "")
+    )
+    """To whom, text, subject and HTML, as the customer gets them."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    url: str
+    right: bool = True
+    """Whether the credentials are."""
+
+    timeout_s: float = PATIENT_S
+
+
+def dispatch_of(said: Notification) -> Dispatch:
+    standing = Standing(state="sending", crossed_ms=TAKEN_MS, keyed_ms=TAKEN_MS, doubt_ms=TAKEN_MS)
+    return Dispatch(said.id, 1, said, said.content, standing, TAKEN_MS)
+
+
+class ProviderBinding:
+    """A provider's test class overrides `kit`."""
+
+    @pytest.fixture
+    def kit(self) -> ProviderKit:
+        raise NotImplementedError("bind the laws to a provider: override the fixture `kit`")
+
+    @pytest.fixture
+    def said(self, kit: ProviderKit) -> Notification:
+        kit.simulator.tell_the_truth()
+        return kit.say(uuid4().hex)
+
+
+def opened(kit: ProviderKit, story: Callable[[Provider], Awaitable[T]], opening: Opening | None = None) -> T:
+    """The story, with a provider that is closed at its end."""
+
+    async def run() -> T:
+        provider = kit.open(opening or Opening(kit.simulator.url(kit.dialect)))
+        try:
+            return await story(provider)
+        finally:
+            await provider.close()
+
+    return asyncio.run(run())
+
+
+def sent(
+    kit: ProviderKit, said: Notification, *, times: int = 1, opening: Opening | None = None
+) -> tuple[list[Answer], Provider]:
+    """The same bytes, so often, one after the other."""
+
+    async def story(provider: Provider) -> tuple[list[Answer], Provider]:
+        dispatch = dispatch_of(said)
+        request = provider.prepare(dispatch)
+        return [await provider.send(dispatch, request) for _ in range(times)], provider
+
+    return opened(kit, story, opening)
+
+
+def got(kit: ProviderKit, said: Notification) -> list[Got]:
+    to = kit.reads(said)[0]
+    return [one for one in kit.simulator.phone() if one.provider == kit.dialect and one.to == to]
+
+
+class SendingLaws(ProviderBinding):
+    def test_what_is_accepted_arrives_once_as_it_was_said(self, kit: ProviderKit, said: Notification) -> None:
+        (answer,), _ = sent(kit, said)
+        assert isinstance(answer, Accepted), answer
+        (message,) = got(kit, said)
+        assert (message.to, message.text, message.subject, message.html) == kit.reads(said)
+        assert answer.reference, "an acceptance has a name, by which its callbacks can be known"
+        assert message.ours in ("", said.id.hex())
+
+    def test_a_request_is_the_same_bytes_every_time_and_holds_no_secret(
+        self, kit: ProviderKit, said: Notification
+    ) -> None:
+        async def story(provider: Provider) -> set[bytes]:
+            first = dispatch_of(said)
+            later = replace(first, token=9, slot_ms=5, vanished=True, standing=replace(first.standing, attempts=3))
+            return {provider.prepare(first), provider.prepare(first), provider.prepare(later)}
+
+        requests = opened(kit, story) | opened(kit, story)
+        assert len(requests) == 1
+        (request,) = requests
+        assert not [secret for secret in kit.secrets if secret.encode() in request]
+
+    def test_the_same_bytes_twice_are_one_message_where_a_key_is_honoured(
+        self, kit: ProviderKit, said: Notification
+    ) -> None:
+        """The other half: without a key they are two. A contract must not promise what the provider does not do."""
+        answers, provider = sent(kit, said, times=2)
+        assert [type(answer) for answer in answers] == [Accepted, Accepted]
+        keyed = provider.contract.key is not None
+        assert len(got(kit, said)) == (1 if keyed else 2)
+        if keyed:
+            first, second = answers
+            assert first == second, "the same message has the same name"
+            assert {one.key for one in got(kit, said)} == {said.id.hex()}
+
+    def test_a_key_that_is_forgotten_is_no_key(self, kit: ProviderKit, said: Notification) -> None:
+        """Why a window is part of a contract: the simulator shows what comes of it."""
+        _, provider = sent(kit, said)
+        kit.simulator.forget_keys()
+        sent(kit, said)
+        assert len(got(kit, said)) == 2, provider.contract.key
+
+    def test_what_cannot_be_sent_is_refused_before_it_leaves(self, kit: ProviderKit, said: Notification) -> None:
+        assert kit.unfit, "every provider has something that it cannot send"
+
+        async def story(provider: Provider) -> None:
+            for unfit in kit.unfit:
+                with pytest.raises(ConfigError) as refused:
+                    provider.prepare(dispatch_of(unfit))
+                assert unfit.recipient not in str(refused.value)
+
+        opened(kit, story)
+
+
+class LyingLaws(ProviderBinding):
+    @pytest.mark.parametrize("lie", [name for name, lie in LIES.items() if lie.ambiguous and name not in STALLS])
+    def test_what_nobody_knows_is_unknown(self, kit: ProviderKit, said: Notification, lie: str) -> None:
+        kit.simulator.lie(lie, kit.dialect)
+        before = kit.simulator.told()["told"].get(f"{kit.dialect}: {lie}", 0)
+        (answer,), _ = sent(kit, said)
+        assert kit.simulator.told()["told"].get(f"{kit.dialect}: {lie}", 0) == before + 1, "inconclusive: no lie"
+        assert isinstance(answer, Unknown), answer
+        assert len(got(kit, said)) == (1 if LIES[lie].delivers else 0)
+
+    def test_silence_is_unknown_and_ends(self, kit: ProviderKit, said: Notification) -> None:
+        """Both at once, for the time it takes."""
+        other = kit.say(uuid4().hex)
+        for lie in sorted(STALLS):
+            kit.simulator.lie(lie, kit.dialect)
+        before = len(kit.simulator.told()["about"])
+
+        async def story(provider: Provider) -> list[Answer]:
+            both = [(dispatch, provider.prepare(dispatch)) for dispatch in map(dispatch_of, (said, other))]
+            return list(await asyncio.gather(*(provider.send(dispatch, request) for dispatch, request in both)))
+
+        answers = opened(kit, story, Opening(kit.simulator.url(kit.dialect), timeout_s=SHORT_S))
+        assert len(kit.simulator.told()["about"]) == before + 2, "inconclusive: a request did not arrive in time"
+        assert [type(answer) for answer in answers] == [Unknown, Unknown], answers
+        assert len(got(kit, said)) + len(got(kit, other)) == 1
+
+    def test_a_refusal_is_final(self, kit: ProviderKit, said: Notification) -> None:
+        kit.simulator.lie("400", kit.dialect)
+        (answer,), _ = sent(kit, said)
+        assert isinstance(answer, Refused)
+        assert answer.final
+        assert not answer.limited
+        assert got(kit, said) == []
+
+    def test_a_rate_limit_is_waited_for_and_is_no_refusal_of_the_message(
+        self, kit: ProviderKit, said: Notification
+    ) -> None:
+        kit.simulator.lie("429", kit.dialect)
+        (answer,), _ = sent(kit, said)
+        assert isinstance(answer, Refused)
+        assert not answer.final
+        if kit.limits:
+            assert (answer.limited, answer.after_s) == (True, 1.0)
+        assert got(kit, said) == []
+
+    def test_a_key_in_progress_is_not_taken_for_an_answer(self, kit: ProviderKit, said: Notification) -> None:
+        kit.simulator.lie("409", kit.dialect)
+        (answer,), provider = sent(kit, said)
+        assert not isinstance(answer, Accepted)
+        assert not (isinstance(answer, Refused) and answer.final)
+        if provider.contract.key is not None:
+            assert isinstance(answer, Unknown), "somebody else's request may be the one that is accepted"
+        assert got(kit, said) == []
+
+
+class AccessLaws(ProviderBinding):
+    def test_wrong_credentials_send_nothing_and_can_be_put_right(self, kit: ProviderKit, said: Notification) -> None:
+        wrong = Opening(kit.simulator.url(kit.dialect), right=False)
+        (answer,), _ = sent(kit, said, opening=wrong)
+        assert isinstance(answer, Refused), answer
+        assert not answer.final, "a person changes them, and the message is as good as before"
+        assert got(kit, said) == []
+
+    @pytest.mark.parametrize("right", [True, False])
+    def test_secrets_are_seen_nowhere(
+        self, kit: ProviderKit, said: Notification, right: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        answers, provider = sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), right=right))
+        shown = f"{answers!r} {provider!r} {provider.contract!r} {caplog.text}"
+        assert not [secret for secret in kit.secrets if secret in shown]
+
+    def test_whoever_is_not_there_has_got_nothing(self, kit: ProviderKit, said: Notification) -> None:
+        with socket.socket() as closed:  # bound, and nobody listens
+            closed.bind(("127.0.0.1", 0))
+            (answer,), _ = sent(kit, said, opening=Opening(f"http://127.0.0.1:{closed.getsockname()[1]}"))
+        assert isinstance(answer, Refused), answer
+        assert not answer.final
+
+    def test_whoever_cannot_prove_who_he_is_has_got_nothing(self, kit: ProviderKit, said: Notification) -> None:
+        (answer,), _ = sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect).replace("http:", "https:")))
+        assert isinstance(answer, Refused), answer
+        assert not answer.final
+        assert got(kit, said) == []
+
+    def test_a_token_that_ended_is_renewed_once_for_all(self, kit: ProviderKit, said: Notification) -> None:
+        if not kit.signs_in:
+            pytest.skip("it needs no token")
+        many = [dispatch_of(kit.say(uuid4().hex)) for _ in range(20)]
+
+        def tokens() -> int:
+            return int(kit.simulator.told()["tokens"].get(kit.dialect, 0))
+
+        async def story(provider: Provider) -> tuple[list[Answer], list[Answer], int]:
+            async def send_all() -> list[Answer]:
+                return list(await asyncio.gather(*(provider.send(one, provider.prepare(one)) for one in many)))
+
+            await provider.send(dispatch_of(said), provider.prepare(dispatch_of(said)))
+            kit.simulator.end_tokens()
+            before = tokens()
+            return await send_all(), await send_all(), tokens() - before
+
+        refused, accepted, renewed = opened(kit, story)
+        assert {type(answer) for answer in refused} == {Refused}
+        assert not [answer for answer in refused if isinstance(answer, Refused) and answer.final]
+        assert {type(answer) for answer in accepted} == {Accepted}
+        assert renewed == 1
+        assert [len(got(kit, one.notification)) for one in many] == [1] * len(many)
+
+    def test_it_can_be_closed_without_having_been_used(self, kit: ProviderKit, said: Notification) -> None:
+        async def story(provider: Provider) -> None:
+            await provider.close()
+
+        opened(kit, story)

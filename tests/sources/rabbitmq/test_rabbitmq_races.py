@@ -1,0 +1,138 @@
+"""Cancelled, closed and failing at the worst moment: nothing stays in hands that nobody looks after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.sources.rabbitmq.places import Place
+from tests.sources.rabbitmq.test_rabbitmq_answers import until
+
+from semel.adapters.sources.rabbitmq.session import Session
+from semel.adapters.sources.rabbitmq.waiting import wait_queue
+from semel.testing.laws.sources_ending import received
+from semel.testing.laws.sources_harness import SOON_S, document
+from semel.values.errors import ConfigError
+
+HELD_MIN_S = 0.1
+
+
+def test_whoever_closes_waits_for_the_end_also_when_another_closes_already(place: Place) -> None:
+    async def story() -> None:
+        place.send([document("e")])
+        source = place.source()
+        await received(source, 1)
+        first = asyncio.ensure_future(source.close())
+        await asyncio.sleep(0)
+        await source.close()
+        assert first.done() or (await first) is None
+        assert place.ready(place.queue) == 1
+
+    asyncio.run(story())
+
+
+def test_a_close_that_is_cancelled_gives_everything_back_all_the_same(place: Place) -> None:
+    """The process lives on: a connection that nobody closes would keep its messages for ever."""
+
+    async def story() -> None:
+        place.send([document("handed out"), document("waits in hand")])
+        source = place.source()
+        await received(source, 1)
+        closing = asyncio.ensure_future(source.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await until(lambda: place.ready(place.queue) == 2, "both messages to be back")
+        await source.close()
+
+    asyncio.run(story())
+
+
+def test_two_who_try_again_at_once_open_it_once(new_place: Callable[..., Place]) -> None:
+    place = new_place(declared=False)
+
+    async def story() -> None:
+        source = place.source()
+        refused = 0
+        opened = asyncio.Event()
+
+        async def stubborn() -> None:
+            nonlocal refused
+            while not opened.is_set():
+                try:
+                    assert await source.receive(1) == []
+                except ConfigError:
+                    refused += 1
+
+        receivers = [asyncio.ensure_future(stubborn()) for _ in range(4)]
+        await until(lambda: refused >= 8, "some refusals")
+        await asyncio.to_thread(place.declare)
+        await until(lambda: source._opened, "the queue to be opened")
+        opened.set()
+        facts = dict(await place.source().diagnose())
+        assert facts["consumers"] == "1", "a consumer that nobody knows keeps what it is given"
+        await source.close()
+        await asyncio.gather(*receivers)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("error", [Exception, asyncio.CancelledError, KeyError("driver")])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_whatever_the_driver_raises_while_it_connects_is_a_failure_like_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Any, nth: int
+) -> None:
+    """It raises a bare Exception, and cancels whoever waits, where it knows no reason for the end of a connection."""
+    real = Session.consume
+    calls = 0
+
+    async def consume(self: Session, *args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            raise error
+        await real(self, *args)
+
+    monkeypatch.setattr(Session, "consume", consume)
+
+    async def story() -> None:
+        place.send([document("e")])
+        source = place.source(random=lambda: 0.0)
+        (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+        if nth == 2:
+            assert source._session is not None
+            await source._session._connection.close()
+            (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+        assert calls == nth + 1
+        await delivery.ack()
+        await source.close()
+        assert place.left() == 0
+
+    asyncio.run(story())
+
+
+def test_what_can_only_be_given_back_is_given_back_ever_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each return counts against the delivery limit, after which the broker drops a message or buries it."""
+    monkeypatch.setattr("semel.adapters.sources.rabbitmq.answering.HELD_MIN_S", HELD_MIN_S)
+
+    async def story() -> None:
+        place.delete(wait_queue(place.queue, 1))
+        place.declare_plain(wait_queue(place.queue, 1))  # of somebody else: no retry can wait there
+        place.send([document("e")])
+        source = place.source()
+        began_at = time.monotonic()
+        for returns in range(5):
+            (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+            assert source.counts.held == returns
+            await delivery.retry(0.01)
+        (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
+        assert time.monotonic() - began_at >= HELD_MIN_S * (1 + 2 + 4 + 8 + 16)
+        await delivery.ack()
+        await source.close()
+        assert place.left() == 0
+
+    asyncio.run(story())
