@@ -28,6 +28,7 @@ ADVICE = (  # what a driver or a broker says, and what a person can do about it
         "give this process credentials of AWS that are valid: a role, a profile (AWS_PROFILE), or AWS_ACCESS_KEY_ID "
         "and AWS_SECRET_ACCESS_KEY",
     ),
+    (re.compile(r"specify a region"), "set region where the queue's URL does not name it, or AWS_DEFAULT_REGION"),
     (re.compile(r"NonExistentQueue|QueueDoesNotExist"), "create the queue, or correct its URL and its region"),
     (re.compile(r"NOT_FOUND - no queue"), "create the queue, correct its name, or set declare = true"),
     (re.compile(r"refuses this user or password"), "correct the user and the password in its url"),
@@ -73,7 +74,8 @@ async def _told(name: str, ask: Callable[[], Awaitable[Facts]]) -> tuple[Facts, 
     except TimeoutError:
         return [], [Finding("error", f"{name} cannot be used: no answer within {ASK_S:g} s", CHANGE, check)]
     except (SemelError, OSError) as error:
-        return [], [Finding("error", f"{name} cannot be used: {error}", CHANGE, check)]
+        said = str(error).rstrip(".")
+        return [], [Finding("error", f"{name} cannot be used: {said}", _advice(said) or CHANGE, check)]
     found = [finding for fact, value in facts if (finding := _judged(name, fact, value, check)) is not None]
     return facts, found or [Finding("ok", f"{name} is there", check=check)]
 

@@ -106,12 +106,12 @@ class Place:
 
         self.client.run(work())
 
-    def declare_plain(self, name: str) -> None:
-        """A queue of somebody else: neither quorum nor anything that we would make."""
+    def occupy(self, name: str) -> None:
+        """Somebody has made this queue otherwise: our declaration of it is refused."""
 
         async def work() -> None:
             channel = await self.client.channel()
-            await channel.queue_declare(name, durable=True)
+            await channel.queue_declare(name, durable=True, arguments={**QUORUM, "x-message-ttl": 7})
             await channel.close()
 
         self.client.run(work())

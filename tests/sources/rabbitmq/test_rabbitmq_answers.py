@@ -161,17 +161,7 @@ def test_where_no_queue_may_be_made_a_retry_waits_in_hand_and_is_not_lost(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
-        def block(channel: aiormq.abc.AbstractChannel) -> Any:
-            return channel.queue_declare(
-                wait_queue(place.queue, 3), durable=True, arguments={"x-queue-type": "quorum", "x-message-ttl": 7}
-            )
-
-        async def declare() -> None:
-            channel = await place.client.channel()
-            await block(channel)
-            await channel.close()
-
-        place.client.run(declare())  # somebody has made it otherwise: our declaration is refused
+        place.occupy(wait_queue(place.queue, 3))
         place.send([document("e")])
         source = place.source()
         (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)

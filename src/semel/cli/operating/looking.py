@@ -40,13 +40,11 @@ class Filters(Struct, frozen=True):
 
 
 def filters(handler: str, tenant: str | None, reason: str, since: str, until: str) -> Filters:
-    return Filters(
-        handler=handler,
-        tenant=tenant,
-        reason=reason,
-        since_ms=_instant("--since", since) if since else 0,
-        until_ms=_instant("--until", until) if until else None,
-    )
+    since_ms = _instant("--since", since) if since else 0
+    until_ms = _instant("--until", until) if until else None
+    if until_ms is not None and until_ms <= since_ms:
+        raise ConfigError(f"--since {since} is not before --until {until}: nothing can be in between")
+    return Filters(handler=handler, tenant=tenant, reason=reason, since_ms=since_ms, until_ms=until_ms)
 
 
 def _instant(option: str, text: str) -> int:

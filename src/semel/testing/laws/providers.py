@@ -72,6 +72,8 @@ class Opening:
     """Whether the credentials are."""
 
     timeout_s: float = PATIENT_S
+    callback: str = ""
+    """Where it is to be told to call back, if it is told with each message."""
 
 
 def dispatch_of(said: Notification) -> Dispatch:

@@ -17,6 +17,7 @@ from semel.adapters.sources.rabbitmq.connecting import Failed
 from semel.adapters.sources.rabbitmq.copying import letter_copy, retry_copy
 from semel.adapters.sources.rabbitmq.holding import Hand, Held
 from semel.adapters.sources.rabbitmq.sending import Sending
+from semel.adapters.sources.rabbitmq.session import first_of
 from semel.adapters.sources.rabbitmq.steps import Observer, Step
 from semel.adapters.sources.rabbitmq.waiting import next_wait, wait_arguments, wait_queue
 from semel.values.retry import backoff_s
@@ -26,7 +27,8 @@ log = logging.getLogger("semel")
 CONFIRM_S = 15.0
 TRIES = 4
 LATER_S = 30.0  # for a letter that could not be kept
-HELD_MIN_S = 1.0  # given back at once it would come again at once, and the broker counts
+HELD_MIN_S = 1.0  # given back at once it would come again at once, and the broker counts; doubled for each return
+HELD_DOUBLINGS_MAX = 16  # more than any broker waits
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 2.0
 
@@ -141,13 +143,12 @@ class Answers:
         return why
 
     async def _held_until(self, held: Held, due_at: float) -> None:
-        """No longer than the broker waits for us, and not beyond our own end."""
-        ends = min(max(due_at, time.monotonic() + HELD_MIN_S), held.received_at + self._keep_s)
-        try:
-            async with asyncio.timeout(max(0.0, ends - time.monotonic())):
-                await self._ending.wait()
-        except TimeoutError:
-            pass
+        """No longer than the broker waits for us, and not beyond our own end, or its session's."""
+        now = time.monotonic()
+        least_s = HELD_MIN_S * 2.0 ** min(held.returns, HELD_DOUBLINGS_MAX)
+        ends = min(max(due_at, now + least_s), held.received_at + self._keep_s)
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._ending, held.session.ended)]
+        await first_of(*waits, within_s=max(0.0, ends - now))
 
     # -------------------------------------------------------------------------------------------------- dead letters
 

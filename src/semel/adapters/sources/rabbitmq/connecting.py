@@ -68,8 +68,14 @@ async def hang_up(connection: Any) -> None:
         async with asyncio.timeout(CLOSE_S):
             await connection.close()
     except (*LOST, asyncio.CancelledError):
-        if (task := asyncio.current_task()) is not None and task.cancelling():
-            raise
+        only_if_lost()
+
+
+def only_if_lost() -> None:
+    """The driver cancels what waits on a channel that it closes. Where somebody cancelled us, that goes on."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def failure_of(error: BaseException, where: str) -> Failed:
@@ -88,6 +94,10 @@ def failure_of(error: BaseException, where: str) -> Failed:
             return Failed(f"{where}: {_words(error)}", definite=True)
         case TimeoutError():
             return Failed(f"{where}: no answer in time")
+        case Failed():
+            return error
+    if not isinstance(error, LOST):  # a bug, or a cancellation for which the driver knows no reason
+        return Failed(f"{where}: {type(error).__name__} of the driver")
     causes = [error, error.__cause__]
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
         return Failed(f"{where}: its certificate cannot be verified: {_words(error)}", definite=True)

@@ -36,6 +36,12 @@ class Held:
         id = self.properties.message_id
         return repr(id)[:ID_MAX_CHARS] if id else f"without id (delivery {self.tag})"
 
+    @property
+    def returns(self) -> int:
+        """How often it was given back, by whomever. Only quorum queues count; others have no limit either."""
+        count = self.header("x-delivery-count")
+        return count if type(count) is int and count > 0 else 0
+
     def header(self, name: str) -> Any:
         return (self.properties.headers or {}).get(name)
 

@@ -26,6 +26,7 @@ from semel.adapters.sources.rabbitmq.connecting import (
     connect,
     failure_of,
     hang_up,
+    only_if_lost,
     open_channel,
 )
 from semel.values.retry import backoff_s
@@ -125,7 +126,7 @@ class Sending:
         except TimeoutError:
             raise
         except (*LOST, asyncio.CancelledError) as error:
-            _only_if_lost()
+            only_if_lost()
             return str(failure_of(error, shown(self._url)))
         except (TypeError, ValueError, OverflowError) as error:
             return f"it cannot be written as AMQP: {error}"
@@ -199,7 +200,7 @@ async def declare(
             if not channel.is_closed:
                 await channel.close()
     except (*LOST, asyncio.CancelledError) as error:
-        _only_if_lost()
+        only_if_lost()
         raise failure_of(error, where) from None
 
 
@@ -212,10 +213,3 @@ async def is_missing(connection: aio_pika.Connection, queue: str, where: str) ->
             raise
         return True
     return False
-
-
-def _only_if_lost() -> None:
-    """The driver cancels what waits on a channel that it closes. Where somebody cancelled us, that goes on."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

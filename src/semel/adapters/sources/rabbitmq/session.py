@@ -12,7 +12,15 @@ from aio_pika.exceptions import InvalidFrameError
 from aiormq.abc import AbstractChannel
 
 from semel.adapters.sources.rabbitmq.acking import Acks
-from semel.adapters.sources.rabbitmq.connecting import ASK_S, LOST, Failed, failure_of, hang_up, open_channel
+from semel.adapters.sources.rabbitmq.connecting import (
+    ASK_S,
+    LOST,
+    Failed,
+    failure_of,
+    hang_up,
+    only_if_lost,
+    open_channel,
+)
 from semel.adapters.sources.rabbitmq.steps import Observer
 
 
@@ -64,8 +72,7 @@ class Session:
                 await self.acks.drained()
                 await self._channel.close()
         except (*LOST, asyncio.CancelledError):
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
+            only_if_lost()
         await hang_up(self._connection)
 
 
@@ -93,3 +100,12 @@ async def open_session(
     connection.close_callbacks.add(closed)
     inner.on_consumer_cancel_callbacks.add(cancelled)
     return session
+
+
+async def first_of(*tasks: asyncio.Future[Any], within_s: float | None = None) -> None:
+    """Until one of them is done, or the time is over. The others are cancelled."""
+    try:
+        await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

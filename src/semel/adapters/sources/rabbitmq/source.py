@@ -20,11 +20,11 @@ from semel.adapters.sources.rabbitmq.address import shown
 from semel.adapters.sources.rabbitmq.answering import Answers, Counts
 from semel.adapters.sources.rabbitmq.careful import UNREADABLE
 from semel.adapters.sources.rabbitmq.checking import check_options, check_queues, diagnose
-from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up
+from semel.adapters.sources.rabbitmq.connecting import Failed, connect, failure_of, hang_up, only_if_lost
 from semel.adapters.sources.rabbitmq.copying import retries_of, still_waits_s
 from semel.adapters.sources.rabbitmq.holding import Hand, Held
 from semel.adapters.sources.rabbitmq.sending import Sending
-from semel.adapters.sources.rabbitmq.session import Session, open_session
+from semel.adapters.sources.rabbitmq.session import Session, first_of, open_session
 from semel.adapters.sources.rabbitmq.steps import Observer, Step
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.parcel import NOTE, Note, read_note
@@ -116,6 +116,7 @@ class RabbitSource:
         self._answers: Answers
         self._sending: Sending
         self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._session: Session | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._opened = False
@@ -191,7 +192,8 @@ class RabbitSource:
         opening = self._opening
         await asyncio.wait([opening])
         if opening.done() and not opening.cancelled() and opening.exception() is not None:
-            self._opening = None  # another receive may try again
+            if self._opening is opening:
+                self._opening = None  # another receive may try again
             opening.result()
 
     async def _open_once(self) -> None:
@@ -233,17 +235,20 @@ class RabbitSource:
         return "; without declare it is taken as it is" if self._declare and "inequivalent" in str(failure) else ""
 
     async def _connected(self, *, first: bool = False, careful: bool = False) -> Session:
-        """Raises Failed."""
-        connection = await connect(self._url, f"semel-{self.queue}", careful=careful)
+        """Raises Failed, whatever the driver comes up with: nobody would start the consumption again."""
+        connection = None
         try:
+            connection = await connect(self._url, f"semel-{self.queue}", careful=careful)
             await check_queues(
                 connection, self.queue, self.dead_letters, self._where, may_declare=self._declare, first=first
             )
             session = await open_session(connection, self._where, self._observe, self._told)
             await session.consume(self.queue, self.prefetch, self._deliver)
-        except BaseException:
-            await hang_up(connection)
-            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if connection is not None:
+                await hang_up(connection)
+            only_if_lost()
+            raise failure_of(error, self._where) from None
         self._session = session
         return session
 
@@ -253,7 +258,7 @@ class RabbitSource:
         failures = 0
         while session is not None:
             began_at = time.monotonic()
-            await _first(asyncio.ensure_future(session.ended.wait()), asyncio.ensure_future(self._stopped.wait()))
+            await first_of(asyncio.ensure_future(session.ended.wait()), asyncio.ensure_future(self._stopped.wait()))
             if self._stopping:
                 break
             failures = 0 if time.monotonic() - began_at > BACKOFF_CAP_S else failures
@@ -274,7 +279,7 @@ class RabbitSource:
             self._complain(failures, why, lost)
             await self._pause(failures)
             connecting = asyncio.get_running_loop().create_task(self._connected(careful=old.was_unreadable))
-            await _first(connecting, asyncio.ensure_future(self._stopped.wait()))
+            await first_of(connecting, asyncio.ensure_future(self._stopped.wait()))
             try:
                 session = await connecting
             except Failed as failure:
@@ -336,8 +341,14 @@ class RabbitSource:
             self._opening.cancel()
 
     async def close(self) -> None:
-        """Stop; tell the broker all answers; give back what was handed out and not answered; let go of it."""
+        """Stop; tell the broker all answers; give back what was handed out and not answered; let go of it. It goes on
+        when whoever waits for it is cancelled: a connection that is left open keeps its messages."""
         self.stop()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close_once())
+        await asyncio.shield(self._closing)
+
+    async def _close_once(self) -> None:
         if self._opening is not None:
             await asyncio.wait([self._opening])
         if not self._opened:
@@ -357,12 +368,3 @@ class RabbitSource:
         if self._session is not None:
             await self._session.close()
         await self._sending.close()
-
-
-async def _first(*tasks: asyncio.Future[Any]) -> None:
-    """Until one of them is done. The others are cancelled."""
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -186,7 +186,8 @@ class SqsSource:
         opening = self._opening
         await asyncio.wait([opening])
         if opening.done() and not opening.cancelled() and opening.exception() is not None:
-            self._opening = None  # another receive may try again
+            if self._opening is opening:
+                self._opening = None  # another receive may try again
             opening.result()
 
     async def _open_once(self) -> None:
