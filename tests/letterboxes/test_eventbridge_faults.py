@@ -245,3 +245,25 @@ def test_a_lost_reply_puts_the_letter_again_with_the_same_id(server: AwsServer, 
     first, *copies = [letter["id"] for letter in bus.arrived(3)]
     assert first != copies[0]
     assert len(set(copies)) == 1
+
+
+def test_clients_that_found_no_credentials_are_closed_and_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of whoever gives credentials may last for days, and a client is made every few seconds."""
+    from semel.adapters.letterboxes.eventbridge import client as clients
+
+    monkeypatch.setattr(clients, "OPEN_AGAIN_S", 0.0)
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    async def story() -> None:
+        client = clients.Client(EventBridgeLetters("eventbridge://letters?region=eu-central-1").address)
+        for _ in range(4):
+            with pytest.raises(clients.Failed, match="NoCredentials"):
+                await client.ask("describe_event_bus", Name="letters")
+        assert len(client._stack._exit_callbacks) <= 1, "all of them are still open"  # type: ignore[attr-defined]
+        await client.close()
+
+    asyncio.run(story())

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -169,6 +170,36 @@ def test_a_source_can_be_closed_before_it_was_opened_while_it_opens_and_twice(qu
         await used.close()
         await used.close()
         assert queue.left() == 1
+
+    asyncio.run(story())
+
+
+def test_two_who_try_again_at_once_open_it_once(queue: Queue) -> None:
+    """Messages in a hand that another one has replaced would be hidden until their visibility ends."""
+
+    async def story() -> None:
+        refusing = True
+
+        def meddle(operation: str, request: Mapping[str, Any]) -> None:
+            if refusing and operation == "get_queue_attributes":
+                raise refusal("AWS.SimpleQueueService.NonExistentQueue")
+
+        meddler = Meddler(meddle)
+        source = meddled(queue, meddler, pollers=1)
+
+        async def stubborn() -> None:
+            while True:
+                with suppress(ConfigError):
+                    assert await source.receive(1) == []
+                    return
+
+        receivers = [asyncio.ensure_future(stubborn()) for _ in range(4)]
+        await until(lambda: meddler.landed >= 8)
+        refusing = False
+        await until(lambda: len(meddler.asked("receive_message")) >= 2)
+        await source.close()
+        await asyncio.gather(*receivers)
+        assert meddler.most["receive_message"] == 1
 
     asyncio.run(story())
 

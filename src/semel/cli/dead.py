@@ -46,7 +46,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 EXIT_CODES = """
 Exit codes: 0, also where an event is not dead (any more), which is told. 1,
 something failed or was refused. 2, the command cannot work as given, and
-nothing was done.
+nothing was done. 130, it was interrupted: the same command goes on.
 """
 REPLAY = f"""Try events again: each goes back into the inbox, as a new generation.
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.values.notification import Notification
-from semel.values.sending import Reported, Standing, State
+from semel.values.sending import Reported, Resolution, Standing, State
 
 
 class Added(Struct, frozen=True):
@@ -151,9 +151,6 @@ class Unclear(Struct, frozen=True):
 
 LookedUp: TypeAlias = Found | Absent | Unclear
 
-Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
-"""What a person says of a notification: it was sent; it was not, send it; forget it; it is not wanted any more."""
-
 
 class Decision(Struct, frozen=True):
     """A person's word about one notification."""
@@ -162,6 +159,11 @@ class Decision(Struct, frozen=True):
     says: Resolution
     reason: str
     by: str
+
+    @property
+    def told(self) -> str:
+        """In one line, for people."""
+        return f"{self.says.replace('_', ' ')}, says {self.by}: {self.reason}"
 
 
 class Sought(Struct, frozen=True, kw_only=True):

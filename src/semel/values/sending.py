@@ -279,6 +279,31 @@ def overdue(standing: Standing, now_ms: int) -> Standing:
             return _again(again, "sent again, by policy; it may have been sent before", 0, now_ms)
 
 
+# --------------------------------------------------------------------------------------------------------- people
+
+Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
+"""What a person says of a notification: it was sent; it was not, send it; forget it; it is not wanted any more."""
+
+
+def decided(standing: Standing, says: Resolution, reason: str, free: bool, now_ms: int) -> Standing | None:
+    """What becomes of it; None: this cannot be said of it now. `free`: it is in nobody's hands."""
+    match standing.state, says:
+        case "uncertain", "sent":
+            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
+        case "uncertain", "not_sent":
+            tries = min(standing.attempts, ATTEMPTS_MAX - 1)
+            return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now_ms, reason=reason)
+        case "uncertain", "given_up":
+            return replace(standing, state="failed", exit="", reason=reason)
+        case "pending", "cancelled" | "given_up" if free and standing.doubt_ms:
+            return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
+        case "pending", "cancelled" if free:
+            return replace(standing, state="cancelled", reason=reason)
+        case "pending", "given_up" if free:
+            return replace(standing, state="failed", reason=reason)
+    return None
+
+
 # ------------------------------------------------------------------------------------------------------- evidence
 
 RANK: dict[State, int] = {"accepted": 1, "undelivered": 2, "delivered": 3}

@@ -269,15 +269,6 @@ def filled() -> Callable[[str], None]:
 # -------------------------------------------------------------------------------------------------------- lost replies
 
 
-def test_a_token_crosses_once(harness: Harness, ledger: Sender) -> None:
-    """Who asks again has sent, or has not: nobody can tell, so that nothing may be sent."""
-    ledger.add(notification(harness, guard=Guard(window_s=3600)))
-    dispatch = ledger.take_one(harness)
-    assert ledger.cross(dispatch, dispatch) == [Crossed(), Lost()]
-    assert ledger.cross(dispatch) == [Lost()]
-    assert ledger.answer(harness, dispatch, Accepted())
-
-
 def test_a_crossing_whose_reply_was_lost_can_be_taken_back(url: str, harness: Harness, ledger: Sender) -> None:
     place = urlsplit(url)
     one, two = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
@@ -338,12 +329,6 @@ def test_a_record_whose_reply_was_lost_is_written_once(url: str, harness: Harnes
         asyncio.run(run(proxy))
 
 
-def test_what_is_over_without_an_attempt_is_known_to_have_been_said(harness: Harness, ledger: Sender) -> None:
-    ledger.add(notification(harness))
-    record = released(ledger.take_one(harness), state="expired", reason="too late")
-    assert [ledger.record(record), ledger.record(record)] == [[True], [True]]
-
-
 def test_whoever_stops_asking_leaves_nothing_taken(url: str, harness: Harness) -> None:
     async def run() -> None:
         async with opened(url) as ledger, connected(url) as other:
@@ -362,14 +347,6 @@ def test_whoever_stops_asking_leaves_nothing_taken(url: str, harness: Harness) -
             assert len(await ledger.outbox.take(lanes(harness), LEASE_MS)) == 3
 
     asyncio.run(run())
-
-
-def test_a_refusal_by_callback_lets_the_next_one_of_its_guard_through(harness: Harness, ledger: Sender) -> None:
-    ledger.add(*[notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2")])
-    one, two = ledger.take(harness)
-    ledger.send(harness, one, Unknown("timeout"))
-    assert ledger.witness(Witness("refused", one.id)) == ["failed"]
-    assert ledger.cross(two) == [Crossed()]
 
 
 # ----------------------------------------------------------------------------------------------------------- migrating

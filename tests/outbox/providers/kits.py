@@ -121,9 +121,10 @@ SENDER = "Semel Shop <shop@example.test>"
 
 def twilio_kit(simulator: SimulatorProcess) -> ProviderKit:
     def options(opening: Opening, secret: Secret) -> dict[str, Any]:
-        return {"url": opening.url, "account": twilio.ACCOUNT, "token": secret, "sender": "+490"}
+        known = {"url": opening.url, "account": twilio.ACCOUNT, "token": secret, "sender": "+490"}
+        return {**known, "callback": opening.callback} if opening.callback else known
 
-    return kit(simulator, "twilio", "twilio", twilio.SECRET, options, **short_messages())
+    return kit(simulator, "twilio", "twilio", twilio.SECRET, options, **short_messages(calls_back=True))
 
 
 def genesys_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], said: dict[str, Any]) -> ProviderKit:

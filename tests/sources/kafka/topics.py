@@ -22,7 +22,7 @@ from semel.core.boundaries import Boundary
 from semel.testing.servers.kafka import KafkaServer
 from semel.testing.source_laws import Letter, SourceHarness
 
-SOON_S = 15.0
+SOON_S = 60.0
 HOLD_S = 30.0  # a message is ours for as long as its partition is, and that is for longer than any law takes
 STEPS = (*Step, Boundary.AFTER_CLAIM, Boundary.AFTER_SETTLE)
 SESSION_MS = 2_500  # long enough for a busy machine; the mock cluster lets a whole one pass before a rebalance

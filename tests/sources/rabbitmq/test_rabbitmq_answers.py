@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import aiormq
 import pytest
 from tests.sources.rabbitmq.places import Place, headers_of, reason_of
 from tests.sources.rabbitmq.raw_publish import publish_raw

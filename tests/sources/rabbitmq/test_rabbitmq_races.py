@@ -28,8 +28,9 @@ def test_whoever_closes_waits_for_the_end_also_when_another_closes_already(place
         first = asyncio.ensure_future(source.close())
         await asyncio.sleep(0)
         await source.close()
-        assert place.ready(place.queue) == 1
+        assert (source.counts.returned, source._session is not None and source._session.lives) == (1, False)
         await first
+        await until(lambda: place.ready(place.queue) == 1, "it to be back")
 
     asyncio.run(story())
 

@@ -30,7 +30,7 @@ class Forcing:
         self.began_ms = began_ms  # of the first run, where this one goes on from it
         self._ledger = ledger
         self._name = f"[semel process {iso(began_ms)}]"
-        self._reason = f"{reason} {self._name}"
+        self._reason = f"{self._name} {reason}"  # a store may cut what is very long, at its end
         self._by = by
         self._ours: set[str] = set()
 
@@ -47,7 +47,11 @@ class Forcing:
         keys = list(known)
         for first in range(0, len(keys), TOGETHER):
             some = keys[first : first + TOGETHER]
-            for key, reopened in zip(some, await asyncio.gather(*map(self._reopen, some)), strict=True):
+            # All are waited for, also when one fails: whoever is late would reopen what was forced meanwhile.
+            answers = await asyncio.gather(*map(self._reopen, some), return_exceptions=True)
+            for key, reopened in zip(some, answers, strict=True):
+                if isinstance(reopened, BaseException):
+                    raise reopened
                 if reopened:
                     again.add(known[key])
         return sorted(again)

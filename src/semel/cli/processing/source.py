@@ -146,11 +146,14 @@ class FileSource:
     @property
     def is_settled(self) -> bool:
         """All of it, to its end."""
-        return self.ended and not (self._open or self.left or self.trouble or self.cut_off or self._read)
+        unsettled = self._open or self.left or self.trouble or self.cut_off
+        return self.ended and not (unsettled or self._read or self._ahead)
 
     # -------------------------------------------------------------------------------------------------- receiving
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
+        if self._saved is None:  # before anything is done: a resume must know this run, and no place of an earlier one
+            self._save(at_once=True)
         while not self._stopped.is_set():
             if due := self._due(limit):
                 return due

@@ -24,6 +24,14 @@ class CrossLaws(OutboxBinding):
         assert other.cross(second) == [Crossed()]
         assert ledger.cross(first) == [Lost()]
 
+    def test_a_token_crosses_once(self, harness: Harness, ledger: Sender, other: Sender) -> None:
+        ledger.add(notification(harness, guard=Guard(window_s=3600)))
+        dispatch = ledger.take_one(harness)
+        assert ledger.cross(dispatch, dispatch) == [Crossed(), Lost()], "who asks again may have sent"
+        assert ledger.cross(dispatch) == [Lost()]
+        harness.advance(harness.lease_ms)
+        assert other.cross(other.take_one(harness)) == [Lost()], "what came of the first is to be recorded before"
+
     def test_a_dispatch_that_was_given_back_may_not_cross(self, harness: Harness, ledger: Sender) -> None:
         ledger.add(notification(harness))
         dispatch = ledger.take_one(harness)
@@ -168,6 +176,11 @@ class RecordLaws(OutboxBinding):
         harness.advance(10 * harness.lease_ms)
         assert ledger.take(harness) == other.take(harness) == []
 
+    def test_what_is_over_without_an_attempt_is_known_to_have_been_said(self, harness: Harness, ledger: Sender) -> None:
+        ledger.add(notification(harness))
+        record = released(ledger.take_one(harness), state="expired", reason="too late")
+        assert [ledger.record(record), ledger.record(record)] == [[True], [True]]
+
     def test_a_batch_with_one_old_token_writes_the_others(
         self, harness: Harness, ledger: Sender, other: Sender
     ) -> None:
@@ -220,6 +233,13 @@ class WitnessLaws(OutboxBinding):
         assert other.witness(Witness("delivered", said.id)) == ["delivered"]
         ledger.answer(harness, dispatch, Unknown("timeout"))
         assert [one.state for one in ledger.add(said)] == ["delivered"], "what the provider says is more than a doubt"
+
+    def test_a_refusal_lets_the_next_one_of_its_guard_through(self, harness: Harness, ledger: Sender) -> None:
+        ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
+        one, two = ledger.take(harness)
+        ledger.send(harness, one, Unknown("timeout"))
+        assert ledger.witness(Witness("refused", one.id)) == ["failed"]
+        assert ledger.cross(two) == [Crossed()]
 
     def test_it_stops_what_would_be_sent_again(self, harness: Harness, ledger: Sender, other: Sender) -> None:
         said = notification(harness)

@@ -118,9 +118,9 @@ class _Session:
         read = message_from_bytes(raw, _class=EmailMessage, policy=mail_policy)
         parts = {part.get_content_type(): part.get_content() for part in read.walk() if not part.is_multipart()}
         text, html = parts.get("text/plain", ""), parts.get("text/html", "")
-        message_id = read["Message-ID"].strip("<>")
+        message_id = str(read["Message-ID"]).strip("<>")
         ours = message_id.partition("@")[0]
-        message = Message(self._to, text, ours=ours, subject=read["Subject"], html=html)
+        message = Message(self._to, text, ours=ours, subject=str(read["Subject"]), html=html)
         self._state.deliver(NAME, message, message_id)
 
     async def _say(self, lines: str) -> None:

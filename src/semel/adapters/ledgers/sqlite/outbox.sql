@@ -89,10 +89,10 @@ values {rows} on conflict do nothing
 select 1 from semel_attempt where id = ?1 and token = ?2 and outcome <> '' limit 1
 
 -- name: witnessed_by_id
-select id, state, provider, possible from semel_notification where id = ?1
+select id, state, provider, possible, tenant, recipient, kind, options from semel_notification where id = ?1
 
 -- name: witnessed_by_reference
-select id, state, provider, possible from semel_notification where reference = ?1 and provider = ?2
+select id, state, provider, possible, tenant, recipient, kind, options from semel_notification where reference = ?1 and provider = ?2
 
 -- name: status_by_recipient
 select id, state, changed, provider, reference, reason from semel_notification where who = ?1 and kind = ?2

@@ -73,6 +73,7 @@ class Client:
         if self._aws is None:
             async with self._opening:
                 if self._aws is None:
+                    await self._stack.aclose()  # of one that found no credentials; there may be many such
                     self._aws = await self._open()
                     self._open_again_at = time.monotonic() + OPEN_AGAIN_S
         return self._aws

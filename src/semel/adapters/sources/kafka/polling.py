@@ -206,7 +206,7 @@ class Poller:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
-        #consumer.resume(partitions)  # librdkafka remembers a pause, also when they were somebody else's meanwhile
+        consumer.resume(partitions)  # librdkafka remembers a pause, also when they were somebody else's meanwhile
         for partition in partitions:
             lane = Lane(partition.topic, partition.partition)
             self._lanes[lane.topic, lane.partition] = lane

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from semel.adapters.ledgers.postgres.outbox.rows import encode, options_of
 from semel.adapters.ledgers.postgres.repeating import Changed
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import Notification, who_is
 from semel.values.outbox import Added, lane_of
 from semel.values.sending import Standing
+from semel.values.stored import encode, options_of
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from semel.adapters.ledgers.postgres.outbox.rows import encode
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.outbox import Crossed, Crossing, Gate, Held, Lost, Suppressed
+from semel.values.stored import encode
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from semel.adapters.ledgers.postgres.outbox.rows import UNREADABLE, encode, notification_of, standing_of
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import who_is
 from semel.values.outbox import Attempt, Decision, Shown, Sought, Status, told_of
-from semel.values.sending import ATTEMPTS_MAX, LIVE, Standing, State
+from semel.values.sending import LIVE, Standing, State, decided
+from semel.values.stored import UNREADABLE, encode, notification_of, standing_of
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -106,30 +106,10 @@ async def decide(connection: Connection, decision: Decision, now: int | None, sc
         if not found:  # unknown, or over
             return None
         ((_, busy, state, standing, at),) = found
-        after = _decided(state, standing_of(standing), decision, not busy, at)
+        after = decided(replace(standing_of(standing), state=state), decision.says, decision.told, not busy, at)
         if after is not None:
             await _write(connection, decision, state, after, at, schema)
     return None if after is None else after.state
-
-
-def _decided(state: State, standing: Standing, decision: Decision, free: bool, now: int) -> Standing | None:
-    """What becomes of it; None: this cannot be said of it now."""
-    reason = f"{decision.says.replace('_', ' ')}, says {decision.by}: {decision.reason}"
-    match state, decision.says:
-        case "uncertain", "sent":
-            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
-        case "uncertain", "not_sent":
-            tries = min(standing.attempts, ATTEMPTS_MAX - 1)
-            return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now, reason=reason)
-        case "uncertain", "given_up":
-            return replace(standing, state="failed", exit="", reason=reason)
-        case "pending", "cancelled" | "given_up" if free and standing.doubt_ms:
-            return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
-        case "pending", "cancelled" if free:
-            return replace(standing, state="cancelled", reason=reason)
-        case "pending", "given_up" if free:
-            return replace(standing, state="failed", reason=reason)
-    return None
 
 
 async def _write(
@@ -163,7 +143,7 @@ async def erase(
                 kept.add(id)
                 continue
             decision = Decision(id, "cancelled", reason, by)
-            after = _decided(state, before, decision, True, at)
+            after = decided(replace(before, state=state), decision.says, decision.told, True, at)
             assert after is not None
             await _write(connection, decision, state, after, at, schema)
         over = sorted(id for id in ids if id not in kept)

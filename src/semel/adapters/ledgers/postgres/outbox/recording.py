@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from semel.adapters.ledgers.postgres.outbox.rows import encode
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.outbox import Record, Witness, lane_of
 from semel.values.sending import LIVE, OVER_UNSENT, Reported, State, reported
+from semel.values.stored import encode
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from semel.adapters.ledgers.postgres.outbox.rows import UNREADABLE, notification_of, standing_of
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.outbox import Dispatch, Lane
+from semel.values.stored import UNREADABLE, notification_of, standing_of
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection

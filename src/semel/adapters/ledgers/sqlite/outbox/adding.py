@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.outbox.rows import encode, options_of
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, select_in
 from semel.values.key import content_digest
 from semel.values.notification import Notification, who_is
 from semel.values.outbox import Added, lane_of
 from semel.values.sending import Standing
+from semel.values.stored import encode, options_of
 
 ERASED_FP = b""  # nobody can tell what it said
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.outbox.rows import encode
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, run_in, select_in
 from semel.values.outbox import Crossed, Crossing, Gate, Held, Lost, Suppressed
 from semel.values.sending import State
+from semel.values.stored import encode
 
 
 def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) -> list[Gate]:
     """In order, each seeing the guards that those before it have passed."""
     ids = [crossing.dispatch.id for crossing in crossings]
-    held = {id: (token, taken) for id, token, taken, _ in select_in(connection, SQL["dispatches_held"], ids)}
+    held = {id: tuple(may) for id, *may in select_in(connection, SQL["dispatches_held"], ids)}
     watched = [k for crossing in crossings if (k := crossing.dispatch.notification.guarded_by) is not None]
     guards: dict[bytes, tuple[bytes, int, State]] = {
         k: (id, at, state) for k, id, at, state in select_in(connection, SQL["guards"], watched)
@@ -28,6 +28,7 @@ def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) 
         match gate:
             case Crossed():
                 passed.append(crossing)
+                del held[crossing.dispatch.id]  # a token crosses once
                 if (k := crossing.dispatch.notification.guarded_by) is not None:
                     guards[k] = (crossing.dispatch.id, now, "sending")
             case Suppressed(by=by):
@@ -40,21 +41,22 @@ def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) 
 
 def _gate(
     crossing: Crossing,
-    held: Mapping[bytes, tuple[int, int]],
+    held: Mapping[bytes, tuple[int, int, str]],
     guards: Mapping[bytes, tuple[bytes, int, State]],
     now: int,
 ) -> Gate:
     dispatch = crossing.dispatch
-    if held.get(dispatch.id) != (dispatch.token, 1):
-        return Lost()
+    token, taken, state = held.get(dispatch.id, (0, 0, ""))
+    if token != dispatch.token or not taken or state == "sending":
+        return Lost()  # whoever asks again has sent, or has not: nobody can tell
     notification = dispatch.notification
     guard, k = notification.guard, notification.guarded_by
     if guard is None or k is None or k not in guards:
         return Crossed()
-    by, at, state = guards[k]
+    by, at, stands = guards[k]
     if by == dispatch.id or now - at >= 1000 * guard.window_s:
         return Crossed()
-    if crossing.standing.doubt_ms or state in ("pending", "sending"):
+    if crossing.standing.doubt_ms or stands in ("pending", "sending"):
         return Held(by)  # what may have left already is not called suppressed
     return Suppressed(by)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from semel.adapters.ledgers.sqlite.outbox import adding, crossing, people, recording, taking
-from semel.adapters.ledgers.sqlite.outbox.rows import encode
 from semel.adapters.ledgers.sqlite.statements import SQL, rows
 from semel.adapters.ledgers.sqlite.writer import Writer
 from semel.values.notification import Notification
@@ -23,6 +22,7 @@ from semel.values.outbox import (
     Witness,
 )
 from semel.values.sending import State
+from semel.values.stored import encode
 
 
 class SqliteOutbox:

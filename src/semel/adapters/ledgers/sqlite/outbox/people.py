@@ -8,11 +8,11 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
-from semel.adapters.ledgers.sqlite.outbox.rows import encode, guard_of, notification_of, standing_of
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in
 from semel.values.notification import who_is
 from semel.values.outbox import Attempt, Decision, Shown, Sought, Status, told_of
-from semel.values.sending import ATTEMPTS_MAX, LIVE, Standing, State
+from semel.values.sending import LIVE, Standing, State, decided
+from semel.values.stored import encode, guard_of, notification_of, standing_of
 
 STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
 
@@ -87,7 +87,7 @@ def decide(connection: apsw.Connection, decision: Decision, now: int) -> State |
         return None
     state, tenant, recipient, kind, provider, options, possible, _, taken, due, standing = found[0]
     free = not taken or due <= now
-    after = _decided(state, standing_of(standing), decision, free, now)
+    after = decided(replace(standing_of(standing), state=state), decision.says, decision.told, free, now)
     if after is None:
         return None
     _write(connection, decision, after, provider, possible, now)
@@ -96,26 +96,6 @@ def decide(connection: apsw.Connection, decision: Decision, now: int) -> State |
         if guard is not None:
             run_in(connection, SQL["forget_guards"], [guard], [decision.id])
     return after.state
-
-
-def _decided(state: State, standing: Standing, decision: Decision, free: bool, now: int) -> Standing | None:
-    """What becomes of it; None: this cannot be said of it now."""
-    reason = f"{decision.says.replace('_', ' ')}, says {decision.by}: {decision.reason}"
-    match state, decision.says:
-        case "uncertain", "sent":
-            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
-        case "uncertain", "not_sent":
-            tries = min(standing.attempts, ATTEMPTS_MAX - 1)
-            return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now, reason=reason)
-        case "uncertain", "given_up":
-            return replace(standing, state="failed", exit="", reason=reason)
-        case "pending", "cancelled" | "given_up" if free and standing.doubt_ms:
-            return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
-        case "pending", "cancelled" if free:
-            return replace(standing, state="cancelled", reason=reason)
-        case "pending", "given_up" if free:
-            return replace(standing, state="failed", reason=reason)
-    return None
 
 
 def _write(

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.outbox.rows import encode
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in, select_in
 from semel.values.outbox import Record, Witness, lane_of
 from semel.values.sending import LIVE, OVER_UNSENT, RANK, State, reported
+from semel.values.stored import encode, guard_of
 
 
 def record(connection: apsw.Connection, records: Sequence[Record], now: int) -> list[bool]:
@@ -40,7 +40,7 @@ def _write_records(connection: apsw.Connection, records: Sequence[Record], now: 
         states.append(
             (id, after.state, after.reason, after.provider, one.reference or None, after.possible_duplicates, now)
         )
-        if one.outcome != "released":
+        if one.outcome != "released" or after.state not in LIVE:
             crossed = after.crossed_ms if one.outcome in ("accepted", "refused", "limited", "unknown") else 0
             tried = dispatch.standing.provider or after.provider
             said = (one.evidence, one.reference or None, "")
@@ -56,8 +56,8 @@ def _write_records(connection: apsw.Connection, records: Sequence[Record], now: 
         if nobody_got_it and (k := dispatch.notification.guarded_by) is not None:
             unsent.append((k, id))
     insert_many(connection, SQL["set_notifications"], states)
+    insert_many(connection, SQL["forget_beginnings"], [(one.dispatch.id, one.dispatch.token) for one in records])
     if attempts:
-        insert_many(connection, SQL["forget_beginnings"], [(row[0], row[1]) for row in attempts])
         insert_many(connection, SQL["add_attempts"], attempts)
     if live:
         insert_many(connection, SQL["set_dispatches"], live)
@@ -78,7 +78,7 @@ def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | Non
         found = rows(connection, SQL["witnessed_by_reference"], one.reference, one.provider) if one.reference else []
     if not found:
         return None
-    id, state, provider, possible = found[0]
+    id, state, provider, possible, tenant, recipient, kind, options = found[0]
     after = reported(state, one.says)
     attempt = (
         id,
@@ -99,4 +99,6 @@ def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | Non
     insert_many(connection, SQL["set_notifications"], [row])
     if after in RANK or after == "failed":
         run_in(connection, SQL["end_dispatches"], [id])
+    if after == "failed" and (guard := guard_of(tenant, recipient, kind, options)) is not None:
+        run_in(connection, SQL["forget_guards"], [guard], [id])
     return after

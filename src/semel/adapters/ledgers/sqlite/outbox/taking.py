@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.outbox.rows import notification_of, standing_of
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows
 from semel.values.notification import PRIORITY_MAX
 from semel.values.outbox import Dispatch, Lane
+from semel.values.stored import UNREADABLE, notification_of, standing_of
 
+log = logging.getLogger("semel")
+
+UNREADABLE_MS = 600_000  # until it is looked at again
 AHEAD_MS = 1_000  # slots of a rate are given out so far into the future
 
 
@@ -30,7 +34,12 @@ def take(connection: apsw.Connection, lanes: Mapping[str, Lane], lease_ms: int, 
                 if slot > now + AHEAD_MS:
                     put_off.append((row[0], slot))
                     continue
-                taken.append(_dispatch_of(row, last + len(taken) + 1, now, slot))
+                try:
+                    taken.append(_dispatch_of(row, last + len(taken) + 1, now, slot))
+                except UNREADABLE:
+                    log.error("notification %s cannot be read: somebody has written it by hand", row[0].hex())
+                    put_off.append((row[0], now + UNREADABLE_MS))
+                    continue
                 room -= 1
     if taken:
         connection.execute(SQL["set_last_token"], (last + len(taken),))

@@ -1,4 +1,4 @@
-"""Notifications as they stand in the database."""
+"""Notifications as stores keep them: identity and content in columns of their own, the rest as one JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from semel.values.errors import ConfigError
-from semel.values.notification import Channel, Guard, Notification, Policy, read_content
+from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
 from semel.values.sending import Standing
 
 ERASED = b'{"body":"(erased)"}'
@@ -42,6 +42,12 @@ def options_of(one: Notification) -> Options:
     return Options(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
 
 
+def guard_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> bytes | None:
+    """What a notification's guard watches; None: it has none."""
+    guard = _options(options).guard
+    return None if guard is None else watched(guard, tenant, recipient, kind)
+
+
 def notification_of(
     tenant: str,
     key: str,
@@ -50,7 +56,7 @@ def notification_of(
     channel: Channel,
     generation: int,
     content: bytes | None,
-    options: str,
+    options: str | bytes,
 ) -> Notification:
     said, asked = read_content(content or ERASED), _options(options)
     fields: dict[str, Any] = {
