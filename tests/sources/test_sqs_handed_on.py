@@ -75,13 +75,18 @@ def test_an_empty_note_says_that_nothing_is_assumed(queue: Queue, quick_end: Non
     asyncio.run(story())
 
 
-def test_a_note_is_nothing_to_a_source_that_was_not_told_of_it(queue: Queue, quick_end: None) -> None:
+def test_what_has_a_note_is_not_taken_for_anybodys_event_where_notes_are_not_believed(
+    queue: Queue, quick_end: None
+) -> None:
     async def story() -> None:
         for note in (write_note(NOTE), "{", b"\xff"):
             put(queue, b"{}", note)
-        for delivery in await received(queue, 3, tenant="mine"):
-            assert (delivery.tenant, delivery.reading, delivery.headers) == ("mine", None, None)
-        assert queue.letters() == []
+        put(queue, b'"bare"')
+        (delivery,) = await received(queue, 1, tenant="mine")
+        assert (delivery.body, delivery.tenant) == (b'"bare"', "mine")
+        letters = queue.letters()
+        assert [letter["Body"] for letter in letters] == ["{}"] * 3
+        assert all("handed_on" in reason_of(letter) for letter in letters)
 
     asyncio.run(story())
 

@@ -174,6 +174,27 @@ def test_a_source_can_be_closed_before_it_was_opened_while_it_opens_and_twice(qu
     asyncio.run(story())
 
 
+def test_a_close_that_is_cancelled_gives_everything_back_all_the_same(queue: Queue) -> None:
+    """The process lives on: a source that nobody closes would extend what it holds for twelve hours."""
+
+    async def story() -> None:
+        queue.send(bodies(2))
+        source, other = queue.source(visibility=6), queue.source()
+        await received(source, 2)
+        closing = asyncio.ensure_future(source.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        for delivery in await received(other, 2):
+            await delivery.ack()
+        await source.close()
+        await other.close()
+        assert queue.left() == 0
+
+    asyncio.run(story())
+
+
 def test_two_who_try_again_at_once_open_it_once(queue: Queue) -> None:
     """Messages in a hand that another one has replaced would be hidden until their visibility ends."""
 

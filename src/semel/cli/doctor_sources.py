@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from semel.service.building import Supply
     from semel.settings.schema import Settings
 
+OUT_OF_REACH = "out of reach: "  # how an adapter begins what may be over in a moment
 ASK_S = 15.0  # a broker that says nothing for so long is not there
 DAY_S = 86_400
 KEPT = "kept for"  # what a queue calls its retention
@@ -72,7 +73,8 @@ async def _told(name: str, ask: Callable[[], Awaitable[Facts]]) -> tuple[Facts, 
         async with asyncio.timeout(ASK_S):
             facts = await ask()
     except TimeoutError:
-        return [], [Finding("error", f"{name} cannot be used: no answer within {ASK_S:g} s", CHANGE, check)]
+        silent = f"{name} cannot be used: {OUT_OF_REACH}no answer within {ASK_S:g} s"
+        return [], [Finding("error", silent, CHANGE, check)]
     except (SemelError, OSError) as error:
         said = str(error).rstrip(".")
         return [], [Finding("error", f"{name} cannot be used: {said}", _advice(said) or CHANGE, check)]

@@ -109,11 +109,11 @@ def _settings(
 
 
 def _refuse_broken(built: Built) -> list[tuple[str, str]]:
-    """What doctor says of the store, of sources and of brokers: a service that could only answer 503, or take nothing,
-    is better not started. Returns the facts of the store."""
+    """What doctor says of the store, of sources and of brokers: a service that could only answer 503, or that a person
+    has to change before it can take anything, is better not started. Returns the facts of the store."""
     import asyncio
 
-    from semel.cli.doctor_sources import diagnose_sources
+    from semel.cli.doctor_sources import OUT_OF_REACH, diagnose_sources
     from semel.cli.doctor_view import diagnose
     from semel.settings.checking import refuse
 
@@ -122,7 +122,10 @@ def _refuse_broken(built: Built) -> list[tuple[str, str]]:
             facts, findings = await diagnose(built.app.ledger)
             refuse(findings)
             _, findings = await diagnose_sources(built.settings, built.supplies, built.publishers)
-            refuse(findings)
+            refuse([finding for finding in findings if OUT_OF_REACH not in finding.what])
+            for finding in findings:
+                if OUT_OF_REACH in finding.what:  # webhooks need not wait for that, and it is tried again
+                    print(f"warning: {finding.what}: going on without it, and trying again", file=sys.stderr)
             return facts
         finally:
             await built.app.close()

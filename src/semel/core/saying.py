@@ -15,4 +15,5 @@ def say(outcome: Outcome) -> None:
     """Not its reason: that may hold an exception's words, and those a customer's data. The ledger keeps it."""
     for part in outcome.parts or (outcome,):
         if part.status in SAID:
-            log.warning("%s %s: %s", part.handler or "event", part.key, part.status)
+            which = f"{part.handler or 'event'} {part.key}" if part.key else "a delivery that is no event"
+            log.warning("%s: %s", which, part.status)

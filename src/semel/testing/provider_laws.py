@@ -7,16 +7,26 @@ A provider binds it in a few lines, and nothing of it can be switched off:
         def kit(self, simulator: SimulatorProcess) -> ProviderKit:
             return ProviderKit(simulator, "mine", open=…, say=…, secrets=[…], unfit=[…])
 
-The simulator has to know how it speaks: one file in `semel.testing.simulator.dialects`.
+What it can do besides has laws of its own: `TokenLaws` where it signs in first, `ReportLaws` where it calls back. The
+simulator has to know how it speaks: one file in `semel.testing.simulator.dialects`.
 """
 
 from __future__ import annotations
 
-from semel.testing.laws.providers import AccessLaws, LyingLaws, Opening, ProviderKit, Reporting, SendingLaws
-from semel.testing.laws.providers_reporting import ReportLaws
+from semel.testing.laws.providers import (
+    AccessLaws,
+    LyingLaws,
+    Opening,
+    ProviderKit,
+    Reporting,
+    SendingLaws,
+    TokenLaws,
+    dispatch_of,
+)
+from semel.testing.laws.providers_reporting import Ear, ReportLaws
 
-__all__ = ["Opening", "ProviderKit", "ProviderLaws", "Reporting"]
+__all__ = ["Ear", "Opening", "ProviderKit", "ProviderLaws", "ReportLaws", "Reporting", "TokenLaws", "dispatch_of"]
 
 
-class ProviderLaws(SendingLaws, LyingLaws, AccessLaws, ReportLaws):
+class ProviderLaws(SendingLaws, LyingLaws, AccessLaws):
     """All laws that every provider keeps."""

@@ -16,6 +16,7 @@ from semel.values.reading import PLAIN, Reading
 
 NOTE = "semel"  # the name of the note among a message's attributes or headers
 NOTE_MAX = 16 * 1024
+NOT_BELIEVED = f"Semel has handed it on with a note {NOTE!r}, which this source does not believe: set handed_on = true"
 
 # How a publisher's answer begins where another try is no use. Every other reason is one of the moment.
 TOO_LARGE = "too large: "  # for this broker, with its note
@@ -45,6 +46,16 @@ _decode = msgspec.json.Decoder(Note).decode
 
 def write_note(note: Note) -> str:
     return _encode(note).decode()
+
+
+def note_beside(text: str | bytes | None, believed: bool) -> Note | None:
+    """The note of a message, if it has one. Raises MalformedEvent, also where a source does not believe notes: without
+    it the event would be somebody else's, or another one, and nobody would notice."""
+    if text is None:
+        return None
+    if not believed:
+        raise MalformedEvent(NOT_BELIEVED)
+    return read_note(text)
 
 
 def read_note(text: str | bytes) -> Note:

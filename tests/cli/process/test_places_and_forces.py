@@ -43,7 +43,8 @@ def test_a_run_that_begins_anew_leaves_no_place_of_an_earlier_one(tmp_path: Path
                 await delivery.ack()
         await source.close()
         earlier = load(progress)
-        assert earlier is not None and earlier.finished
+        assert earlier is not None
+        assert earlier.finished
         again = FileSource(Stream(look_at(str(file))), progress=progress, began_ms=2)
         assert len(await again.receive(10)) == 2
         kept = load(progress)  # what whoever comes after a kill would find

@@ -124,7 +124,7 @@ def twilio_kit(simulator: SimulatorProcess) -> ProviderKit:
         known = {"url": opening.url, "account": twilio.ACCOUNT, "token": secret, "sender": "+490"}
         return {**known, "callback": opening.callback} if opening.callback else known
 
-    return kit(simulator, "twilio", "twilio", twilio.SECRET, options, **short_messages(calls_back=True))
+    return kit(simulator, "twilio", "twilio", twilio.SECRET, options, **short_messages())
 
 
 def genesys_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], said: dict[str, Any]) -> ProviderKit:
@@ -138,7 +138,7 @@ def genesys_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], sa
             **more,
         }
 
-    return kit(simulator, "genesys", kind, genesys.SECRET, options, signs_in=True, **said)
+    return kit(simulator, "genesys", kind, genesys.SECRET, options, **said)
 
 
 def cxone_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], said: dict[str, Any]) -> ProviderKit:
@@ -151,7 +151,7 @@ def cxone_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], said
             **more,
         }
 
-    return kit(simulator, "cxone", kind, cxone.SECRET, options, signs_in=True, **said)
+    return kit(simulator, "cxone", kind, cxone.SECRET, options, **said)
 
 
 def api_key_kit(kind: str, secret: str, simulator: SimulatorProcess, sender: str, said: dict[str, Any]) -> ProviderKit:
@@ -165,7 +165,7 @@ def vonage_kit(simulator: SimulatorProcess) -> ProviderKit:
     def options(opening: Opening, secret: Secret) -> dict[str, Any]:
         return {"url": opening.url, "api_key": vonage.KEY, "api_secret": secret, "sender": "490"}
 
-    return kit(simulator, "vonage", "vonage", vonage.SECRET, options, **short_messages(calls_back=True))
+    return kit(simulator, "vonage", "vonage", vonage.SECRET, options, **short_messages())
 
 
 def ses_kit(simulator: SimulatorProcess) -> ProviderKit:
@@ -178,7 +178,7 @@ def ses_kit(simulator: SimulatorProcess) -> ProviderKit:
             "sender": SENDER,
         }
 
-    return kit(simulator, "ses", "ses", ses.SECRET, options, **mails(calls_back=True))
+    return kit(simulator, "ses", "ses", ses.SECRET, options, **mails())
 
 
 def smtp_kit(simulator: SimulatorProcess) -> ProviderKit:
@@ -217,13 +217,15 @@ def generic_kit(simulator: SimulatorProcess, more: dict[str, Any]) -> ProviderKi
     def say(name: str) -> Notification:
         return text(name, data={"note": "a note"})
 
-    said = {"say": say, "reads": as_text, "unfit": (text("u"),), "calls_back": True}
+    said = {"say": say, "reads": as_text, "unfit": (text("u"),)}
     return kit(simulator, "http", "http", generic.SECRET, options, **said)
 
 
 KITS: dict[str, Callable[[SimulatorProcess], ProviderKit]] = {
     "twilio": twilio_kit,
-    "genesys": lambda simulator: genesys_kit("genesys", simulator, {"sender": "+490"}, short_messages()),
+    "genesys": lambda simulator: genesys_kit(
+        "genesys", simulator, {"sender": "+490"}, short_messages(unfit=NO_TEXTS[:2])
+    ),
     "genesys-email": lambda simulator: genesys_kit("genesys-email", simulator, {"sender": SENDER}, mails()),
     "genesys-contacts": lambda simulator: genesys_kit(
         "genesys-contacts",
@@ -242,18 +244,30 @@ KITS: dict[str, Callable[[SimulatorProcess], ProviderKit]] = {
     ),
     "cxone": lambda simulator: cxone_kit("cxone", simulator, {"channel": "c-1"}, short_messages()),
     "cxone-events": lambda simulator: cxone_kit("cxone-events", simulator, {"key_window_s": 600}, documents()),
-    "sendgrid": lambda simulator: api_key_kit("sendgrid", sendgrid.SECRET, simulator, SENDER, mails(calls_back=True)),
+    "sendgrid": lambda simulator: api_key_kit("sendgrid", sendgrid.SECRET, simulator, SENDER, mails()),
     "ses": ses_kit,
     "resend": lambda simulator: api_key_kit(
-        "resend", resend.SECRET, simulator, SENDER, mails(calls_back=True, unfit=(*NO_MAILS, NO_TEMPLATES))
+        "resend", resend.SECRET, simulator, SENDER, mails(unfit=(*NO_MAILS, NO_TEMPLATES))
     ),
-    "telnyx": lambda simulator: api_key_kit(
-        "telnyx", telnyx.SECRET, simulator, "+490", short_messages(calls_back=True)
-    ),
-    "brevo": lambda simulator: api_key_kit("brevo", brevo.SECRET, simulator, SENDER, mails(calls_back=True)),
+    "telnyx": lambda simulator: api_key_kit("telnyx", telnyx.SECRET, simulator, "+490", short_messages()),
+    "brevo": lambda simulator: api_key_kit("brevo", brevo.SECRET, simulator, SENDER, mails()),
     "vonage": vonage_kit,
     "smtp": smtp_kit,
     "http-header": lambda simulator: generic_kit(simulator, {"key_header": "Idempotency-Key", "key_window_s": 600}),
     "http-path": lambda simulator: generic_kit(simulator, {"key_path": "meta.key", "key_window_s": 600}),
     "http-form": lambda simulator: generic_kit(simulator, {"as_form": True}),
 }
+
+SIGN_IN = [name for name in KITS if name.startswith(("genesys", "cxone"))]
+CALL_BACK = [
+    "twilio",
+    "sendgrid",
+    "ses",
+    "resend",
+    "telnyx",
+    "brevo",
+    "vonage",
+    "http-header",
+    "http-path",
+    "http-form",
+]

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import pytest
-from tests.outbox.providers.kits import KITS
+from tests.outbox.providers.kits import CALL_BACK, KITS, SIGN_IN
 
 from semel.adapters.providers.kinds import KINDS
-from semel.testing.provider_laws import ProviderKit, ProviderLaws
+from semel.adapters.providers.posting import HttpProvider
+from semel.testing.provider_laws import Opening, ProviderKit, ProviderLaws, ReportLaws, TokenLaws
 from semel.testing.simulator import SimulatorProcess
 
 
-@pytest.mark.parametrize("bound", KITS)
-class TestEveryProvider(ProviderLaws):
+class Bound:
     @pytest.fixture
     def kit(self, bound: str, simulator: SimulatorProcess) -> ProviderKit:
         return KITS[bound](simulator)
 
 
+@pytest.mark.parametrize("bound", KITS)
+class TestEveryProvider(Bound, ProviderLaws):
+    pass
+
+
+@pytest.mark.parametrize("bound", SIGN_IN)
+class TestThoseThatSignIn(Bound, TokenLaws):
+    pass
+
+
+@pytest.mark.parametrize("bound", CALL_BACK)
+class TestThoseThatCallBack(Bound, ReportLaws):
+    pass
+
+
 def test_every_kind_is_bound() -> None:
-    assert {kind for kind in KINDS if not any(name.split("-", 1)[0] == kind or name == kind for name in KITS)} == set()
+    assert {kind for kind in KINDS if kind not in {name.partition("-")[0] for name in KITS} | KITS.keys()} == set()
+
+
+def test_whatever_reads_callbacks_is_held_to_it(simulator: SimulatorProcess) -> None:
+    reading = {
+        name
+        for name, kit in KITS.items()
+        if isinstance(opened := kit(simulator).open(Opening("http://127.0.0.1:1")), HttpProvider)
+        and type(opened).reports is not HttpProvider.reports
+    }
+    assert reading == set(CALL_BACK)

@@ -176,13 +176,19 @@ def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topi
     run(story)
 
 
-def test_a_note_is_not_believed_elsewhere(topics: Topics) -> None:
+def test_what_has_a_note_is_a_dead_letter_where_notes_are_not_believed(topics: Topics) -> None:
     async def story() -> None:
         topics.send([b"noted"], headers=[("semel", write_note(Note(tenant="acme")))])
+        topics.send([b"bare"])
         reading = Reading(origin="here")
         async with opened(topics.source(tenant="own", reading=reading)) as source:
             (delivery,) = await received(source, 1)
-            assert (delivery.tenant, delivery.reading, delivery.headers) == ("own", reading, None)
+            assert (delivery.body, delivery.tenant, delivery.reading) == (b"bare", "own", reading)
+            await delivery.ack()
+            await until(lambda: topics.left() == 0, "the letter")
+        (letter,) = topics.letters()
+        assert letter.value == b"noted", "read without its note it could be another tenant's"
+        assert "handed_on" in letter.reason
 
     run(story)
 

@@ -125,7 +125,7 @@ def test_a_letter_for_which_no_producer_can_be_made_waits_and_is_sent_later(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message without value is given up while others are handed over: those must not vanish with its error."""
-    make, failed = Sender._opened, []
+    make, failed = Sender._opened, list[Sender]()
 
     def refused(self: Sender) -> Any:
         if len(failed) < 2:

@@ -243,7 +243,7 @@ def test_what_strangers_put_into_headers_does_no_harm(place: Place, tmp_path: Pa
     odd: list[dict[str, Any]] = [
         {},
         {"headers": {}},
-        {"headers": {"semel": 5, "semel.retries": "many", "semel.wait": "nan", "x-death": "none", "CC": ["x"]}},
+        {"headers": {"semel.note": 5, "semel.retries": "many", "semel.wait": "nan", "x-death": "none", "CC": ["x"]}},
         {"headers": {"d": Decimal("1.50"), "f": 1e30, "none": None, "deep": {"a": {"b": {"c": [[[1]]]}}}}},
         {"headers": {"x" * 120: "y" * 30_000}},
         {"timestamp": datetime(2106, 2, 7, tzinfo=UTC), "priority": 255, "message_id": "é" * 60},
@@ -298,16 +298,29 @@ def test_a_message_that_the_driver_cannot_read_is_a_dead_letter_and_blocks_nobod
 def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> None:
     note = Note(tenant="theirs", reading=Reading(origin="o"), headers={"ce-id": "1"})
 
-    async def story(*, handed_on: bool) -> tuple[str, Reading | None, Any]:
+    async def believing() -> tuple[str, Reading | None, Any]:
         place.send([document("e")], headers={NOTE: write_note(note)})
-        source = place.source(handed_on=handed_on, tenant="ours")
+        source = place.source(handed_on=True, tenant="ours")
         (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
         await delivery.ack()
         await source.close()
         return delivery.tenant, delivery.reading, delivery.headers
 
-    assert asyncio.run(story(handed_on=True)) == ("theirs", Reading(origin="o"), {"ce-id": "1"})
-    assert asyncio.run(story(handed_on=False)) == ("ours", None, None)
+    assert asyncio.run(believing()) == ("theirs", Reading(origin="o"), {"ce-id": "1"})
+
+    async def unbelieving() -> None:
+        place.send([document("noted")], headers={NOTE: write_note(note)})
+        place.send([document("bare")])
+        source = place.source(tenant="ours")
+        (delivery,) = await asyncio.wait_for(source.receive(10), SOON_S)
+        assert (delivery.body, delivery.tenant) == (document("bare"), "ours")
+        await delivery.ack()
+        await source.close()
+
+    asyncio.run(unbelieving())
+    (letter,) = place.letters()
+    assert letter.body == document("noted"), "read without its note it could be another tenant's"
+    assert "handed_on" in reason_of(letter)
 
 
 def test_a_note_that_nobody_can_read_makes_a_dead_letter_and_none_is_as_usual(place: Place) -> None:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.sources.rabbitmq.places import Place
 from tests.sources.rabbitmq.test_rabbitmq_answers import until
 
+from semel.adapters.sources.rabbitmq import RabbitPublisher
 from semel.adapters.sources.rabbitmq.session import Session
 from semel.adapters.sources.rabbitmq.waiting import wait_queue
 from semel.testing.laws.sources_ending import received
 from semel.testing.laws.sources_harness import SOON_S, document
+from semel.testing.proxy import FaultProxy
 from semel.values.errors import ConfigError
+from semel.values.parcel import Parcel
 
 HELD_MIN_S = 0.1
+
+
+@pytest.fixture
+def proxy(place: Place) -> Iterator[FaultProxy]:
+    parts = urlsplit(place.broker.url)
+    with FaultProxy(parts.hostname or "", parts.port or 5672) as proxy:
+        yield proxy
 
 
 def test_whoever_closes_waits_for_the_end_also_when_another_closes_already(place: Place) -> None:
@@ -135,5 +146,29 @@ def test_what_can_only_be_given_back_is_given_back_ever_later(place: Place, monk
         await delivery.ack()
         await source.close()
         assert place.left() == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_whoever_is_stopped_while_it_connects_leaves_no_connection_behind(
+    place: Place, proxy: FaultProxy, nth: int
+) -> None:
+    """The broker falls silent at one of the first things it says; the last of them is that a channel is open."""
+
+    async def story() -> None:
+        url = proxy.url(place.broker.url)
+        source, publisher = place.source(url=url), RabbitPublisher(url, place.queue, timeout=0.5)
+        proxy.lose("reply", nth, "silence")
+        receiving = asyncio.ensure_future(source.receive(1))
+        await until(lambda: proxy.seen.lost_replies == 1, "the silence")
+        source.stop()
+        assert list(await asyncio.wait_for(receiving, SOON_S)) == []
+        await source.close()
+        proxy.lose("reply", nth, "silence")
+        assert await publisher.publish([Parcel(document("e"))]) != [""]
+        assert proxy.seen.lost_replies == 2
+        await publisher.close()
+        await until(lambda: proxy.open == 0, "the connections to be closed")
 
     asyncio.run(story())

@@ -74,7 +74,7 @@ class Genesys(HttpProvider):
             reset_s = float(headers["inin-ratelimit-reset"])
         except (KeyError, ValueError):
             return 0.0
-        return min(max(reset_s, 0.0), USED_UP_MAX_S) if count >= allowed > 0 else 0.0
+        return min(reset_s, USED_UP_MAX_S) if count >= allowed > 0 and reset_s > 0 else 0.0
 
 
 class GenesysMessage(Genesys):

@@ -11,7 +11,7 @@ from email.utils import formatdate
 
 from semel.adapters.providers.saying import Mail
 
-WORD_BYTES = 45  # of UTF-8 in an encoded word, which has at most 75 characters
+WORD_BYTES = 36  # of UTF-8 in an encoded word: its line, with the name of the header, has at most 76 characters
 PLAIN_MAX = 70  # characters of a header that is written as it is
 _SPECIAL = set('()<>[]:;@\\,."=?_')
 

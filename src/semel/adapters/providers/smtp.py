@@ -72,7 +72,7 @@ class Smtp:
         self._password = password
         self._domain = domain
         self._allow = allow
-        self._context = ssl.create_default_context()
+        self._context: ssl.SSLContext | None = None  # reading certificates takes a while, and not all need them
 
     def prepare(self, dispatch: Dispatch) -> bytes:
         mail = mail_of(dispatch, "smtp", self._sender)
@@ -106,6 +106,8 @@ class Smtp:
         """A conversation ends with its mail."""
 
     async def _tell(self, talk: Talk, envelope: _Envelope) -> Reply:
+        if self._context is None and self._tls != "off":
+            self._context = ssl.create_default_context()
         await talk.connect(self._host, self._port, self._tls, self._allow, self._context)
         if self._password is not None:
             await talk.sign_in(self._username, self._password.reveal())

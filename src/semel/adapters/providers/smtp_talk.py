@@ -49,7 +49,10 @@ class Talk:
         self._before: asyncio.StreamWriter | None = None
         self._offers: frozenset[str] = frozenset()
 
-    async def connect(self, host: str, port: int, tls: Tls, allow: Sequence[str], context: ssl.SSLContext) -> None:
+    async def connect(
+        self, host: str, port: int, tls: Tls, allow: Sequence[str], context: ssl.SSLContext | None
+    ) -> None:
+        """`context`: where there is TLS."""
         secure = (context, host) if tls == "implicit" else (None, None)
         failure: OSError = OSError("it has no address")
         for found in await CheckedResolver(host, allow).resolve(host, port):
@@ -64,7 +67,7 @@ class Talk:
             raise failure
         self._expect("greeting", await self._read(), 220)
         await self._hello()
-        if tls == "starttls":
+        if tls == "starttls" and context is not None:
             await self._secure(host, context)
 
     async def sign_in(self, username: str, password: str) -> None:

@@ -176,8 +176,8 @@ def _forcing(app: Semel, ask: Ask, begun: list[Begun]) -> Forcing | None:
     earlier = {one.done.began_ms: one.given.name for one in begun if one.done is not None and one.done.began_ms}
     if len(earlier) > 1:
         raise ConfigError(
-            f"--resume: {' and '.join(earlier.values())} were begun by different runs with --force, and what one of them "
-            "has run again could be run once more by the other: resume them one by one"
+            f"--resume: {' and '.join(earlier.values())} were begun by different runs with --force; as one, they could "
+            "run again what was run again already: resume them one by one"
         )
     began_ms = next(iter(earlier), time.time_ns() // 1_000_000)
     return Forcing(ledger, ask.reason, ask.by or who(), began_ms)

@@ -41,7 +41,10 @@ def as_json(status: int, document: Any, **headers: str) -> Response:
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
     """None: the client has gone, or does not speak HTTP."""
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        first = await reader.readexactly(1)
+        if not first.isalpha():
+            return None  # TLS, say: it would never come to an empty line
+        head = first + await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
         return None
     lines = head.decode("latin-1").split("\r\n")

@@ -6,6 +6,7 @@ The letters of one key are one hash, a field for each token; an index for each t
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from secrets import token_bytes
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from semel.values.tried import cut, load
 DECISIONS = {0: "", 1: "replayed", 2: "discarded"}
 REPLAY, DISCARD = 1, 2
 HEAD_BYTES = 25
+OWN_BYTES = 8
 _NO_BYTES = b"\xc4\0"  # as MessagePack writes them
 
 
@@ -41,6 +43,7 @@ class Kept(Struct, frozen=True, array_like=True):
 class Decision(Struct, frozen=True, array_like=True):
     by: bytes
     reason: bytes
+    own: bytes = b""  # by which a repetition knows its own decision from the same one of somebody else
 
 
 class Letter(Struct, frozen=True):
@@ -109,7 +112,7 @@ def pack_done(entry: Entry, aliases: list[bytes]) -> bytes:
 
 
 def pack_decision(by: str, reason: str) -> bytes:
-    return msgspec.msgpack.encode(Decision(storable(by), storable(reason)))
+    return msgspec.msgpack.encode(Decision(storable(by), storable(reason), token_bytes(OWN_BYTES)))
 
 
 def letters_of(fields: list[Any]) -> list[Letter]:

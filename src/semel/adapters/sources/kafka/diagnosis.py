@@ -11,6 +11,7 @@ from semel.adapters.sources.kafka.telling import Quiet, driver
 from semel.values.errors import ConfigError
 
 ASK_S = 5.0
+AWAY = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE")  # what may be over in a moment
 
 
 def diagnose(
@@ -49,7 +50,8 @@ def _asking(options: Options, group: str) -> Iterator[Callable[[str, Callable[[A
                 return f"error: {told.error.str()}: create the topic, or correct its name"
             return question(consumer, [kafka.TopicPartition(topic, number) for number in sorted(told.partitions)])
         except kafka.KafkaException as error:
-            return f"error: {options.plain(error.args[0].str())}"
+            away = "out of reach: " if error.args[0].name() in AWAY else ""
+            return f"error: {away}{options.plain(error.args[0].str())}"
 
     try:
         yield ask

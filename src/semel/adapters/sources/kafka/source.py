@@ -24,7 +24,7 @@ from semel.adapters.sources.kafka.options import Options, check_options
 from semel.adapters.sources.kafka.polling import Poller
 from semel.adapters.sources.kafka.steps import Observer, Step
 from semel.values.errors import MalformedEvent
-from semel.values.parcel import NOTE, Note, read_note
+from semel.values.parcel import NOTE, Note, note_beside
 from semel.values.reading import Reading
 
 log = logging.getLogger("semel")
@@ -201,12 +201,11 @@ class KafkaSource:
                 self._bury(held, TOMBSTONE)
                 continue
             delivery = KafkaDelivery(self, held, body)
-            if self._handed_on:
-                try:
-                    self._believe(delivery, _note_of(held))
-                except MalformedEvent as error:
-                    self._bury(held, str(error))
-                    continue
+            try:
+                self._believe(delivery, note_beside(_note_of(held), self._handed_on))
+            except MalformedEvent as error:
+                self._bury(held, str(error))
+                continue
             deliveries.append(delivery)
         return deliveries
 
@@ -259,11 +258,11 @@ class KafkaSource:
             log.warning("Kafka, group %s: out of reach at the end; what was not committed comes again", self.group)
 
 
-def _note_of(held: Held) -> Note | None:
-    """None: nobody wrote one, and the source's own settings hold. Raises MalformedEvent."""
+def _note_of(held: Held) -> str | bytes | None:
+    """None: nobody wrote one, and the source's own settings hold."""
     if held.message is None:
         return None
     for name, value in headers_of(held.message):
         if name == NOTE:
-            return read_note(value or b"")
+            return value or b""
     return None

@@ -7,7 +7,7 @@ import logging
 import aio_pika
 
 from semel.adapters.sources.rabbitmq.address import NAME_MAX_BYTES, check_name, check_url, shown
-from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up
+from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up, told_of
 from semel.adapters.sources.rabbitmq.sending import declare
 from semel.adapters.sources.rabbitmq.waiting import QUORUM, SUFFIX_MAX_BYTES, queue_arguments
 from semel.values.errors import ConfigError
@@ -73,7 +73,7 @@ async def diagnose(
     try:
         connection = await connect(url, "semel-doctor")
     except Failed as failure:
-        return [*facts, ("connection", f"error: {failure}")]
+        return [*facts, ("connection", told_of(failure))]
     try:
         try:
             waiting, consumers = await declare(connection, queue, None, where)

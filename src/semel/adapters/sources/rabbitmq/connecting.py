@@ -34,6 +34,11 @@ LOST = (*CONNECTION_EXCEPTIONS, TimeoutError)
 """Everything by which the driver says that a connection or a channel is not usable (any more)."""
 
 
+def told_of(failure: Failed) -> str:
+    """For `semel doctor`. What may be over in a moment is no reason not to start."""
+    return f"error: {failure}" if failure.definite else f"error: out of reach: {failure}"
+
+
 class Failed(Exception):
     """A request that did not succeed. `definite`: only a person can change that. `missing`: there is no such queue."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pamqp.commands import Basic
 
 from semel.adapters.sources.rabbitmq.address import NAME_MAX_BYTES, check_name, check_url, shown
-from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up
+from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up, told_of
 from semel.adapters.sources.rabbitmq.copying import PERSISTENT
 from semel.adapters.sources.rabbitmq.sending import Sending, declare
 from semel.values.errors import ConfigError
@@ -70,7 +70,7 @@ class RabbitPublisher:
         try:
             connection = await connect(self._url, "semel-doctor")
         except Failed as failure:
-            return [*facts, ("connection", f"error: {failure}")]
+            return [*facts, ("connection", told_of(failure))]
         try:
             if self.exchange:
                 return facts

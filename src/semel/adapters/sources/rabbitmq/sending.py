@@ -166,13 +166,14 @@ class Sending:
         try:
             connection = await connect(self._url, self._name)
             channel = await (await open_channel(connection, confirms=True)).get_underlay_channel()
-        except (Failed, *LOST) as error:
+        except (Exception, asyncio.CancelledError) as error:
             if connection is not None:
                 await hang_up(connection)
+            only_if_lost()
             self._failures += 1
             pause_s = backoff_s(self._failures, self._random, BACKOFF_BASE_S, BACKOFF_CAP_S)
             self._not_before = time.monotonic() + pause_s
-            self._failed = error if isinstance(error, Failed) else failure_of(error, shown(self._url))
+            self._failed = failure_of(error, shown(self._url))
             raise self._failed from None
         self._failures = 0
         self._connection, self._channel = connection, channel

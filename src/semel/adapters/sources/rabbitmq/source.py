@@ -27,7 +27,7 @@ from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.adapters.sources.rabbitmq.session import Session, first_of, open_session
 from semel.adapters.sources.rabbitmq.steps import Observer, Step
 from semel.values.errors import ConfigError, MalformedEvent
-from semel.values.parcel import NOTE, Note, read_note
+from semel.values.parcel import NOTE, Note, note_beside
 from semel.values.reading import Reading
 from semel.values.retry import backoff_s
 
@@ -167,11 +167,10 @@ class RabbitSource:
     def _note(self, held: Held) -> Note | None:
         if isinstance(why := held.header(UNREADABLE), str):
             raise MalformedEvent(why)
-        if not self.handed_on or (text := held.header(NOTE)) is None:
-            return None
-        if not isinstance(text, str | bytes):
+        text = held.header(NOTE)
+        if text is not None and not isinstance(text, str | bytes):
             raise MalformedEvent(f"its note {NOTE!r} was not written by Semel")
-        return read_note(text)
+        return note_beside(text, self.handed_on)
 
     def _deliver(self, session: Session, message: Any) -> None:
         """Called by the driver, once for each message."""

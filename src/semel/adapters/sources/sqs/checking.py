@@ -54,6 +54,13 @@ async def check_queues(client: Client, queue: str, dead_letters: str, pause: Cal
     return int((of_letters or {}).get("MaximumMessageSize", LETTER_MAX_BYTES))
 
 
+def told_of(failure: Failed) -> str:
+    """For `semel doctor`. What may be over in a moment is no reason not to start."""
+    if failure.code in DENIED:
+        return f"warning: {failure}"
+    return f"error: {failure}" if failure.definite else f"error: out of reach: {failure}"
+
+
 async def diagnose(client: Client, queue: str, dead_letters: str, handed_on: bool = False) -> list[tuple[str, str]]:
     """Facts for `semel doctor`, asked once. A value that begins with "error: " or "warning: " is one."""
 
@@ -61,7 +68,7 @@ async def diagnose(client: Client, queue: str, dead_letters: str, handed_on: boo
         try:
             answer = await client.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
         except Failed as failure:
-            return f"{'warning' if failure.code in DENIED else 'error'}: {failure}"
+            return told_of(failure)
         attributes: Mapping[str, str] = answer.get("Attributes", {})
         return attributes
 

@@ -12,7 +12,8 @@ import random as _random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from semel.adapters.sources.sqs.client import DENIED, Client, Connect, Failed, connecting, plain
+from semel.adapters.sources.sqs.checking import told_of
+from semel.adapters.sources.sqs.client import Client, Connect, Failed, connecting, plain
 from semel.adapters.sources.sqs.grouping import ENTRIES_MAX
 from semel.adapters.sources.sqs.parcels import MESSAGE_MAX_BYTES, Outgoing
 from semel.values.errors import ConfigError
@@ -162,7 +163,7 @@ class SqsPublisher:
         try:
             told = await client.ask("get_queue_attributes", QueueUrl=self.queue, AttributeNames=["All"])
         except Failed as failure:
-            return [*facts, ("attributes", f"{'warning' if failure.code in DENIED else 'error'}: {failure}")]
+            return [*facts, ("attributes", told_of(failure))]
         finally:
             await client.close()
         attributes: Mapping[str, str] = told.get("Attributes", {})

@@ -25,7 +25,7 @@ from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.adapters.sources.sqs.steps import Observer, Step
 from semel.adapters.sources.sqs.unwrapping import unwrap
 from semel.values.errors import MalformedEvent
-from semel.values.parcel import NOTE, Note, read_note
+from semel.values.parcel import NOTE, Note, note_beside
 from semel.values.reading import Reading
 from semel.values.retry import backoff_s
 
@@ -126,6 +126,7 @@ class SqsSource:
         self._connect = connect or connecting(queue, region, endpoint, pollers + 3 * LANES, wait)
         self._client = Client(self._connect)
         self._opening: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._opened = False
         self._hand: Hand
         self._answers: Answers
@@ -170,7 +171,7 @@ class SqsSource:
         found = []
         for held in taken:
             try:
-                note = read_note(held.attribute(NOTE)) if self.handed_on and NOTE in held.attributes else None
+                note = note_beside(held.attribute(NOTE) if NOTE in held.attributes else None, self.handed_on)
             except MalformedEvent as error:
                 self._answers.bury(held, str(error))
                 continue
@@ -296,8 +297,14 @@ class SqsSource:
             self._opening.cancel()
 
     async def close(self) -> None:
-        """Stop; give back what was handed out and not answered; tell the queue all answers; let go of it."""
+        """Stop; give back what was handed out and not answered; tell the queue all answers; let go of it. It goes on
+        when whoever waits for it is cancelled: what is left in hand is hidden from others."""
         self.stop()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close_once())
+        await asyncio.shield(self._closing)
+
+    async def _close_once(self) -> None:
         if self._opening is not None:
             await asyncio.wait([self._opening])
         if not self._opened:

@@ -3,12 +3,14 @@
 -- KEYS: the letters of the key, their index, then the key's own record and its aliases'.
 -- ARGV: now | grace | token | the letter as that person saw it | 1 replay, 2 discard | who and why
 -- Answer: 1, or 0: the letter has changed meanwhile, or (replay) another record answers for the key by now.
+-- Sent again because its reply was lost, it finds its own decision, and answers as before.
 
 local REPLAY = '\1'
 local now, grace, token = time_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local letter, decision = ARGV[4], char(tonumber(ARGV[5]))
-if call('HGET', KEYS[1], token) ~= letter or byte(letter) ~= 0 then
-  return 0
+local stored = call('HGET', KEYS[1], token)
+if stored ~= letter or byte(letter) ~= 0 then
+  return stored and sub(stored, 1, 1) == decision and sub(stored, -#ARGV[6]) == ARGV[6] and 1 or 0
 end
 if decision == REPLAY then
   local own = call('GET', KEYS[3])

@@ -1,0 +1,192 @@
+"""Credentials: used until shortly before their end, asked for once, and seen nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from tests.outbox.providers.kits import HERE
+
+from semel.adapters.providers.auth import EARLY_S, Asked, Basic, Headers, NoAccess, Token, basic, without
+from semel.adapters.providers.signing import Signature
+from semel.adapters.wire.client import Client
+from semel.adapters.wire.place import place_of
+from semel.settings.secret import Secret
+from semel.testing.simulator.http import Response, read_request, write_response
+from semel.values.errors import ConfigError
+
+ASKED = Asked("POST", "http://127.0.0.1/x", b"{}", "application/json")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def with_endpoint(
+    answers: list[Response], story: Callable[[Token, Clock, list[bytes]], Awaitable[None]], takes_s: float = 20.0
+) -> None:
+    """The story, with a token endpoint that gives these answers, and the last one again and again."""
+
+    async def run() -> None:
+        asked: list[bytes] = []
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(task) if (task := asyncio.current_task()) else None
+            try:
+                while (request := await read_request(reader)) is not None:
+                    asked.append(request.body)
+                    await write_response(writer, answers[min(len(asked), len(answers)) - 1])
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/oauth/token"
+        clock = Clock()
+        token = Token(
+            Client(place_of("t", url), HERE, takes_s),
+            url,
+            lambda: {"grant_type": "x", "password": "the-password"},
+            takes_s=takes_s,
+            secrets=(Secret("the-password"),),
+            clock=clock,
+        )
+        try:
+            await story(token, clock, asked)
+        finally:
+            await token.close()
+            server.close()
+            if tasks:
+                with suppress(TimeoutError):
+                    await asyncio.wait(tasks, timeout=20)
+
+    asyncio.run(run())
+
+
+def grant(token: str, expires: str = "3600") -> Response:
+    return Response(200, f'{{"access_token": "{token}", "expires_in": {expires}}}'.encode())
+
+
+def test_a_token_is_used_until_shortly_before_its_end() -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        for _ in range(3):
+            assert await token.headers(ASKED) == {"Authorization": "Bearer first"}
+        clock.now += 3600 - EARLY_S - 1
+        assert await token.headers(ASKED) == {"Authorization": "Bearer first"}
+        clock.now += 1
+        assert await token.headers(ASKED) == {"Authorization": "Bearer second"}
+        assert len(asked) == 2
+
+    with_endpoint([grant("first"), grant("second")], story)
+
+
+def test_a_number_may_be_written_as_a_text_and_a_short_life_is_not_asked_for_at_every_send() -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        await token.headers(ASKED)
+        await token.headers(ASKED)
+        assert len(asked) == 1
+        clock.now += 1.1
+        await token.headers(ASKED)
+        assert len(asked) == 2
+
+    with_endpoint([grant("first", '"5"')], story)
+
+
+def test_only_the_token_that_was_refused_is_forgotten() -> None:
+    """Twenty are told that the old one is no good, one after the other, while there is a new one already."""
+
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        old = await token.headers(ASKED)
+        token.refused(old)
+        assert await token.headers(ASKED) == {"Authorization": "Bearer second"}
+        for _ in range(20):
+            token.refused(old)
+            await token.headers(ASKED)
+        assert len(asked) == 2
+
+    with_endpoint([grant("first"), grant("second"), grant("third")], story)
+
+
+def test_many_ask_once_and_share_a_failure_too() -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        failures = await asyncio.gather(*(token.headers(ASKED) for _ in range(30)), return_exceptions=True)
+        assert {str(failure) for failure in failures} == {"the token endpoint answered 503"}
+        assert {type(failure) for failure in failures} == {NoAccess}
+        assert len(asked) == 1
+        given = await asyncio.gather(*(token.headers(ASKED) for _ in range(30)))
+        assert len(asked) == 2
+        assert {headers["Authorization"] for headers in given} == {"Bearer second"}
+
+    with_endpoint([Response(503, b"the-password"), grant("second")], story)
+
+
+def test_whoever_gives_up_waiting_does_not_take_the_token_from_the_others() -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        first = asyncio.create_task(token.headers(ASKED))
+        second = asyncio.create_task(token.headers(ASKED))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == {"Authorization": "Bearer only"}
+        assert len(asked) == 1
+
+    with_endpoint([grant("only")], story)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"{}", b'{"access_token": 5}', b'{"access_token": "a\\r\\nX: y"}']
+)
+def test_what_is_no_token_is_not_used(body: bytes) -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        with pytest.raises(NoAccess, match="no token"):
+            await token.headers(ASKED)
+
+    with_endpoint([Response(200, body)], story)
+
+
+def test_a_limit_of_the_token_endpoint_is_passed_on() -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        with pytest.raises(NoAccess) as refused:
+            await token.headers(ASKED)
+        assert refused.value.after_s == 7.0
+
+    with_endpoint([Response(429, b"", {"Retry-After": "7"})], story)
+
+
+def test_a_secret_that_no_header_can_hold_is_not_sent() -> None:
+    auth = Headers({"Authorization": Secret("two\nlines")}, scheme="Bearer ")
+    with pytest.raises(NoAccess) as refused:
+        asyncio.run(auth.headers(ASKED))
+    assert "two" not in str(refused.value)
+
+
+def test_secrets_are_taken_out_of_what_a_provider_repeats() -> None:
+    password = Secret("correct horse")
+    auth = Basic("user", password)
+    repeated = f"bad header {basic('user', password)} with correct horse"
+    assert auth.hide(repeated) == "bad header Basic … with …"
+    assert without("abc", "b", "") == "abc", "a letter is no secret"
+    assert without("abcdef abcd", "abcd", "abcdef") == "… …"
+
+
+def test_aws_keys_belong_together_and_are_looked_for_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="belong together"):
+        Signature("ses", "eu-central-1", timeout_s=30, key_id="k")
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    with pytest.raises(NoAccess, match="no AWS credentials"):
+        asyncio.run(Signature("ses", "eu-central-1", timeout_s=60).headers(ASKED))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "session")
+    headers = asyncio.run(Signature("ses", "eu-central-1", timeout_s=60).headers(ASKED))
+    assert headers["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID/")
+    assert headers["X-Amz-Security-Token"] == "session"

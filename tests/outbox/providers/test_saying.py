@@ -1,0 +1,132 @@
+"""What is said, in the forms that providers take: documents with gaps, and mails as bytes."""
+
+from __future__ import annotations
+
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default as mail_policy
+from typing import Any
+
+import pytest
+from tests.outbox.providers.kits import text
+
+from semel.adapters.providers.filling import check, fill, with_key
+from semel.adapters.providers.mime import mail_bytes
+from semel.adapters.providers.reading import milliseconds, ours
+from semel.adapters.providers.saying import Address, Mail, address_of
+from semel.testing.provider_laws import dispatch_of
+from semel.values.errors import ConfigError
+
+
+def test_gaps_are_filled_with_what_the_message_says() -> None:
+    template = {
+        "to": "{recipient}",
+        "doc": "{body}",
+        "note": "for {kind}: {data.count} of {{all}}",
+        "list": ["{data.tags}", 5, None, True],
+        "id": "{id}",
+        "from": "{sender}",
+    }
+    check(template, "body")
+    said = text("n", body={"a": [1]}, data={"count": 3, "tags": ["x"]})
+    filled = fill(template, dispatch_of(said), "+490")
+    assert filled == {
+        "to": said.recipient,
+        "doc": {"a": [1]},
+        "note": "for k: 3 of {all}",
+        "list": [["x"], 5, None, True],
+        "id": said.id.hex(),
+        "from": "+490",
+    }
+
+
+def test_what_a_customer_wrote_opens_no_gap() -> None:
+    said = text("n", body="{id} {data.secret}")
+    assert fill("Text: {body}", dispatch_of(said), "") == "Text: {id} {data.secret}"
+
+
+@pytest.mark.parametrize("template", ["{nothing}", "{data.}", "{", "}", "{a b}", {"x": ["{"]}, {1: "x"}, object()])
+def test_a_gap_that_nothing_fills_is_found_at_the_start(template: Any) -> None:
+    with pytest.raises(ConfigError):
+        check(template, "body")
+
+
+def test_a_message_without_what_a_gap_needs_is_not_sent() -> None:
+    with pytest.raises(ConfigError, match="has no 'note'"):
+        fill({"a": "{data.note}"}, dispatch_of(text("n")), "")
+    with pytest.raises(ConfigError, match="neither a text nor a number"):
+        fill("x {body}", dispatch_of(text("n", body={"a": 1})), "")
+
+
+def test_a_key_goes_where_it_belongs_and_replaces_nothing() -> None:
+    document = {"meta": {"a": 1}}
+    assert with_key(document, "meta.key", "k") == {"meta": {"a": 1, "key": "k"}}
+    assert document == {"meta": {"a": 1}}, "what the caller gave is the caller's"
+    assert with_key({}, "a.b.c", "k") == {"a": {"b": {"c": "k"}}}
+    for path in ("meta", "meta.a", "meta.a.b"):
+        with pytest.raises(ConfigError):
+            with_key(document, path, "k")
+
+
+MAILS = [
+    Mail("to@example.test", Address("me@example.test"), "Plain", "Hello\n.\n.. dots\n"),
+    Mail("to@example.test", Address("me@example.test", "Grüße, GmbH"), "Ü" * 300, "x" * 10_000, "<p>é</p>"),
+    Mail("to@example.test", Address("me@example.test", "A (b) c"), "=?utf-8?q?not?=", "", "<b>only</b>"),
+    Mail("to@example.test", Address("me@example.test"), "a" * 998, "\r\n\r\n.\r\nQUIT\r\n"),
+]
+
+
+@pytest.mark.parametrize("mail", MAILS)
+def test_a_mail_is_read_as_it_was_written(mail: Mail) -> None:
+    raw = mail_bytes(mail, "id@example.test", "semel-b", 1_750_000_000_000)
+    assert raw == mail_bytes(mail, "id@example.test", "semel-b", 1_750_000_000_000)
+    assert raw.isascii()
+    assert max(len(line) for line in raw.split("\r\n")) <= 78
+    assert "\n" not in raw.replace("\r\n", "")
+    read = message_from_bytes(raw.encode(), _class=EmailMessage, policy=mail_policy)
+    assert (str(read["Subject"]), str(read["Message-ID"])) == (mail.subject, "<id@example.test>")
+    (sender,) = read["From"].addresses
+    assert (sender.display_name, sender.addr_spec) == (mail.sender.name, mail.sender.email)
+    assert str(read["Date"]) == "Sun, 15 Jun 2025 15:06:40 -0000"
+    parts = {part.get_content_type(): part.get_payload(decode=True) for part in read.walk() if not part.is_multipart()}
+    expected = {"text/plain": mail.text.encode(), "text/html": mail.html.encode()}
+    assert parts == {kind: value for kind, value in expected.items() if value}
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "a", "a@b@c", "a b@c.d", "<a@b.c", "x <a@b.c> y", "a@b.c\r\nBcc: d@e.f", "A <a@b.c>, B <d@e.f>", "@b"],
+)
+def test_what_is_no_address_is_no_sender(written: str) -> None:
+    with pytest.raises(ConfigError):
+        address_of(written, "x")
+
+
+def test_an_address_may_have_a_name() -> None:
+    assert address_of("Grüße GmbH <a@b.c>", "x") == Address("a@b.c", "Grüße GmbH")
+    assert address_of("<a@b.c>", "x") == address_of("a@b.c", "x") == Address("a@b.c")
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [
+        (1_750_000_000, 1_750_000_000_000),
+        ("2025-06-15T15:06:40Z", 1_750_000_000_000),
+        ("2025-06-15T15:06:40", 1_750_000_000_000),
+        (True, 0),
+        (-1, 0),
+        (float("nan"), 0),
+        (float("inf"), 0),
+        ("yesterday", 0),
+        ("0001-01-01T00:00:00+23:59", 0),
+        (None, 0),
+    ],
+)
+def test_times_of_strangers_are_read_or_left(value: Any, ms: int) -> None:
+    assert milliseconds(value) == ms
+
+
+def test_our_id_is_known_by_its_form() -> None:
+    assert ours("0a" * 16) == b"\x0a" * 16
+    for other in ("0A" * 16, "0a" * 15, "0a" * 17, "", None, 5, "٠" * 32):
+        assert ours(other) is None

@@ -1,0 +1,138 @@
+"""The simulator itself: it does what it is told, and keeps the book about it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from uuid import uuid4
+
+import pytest
+from tests.outbox.providers.kits import KITS, text
+
+from semel.ports import Provider
+from semel.testing.provider_laws import Ear, Opening, dispatch_of
+from semel.testing.simulator import SimulatorProcess
+from semel.testing.simulator.calling import Mode
+from semel.values.notification import Notification
+from semel.values.sending import Accepted, Answer, Refused
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    ear = Ear()
+    try:
+        yield ear
+    finally:
+        ear.close()
+
+
+def send(simulator: SimulatorProcess, kind: str, said: Notification, times: int = 1) -> list[Answer]:
+    async def story() -> list[Answer]:
+        provider: Provider = KITS[kind](simulator).open(Opening(simulator.url(kind)))
+        try:
+            dispatch = dispatch_of(said)
+            return [await provider.send(dispatch, provider.prepare(dispatch)) for _ in range(times)]
+        finally:
+            await provider.close()
+
+    return asyncio.run(story())
+
+
+def called(simulator: SimulatorProcess, reference: str, count: int) -> list[str]:
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        words = [one.word for one in simulator.called() if one.reference == reference and one.status == 200]
+        if len(words) >= count or time.monotonic() > deadline:
+            return words
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("once", ["accepted", "delivered"]),
+        ("twice", ["accepted", "accepted", "delivered", "delivered"]),
+        ("late", ["accepted", "delivered"]),
+        ("out of order", ["delivered", "accepted"]),
+    ],
+)
+def test_it_calls_back_as_it_is_told(simulator: SimulatorProcess, ear: Ear, mode: Mode, words: list[str]) -> None:
+    simulator.tell_the_truth()
+    simulator.callbacks("vonage", mode, ear.url, late_s=0.1)
+    (answer,) = send(simulator, "vonage", text(uuid4().hex))
+    assert isinstance(answer, Accepted)
+    assert called(simulator, answer.reference, len(words)) == words
+    assert len(ear.heard) == len(words)
+
+
+def test_it_calls_nobody_unless_it_is_told(simulator: SimulatorProcess, ear: Ear) -> None:
+    simulator.tell_the_truth()
+    simulator.callbacks("vonage", "never", ear.url)
+    (quiet,) = send(simulator, "vonage", text(uuid4().hex))
+    simulator.callbacks("vonage", "once", ear.url)
+    (told,) = send(simulator, "vonage", text(uuid4().hex))
+    assert isinstance(quiet, Accepted)
+    assert isinstance(told, Accepted)
+    called(simulator, told.reference, 2)
+    assert len(ear.heard) == 2, "those of the second one"
+
+
+def test_a_callback_that_nobody_hears_is_in_the_book(simulator: SimulatorProcess) -> None:
+    simulator.tell_the_truth()
+    simulator.callbacks("vonage", "once", "http://127.0.0.1:1/callbacks")
+    (answer,) = send(simulator, "vonage", text(uuid4().hex))
+    assert isinstance(answer, Accepted)
+    deadline = time.monotonic() + DEADLINE_S
+    while not (mine := [one for one in simulator.called() if one.reference == answer.reference]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert mine[0].status == 0
+
+
+def test_keys_are_remembered_for_their_window(simulator: SimulatorProcess) -> None:
+    simulator.tell_the_truth()
+    try:
+        simulator.remember_keys_for(0.0)
+        said = text(uuid4().hex)
+        send(simulator, "telnyx", said, times=2)
+        assert len([one for one in simulator.phone() if one.to == said.recipient]) == 2
+        simulator.remember_keys_for(3600.0)
+        said = text(uuid4().hex)
+        send(simulator, "telnyx", said, times=2)
+        assert len([one for one in simulator.phone() if one.to == said.recipient]) == 1
+    finally:
+        simulator.remember_keys_for(86_400.0)
+
+
+def test_a_key_with_another_body_is_refused(simulator: SimulatorProcess) -> None:
+    simulator.tell_the_truth()
+    name = uuid4().hex
+    (first,) = send(simulator, "telnyx", text(name))
+    (second,) = send(simulator, "telnyx", text(name, body="something else"))
+    assert isinstance(first, Accepted)
+    assert isinstance(second, Refused)
+    assert second.reason.startswith("422")
+
+
+def test_a_limit_counts_requests(simulator: SimulatorProcess) -> None:
+    simulator.tell_the_truth()
+    simulator.allow("telnyx", 2, reset_s=9.0)
+    answers = send(simulator, "telnyx", text(uuid4().hex), times=3)
+    simulator.tell_the_truth()
+    assert [type(answer) for answer in answers] == [Accepted, Accepted, Refused]
+    assert isinstance(answers[2], Refused)
+    assert (answers[2].limited, answers[2].after_s) == (True, 9.0)
+
+
+def test_an_order_that_makes_no_sense_is_refused(simulator: SimulatorProcess) -> None:
+    with pytest.raises(HTTPError, match="400") as refused:
+        simulator.lie("no such lie", "twilio")
+    refused.value.close()
+    with pytest.raises(HTTPError, match="400") as refused:
+        simulator.callbacks("twilio", "sometimes")  # type: ignore[arg-type]
+    refused.value.close()
+    simulator.tell_the_truth()

@@ -1,0 +1,27 @@
+"""What `semel run` does when a broker is away while it starts: webhooks are taken, and the broker is tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.service.consuming.settings_of import APP, SLOW
+from tests.service.running import service
+
+AWAY = {
+    "kafka": 'servers = "127.0.0.1:9"\ntopics = ["t"]\ngroup = "g"\ndead_letters = "d"\n',
+    "rabbitmq": 'url = "amqp://u:secret-word@127.0.0.1:9/"\nqueue = "q"\ndead_letters = "d"\n',
+}
+ENDPOINT = '[[endpoints]]\npath = "/events"\n'
+
+
+@pytest.mark.parametrize("kind", list(AWAY))
+def test_a_broker_that_is_away_does_not_take_webhooks_along(tmp_path: Path, kind: str) -> None:
+    text = f'[[sources]]\nkind = "{kind}"\nname = "events"\n{AWAY[kind]}{ENDPOINT}'
+    with service(tmp_path, text, APP, env=SLOW) as running:
+        running.until(lambda: "out of reach" in running.text, "it does not say so")
+        assert running.post("/events", b'{"id":"1","type":"interaction.created","data":{}}').status == 200
+        assert running.get("/readyz").status == 200
+        assert "secret-word" not in "\n".join(running.log)
+        running.terminate()
+        assert running.wait() == 0, running.text
