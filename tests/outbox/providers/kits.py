@@ -25,6 +25,7 @@ from semel.testing.simulator.dialects import (
     twilio,
     vonage,
 )
+from semel.testing.simulator.dialects.proof import basic
 from semel.values.notification import Notification
 
 WRONG = "wrong-secret-do-not-show"
@@ -99,9 +100,11 @@ def opener(kind: str, options: Options, secret: str) -> Callable[[Opening], Prov
 
 
 def kit(
-    simulator: SimulatorProcess, dialect: str, kind: str, secret: str, options: Options, **more: Any
+    simulator: SimulatorProcess, dialect: str, kind: str, secret: str, options: Options, user: str = "", **more: Any
 ) -> ProviderKit:
-    return ProviderKit(simulator, dialect, opener(kind, options, secret), secrets=(secret, WRONG), **more)
+    proofs = [basic(user, one).removeprefix("Basic ") for one in (secret, WRONG)]
+    secrets = (secret, WRONG, "do-not-show", *proofs)  # the simulator's tokens say so themselves
+    return ProviderKit(simulator, dialect, opener(kind, options, secret), secrets=secrets, **more)
 
 
 def short_messages(**more: Any) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def twilio_kit(simulator: SimulatorProcess) -> ProviderKit:
         known = {"url": opening.url, "account": twilio.ACCOUNT, "token": secret, "sender": "+490"}
         return {**known, "callback": opening.callback} if opening.callback else known
 
-    return kit(simulator, "twilio", "twilio", twilio.SECRET, options, **short_messages())
+    return kit(simulator, "twilio", "twilio", twilio.SECRET, options, twilio.ACCOUNT, **short_messages())
 
 
 def genesys_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], said: dict[str, Any]) -> ProviderKit:
@@ -138,7 +141,7 @@ def genesys_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], sa
             **more,
         }
 
-    return kit(simulator, "genesys", kind, genesys.SECRET, options, **said)
+    return kit(simulator, "genesys", kind, genesys.SECRET, options, genesys.CLIENT, **said)
 
 
 def cxone_kit(kind: str, simulator: SimulatorProcess, more: dict[str, Any], said: dict[str, Any]) -> ProviderKit:
@@ -165,7 +168,7 @@ def vonage_kit(simulator: SimulatorProcess) -> ProviderKit:
     def options(opening: Opening, secret: Secret) -> dict[str, Any]:
         return {"url": opening.url, "api_key": vonage.KEY, "api_secret": secret, "sender": "490"}
 
-    return kit(simulator, "vonage", "vonage", vonage.SECRET, options, **short_messages())
+    return kit(simulator, "vonage", "vonage", vonage.SECRET, options, vonage.KEY, **short_messages())
 
 
 def ses_kit(simulator: SimulatorProcess) -> ProviderKit:
@@ -217,7 +220,7 @@ def generic_kit(simulator: SimulatorProcess, more: dict[str, Any]) -> ProviderKi
     def say(name: str) -> Notification:
         return text(name, data={"note": "a note"})
 
-    said = {"say": say, "reads": as_text, "unfit": (text("u"),)}
+    said: dict[str, Any] = {"say": say, "reads": as_text, "unfit": (text("u"),)}
     return kit(simulator, "http", "http", generic.SECRET, options, **said)
 
 

@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.outbox.providers.kits import mail, text
 
 from semel.adapters.providers.kinds import KINDS, provider
 from semel.adapters.providers.options import Option
 from semel.settings.secret import Secret
+from semel.testing.provider_laws import dispatch_of
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
+from semel.values.sending import Answer, Refused
 
 SECRET = Secret("do-not-show-me")
 TWILIO = {"account": "AC1", "token": SECRET, "sender": "+490"}
@@ -94,6 +97,9 @@ def test_every_option_says_what_it_is(kind: str) -> None:
         ("http", {"key_header": "K", "key_path": "k"}, "key_header or key_path, not both"),
         ("http", {"body": {"a": "{b"}}, "'{' is no gap"),
         ("http", {"headers": {"X-Key": "plain"}}, "headers: expected an object of secrets"),
+        ("http", {"headers": {"X Key": SECRET}}, "headers: expected an object of secrets"),
+        ("http", {"key_header": "Idempotency Key"}, "key_header is no name of a header"),
+        ("http", {"key_header": "Host"}, "key_header is no name of a header"),
         ("http", {"report_words": {"ok": "great"}}, "report_words: expected an object with the meaning"),
         ("http", {"method": "GET"}, "method: expected one of POST, PUT, PATCH"),
     ],
@@ -113,3 +119,22 @@ def test_what_a_person_knows_better_is_in_the_contract() -> None:
     contract = made.contract
     assert {name: getattr(contract, name) for name in known} == known
     assert (contract.refusals, contract.retriable) == (frozenset({400}), frozenset({503}))
+
+
+def test_a_request_of_another_kind_is_not_sent() -> None:
+    """A name has changed its kind while a message was on its way."""
+
+    async def story() -> list[Answer]:
+        made = [provider(kind, "mine", LEAST[kind]) for kind in ("twilio", "smtp")]
+        dispatches = dispatch_of(text("n")), dispatch_of(mail("n", sender="a@example.test"))
+        requests = [one.prepare(dispatch) for one, dispatch in zip(made, dispatches, strict=True)]
+        answers = [
+            await one.send(dispatches[0], request) for one, request in zip(made, reversed(requests), strict=True)
+        ]
+        for one in made:
+            await one.close()
+        return answers
+
+    for answer in asyncio.run(story()):
+        assert isinstance(answer, Refused)
+        assert "another provider" in answer.reason

@@ -12,13 +12,15 @@ import pytest
 from tests.sources.kafka.test_kafka_groups import bodies, opened, place_of, received, run, until
 from tests.sources.kafka.topics import SOON_S, Topics
 
-from semel.adapters.sources.kafka import KafkaSource
+from semel.adapters.sources.kafka import KafkaPublisher, KafkaSource
 from semel.adapters.sources.kafka.sending import Sender
 from semel.adapters.sources.kafka.steps import Step
 from semel.testing.servers.kafka import PRODUCE, KafkaServer
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, SemelError
+from semel.values.parcel import TOO_LARGE as PARCEL_TOO_LARGE
+from semel.values.parcel import Parcel
 
-NOT_ENOUGH_REPLICAS = 19  # as the protocol numbers it
+TOO_LARGE, NOT_ENOUGH_REPLICAS = 10, 19  # errors, as the protocol numbers them
 
 
 def threads(name: str) -> set[threading.Thread]:
@@ -29,6 +31,23 @@ async def work_off(source: KafkaSource) -> None:
     while deliveries := await source.receive(10):
         for delivery in deliveries:
             await delivery.ack()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"auto.offset.reset": "LATEST"},
+        {"auto.offset.reset": " end"},
+        {"topic.auto.offset.reset": "latest"},
+        {"topic.acks": "0"},
+        {"topic.enable.auto.commit": "true"},
+        {"offset.store.method": "file"},
+        {"delivery.report.only.error": True},
+    ],
+)
+def test_another_spelling_of_what_would_lose_messages_is_refused_too(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"would skip|cannot be set"):
+        KafkaSource("127.0.0.1:9092", ["t"], group="g", dead_letters="t-dead", options=options)
 
 
 def test_what_is_given_up_while_its_partition_is_taken_away_is_not_committed(
@@ -119,6 +138,80 @@ def test_a_close_that_is_not_waited_for_leaves_the_group_all_the_same(own_kafka:
 
     run(story)
     topics.close()
+
+
+def test_small_parcels_are_not_refused_for_good_because_their_batch_was_too_large(own_kafka: KafkaServer) -> None:
+    """A broker refuses a batch as a whole, and whoever is told that its event is too large never brings it again."""
+    topics = Topics(own_kafka)
+
+    async def story() -> None:
+        publisher = KafkaPublisher(own_kafka.servers, topics.topic, timeout=30, options={"linger.ms": "200"})
+        parcels = [Parcel(body, group="customer") for body in bodies(5)]
+        own_kafka.refuse(PRODUCE, TOO_LARGE, 1)
+        assert await publisher.publish(parcels) == [""] * 5
+        assert topics.ends() == {0: 5}
+        own_kafka.refuse(PRODUCE, TOO_LARGE, 2)  # in company, and alone
+        (answer,) = await publisher.publish(parcels[:1])
+        assert answer.startswith(PARCEL_TOO_LARGE), "what is too large by itself is told so"
+        await publisher.close()
+        async with opened(topics.source(handed_on=True)) as source:
+            found = await received(source, 5)
+            assert [delivery.body for delivery in found] == bodies(5), "in their order"
+
+    run(story)
+    topics.close()
+
+
+class Threadless:
+    """A machine that has no more threads, for those of one name and for so many times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> None:
+        self.refused = 0
+        start = threading.Thread.start
+
+        def refusing(thread: threading.Thread) -> None:
+            if thread.name == name and self.refused < times:
+                self.refused += 1
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refusing)
+
+
+def test_a_consumer_without_a_thread_is_an_error_and_the_next_one_works(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would ever be told of a message, nor that there is none."""
+    machine = Threadless(monkeypatch, "semel-kafka", 1)
+
+    async def story() -> None:
+        topics.send(bodies(1))
+        async with opened(topics.source()) as source:
+            with pytest.raises(SemelError, match="can't start new thread"):
+                await asyncio.wait_for(source.receive(1), SOON_S)
+            (delivery,) = await received(source, 1)
+            await delivery.ack()
+        assert topics.left() == 0
+
+    run(story)
+    assert machine.refused == 1
+
+
+def test_a_letter_whose_producer_has_no_thread_is_sent_by_another(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Threadless(monkeypatch, "semel-kafka-sender", 1)
+
+    async def story() -> None:
+        topics.send(bodies(1))
+        async with opened(topics.source(random=lambda: 0.1)) as source:
+            (delivery,) = await received(source, 1)
+            await delivery.reject("nobody can act on it")
+            await until(lambda: topics.left() == 0, "the letter")
+        assert [letter.value for letter in topics.letters()] == bodies(1)
+
+    run(story)
+    assert machine.refused == 1
 
 
 def test_a_letter_for_which_no_producer_can_be_made_waits_and_is_sent_later(

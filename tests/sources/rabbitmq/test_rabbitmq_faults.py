@@ -220,7 +220,7 @@ def test_a_broker_that_is_short_of_memory_still_hears_what_is_settled(
         publisher = RabbitPublisher(server.url, place.queue, timeout=0.5, random=lambda: 0.0)
         bodies = [document("retried"), document("settled")]
         assert await publisher.publish([Parcel(body) for body in bodies]) == ["", ""]
-        source = place.source()
+        source = place.source(handed_on=True)
         deliveries = {delivery.body: delivery for delivery in await received(source, 2)}
         server.broker.evaluate(f"rabbit_alarm:set_alarm({alarm})")
         try:
@@ -258,7 +258,7 @@ def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: Rabbit
                     await killed.wait()
 
             harness = once(place.harness(tmp_path), tmp_path)
-            harness.open = lambda: place.source(prefetch=20, random=lambda: 0.1)
+            harness.open = lambda: place.source(prefetch=20, random=lambda: 0.1, handed_on=True)
             events = [f"{kind}{number}" for kind in ("later", "held", "plain") for number in range(20)]
             harness.put(*[document(event) for event in events])
             publisher = RabbitPublisher(server.url, place.queue, timeout=10, random=lambda: 0.1)

@@ -10,6 +10,7 @@ report_…                 where a status callback has our id, its own reference
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -24,6 +25,8 @@ from semel.values.notification import CHANNELS
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Accepted, Answer, Contract, Reported, Unknown
 
+OURS = ("authorization", "content-type", "content-length", "host", "connection", "transfer-encoding", "expect")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
 METHODS = ("POST", "PUT", "PATCH")
 FORM = "application/x-www-form-urlencoded"
 BODY: Mapping[str, Any] = {
@@ -66,6 +69,8 @@ class Generic(HttpProvider):
         what = f"provider {self.contract.name!r}"
         if method not in METHODS:
             raise ConfigError(f"{what}: method {method!r}: expected one of {', '.join(METHODS)}")
+        if key_header and (_HEADER.fullmatch(key_header) is None or key_header.lower() in OURS):
+            raise ConfigError(f"{what}: key_header is no name of a header that can be used for it")
         if key_header and key_path:
             raise ConfigError(f"{what}: key_header or key_path, not both: the key goes to one place")
         template = BODY if body is None else body

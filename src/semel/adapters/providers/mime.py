@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 from email.utils import formatdate
 
-from semel.adapters.providers.saying import Mail
+from semel.adapters.providers.saying import Address, Mail
 
 WORD_BYTES = 36  # of UTF-8 in an encoded word: its line, with the name of the header, has at most 76 characters
+FOLD = "\r\n "  # a header goes on in the next line
 PLAIN_MAX = 70  # characters of a header that is written as it is
 _SPECIAL = set('()<>[]:;@\\,."=?_')
 
@@ -19,7 +20,7 @@ _SPECIAL = set('()<>[]:;@\\,."=?_')
 def mail_bytes(mail: Mail, message_id: str, boundary: str, date_ms: int) -> str:
     """As ASCII text, lines ended by CRLF."""
     head = [
-        f"From: {_sender(mail)}",
+        f"From: {mailbox(mail.sender, FOLD)}",
         f"To: <{mail.to}>",
         f"Subject: {_header(mail.subject)}",
         f"Message-ID: <{message_id}>",
@@ -40,20 +41,21 @@ def _part(kind: str, value: str) -> list[str]:
     return [f"Content-Type: text/{kind}; charset=utf-8", "Content-Transfer-Encoding: base64", "", *encoded, ""]
 
 
-def _sender(mail: Mail) -> str:
-    name = mail.sender.name
+def mailbox(address: Address, between: str = " ") -> str:
+    """A name and its address in seven bits. `between`: encoded words of a long name."""
+    name = address.name
     if not name:
-        return f"<{mail.sender.email}>"
-    return f"{_words(name) if not name.isascii() or _SPECIAL & set(name) else name} <{mail.sender.email}>"
+        return f"<{address.email}>"
+    return f"{_words(name, between) if not name.isascii() or _SPECIAL & set(name) else name} <{address.email}>"
 
 
 def _header(text: str) -> str:
     plain = text.isascii() and text.isprintable() and "=?" not in text and len(text) <= PLAIN_MAX
-    return text if plain and text == text.strip() else _words(text)
+    return text if plain and text == text.strip() else _words(text, FOLD)
 
 
-def _words(text: str) -> str:
-    """Encoded words, a line each, cut between characters."""
+def _words(text: str, between: str) -> str:
+    """Encoded words, cut between characters."""
     words, word = [], b""
     for char in text:
         raw = char.encode()
@@ -62,4 +64,4 @@ def _words(text: str) -> str:
             word = b""
         word += raw
     words.append(word)
-    return "\r\n ".join(f"=?utf-8?b?{base64.b64encode(word).decode()}?=" for word in words)
+    return between.join(f"=?utf-8?b?{base64.b64encode(word).decode()}?=" for word in words)

@@ -3,11 +3,14 @@ and never show a value: a secret in the wrong place stays one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from semel.values.errors import ConfigError
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
 
 
 class Form(NamedTuple):
@@ -58,7 +61,11 @@ STATUSES = Form("a list of HTTP statuses", lambda value: _is_list(value) and all
 OBJECT = Form("an object", _is_object)
 SECRETS = Form(
     "an object of secrets, by the name of their header",
-    lambda value: _is_object(value) and all(_is_secret(one) for one in value.values()),
+    lambda value: (
+        _is_object(value)
+        and all(_HEADER.fullmatch(name) for name in value)
+        and all(_is_secret(one) for one in value.values())
+    ),
 )
 
 

@@ -29,6 +29,7 @@ from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 EVIDENCE_CHARS = 200
 EVIDENCE_READ_BYTES = 16 * 1024  # of an answer: secrets are taken out of all of it, before it is cut
 LOOK_UP_MAX_BYTES = 1024 * 1024  # a page of a list
+WRITTEN_FOR_ANOTHER = "what was kept of its request is another provider's: has this name changed its kind?"
 USUAL = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "Semel"}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -80,8 +81,9 @@ class HttpProvider:
         return ""
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
-        """What a status callback says. `query`: of the URL it came to. Raises MalformedEvent for what is none; a status
-        that says nothing about acceptance or delivery is no witness."""
+        """What a status callback says, after it was verified. Names of `headers` are in lower case; `query` is that of
+        the URL it came to. Raises MalformedEvent for what is none; a status that says nothing about acceptance or
+        delivery is no witness."""
         return []
 
     def used_up_s(self, headers: Mapping[str, str]) -> float:
@@ -99,7 +101,10 @@ class HttpProvider:
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
         if (closed_s := self._closed_until - time.monotonic()) > 0:
             return Refused("its rate limit is used up", after_s=closed_s, limited=True)
-        kept = _request(request)
+        try:
+            kept = _request(request)
+        except msgspec.DecodeError:
+            return Refused(WRITTEN_FOR_ANOTHER)
         headers = {"Content-Type": kept.content_type, **self.headers_of(dispatch)}
         try:
             answer = await self.ask(kept.path, kept.body.encode(), headers, kept.method)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from semel.adapters.providers.hearing import Heard
-from semel.adapters.providers.posting import JsonProvider, key_of
+from semel.adapters.providers.posting import EVIDENCE_CHARS, JsonProvider, key_of
 from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
 from semel.values.errors import MalformedEvent
@@ -48,7 +48,7 @@ class SendGrid(JsonProvider):
         return document
 
     def reference(self, answer: Heard) -> str:
-        return answer.headers.get("x-message-id", "")
+        return answer.headers.get("x-message-id", "")[:EVIDENCE_CHARS]
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
         told = parsed(body, "sendgrid")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from semel.adapters.providers.auth import Auth
 from semel.adapters.providers.hearing import Heard
+from semel.adapters.providers.mime import mailbox
 from semel.adapters.providers.posting import JsonProvider, field, json_body, key_of
 from semel.adapters.providers.reading import at, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of
@@ -42,9 +43,8 @@ class Ses(JsonProvider):
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         said = dispatch.notification
         mail = mail_of(dispatch, "ses", self._sender, templates=True)
-        name = mail.sender.name
         message: dict[str, Any] = {
-            "FromEmailAddress": f'"{name}" <{mail.sender.email}>' if name else mail.sender.email,
+            "FromEmailAddress": mailbox(mail.sender),
             "Destination": {"ToAddresses": [mail.to]},
             "EmailTags": [{"Name": TAG, "Value": key_of(dispatch)}],
         }

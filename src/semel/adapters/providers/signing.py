@@ -28,7 +28,7 @@ class Signature:
             raise ConfigError("SES needs aiobotocore: install semel[aws]") from error
         if bool(key_id) != (secret is not None):
             raise ConfigError("access_key_id and secret_access_key belong together: give both, or neither")
-        self.takes_s = timeout_s * SIGN_IN_SHARE
+        self.takes_s = timeout_s * SIGN_IN_SHARE if secret is None else 0.0
         self._service = service
         self._region = region
         self._key_id = key_id
@@ -37,15 +37,7 @@ class Signature:
         self._finding = asyncio.Lock()
 
     async def headers(self, asked: Asked) -> Mapping[str, str]:
-        try:
-            async with asyncio.timeout(self.takes_s):
-                credentials = await self._credentials()
-        except TimeoutError:
-            raise NoAccess(f"no AWS credentials within {self.takes_s:g} s") from None
-        except NoAccess:
-            raise
-        except Exception as error:  # whatever a profile, a role or a metadata service may come up with
-            raise NoAccess(f"no AWS credentials: {type(error).__name__}") from None
+        credentials = await self._credentials()
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 
@@ -64,10 +56,22 @@ class Signature:
         """There is nothing to let go of."""
 
     async def _credentials(self) -> Any:
+        """Raises NoAccess."""
         from botocore.credentials import ReadOnlyCredentials
 
         if self._secret is not None:
             return ReadOnlyCredentials(self._key_id, self._secret.reveal(), None)
+        try:
+            async with asyncio.timeout(self.takes_s):
+                return await self._look()
+        except TimeoutError:
+            raise NoAccess(f"no AWS credentials within {self.takes_s:g} s") from None
+        except NoAccess:
+            raise
+        except Exception as error:  # whatever a profile, a role or a metadata service may come up with
+            raise NoAccess(f"no AWS credentials: {type(error).__name__}") from None
+
+    async def _look(self) -> Any:
         async with self._finding:
             if self._found is None:
                 from aiobotocore.session import AioSession

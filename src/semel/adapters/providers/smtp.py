@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from semel.adapters.providers.auth import Hidden, without
 from semel.adapters.providers.mime import mail_bytes
-from semel.adapters.providers.posting import EVIDENCE_CHARS, key_of
+from semel.adapters.providers.posting import EVIDENCE_CHARS, WRITTEN_FOR_ANOTHER, key_of
 from semel.adapters.providers.saying import mail_of
 from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls, plain_proof
 from semel.adapters.wire.failures import why_not
@@ -82,7 +82,10 @@ class Smtp:
         return _encode(_Envelope(mail.sender.email, mail.to, message_id, data))
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
-        envelope, talk = _envelope(request), Talk()
+        try:
+            envelope, talk = _envelope(request), Talk()
+        except msgspec.DecodeError:
+            return Refused(WRITTEN_FOR_ANOTHER)
         answer: Answer | None = None
         try:
             async with asyncio.timeout(self.contract.timeout_s):

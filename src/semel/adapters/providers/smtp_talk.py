@@ -17,7 +17,7 @@ from semel.adapters.wire.resolving import CheckedResolver
 
 LINE_MAX_BYTES = 4096
 LINES_MAX = 100
-GOODBYE_S = 1.0  # for a close that nobody needs
+GOODBYE_S = 0.5  # for a close that nobody needs; whoever waits for the answer allows for less than a second
 
 Tls: TypeAlias = Literal["starttls", "implicit", "off"]
 

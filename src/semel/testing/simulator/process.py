@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import msgspec
@@ -51,9 +52,9 @@ class SimulatorProcess:
     def url(self, provider: str) -> str:
         return f"http://127.0.0.1:{self.port}/{provider}"
 
-    def phone(self) -> list[Got]:
-        """What customers have got, in order."""
-        return msgspec.json.decode(self._ask("phone"), type=list[Got])
+    def phone(self, to: str = "") -> list[Got]:
+        """What customers have got, in order; or one of them."""
+        return msgspec.json.decode(self._ask(f"phone?{urlencode({'to': to})}" if to else "phone"), type=list[Got])
 
     def told(self) -> dict[str, Any]:
         """The lies that were told, by "provider: lie", what the ambiguous ones were about, all requests, and tokens."""

@@ -134,18 +134,19 @@ class Simulator:
     def _control(self, request: Request) -> Response:
         word = request.path.removeprefix(CONTROL)
         if request.method == "GET":
-            return self._show(word)
+            return self._show(word, request.query)
         try:
             self._order(word, request.json())
         except (KeyError, ValueError, TypeError) as error:
             return as_json(400, {"message": f"{word}: {error}"})
         return as_json(200, {})
 
-    def _show(self, word: str) -> Response:
+    def _show(self, word: str, query: Mapping[str, str]) -> Response:
         state = self._state
         match word:
             case "phone":
-                return as_json(200, state.phone)
+                to = query.get("to")
+                return as_json(200, [one for one in state.phone if to is None or one.to == to])
             case "told":
                 book = {"told": state.told, "about": state.lied_about, "requests": state.requests}
                 return as_json(200, {**book, "tokens": state.granted})

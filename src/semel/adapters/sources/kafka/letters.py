@@ -100,10 +100,8 @@ class Letters:
         self._random = random
         self._options = options
         # A batch that is too large would be refused as a whole: each letter is a batch of its own.
-        settings = options.producer(
-            LETTER_TIMEOUT_S, **{"batch.num.messages": 1, "message.max.bytes": ANY_SIZE, "linger.ms": 0}
-        )
-        self._sender = Sender(options, settings, f"dead letters of Kafka, {topic}")
+        settings = options.producer(LETTER_TIMEOUT_S, **{"message.max.bytes": ANY_SIZE, "linger.ms": 0})
+        self._sender = Sender(options, settings | {"batch.num.messages": 1}, f"dead letters of Kafka, {topic}")
         self._under_way: set[Letter] = set()
         self._none = asyncio.Event()
         self._closing = False

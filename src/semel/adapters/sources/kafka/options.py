@@ -26,7 +26,10 @@ REFUSED = {  # option: why it is not yours to set
     "acks": "what is sent counts when all replicas in sync have it",
     "request.required.acks": "what is sent counts when all replicas in sync have it",
     "transactional.id": "nothing is sent in transactions",
+    "offset.store.method": "offsets are kept by the broker, where the next consumer of the group finds them",
+    "delivery.report.only.error": "what nobody reports as durable would never count as sent",
 }
+OF_TOPICS = "topic."  # a prefix that librdkafka takes before many an option, and that changes nothing
 SKIPS = ("latest", "largest", "end")
 OF_CONSUMERS = re.compile(
     r"group\.|session\.|heartbeat\.|max\.poll\.|auto\.|fetch\.|queued\.(min|max)|max\.partition\.|isolation\.|check\.crcs"
@@ -79,13 +82,13 @@ class Options:
         self._servers = servers
         self._given: dict[str, str | int | float | bool] = {}
         for name, value in given.items():
-            if name in REFUSED:
-                raise ConfigError(f"options: {name} cannot be set: {REFUSED[name]}")
+            if (why := REFUSED.get(name.removeprefix(OF_TOPICS))) is not None:
+                raise ConfigError(f"options: {name} cannot be set: {why}")
             if not isinstance(value, str | int | float):
                 raise ConfigError(f"options: {name}: expected text or a number, not {type(value).__name__}")
-            self._given[name] = value
+            self._given[name.removeprefix(OF_TOPICS)] = value
         reset = self._given.get("auto.offset.reset")
-        if reset in SKIPS:
+        if str(reset).strip().lower() in SKIPS:  # as librdkafka reads it
             raise ConfigError(
                 f"options: auto.offset.reset = {reset} would skip what nobody has seen, whenever an offset is missing; "
                 "to begin at the end, set the group's offsets once with kafka-consumer-groups --reset-offsets"

@@ -82,7 +82,11 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name="semel-kafka", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the machine has no more of them now
+            self.failure = self._failed(error)
+            self._ended()
 
     def _run(self) -> None:
         try:

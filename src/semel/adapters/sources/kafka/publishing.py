@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from semel.adapters.sources.kafka.diagnosis import diagnose_topic
 from semel.adapters.sources.kafka.options import Options, check_servers, check_topic
+from semel.adapters.sources.kafka.sending import TOO_LARGE as BATCH_TOO_LARGE
 from semel.adapters.sources.kafka.sending import Header, Report, Sender
 from semel.values.errors import ConfigError
 from semel.values.parcel import NOTE, TOO_LARGE, Parcel, write_note
@@ -37,7 +38,9 @@ class KafkaPublisher:
         self._timeout_s = timeout
         self._options = Options(servers, options or {})
         settings = self._options.producer(timeout * EARLIER, **{"allow.auto.create.topics": False})
-        self._sender = Sender(self._options, settings, f"Kafka, topic {topic}")
+        self._together = Sender(self._options, settings, f"Kafka, topic {topic}")
+        # A batch that is too large is refused as a whole. What is too large by itself is known when it was sent alone.
+        self._alone = Sender(self._options, settings | {"batch.num.messages": 1}, f"Kafka, topic {topic}, one by one")
 
     async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
         """Answer each parcel, in order: empty when Kafka has it and will not lose it, else why not."""
@@ -45,16 +48,28 @@ class KafkaPublisher:
         left = len(parcels)
         all_answered = asyncio.Event()
 
-        def answered(at: int, error: KafkaError | None) -> None:
+        def answer(at: int, why: str) -> None:
             nonlocal left
-            answers[at] = "" if error is None else self._refusal(error)
+            answers[at] = why
             left -= 1
             if not left:
                 all_answered.set()
 
+        def sent_alone(at: int, error: KafkaError | None) -> None:
+            answer(at, self._why(error))
+
+        def sent_together(at: int, error: KafkaError | None) -> None:
+            if error is None or error.name() != BATCH_TOO_LARGE:
+                answer(at, self._why(error))
+                return
+            try:
+                self._send(self._alone, parcels[at], partial(sent_alone, at))
+            except ConfigError as failed:
+                answer(at, str(failed))
+
         try:
             for at, parcel in enumerate(parcels):
-                self._send(parcel, partial(answered, at))
+                self._send(self._together, parcel, partial(sent_together, at))
         except ConfigError as error:  # an option that librdkafka does not take
             return [str(error)] * len(parcels)
         try:
@@ -64,15 +79,17 @@ class KafkaPublisher:
         except TimeoutError:
             pass
         late = f"Kafka, topic {self.topic}: no answer within {self._timeout_s:g} s; whether it is there is not known"
-        return [late if answer is None else answer for answer in answers]
+        return [late if why is None else why for why in answers]
 
-    def _send(self, parcel: Parcel, report: Report) -> None:
+    def _send(self, sender: Sender, parcel: Parcel, report: Report) -> None:
         headers: list[Header] = [(NOTE, write_note(parcel.note).encode())]
         key = parcel.group.encode("utf-8", "surrogatepass") if parcel.group else None
-        self._sender.send(self.topic, parcel.body, key=key, headers=headers, report=report)
+        sender.send(self.topic, parcel.body, key=key, headers=headers, report=report)
 
-    def _refusal(self, error: KafkaError) -> str:
-        if error.name() == "MSG_SIZE_TOO_LARGE":
+    def _why(self, error: KafkaError | None) -> str:
+        if error is None:
+            return ""
+        if error.name() == BATCH_TOO_LARGE:
             return f"{TOO_LARGE}Kafka, topic {self.topic}, takes no messages of this size (message.max.bytes)"
         return f"Kafka, topic {self.topic}: {self._options.plain(error.str())}"
 
@@ -82,4 +99,5 @@ class KafkaPublisher:
 
     async def close(self) -> None:
         """Return when what is under way has been answered."""
-        await self._sender.close(self._timeout_s)
+        await self._together.close(self._timeout_s)
+        await self._alone.close(self._timeout_s)

@@ -76,7 +76,12 @@ class Sender:
             raise ConfigError(f"Kafka: {self._options.plain(error)}") from None
         self._producer = producer
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._poll, args=(producer,), name="semel-kafka-sender", daemon=True).start()
+        polling = threading.Thread(target=self._poll, args=(producer,), name="semel-kafka-sender", daemon=True)
+        try:
+            polling.start()
+        except RuntimeError as error:  # without it nothing would ever be reported
+            self._producer = None
+            raise ConfigError(f"Kafka: {error}") from None
         return producer
 
     def _poll(self, producer: Producer) -> None:
