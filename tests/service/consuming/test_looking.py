@@ -75,10 +75,8 @@ def test_a_broker_that_cannot_be_reached_is_an_error(tmp_path: Path, queue: Queu
         (finding,) = told(looked(tmp_path, source_of(queue, endpoint=endpoint, visibility=30)), "source")
         assert finding.level == "error"
         assert "source events" in finding.what
+        assert "out of reach" in finding.what, "so that `semel run` starts all the same"
         assert "127.0.0.1" in finding.what
-        run = ended(tmp_path, source_of(queue, endpoint=endpoint, visibility=30))
-        assert run.returncode != 0
-        assert "source events" in run.stderr
 
 
 def test_a_queue_without_a_place_for_poison_is_an_error(tmp_path: Path, queue: Queue) -> None:

@@ -10,6 +10,8 @@ from tests.service.running import service
 
 AWAY = {
     "kafka": 'servers = "127.0.0.1:9"\ntopics = ["t"]\ngroup = "g"\ndead_letters = "d"\n',
+    "sqs": 'queue = "http://127.0.0.1:9/000000000000/q"\nendpoint = "http://127.0.0.1:9"\nregion = "eu-central-1"\n'
+    'dead_letters = "http://127.0.0.1:9/000000000000/d"\nvisibility = 60\n',
     "rabbitmq": 'url = "amqp://u:secret-word@127.0.0.1:9/"\nqueue = "q"\ndead_letters = "d"\n',
 }
 ENDPOINT = '[[endpoints]]\npath = "/events"\n'
