@@ -14,13 +14,14 @@ AWAY = {
     'dead_letters = "http://127.0.0.1:9/000000000000/d"\nvisibility = 60\n',
     "rabbitmq": 'url = "amqp://u:secret-word@127.0.0.1:9/"\nqueue = "q"\ndead_letters = "d"\n',
 }
+AWS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_EC2_METADATA_DISABLED": "true"}
 ENDPOINT = '[[endpoints]]\npath = "/events"\n'
 
 
 @pytest.mark.parametrize("kind", list(AWAY))
 def test_a_broker_that_is_away_does_not_take_webhooks_along(tmp_path: Path, kind: str) -> None:
     text = f'[[sources]]\nkind = "{kind}"\nname = "events"\n{AWAY[kind]}{ENDPOINT}'
-    with service(tmp_path, text, APP, env=SLOW) as running:
+    with service(tmp_path, text, APP, env={**SLOW, **AWS}) as running:
         running.until(lambda: "out of reach" in running.text, "it does not say so")
         assert running.post("/events", b'{"id":"1","type":"interaction.created","data":{}}').status == 200
         assert running.get("/readyz").status == 200
