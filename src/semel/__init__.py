@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from semel.values.event import Event
     from semel.values.keys import latest
+    from semel.values.notification import Guard, Notification
     from semel.values.outcome import Outcome, Reject, Retry
 
 __version__ = "0.1.0"
@@ -28,10 +29,12 @@ _HOME = {
     "ConfigError": "semel.values.errors",
     "Context": "semel.core.act",
     "Event": "semel.values.event",
+    "Guard": "semel.values.notification",
     "Guarantee": "semel.values.effect",
     "LedgerUnavailable": "semel.values.errors",
     "MalformedEvent": "semel.values.errors",
     "NoKey": "semel.values.errors",
+    "Notification": "semel.values.notification",
     "Outcome": "semel.values.outcome",
     "Reject": "semel.values.outcome",
     "Retry": "semel.values.outcome",
@@ -48,9 +51,11 @@ __all__ = [
     "Context",
     "Event",
     "Guarantee",
+    "Guard",
     "LedgerUnavailable",
     "MalformedEvent",
     "NoKey",
+    "Notification",
     "Outcome",
     "Reject",
     "Retry",

@@ -100,6 +100,14 @@ class Transaction(Protocol):
 
 
 @runtime_checkable
+class Notifies(Protocol):
+    """A transaction of a store that holds an outbox too."""
+
+    async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
+        """Write them into this transaction, before its settle; they count when it commits."""
+
+
+@runtime_checkable
 class TransactionalLedger(Ledger, Protocol):
     """A ledger whose store can also hold the handler's own writes."""
 

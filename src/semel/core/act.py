@@ -11,6 +11,7 @@ from semel.core.handlers import Handler
 from semel.values.claim import Claim, Granted
 from semel.values.errors import ConfigError
 from semel.values.event import Event
+from semel.values.notification import Notification
 from semel.values.outcome import Outcome
 from semel.values.reading import PLAIN, Reading
 
@@ -37,6 +38,23 @@ class Context:
             )
         return self._tx
 
+    def notify(self, notification: Notification | None = None, /, **said: Any) -> str:
+        """Send a message, if this run succeeds: it is put into the outbox together with the outcome, or not at all.
+
+        Takes a Notification, or what makes one. Its `key` is that of this effect if nothing else is said, and its
+        tenant that of the event: another attempt of this event asks for the same message. Returns its id.
+        """
+        notifications = self._act.notifications
+        if notifications is None:
+            raise ConfigError("ctx.notify: the ledger of this app holds no outbox; use SQLite or PostgreSQL")
+        if notification is None:
+            notification = Notification(**{"key": self.key, "tenant": self._act.event.tenant, **said})
+        elif said:
+            raise ConfigError("ctx.notify takes a Notification, or what makes one, and not both")
+        notification.content  # noqa: B018 - refused here, where the handler stands in the traceback
+        notifications.append(notification)
+        return notification.id.hex()
+
     @property
     def lost(self) -> bool:
         """True when the lease is lost or time is up: whatever this run still does, its outcome is refused.
@@ -49,9 +67,9 @@ class Act:
     """The state of one run. `stopped` says why it was told to stop; `lost` that it may not settle any more."""
 
     __slots__ = (
-        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "reading"),
+        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("task", "times_out", "until"),
+        *("reading", "task", "times_out", "until"),
     )
 
     def __init__(
@@ -70,6 +88,7 @@ class Act:
         self.reading = reading
         self.granted: Granted | None = None
         self.result: Any = None  # what the handler returned
+        self.notifications: list[Notification] | None = None  # None: the store holds no outbox
         self.answer: Outcome | None = None
         self.settling = False  # its ending is on the way to the ledger
         self.settles_until = 0.0  # monotonic seconds; set when that has failed once

@@ -16,7 +16,7 @@ from semel.core.act import Act, Context
 from semel.core.boundaries import Boundary
 from semel.core.judgement import Failed
 from semel.core.threads import in_thread
-from semel.ports import Ledger, Telemetry, TransactionalLedger
+from semel.ports import Ledger, Notifies, Telemetry, Transaction, TransactionalLedger
 from semel.values.claim import Settlement
 from semel.values.errors import ConfigError, MalformedEvent, TransactionOver
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
@@ -68,6 +68,7 @@ class Runner:
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._threads = asyncio.Semaphore(concurrency)
+        self._notifies = getattr(ledger, "outbox", None) is not None
 
     async def run_all(self, acts: Sequence[Act], run: Callable[[Act], Awaitable[None]]) -> None:
         """Each act by `run`; a lone one in the calling task."""
@@ -86,10 +87,15 @@ class Runner:
     async def _run(self, act: Act, settlement: Callable[[Act, Ending], Settlement]) -> Ran:
         assert act.granted is not None
         context = Context(act, act.granted)
-        if act.handler.effect != "transaction":
-            return await self._invoke(act, context, act.handler.fn, act.handler.is_async)
+        if self._notifies:
+            act.notifications = []
         try:
-            return await self._run_in_transaction(act, context, settlement)
+            if act.handler.effect == "transaction":
+                return await self._run_in_transaction(act, context, settlement)
+            ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
+            if act.notifications and isinstance(ran.ending, Done) and not act.lost:
+                return await self._settle_with_notifications(act, ran, settlement)
+            return ran
         except TransactionOver as error:
             return Ran(Failed(_sentence(error)))
 
@@ -107,8 +113,26 @@ class Runner:
                 _inside.reset(outside)
             if act.lost or not isinstance(ran.ending, Done):
                 return ran  # nothing was settled inside, so the handler's writes are rolled back
+            if (conflict := await _notify(transaction, act)) is not None:
+                return Ran(conflict)  # and so they are here
             self._at(Boundary.BEFORE_SETTLE)
             act.lost = not await transaction.settle(settlement(act, ran.ending))
+        return self._settled(act, ran)
+
+    async def _settle_with_notifications(
+        self, act: Act, ran: Ran, settlement: Callable[[Act, Ending], Settlement]
+    ) -> Ran:
+        """Of a handler without a transaction: what it wants to be sent and its outcome are recorded together."""
+        assert act.granted is not None
+        assert isinstance(ran.ending, Done)
+        async with cast(TransactionalLedger, self._ledger).transaction(act.granted.lease) as transaction:
+            if (conflict := await _notify(transaction, act)) is not None:
+                return Ran(conflict)
+            self._at(Boundary.BEFORE_SETTLE)
+            act.lost = not await transaction.settle(settlement(act, ran.ending))
+        return self._settled(act, ran)
+
+    def _settled(self, act: Act, ran: Ran) -> Ran:
         self._at(Boundary.AFTER_SETTLE)
         if act.lost and self._telemetry is not None:
             self._telemetry.refused(act.handler.name)
@@ -205,6 +229,17 @@ class Runner:
                         raise
         finally:
             self._threads.release()  # also for one that is left behind: a thread that hangs must not cost a place
+
+
+async def _notify(transaction: Transaction, act: Act) -> Reject | None:
+    """Put what the handler wants to be sent into the outbox; why that cannot be, where another content has its key."""
+    if not act.notifications:
+        return None
+    added = await cast(Notifies, transaction).notify(act.notifications)
+    for one, notification in zip(added, act.notifications, strict=True):
+        if one.status == "conflict":
+            return Reject(f"notification {notification.key!r} ({one.id}) is known with another content")
+    return None
 
 
 def _look_away(abandoned: asyncio.Future[Any]) -> None:

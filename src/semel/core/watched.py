@@ -61,6 +61,11 @@ class WatchedLedger(Watched):
         await self._ledger.close()
 
     @property
+    def outbox(self) -> Any:
+        """As the store has it, or None."""
+        return getattr(self._ledger, "outbox", None)
+
+    @property
     def wait(self) -> Callable[[Claim, float], Awaitable[None]] | None:
         """As the store has it, or None."""
         return self._ledger.wait if isinstance(self._ledger, Waits) else None

@@ -22,12 +22,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.adapters.ledgers.postgres import settling
 from semel.adapters.ledgers.postgres.handle import FAILED, Handle
 from semel.adapters.ledgers.postgres.options import Options
+from semel.adapters.ledgers.postgres.outbox import adding
 from semel.adapters.ledgers.postgres.pool import (
     LOOKS_UP,
     Pool,
@@ -40,9 +41,13 @@ from semel.adapters.ledgers.postgres.pool import (
 from semel.adapters.ledgers.postgres.waiting import lock_of
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import LedgerUnavailable, SemelError, TransactionOver
+from semel.values.notification import Notification
+from semel.values.outbox import Added
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
+
+T = TypeVar("T")
 
 GROUP_S = 0.05  # how long a transaction goes on taking sessions in: what it has locked, others wait for
 SAVEPOINT = "semel_session"
@@ -67,23 +72,41 @@ class PostgresTransaction:
         self._connection = connection
         self._lease = lease
         self._options = options
+        self._silenced = False  # the handler has had its say
+
+    async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
+        """Beside the handler's own writes. From here on the handler cannot write."""
+        await self._silence()
+        return await self._said(lambda: self._add(notifications))
 
     async def settle(self, settlement: Settlement) -> bool:
         """Hold the lease for the settlement beside the handler's writes. From here on the handler cannot write."""
         if settlement.lease != self._lease:
             raise TransactionOver("a transaction settles the lease that it was opened for")
-        kept = await self.handle.last_words(self._hold())
+        await self._silence()
+        connection, schema = self._connection, self._options.schema
+        kept = await self._said(lambda: settling.hold_after(READY, connection, self._lease, schema))
         if kept:
             self.settled = settlement
         return kept
 
-    async def _hold(self) -> bool:
+    async def _silence(self) -> None:
+        if not self._silenced:
+            await self.handle.silence()
+            self._silenced = True
+
+    async def _add(self, notifications: Sequence[Notification]) -> list[Added]:
+        await self._connection.execute(RESET)
+        return await adding.add(self._connection, notifications, None, self._options.schema)
+
+    async def _said(self, statement: Callable[[], Awaitable[T]]) -> T:
+        """A statement of ours on the handler's connection, told in words that say whose fault it is."""
         if not self._connection.is_in_transaction():
             raise TransactionOver(ENDED_ITSELF)
         asyncpg = driver()
         try:
             async with asyncio.timeout(self._options.timeout):
-                return await settling.hold_after(READY, self._connection, self._lease, self._options.schema)
+                return await statement()
         except asyncpg.InFailedSQLTransactionError:
             self.check_way()
             raise TransactionOver(FAILED) from None

@@ -84,17 +84,12 @@ class Handle:
             raise
         await self._run("", lambda: self._connection.execute(f"release {name}"))
 
-    async def last_words(self, work: Coroutine[Any, Any, T]) -> T:
-        """What is written here is the last; refused when the transaction is over already."""
-        try:
-            self._check()
-            self._check_awaited()
-        except TransactionOver:
-            work.close()
-            raise
+    async def silence(self) -> None:
+        """The handler has had its say, and cannot write any more. Refused when the transaction is over already."""
+        self._check()
+        self._check_awaited()
         self._open = False
         await self._quiet()
-        return await work
 
     async def close(self) -> None:
         """Refuse from here on. A statement that is still running is cancelled."""

@@ -10,9 +10,12 @@ from typing import Any
 import apsw
 
 from semel.adapters.ledgers.sqlite import store
+from semel.adapters.ledgers.sqlite.outbox import adding
 from semel.adapters.ledgers.sqlite.writer import ENDED_ITSELF
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import TransactionOver
+from semel.values.notification import Notification
+from semel.values.outbox import Added
 
 INTERRUPT_S = 0.005  # how long a statement may go on at the end of its handler's time
 
@@ -41,6 +44,13 @@ class Handle:
         with self._lock:
             self._check()
             self._connection.executemany(sql, bindings).fetchall()
+
+    @contextmanager
+    def held(self) -> Iterator[apsw.Connection]:
+        """The connection, for what is ours to write beside the handler's own."""
+        with self._lock:
+            self._check()
+            yield self._connection
 
     @contextmanager
     def last_words(self) -> Iterator[None]:
@@ -73,6 +83,10 @@ class SqliteTransaction:
         self._connection = connection
         self._lease = lease
         self._now = now
+
+    async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
+        with self.handle.held() as connection:
+            return adding.add(connection, notifications, self._now())
 
     async def settle(self, settlement: Settlement) -> bool:
         """Write the settlement beside the handler's writes. From here on the handler cannot write any more."""
