@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from aiormq.exceptions import PublishError
+from aiormq.exceptions import DeliveryError
 from tests.service.consuming.settings_of import APP, SLOW
 from tests.service.consuming.test_running import SETTLED_S, counted, message, runs
 from tests.service.running import Running, service
@@ -76,6 +76,6 @@ def test_queues_of_rabbitmq_are_made_where_that_is_asked_for(tmp_path: Path, new
 def sent(place: Place, body: bytes) -> bool:
     try:
         place.send([body])
-    except PublishError:  # there is no such queue
+    except DeliveryError:  # there is no such queue, or it is being made
         return False
     return True

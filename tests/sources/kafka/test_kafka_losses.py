@@ -79,10 +79,11 @@ def test_what_is_given_up_while_its_partition_is_taken_away_is_not_committed(
             (moved,) = gone
             await at[moved, 1].reject("nobody can act on it")
             rejected.set()
-            (again,) = await asyncio.wait_for(looking, SOON_S)
-            assert place_of(again) == (moved, 1), "it was buried without a letter"
-            await again.ack()
-            await at[1 - moved, 1].ack()
+            again = list(await asyncio.wait_for(looking, SOON_S))
+            while (moved, 1) not in map(place_of, again):  # a refused commit brings the one before it, too
+                again += await asyncio.wait_for(second.receive(10), SOON_S)
+            for delivery in (*again, at[1 - moved, 1]):
+                await delivery.ack()
         assert topics.left() == 0
         assert topics.letters() == []
 
