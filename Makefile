@@ -41,7 +41,7 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 # Half of the tests wait for servers and leases, so there are more workers than processors, and now and then one does not
 # get its turn in time. What fails among the others is run once more without them, and named: it has to pass then.
 PYTEST := $(BIN)/python -m pytest --reruns 2 --only-rerun inconclusive
-again:
+again: .venv/.dev .venv/.package  ## run what failed last, alone
 	@echo '→ what failed above, once more and alone: it is worth a look, also where it passes now'
 	@$(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)
 
