@@ -113,10 +113,8 @@ class Runner:
                 _inside.reset(outside)
             if act.lost or not isinstance(ran.ending, Done):
                 return ran  # nothing was settled inside, so the handler's writes are rolled back
-            if (conflict := await _notify(transaction, act)) is not None:
+            if (conflict := await self._record(transaction, act, settlement(act, ran.ending))) is not None:
                 return Ran(conflict)  # and so they are here
-            self._at(Boundary.BEFORE_SETTLE)
-            act.lost = not await transaction.settle(settlement(act, ran.ending))
         return self._settled(act, ran)
 
     async def _settle_with_notifications(
@@ -126,11 +124,16 @@ class Runner:
         assert act.granted is not None
         assert isinstance(ran.ending, Done)
         async with cast(TransactionalLedger, self._ledger).transaction(act.granted.lease) as transaction:
-            if (conflict := await _notify(transaction, act)) is not None:
+            if (conflict := await self._record(transaction, act, settlement(act, ran.ending))) is not None:
                 return Ran(conflict)
-            self._at(Boundary.BEFORE_SETTLE)
-            act.lost = not await transaction.settle(settlement(act, ran.ending))
         return self._settled(act, ran)
+
+    async def _record(self, transaction: Transaction, act: Act, settlement: Settlement) -> Reject | None:
+        """Into the transaction: what is to be sent, then the outcome. A conflict is why nothing is settled."""
+        if (conflict := await _notify(transaction, act)) is None:
+            self._at(Boundary.BEFORE_SETTLE)
+            act.lost = not await transaction.settle(settlement)
+        return conflict
 
     def _settled(self, act: Act, ran: Ran) -> Ran:
         self._at(Boundary.AFTER_SETTLE)
