@@ -14,6 +14,7 @@ from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.notification import Notification
 from semel.values.outbox import (
     Added,
+    Backlog,
     Crossing,
     Decision,
     Dispatch,
@@ -378,6 +379,14 @@ class Notifications(Protocol):
         """Forget the content and the recipient of all that is over, and cancel what has not left. What is known by its
         identity stays known: the same call again is answered as before, and guards hold. Returns how many."""
 
+    async def backlog(self) -> list[Backlog]:
+        """What is not over, by provider and state. It reads live rows only, however much was sent before."""
+
+    async def purge(self, content_ms: int, identity_ms: int, limit: int) -> int:
+        """Forget at most so many: content, recipient and evidence of what is over since `content_ms`, as by `erase`;
+        all of it since `identity_ms`, from where on the same call is a new notification; and guards that nobody asks
+        any more. What is not over stays, however old it is."""
+
 
 class Provider(Protocol):
     """Sends messages. It tells what it knows of each, and never more."""
@@ -393,6 +402,9 @@ class Provider(Protocol):
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         """Whether it has this message, asked after the settle time of its contract. Never raises."""
+
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+        """What a verified callback of this provider says. Raises MalformedEvent for what is none."""
 
     async def close(self) -> None: ...
 

@@ -7,7 +7,7 @@ wrote something else.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
@@ -295,6 +295,42 @@ class Brokers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rabbitmq: RabbitBroker | None = None
 
 
+class Callbacks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[providers.NAME.callbacks]: where this provider tells what became of messages."""
+
+    path: Path
+    verify: Verify | None = None
+    body_max: Whole | None = None  # the server's, if not said
+
+
+class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[providers.NAME]: sends messages. What else stands in its table are the options of its kind (docs/providers.md)."""
+
+    kind: LineText
+    callbacks: Callbacks | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class Channels(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[channels]: which providers send, by name. The first one does; the next one is asked after a definite refusal
+    only. A channel that is not named here is sent by the one provider that can."""
+
+    sms: list[Name] = field(default_factory=list)
+    email: list[Name] = field(default_factory=list)
+    voice: list[Name] = field(default_factory=list)
+    message: list[Name] = field(default_factory=list)
+    event: list[Name] = field(default_factory=list)
+
+
+class Outbox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[outbox]: how long notifications are tried and kept."""
+
+    relay: bool = True  # `semel run` sends too; false: only `semel relay` does
+    max_age: Seconds = 3 * 86_400.0  # what has not left by then expires, also without a not_after
+    retention: Seconds = 90 * 86_400.0  # of content, recipient and evidence of what is over
+    identity: Seconds = 400 * 86_400.0  # after that, the same call is a new notification
+
+
 class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[tokens]]: who may use the HTTP API. `semel token` makes one."""
 
@@ -307,7 +343,7 @@ class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             extra={"hidden": True},  # not repeated in an error: somebody may have pasted the token itself
         ),
     ]
-    scopes: Annotated[list[Literal["claims", "keys", "metrics"]], Meta(min_length=1)]
+    scopes: Annotated[list[Literal["claims", "keys", "metrics", "notify", "notifications", "operate"]], Meta(min_length=1)]
     tenant: Label = ""
 
 
@@ -325,4 +361,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     brokers: Brokers = field(default_factory=Brokers)
     destinations: dict[Name, Destination] = field(default_factory=dict)
     routes: list[Route] = field(default_factory=list)
+    providers: dict[Name, Provider] = field(default_factory=dict)
+    channels: Channels = field(default_factory=Channels)
+    outbox: Outbox = field(default_factory=Outbox)
     tokens: list[Token] = field(default_factory=list)

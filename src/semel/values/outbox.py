@@ -49,6 +49,7 @@ class Dispatch(Struct, frozen=True):
     slot_ms: int = 0  # it may go from here on: the rate of its provider was shared out; 0: at once
     vanished: bool = False  # the relay that had it before did not say what came of it
     request: bytes | None = None  # of the first crossing to this provider: a retry sends the same bytes
+    added_ms: int = 0  # by the store's clock; 0: not told
 
 
 class Crossing(Struct, frozen=True):
@@ -164,6 +165,15 @@ class Decision(Struct, frozen=True):
     def told(self) -> str:
         """In one line, for people."""
         return f"{self.says.replace('_', ' ')}, says {self.by}: {self.reason}"
+
+
+class Backlog(Struct, frozen=True):
+    """How much of one state waits at one provider; what names none yet is under "@channel"."""
+
+    provider: str
+    state: State
+    count: int
+    oldest_ms: int  # when the oldest of them was added
 
 
 class Sought(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -23,7 +23,7 @@ from semel.adapters.providers.saying import mail_of
 from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls, plain_proof
 from semel.adapters.wire.failures import why_not
 from semel.values.errors import ConfigError
-from semel.values.outbox import Dispatch, LookedUp, Unclear
+from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
 HERE = ("127.0.0.1", "::1", "localhost")
@@ -104,6 +104,9 @@ class Smtp:
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return Unclear("a mail server cannot be asked")
+
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+        return []  # a mail server calls nobody back
 
     async def close(self) -> None:
         """A conversation ends with its mail."""
