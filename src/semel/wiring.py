@@ -15,7 +15,19 @@ from semel.adapters.envelopes import decode
 from semel.core.breaker import PROBE_S, Breaker, State
 from semel.core.retry_budget import RetryBudget
 from semel.ledger_urls import is_broken, masked, without_secrets
-from semel.ports import Catalog, Inbox, Ledger, Letterbox, Letters, Publisher, Source, Stoppable, Traits, Verifier
+from semel.ports import (
+    Catalog,
+    Inbox,
+    Ledger,
+    Letterbox,
+    Letters,
+    Provider,
+    Publisher,
+    Source,
+    Stoppable,
+    Traits,
+    Verifier,
+)
 from semel.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +41,8 @@ __all__ = [
     "forward",
     "open_ledger",
     "open_letters",
+    "provider",
+    "provider_forms",
     "publisher",
     "reach",
     "source",
@@ -276,6 +290,27 @@ def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
 
             return RabbitPublisher(**options)
     raise ConfigError(f"accept={kind!r}: expected sqs, kafka or rabbitmq")
+
+
+# ------------------------------------------------------------------------------------------------------- providers
+
+
+def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
+    """The provider of this kind that the settings call `name`. It asks nobody before it sends. Raises ConfigError."""
+    _need("aiohttp", "service", "a provider")
+    from semel.adapters.providers.kinds import provider as make
+
+    return make(kind, name, options)
+
+
+def provider_forms(kind: str) -> Mapping[str, str]:
+    """How options of a kind are written: "text", "secret", or "secrets" by a name. Nothing for a kind that there is
+    not."""
+    if find_spec("aiohttp") is None:
+        return {}
+    from semel.adapters.providers.kinds import forms
+
+    return forms(kind)
 
 
 # ------------------------------------------------------------------------------------------------------- verifying

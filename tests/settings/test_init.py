@@ -17,13 +17,18 @@ from semel.cli import init
 from semel.cli.doctor import examine
 from semel.cli.init import starter, write
 from semel.settings.loading import load
-from semel.settings.schema import Route, Settings
+from semel.settings.schema import Provider, Route, Settings
 from semel.settings.secret import Secret
 from semel.settings.shaping import _tagged, kinds_of, unwrapped
 from semel.values.errors import ConfigError
 
 SETTING = re.compile(r"^#(?=\[|[a-z_]+ = )", re.MULTILINE)
-SECRETS = {"GENESYS_SECRET": "a secret of some length", "CRM_TOKEN": "t0ken"}
+SECRETS = {
+    "GENESYS_SECRET": "a secret of some length",
+    "CRM_TOKEN": "t0ken",
+    "TWILIO_TOKEN": "another secret",
+    "CALLBACK_SECRET": "one more secret of some length",
+}
 SECRETS |= {"KAFKA_PASSWORD": "kafka's", "RABBITMQ_PASSWORD": "rabbit's"}
 EXAMPLES = {"dead_letters", "id_path", "type_path", "body_max", "timeout", "verify", "forward"}  # without a default
 
@@ -64,6 +69,10 @@ def test_every_setting_is_named_with_its_default() -> None:
 
 def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
     """Every name of the schema stands in the table, with the schema's default where it has one."""
+    if kind is Provider:  # what else is there are options of its kind
+        options = {name: value for name, value in table.items() if name not in kind.__struct_fields__}
+        table = {"options": {}, **{name: value for name, value in table.items() if name not in options}}
+        assert set(options) == {"account", "token", "sender"}
     assert set(table) == set(kind.__struct_fields__), at
     for field in msgspec.structs.fields(kind):
         here, value = f"{at}.{field.name}", table[field.name]
@@ -74,7 +83,7 @@ def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
             for one, table_of_kind in zip(kinds.values(), value, strict=True):
                 compare(one, table_of_kind, f"{here}.{one.__name__}")
         elif isinstance(inner, type) and issubclass(inner, Struct):
-            one = value if get_origin(bare) is None else value[-1] if get_origin(bare) is list else value["crm"]
+            one = value if get_origin(bare) is None else [*value.values()][-1] if isinstance(value, dict) else value[-1]
             compare(inner, one, here)
         elif field.name not in EXAMPLES and not field.required and inner is not Secret:
             default = field.default if field.default is not NODEFAULT else field.default_factory()

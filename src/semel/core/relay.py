@@ -15,13 +15,14 @@ import random as _random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from semel.core.batcher import Batcher
 from semel.ports import Outbox, Provider
 from semel.values import sending
-from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.outbox import (
     Absent,
     Crossed,
@@ -48,6 +49,7 @@ POLL_S = 0.25  # what other processes add, and what falls due
 HELD_S = 1.0  # whoever is being sent now is known in a moment
 MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
 STORE_DOWN_S = 1.0
+MAX_AGE_S = 3 * 86_400.0
 
 
 class Step(StrEnum):
@@ -58,6 +60,22 @@ class Step(StrEnum):
     AFTER_CROSS = "after_cross"
     AFTER_SEND = "after_send"
     AFTER_RECORD = "after_record"
+
+
+class Watch(Protocol):
+    """Is told what becomes of dispatches. It must be quick, and it must not raise."""
+
+    def sent(self, provider: str, seconds: float) -> None:
+        """A provider was asked, and has answered or not, after so long."""
+
+    def became(self, provider: str, outcome: str) -> None:
+        """What was written of a dispatch: an outcome of `Record`, or "suppressed", "held", "lost"."""
+
+
+class _Nobody:
+    def sent(self, provider: str, seconds: float) -> None: ...
+
+    def became(self, provider: str, outcome: str) -> None: ...
 
 
 class Relay:
@@ -73,14 +91,19 @@ class Relay:
         clock: Callable[[], float] = time.monotonic,
         observe: Callable[[str], None] | None = None,
         margin_s: float = MARGIN_S,
+        max_age_s: float = MAX_AGE_S,
+        watch: Watch | None = None,
     ) -> None:
-        """`margin_s`: how much longer than the slowest provider may take a notification is in hand."""
+        """`margin_s`: how much longer than the slowest provider may take a notification is in hand. `max_age_s`: what
+        has not left by then expires, as if that were its `not_after`."""
         self._outbox = outbox
         self._providers = providers
         self._routes = routes
         self._random = random
         self._clock = clock
         self._observe = observe or (lambda step: None)
+        self._max_age_ms = int(1000 * max_age_s)
+        self._watch = watch or _Nobody()
         self._crossings: Batcher[Crossing, Gate] = Batcher(outbox.cross)
         self._records: Batcher[Record, bool] = Batcher(outbox.record)
         self._in_hand: dict[str, int] = dict.fromkeys(providers, 0)
@@ -99,14 +122,15 @@ class Relay:
             self._awake.clear()
             try:
                 taken = await self.begin()
-            except LedgerUnavailable as error:
+            except Exception as error:  # whatever it is: a relay that has ended sends nothing any more
                 failures += 1
-                log.error("nothing can be sent, the outbox is out of reach: %s", error)
-                await asyncio.sleep(backoff_s(failures, self._random, STORE_DOWN_S, 30.0))
+                said = str(error) if isinstance(error, SemelError) else f"{type(error).__name__}: {error}"
+                log.error("nothing can be sent, the outbox cannot be used now: %s", said)
+                await self._until_awake(backoff_s(failures, self._random, STORE_DOWN_S, 30.0))
                 continue
             failures = 0
             if not taken:
-                await self._until_awake()
+                await self._until_awake(POLL_S)
 
     async def run_once(self) -> int:
         """What is due now, to its end. Returns how many were carried."""
@@ -147,9 +171,9 @@ class Relay:
             if late:
                 await asyncio.wait(late)
 
-    async def _until_awake(self) -> None:
+    async def _until_awake(self, at_most_s: float) -> None:
         try:
-            async with asyncio.timeout(POLL_S):
+            async with asyncio.timeout(at_most_s):
                 await self._awake.wait()
         except TimeoutError:
             pass
@@ -209,15 +233,18 @@ class Relay:
         match await self._cross(Crossing(dispatch, crossed, request)):
             case Crossed():
                 self._observe(Step.AFTER_CROSS)
+                begun = self._clock()
                 answer = await self._send(provider, dispatch, request)
+                self._watch.sent(provider.contract.name, self._clock() - begun)
                 self._observe(Step.AFTER_SEND)
                 await self._record(_record_of(dispatch, crossed, answer, provider, now_ms(), self._random))
                 self._observe(Step.AFTER_RECORD)
             case Held(by=by):
                 later = replace(standing, due_ms=now_ms() + int(1000 * HELD_S), reason=f"waits for {by.hex()}")
+                self._watch.became(provider.contract.name, "held")
                 await self._record(Record(dispatch, later, "released"))
-            case Suppressed() | Lost():
-                pass  # the outbox has written it, or somebody else has it
+            case (Suppressed() | Lost()) as gate:  # the outbox has written it, or somebody else has it
+                self._watch.became(provider.contract.name, type(gate).__name__.lower())
 
     async def _due(
         self, dispatch: Dispatch, provider: Provider, now_ms: Callable[[], int]
@@ -253,11 +280,14 @@ class Relay:
                 return Record(dispatch, after, "unclear", reason)
 
     def _routed(self, dispatch: Dispatch) -> Dispatch:
-        """What names no provider gets those of its channel, the first time it is taken."""
-        if dispatch.standing.provider:
-            return dispatch
-        first, *others = self._routes.get(dispatch.notification.channel) or [""]
-        return replace(dispatch, standing=replace(dispatch.standing, provider=first, others=tuple(others)))
+        """What names no provider gets those of its channel, the first time it is taken. Nothing waits for ever."""
+        standing = dispatch.standing
+        if dispatch.added_ms:
+            standing = sending.aging(standing, dispatch.added_ms + self._max_age_ms)
+        if not standing.provider:
+            first, *others = self._routes.get(dispatch.notification.channel) or [""]
+            standing = replace(standing, provider=first, others=tuple(others))
+        return replace(dispatch, standing=standing)
 
     async def _put_off(self, dispatch: Dispatch, reason: str, now_ms: int) -> None:
         """Another relay, or another version of the settings, may know what to do with it."""
@@ -289,8 +319,11 @@ class Relay:
 
     async def _record(self, record: Record) -> None:
         """Until the outbox has it: what is known now nobody else knows."""
-        if not await self._insist(record) and record.outcome == "accepted":
-            # Too late for its lease, and evidence all the same.
+        if await self._insist(record):
+            self._watch.became(record.standing.provider, record.outcome)
+            return
+        self._watch.became(record.standing.provider, "lost")
+        if record.outcome == "accepted":  # too late for its lease, and evidence all the same
             late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
             await self._outbox.witness([late])
 

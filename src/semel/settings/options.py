@@ -1,11 +1,13 @@
-"""From what is written to what an adapter is given: the options of sources and of brokers, secrets revealed."""
+"""From what is written to what an adapter is given: the options of sources and brokers, and who sends what."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from semel.ports import Provider
 from semel.settings.schema import (
     AnySource,
     Endpoint,
@@ -17,6 +19,7 @@ from semel.settings.schema import (
     SqsBroker,
     SqsSource,
 )
+from semel.values.notification import CHANNELS
 from semel.values.reading import PLAIN, Reading
 
 
@@ -90,3 +93,14 @@ def brokers_in(settings: Settings) -> dict[str, SqsBroker | KafkaBroker | Rabbit
         for kind, broker in (("sqs", said.sqs), ("kafka", said.kafka), ("rabbitmq", said.rabbitmq))
         if broker is not None
     }
+
+
+def channels_of(settings: Settings, providers: Mapping[str, Provider]) -> dict[str, list[str]]:
+    """The providers of each channel, in their order. One that nobody named is sent by the one that can."""
+    routes: dict[str, list[str]] = {}
+    for channel in CHANNELS:
+        said: list[str] = getattr(settings.channels, channel)
+        able = [name for name, one in providers.items() if channel in one.contract.channels]
+        if said or len(able) == 1:
+            routes[channel] = said or able
+    return routes

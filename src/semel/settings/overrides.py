@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from semel.settings.problems import Path, Problem, did_you_mean, quoted
 from semel.settings.references import variables_in
-from semel.settings.schema import Settings
+from semel.settings.schema import Provider, Settings
 from semel.settings.secret import Secret
 from semel.settings.shaping import kinds_of, unwrapped
+from semel.wiring import provider_forms
 
 PREFIX = "SEMEL_"
 CONFIG = "SEMEL_CONFIG"  # names the file itself
@@ -81,6 +82,8 @@ def _target(names: list[str], document: dict[str, Any]) -> tuple[Path, Any]:
         if isinstance(bare, type) and issubclass(bare, Struct):
             key = name.lower()
             kind = kinds_of(bare).get(key)
+            if kind is None and bare is Provider:
+                kind = _option(key, table)
             if kind is None:
                 raise _Unknown
         elif get_origin(bare) is dict:
@@ -96,6 +99,13 @@ def _target(names: list[str], document: dict[str, Any]) -> tuple[Path, Any]:
     if get_origin(bare) is dict or (isinstance(bare, type) and issubclass(bare, Struct)):
         raise _Unknown(f"names a table; set one of its settings, as {_variable((*path, '…'))}")
     return path, kind
+
+
+def _option(name: str, table: object) -> Any:
+    """An option of a provider's own kind: a text stays one, also where it looks like a number."""
+    kind = table.get("kind") if isinstance(table, dict) else None
+    form = provider_forms(kind).get(name) if isinstance(kind, str) else None
+    return {"text": str, "secret": Secret}.get(form or "", Any)
 
 
 def _own_name(name: str, table: object, *, header: bool) -> str:

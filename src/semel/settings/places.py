@@ -48,9 +48,11 @@ class Places:
 def table_of(path: Path, document: Mapping[str, Any]) -> str:
     """The table that a path is in: `[[routes]] "to-crm"`. Empty at the top."""
     match path:
-        case ("server", _, *_):
-            return "[server]"
-        case (("destinations" | "brokers") as tables, str(name), *_):
+        case (("server" | "channels" | "outbox") as table, _, *_):
+            return f"[{table}]"
+        case ("providers", str(name), "callbacks", _, *_):
+            return f"[providers.{plain(name)}.callbacks]"
+        case (("destinations" | "brokers" | "providers") as tables, str(name), *_):
             return f"[{tables}.{plain(name)}]"
         case (("endpoints" | "sources" | "routes" | "tokens") as array, int(index), *rest):
             member = document[array][index]
@@ -62,8 +64,9 @@ def table_of(path: Path, document: Mapping[str, Any]) -> str:
 
 def named(path: Path) -> str:
     """The setting as it is called inside its table: topics[1], headers.x-api-key."""
-    inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations", "brokers") else path
-    inside = inside[1:] if len(inside) > 1 and inside[0] in ("server", "verify") else inside
+    inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations", "brokers", "providers") else path
+    inside = inside[1:] if len(inside) > 1 and inside[0] == "callbacks" else inside
+    inside = inside[1:] if len(inside) > 1 and inside[0] in ("server", "channels", "outbox", "verify") else inside
     return "".join(f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in inside).lstrip(".")
 
 

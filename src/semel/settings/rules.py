@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from semel.settings.places import plain
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
+from semel.settings.provider_rules import broken_provider_rules
 from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
 from semel.settings.secret import Secret
 from semel.settings.source_rules import broken_source_rules
@@ -57,6 +58,17 @@ def broken_rules(settings: Settings) -> Iterator[Fault]:
     for index, endpoint in enumerate(settings.endpoints):
         yield from _endpoint(endpoint, ("endpoints", index))
     yield from broken_source_rules(settings)
+    yield from broken_provider_rules(settings)
+    taken = {endpoint.path for endpoint in settings.endpoints}
+    for name, provider in settings.providers.items():
+        if (callbacks := provider.callbacks) is not None:
+            at = ("providers", name, "callbacks")
+            yield from _path(callbacks.path, at)
+            if callbacks.path in taken:
+                yield Fault((*at, "path"), f"path: something else is at {quoted(callbacks.path)} already")
+            if callbacks.verify is not None:
+                yield from _verify(callbacks.verify, (*at, "verify"))
+            taken.add(callbacks.path)
     for name, destination in settings.destinations.items():
         yield from _destination(destination, ("destinations", name))
     for index, route in enumerate(settings.routes):
@@ -102,12 +114,15 @@ def _twice(table: str, key: str, values: list[str]) -> Iterator[Fault]:
         seen.add(value)
 
 
-def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:
-    path = endpoint.path
+def _path(path: str, at: Path) -> Iterator[Fault]:
     if any(part in ("", ".", "..") for part in path.split("/")[1:]):
         yield Fault((*at, "path"), f"path: {quoted(path)} has an empty part or a dot for a name")
     elif any(path == taken or path.startswith(f"{taken}/") for taken in RESERVED):
         yield Fault((*at, "path"), f"path: {quoted(path)} is Semel's own; use another, such as /events")
+
+
+def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:
+    yield from _path(endpoint.path, at)
     if endpoint.type_path is not None and endpoint.id_path is None:
         what = "type_path is only read together with id_path: say where the id is, too"
         yield Fault((*at, "type_path"), what, about=((*at, "id_path"),))

@@ -304,7 +304,7 @@ class Callbacks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[providers.NAME]: sends messages. What else stands in its table are the options of its kind (docs/providers.md)."""
+    """[providers.NAME]: sends messages. What else stands in its table are the options of its kind."""
 
     kind: LineText
     callbacks: Callbacks | None = None
@@ -343,7 +343,9 @@ class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             extra={"hidden": True},  # not repeated in an error: somebody may have pasted the token itself
         ),
     ]
-    scopes: Annotated[list[Literal["claims", "keys", "metrics", "notify", "notifications", "operate"]], Meta(min_length=1)]
+    scopes: Annotated[
+        list[Literal["claims", "keys", "metrics", "notify", "notifications", "operate"]], Meta(min_length=1)
+    ]
     tenant: Label = ""
 
 

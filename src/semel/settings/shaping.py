@@ -15,15 +15,20 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 
 import msgspec
 from msgspec import Meta, Struct, inspect
+from msgspec.structs import replace
 
 from semel.settings.places import named
 from semel.settings.problems import Fault, Path, did_you_mean, nearest, quoted
 from semel.settings.schema import (
     Brokers,
+    Callbacks,
+    Channels,
     Destination,
     Endpoint,
     KafkaBroker,
     KafkaSource,
+    Outbox,
+    Provider,
     RabbitBroker,
     RabbitSource,
     Route,
@@ -35,6 +40,7 @@ from semel.settings.schema import (
     Verify,
 )
 from semel.settings.secret import Secret
+from semel.wiring import provider_forms
 
 T = TypeVar("T", bound=Struct)
 
@@ -52,6 +58,10 @@ PLACES: dict[type[Struct], str] = {  # for a key that stands in the wrong table
     KafkaBroker: "in [brokers.kafka]",
     RabbitBroker: "in [brokers.rabbitmq]",
     Route: "in [[routes]]",
+    Provider: "in [providers.NAME]",
+    Callbacks: "in [providers.NAME.callbacks]",
+    Channels: "in [channels]",
+    Outbox: "in [outbox]",
     Token: "in [[tokens]]",
 }
 TAG = "kind"
@@ -144,6 +154,8 @@ class _Shaper:
         bare, meta = unwrapped(kind)
         if tagged := _tagged(bare):
             return self._one_of(tagged, value, path)
+        if bare is Provider and isinstance(value, Mapping):
+            return self._provider(value, path)
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self.table(bare, value, path)
         if bare is Secret:
@@ -168,6 +180,25 @@ class _Shaper:
         self._wrong((*path, TAG), what if TAG in value else f'"{TAG}" is missing: {expected}')
         self.wrong.add(path)  # what else is in it, nobody can judge
         return _hollow(first)
+
+    def _provider(self, value: Mapping[str, Any], path: Path) -> Provider:
+        """What all kinds have, and beside it the options of its own, which their adapter judges."""
+        own = {"kind", "callbacks"}
+        said = self.table(Provider, {key: one for key, one in value.items() if key in own}, path)
+        forms = provider_forms(said.kind)
+        options = {
+            key: self._option(forms.get(key, "as it is"), one, (*path, key))
+            for key, one in value.items()
+            if key not in own
+        }
+        return replace(said, options=options)
+
+    def _option(self, form: str, value: Any, path: Path) -> Any:
+        if form == "secret":
+            return self._secret(value, path, "reference")
+        if form == "secrets" and isinstance(value, Mapping):
+            return {name: self._secret(one, (*path, name), "plain") for name, one in value.items()}
+        return value
 
     def _list(self, item: Any, meta: Meta | None, value: Any, path: Path) -> list[Any]:
         tables = _is_table(item)

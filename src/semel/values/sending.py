@@ -133,6 +133,12 @@ def ready(standing: Standing, contract: Contract, now_ms: int, random: Callable[
     return standing
 
 
+def aging(standing: Standing, latest_ms: int) -> Standing:
+    """Whoever asked for no `not_after` did not ask for a message of last month."""
+    not_after_ms = latest_ms if standing.not_after_ms is None else min(standing.not_after_ms, latest_ms)
+    return replace(standing, not_after_ms=not_after_ms)
+
+
 def crossed(standing: Standing, now_ms: int) -> Standing:
     """A byte may leave from here on."""
     return replace(

@@ -84,6 +84,14 @@ def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
     return known.make(Given(_contract(known, name, options), options))
 
 
+def forms(kind: str) -> Mapping[str, str]:
+    """How options of a kind are written: "text", "secret", or "secrets" by a name; the others as they are."""
+    known = KINDS.get(kind)
+    written = {SECRET: "secret", SECRETS: "secrets", TEXT: "text"}
+    options = known.options if known is not None else {}
+    return {name: written[option.form] for name, option in options.items() if option.form in written}
+
+
 def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
     """What is known of this kind, with what a person knows better."""
     contract = replace(kind.contract, name=name)

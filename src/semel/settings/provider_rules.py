@@ -1,0 +1,60 @@
+"""What a type cannot say of providers and channels: what their adapters think of them, and who sends what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from semel.ports import Provider
+from semel.settings.problems import Fault, Path, did_you_mean, quoted
+from semel.settings.schema import Settings
+from semel.values.errors import ConfigError
+from semel.values.notification import CHANNELS
+from semel.wiring import provider
+
+_ABOUT = re.compile(
+    r"provider '[^']*'(?: \([^)]*\))?: (?P<what>(?:there is no option '(?P<unknown>[^']+)'|(?P<option>\w+)).*)",
+    re.DOTALL,
+)
+
+
+def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
+    made: dict[str, Provider] = {}
+    for name, said in settings.providers.items():
+        try:
+            made[name] = provider(said.kind, name, said.options)
+        except ConfigError as error:
+            yield _fault(str(error), ("providers", name))
+    if len(made) == len(settings.providers):  # else nobody knows what they can send
+        yield from _channels(settings, made)
+
+
+def _fault(said: str, at: Path) -> Fault:
+    """An adapter names its option first: the line of that one is told."""
+    about = _ABOUT.fullmatch(said)
+    if about is None:
+        return Fault(at, said)
+    if about["what"].startswith("there is no kind"):
+        return Fault((*at, "kind"), f"kind: {about['what']}")
+    option = about["unknown"] or about["option"]
+    return Fault((*at, option) if option else at, about["what"])
+
+
+def _channels(settings: Settings, made: Mapping[str, Provider]) -> Iterator[Fault]:
+    for channel in CHANNELS:
+        able = [name for name, one in made.items() if channel in one.contract.channels]
+        said: list[str] = getattr(settings.channels, channel)
+        for index, name in enumerate(said):
+            at = ("channels", channel, index)
+            if name not in made:
+                what = f"{channel}: there is no provider {quoted(name)}"
+                yield Fault(at, what + (did_you_mean(name, made) or f"; add [providers.{name}]"), (("providers",),))
+            elif name not in able:
+                what = f"{channel}: provider {quoted(name)} sends {', '.join(made[name].contract.channels)}"
+                yield Fault(at, f"{what}; if it does send {channel}, say so in its channels", (("providers", name),))
+            elif name in said[:index]:
+                yield Fault(at, f"{channel}: {quoted(name)} is there twice")
+        if not said and len(able) > 1:
+            names = ", ".join(map(quoted, able))
+            what = f"{channel} can be sent by {names}: say which one does, and which one is asked after a refusal"
+            yield Fault(("channels", channel), f"{what}: {channel} = [{names}] in [channels]", (("providers",),))
