@@ -16,6 +16,7 @@ from semel.cli import (
     migrate,
     process,
     purge,
+    relay,
     run,
     service_bench,
     sink,
@@ -137,7 +138,7 @@ def bench(
     typer.echo(measuring.legend(report))
 
 
-COMMANDS = (run, process, init, doctor, guarantees, migrate, token, status, events, dead, purge, storm, sink)
+COMMANDS = (run, process, relay, init, doctor, guarantees, migrate, token, status, events, dead, purge, storm, sink)
 
 for command in (*COMMANDS, service_bench):
     command.register(app)

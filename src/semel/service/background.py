@@ -1,4 +1,5 @@
-"""What goes on between requests: letters are handled, sources are consumed, what is past its retention is forgotten."""
+"""What goes on between requests: letters are handled, sources are consumed, notifications are sent, and what is past
+its retention is forgotten."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from semel.service.trouble import StoreHealth, Trouble
 from semel.values.errors import LedgerUnavailable, SemelError
 
 if TYPE_CHECKING:
-    from semel.service.consuming import Consuming  # it counts, which a mounted application need not
+    from semel.service.consuming import Consuming  # they count, which a mounted application need not
+    from semel.service.relaying import Relaying
 
 log = logging.getLogger("semel")
 
@@ -32,9 +34,11 @@ class Background:
         app: Semel,
         resume: Callable[[str], AbstractContextManager[object]] | None = None,
         consuming: Consuming | None = None,
+        relaying: Relaying | None = None,
     ) -> None:
         self._app = app
         self.consuming = consuming
+        self.relaying = relaying
         self._resume = resume
         self._pump: Pump | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -52,6 +56,8 @@ class Background:
         self._tasks.append(asyncio.create_task(self._tidy()))
         if self.consuming is not None:
             self.consuming.start()
+        if self.relaying is not None:
+            self.relaying.start()
 
     def wake(self) -> None:
         """A letter has come."""
@@ -64,9 +70,11 @@ class Background:
             self._pump.begin_to_stop()
         if self.consuming is not None:
             self.consuming.begin_to_stop()
+        if self.relaying is not None:
+            self.relaying.begin_to_stop()
 
     async def stop(self, within_s: float) -> None:
-        ending = [part.stop(within_s) for part in (self._pump, self.consuming) if part is not None]
+        ending = [part.stop(within_s) for part in (self._pump, self.consuming, self.relaying) if part is not None]
         await asyncio.gather(*ending)
         for task in self._tasks:
             task.cancel()

@@ -13,10 +13,11 @@ from semel import wiring
 from semel.app import Semel
 from semel.core.act import Context
 from semel.core.breaker import State
+from semel.core.outboxes import needed_outbox
 from semel.core.unmatched import Then
-from semel.ports import Publisher
+from semel.ports import Provider, Publisher
 from semel.service.doors import Door
-from semel.settings.options import broker_options, brokers_in, reading_of, source_options
+from semel.settings.options import broker_options, brokers_in, channels_of, reading_of, source_options
 from semel.settings.schema import AnySource, Destination, Endpoint, Route, Settings, Verify
 from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
@@ -54,13 +55,15 @@ class Supply(Struct, frozen=True):
 
 
 class Built(Struct, frozen=True):
-    """An app with all its routes, what it takes from, and what it forwards and hands on to."""
+    """An app with all its routes, what it takes from, what it forwards and hands on to, and who sends its messages."""
 
     app: Semel
     settings: Settings
     places: dict[str, Place]  # by the name of a destination, or by its URL
     supplies: list[Supply] = []
     publishers: dict[str, Publisher] = {}  # by the kind of their broker
+    providers: dict[str, Provider] = {}  # by their names
+    channels: dict[str, list[str]] = {}  # the names of those that send each, in their order
 
     @property
     def reaches(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
@@ -72,6 +75,8 @@ class Built(Struct, frozen=True):
             await place.close()
         for publisher in self.publishers.values():
             await publisher.close()
+        for provider in self.providers.values():
+            await provider.close()
 
 
 def build(
@@ -87,7 +92,11 @@ def build(
             places[route.forward] = _place(route.name, Destination(url=route.forward), watch, trace)
         _add_route(own, route, places)
     supplies = [_supply(said, settings) for said in settings.sources]
-    return Built(own, settings, places, supplies, _publishers(settings))
+    providers = {name: wiring.provider(one.kind, name, one.options) for name, one in settings.providers.items()}
+    if providers:
+        needed_outbox(own.ledger)
+    channels = channels_of(settings, providers)
+    return Built(own, settings, places, supplies, _publishers(settings), providers, channels)
 
 
 def _own_app(settings: Settings) -> Semel:

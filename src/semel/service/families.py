@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from semel.values.outcome import Status
+from semel.values.sending import LIVE
 
 OTHER = "(other)"  # what has no place of its own
 
@@ -18,6 +19,10 @@ BreakerState: TypeAlias = Literal["closed", "half-open", "open"]
 OUTCOMES: tuple[str, ...] = (*get_args(Status), OTHER)
 BREAKER_STATES: tuple[str, ...] = get_args(BreakerState)  # their places are the values of the gauge
 TAKEN = ("received", "acked", "retried", "rejected", "failed", "unmatched")
+SENT = (  # what is written of a dispatch, and what its guard or its lease had to say
+    *("accepted", "refused", "limited", "unknown", "absent", "unclear", "policy", "released"),
+    *("suppressed", "held", "lost"),
+)
 ASKED = ("claim", "settle", "renew", "accept", "take", "finish", "purge")
 CODES = (
     *("200", "201", "202", "204", "400", "401", "403", "404", "405", "408", "409", "413", "415", "422", "429", "431"),
@@ -149,6 +154,33 @@ SOURCE_LOST = Family(
 SOURCE_BROKEN = Family(
     "semel_source_broken", "gauge", "Processes in which nothing can be taken from this source now.", ("source",)
 )
+NOTIFICATIONS = Family(
+    "semel_notifications_total",
+    "counter",
+    "What dispatches of notifications came to. Unknown: nobody knows whether it left.",
+    ("provider", "outcome"),
+    among=SENT,
+)
+PROVIDER_SECONDS = Family(
+    "semel_provider_seconds",
+    "histogram",
+    "How long providers took to answer, or not to.",
+    ("provider",),
+    bounds=HANDLER_S,
+)
+OUTBOX_DEPTH = Family(
+    "semel_outbox_depth",
+    "gauge",
+    "Notifications that are not over. Uncertain: evidence, a policy or a person decides. @channel: no provider yet.",
+    ("provider", "state"),
+    among=LIVE,
+)
+OUTBOX_OLDEST = Family(
+    "semel_outbox_oldest_seconds",
+    "gauge",
+    "Age of the oldest notification that is pending or being sent; 0 when there is none.",
+    ("provider",),
+)
 WORKERS = Family("semel_workers", "gauge", "Processes that are alive and count.")
 BUILD = Family("semel_build_info", "gauge", "Always 1; the labels say what runs.", ("version", "python"), across="max")
 
@@ -158,6 +190,7 @@ FAMILIES = (
     *(LEDGER_SECONDS, LEDGER_FAILURES, LEDGER_BREAKER, LEDGER_BREAKER_MOVES, BREAKER, BREAKER_MOVES),
     *(INBOX_DEPTH, INBOX_OLDEST),
     *(SOURCE_DELIVERIES, SOURCE_IN_HAND, SOURCE_FAILURES, SOURCE_LOST, SOURCE_BROKEN),
+    *(NOTIFICATIONS, PROVIDER_SECONDS, OUTBOX_DEPTH, OUTBOX_OLDEST),
     *(WORKERS, BUILD),
 )
 OF_OUTCOME = {DUPLICATES.name: "duplicate", CONFLICTS.name: "conflict"}  # read off the deliveries, not counted twice

@@ -22,6 +22,7 @@ from semel.service import families
 from semel.service.families import OTHER, BreakerState, Family
 from semel.service.slots import Sheet, Slots
 from semel.values.inbox import Depth
+from semel.values.outbox import Backlog
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS_MAX = 500  # handlers, endpoints, destinations and sources; more of a kind are counted together as OTHER
@@ -112,6 +113,16 @@ class OfSource:
         self.broken = book.number(families.SOURCE_BROKEN, name)
 
 
+class OfProvider:
+    """The numbers of one provider."""
+
+    __slots__ = ("became", "seconds")
+
+    def __init__(self, book: Book, name: str) -> None:
+        self.became = book.numbers(families.NOTIFICATIONS, name)
+        self.seconds = book.spread(families.PROVIDER_SECONDS, name)
+
+
 class OfBreaker:
     """The state of one breaker, and its changes."""
 
@@ -161,6 +172,7 @@ class Metrics:
         self._endpoints: dict[str, OfEndpoint] = {}
         self._destinations: dict[str, OfBreaker] = {}
         self._sources: dict[str, OfSource] = {}
+        self._providers: dict[str, OfProvider] = {}
         self.in_flight = book.number(families.IN_FLIGHT)
         self.ledger_seconds = {what: book.spread(families.LEDGER_SECONDS, what) for what in families.ASKED}
         self.ledger_failures = book.numbers(families.LEDGER_FAILURES)
@@ -184,13 +196,21 @@ class Metrics:
     def source(self, name: str) -> OfSource:
         return self._sources.get(name) or _bounded(self._sources, name, lambda own: OfSource(self._book, own))
 
-    def exposition(self, depths: Sequence[Depth] | None = None, now_ms: int | None = None) -> tuple[bytes, str]:
+    def provider(self, name: str) -> OfProvider:
+        return self._providers.get(name) or _bounded(self._providers, name, lambda own: OfProvider(self._book, own))
+
+    def exposition(
+        self,
+        depths: Sequence[Depth] | None = None,
+        now_ms: int | None = None,
+        backlog: Sequence[Backlog] | None = None,
+    ) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type.
 
-        `depths` is what the inbox just said: it is the same for every process, so it is told and not added up. None:
-        nobody could ask it, and the page says nothing about it."""
+        `depths` is what the inbox just said, `backlog` what the outbox did: they are the same for every process, so
+        they are told and not added up. None: nobody could ask it, and the page says nothing about it."""
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        page = _Page(self._slots.read(), depths, now_ms)
+        page = _Page(self._slots.read(), depths, now_ms, backlog)
         registry = CollectorRegistry()
         registry.register(page)
         return generate_latest(registry), CONTENT_TYPE
@@ -212,7 +232,13 @@ def _bounded(known: dict[str, Of], name: str, make: Callable[[str], Of]) -> Of:
 class _Page:
     """What all processes say, put together for one scrape."""
 
-    def __init__(self, sheets: Iterable[Sheet], depths: Sequence[Depth] | None, now_ms: int) -> None:
+    def __init__(
+        self,
+        sheets: Iterable[Sheet],
+        depths: Sequence[Depth] | None,
+        now_ms: int,
+        backlog: Sequence[Backlog] | None = None,
+    ) -> None:
         self._series: dict[str, Series] = {family.name: {} for family in families.FAMILIES}
         known = {family.name: family for family in families.FAMILIES}
         for sheet in sheets:
@@ -225,6 +251,8 @@ class _Page:
             self._series[name] = {labels: [row[place]] for labels, row in deliveries.items() if labels != ("",)}
         if depths is not None:
             self._tell_depths(depths, now_ms)
+        if backlog is not None:
+            self._tell_backlog(backlog, now_ms)
 
     def collect(self) -> Iterable[Metric]:
         for family in families.FAMILIES:
@@ -251,6 +279,20 @@ class _Page:
             oldest_s[lane] = max(age_s, oldest_s.get(lane, 0.0))
         self._series[families.INBOX_DEPTH.name] = {(lane,): row for lane, row in rows.items()}
         self._series[families.INBOX_OLDEST.name] = {(lane,): [age_s] for lane, age_s in oldest_s.items()}
+
+    def _tell_backlog(self, backlog: Sequence[Backlog], now_ms: int) -> None:
+        """Every provider of the settings is told, and the others that something waits for."""
+        names = {labels[0] for labels in self._series[families.NOTIFICATIONS.name]}
+        depth = {name: [0.0] * families.OUTBOX_DEPTH.width for name in names}
+        oldest_s = dict.fromkeys(depth, 0.0)
+        for waiting in backlog:
+            name = waiting.provider if waiting.provider in depth or len(depth) < LABELS_MAX else OTHER
+            row = depth.setdefault(name, [0.0] * families.OUTBOX_DEPTH.width)
+            row[families.OUTBOX_DEPTH.among.index(waiting.state)] += waiting.count
+            age_s = 0.0 if waiting.state == "uncertain" else max(0.0, (now_ms - waiting.oldest_ms) / 1000)
+            oldest_s[name] = max(age_s, oldest_s.get(name, 0.0))
+        self._series[families.OUTBOX_DEPTH.name] = {(name,): row for name, row in depth.items()}
+        self._series[families.OUTBOX_OLDEST.name] = {(name,): [age_s] for name, age_s in oldest_s.items()}
 
 
 def _plain(family: Family, series: Series) -> Metric:

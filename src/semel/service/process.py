@@ -18,6 +18,7 @@ from semel.app import Semel
 from semel.core.breaker import Breaker, State
 from semel.core.gate import SLOW_IN_A_ROW, Gate
 from semel.core.letterbox import inbox_of
+from semel.core.outboxes import outbox_of
 from semel.service import logs, tracing
 from semel.service.answers import Answer, refused
 from semel.service.api.application import api
@@ -29,6 +30,7 @@ from semel.service.consuming import Consuming
 from semel.service.front import Front
 from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
+from semel.service.relaying import Relaying
 from semel.service.server import serve
 from semel.service.store import served_ledger
 from semel.service.telemetry import ServiceTelemetry
@@ -36,6 +38,8 @@ from semel.service.trouble import StoreHealth, Trouble
 from semel.settings.checking import check, facts_of, refuse, store_facts
 from semel.settings.schema import Settings
 from semel.values.errors import SemelError
+from semel.values.inbox import Depth
+from semel.values.outbox import Backlog
 
 log = logging.getLogger("semel")
 
@@ -95,10 +99,14 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     )
     gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
     keyring = Keyring(settings.tokens)
+    outbox = outbox_of(app.ledger)
     taking = doors(settings, built.publishers)
 
     def start() -> tuple[Ingest, Background]:
-        background = Background(app, telemetry.tracing.resume, Consuming(app, built.supplies, metrics))
+        relaying = None
+        if outbox is not None:
+            relaying = Relaying(outbox, built.providers, built.channels, settings.outbox, metrics)
+        background = Background(app, telemetry.tracing.resume, Consuming(app, built.supplies, metrics), relaying)
         front = Front(
             app,
             gate=gate,
@@ -150,12 +158,13 @@ class _Numbers:
                 return refused(401, "Not authenticated", "Send a token with the scope metrics: Authorization: Bearer …")
             if "metrics" not in credential.scopes:
                 return refused(403, "Not allowed", f"The token {credential.name!r} lacks the scope 'metrics'")
-        inbox = inbox_of(self._app.ledger)
-        try:
+        inbox, outbox = inbox_of(self._app.ledger), outbox_of(self._app.ledger)
+        depths: list[Depth] | None = None
+        backlog: list[Backlog] | None = None
+        with suppress(SemelError):  # what nobody could ask, the page does not tell
             depths = await inbox.depths() if inbox is not None else []
-        except SemelError:
-            depths = None
-        page, kind = self._metrics.exposition(depths)
+            backlog = await outbox.backlog() if outbox is not None else None
+        page, kind = self._metrics.exposition(depths, backlog=backlog)
         return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))], page)
 
 

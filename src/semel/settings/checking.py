@@ -19,6 +19,7 @@ from semel.settings.findings import Level as Level
 from semel.settings.findings import RouteFacts as RouteFacts
 from semel.settings.findings import span as span
 from semel.settings.problems import nearest
+from semel.settings.provider_checking import open_callbacks, provider_findings, providers_ok
 from semel.settings.schema import Destination, Endpoint, Route, Settings
 from semel.settings.source_checking import shown_secrets, sources_ok, wrong_sources
 from semel.settings.topics import misspelt
@@ -83,6 +84,7 @@ def check(
         *_one("inline", _inline(settings, routes, store), "no sender is kept waiting by a handler"),
         *_one("inbox", _inbox(settings, store), _inbox_ok(settings)),
         *_one("sources", wrong_sources(settings, routes), sources_ok(settings)),
+        *_one("providers", provider_findings(settings), providers_ok(settings)),
         *_one("durability", _durability(settings, store.traits), f"{store.traits.name} keeps what it has answered"),
         *_one("letters", _letters(store), "what is given up on waits for a person in a store that keeps it"),
         *_one("access", _access(settings, leads), _access_ok(settings)),
@@ -288,6 +290,7 @@ def _access(settings: Settings, leads: Callable[[str], bool]) -> Iterator[Findin
         yield Finding("error", what, 'add one (`semel token NAME --scope claims`), or set host = "127.0.0.1"')
     for endpoint in settings.endpoints:
         yield from _open_door(endpoint, host)
+    yield from open_callbacks(settings)
 
 
 def _open_door(endpoint: Endpoint, host: str) -> Iterator[Finding]:
@@ -314,10 +317,14 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
             change = f'write env:NAME for it, as in user:env:NAME@host, or {name} = "env:NAME" for the whole URL'
             yield Finding("warning", what, change)
     yield from shown_secrets(settings)
-    for endpoint in settings.endpoints:
-        for secret in endpoint.verify.secrets if endpoint.verify is not None else ():
+    doors = [(f"endpoint {endpoint.path}", endpoint.verify) for endpoint in settings.endpoints]
+    doors += [
+        (f"provider {name}", said.callbacks.verify) for name, said in settings.providers.items() if said.callbacks
+    ]
+    for door, verify in doors:
+        for secret in verify.secrets if verify is not None else ():
             if len(secret.reveal()) < SECRET_CHARS:
-                what = f"endpoint {endpoint.path}: {secret.reference} has less than {SECRET_CHARS} characters"
+                what = f"{door}: {secret.reference} has less than {SECRET_CHARS} characters"
                 yield Finding("warning", what, "use a longer one: what is short can be guessed")
     for name, destination in settings.destinations.items():
         secret_headers = [

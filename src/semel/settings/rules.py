@@ -43,9 +43,17 @@ VERIFY: dict[str, tuple[set[str], set[str]]] = {  # scheme: what it needs, what 
     "header": ({"secrets"}, {"header"}),
     "basic": ({"secrets", "username"}, set()),
     "sns": ({"topics"}, set()),
+    "twilio": ({"secrets", "url"}, set()),
+    "sendgrid": ({"secrets"}, set()),
+    "telnyx": ({"secrets"}, set()),
+    "vonage": ({"secrets"}, set()),
     "none": (set(), set()),
 }
 
+_SHAPES = {  # of public keys, which people copy: base64 of a P-256 key in DER, and of 32 bytes
+    "sendgrid": (re.compile(r"MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE[A-Za-z0-9+/]{86}=="), "MFkwEwYH…"),
+    "telnyx": (re.compile(r"[A-Za-z0-9+/]{43}="), "44 letters of base64"),
+}
 _WHSEC = re.compile(r"whsec_(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)")
 
 
@@ -132,7 +140,7 @@ def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:
 
 def _verify(verify: Verify, at: Path) -> Iterator[Fault]:
     needed, allowed = VERIFY[verify.scheme]
-    for name in ("secrets", "header", "username", "topics"):
+    for name in ("secrets", "header", "username", "topics", "url"):
         given = bool(getattr(verify, name))
         about = ((*at, "scheme"),)
         if name in needed and not given:
@@ -155,6 +163,8 @@ def _unusable(secret: str, scheme: str) -> str:
         return "has white space at an end, or a line break or control character in it: remove that"
     if scheme == "standard-webhooks" and not _WHSEC.fullmatch(secret):
         return "is no secret of Standard Webhooks: whsec_ and then base64, as the sender shows it"
+    if scheme in _SHAPES and not _SHAPES[scheme][0].fullmatch(secret):
+        return f"is no public key as {scheme} shows it: {_SHAPES[scheme][1]}, on one line"
     return ""
 
 

@@ -100,7 +100,19 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[endpoints.verify]: how a delivery proves where it comes from."""
 
-    scheme: Literal["genesys", "standard-webhooks", "hmac-hex", "header", "basic", "sns", "none"]
+    scheme: Literal[
+        "genesys",
+        "standard-webhooks",
+        "hmac-hex",
+        "header",
+        "basic",
+        "sns",
+        "twilio",
+        "sendgrid",
+        "telnyx",
+        "vonage",
+        "none",
+    ]
     secrets: list[Secret] = field(default_factory=list)  # all of them count: add the new one, then remove the old one
     header: Annotated[
         str,
@@ -122,6 +134,14 @@ class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ),
         ]
     ] = field(default_factory=list)  # of sns: the topic ARNs that are accepted
+    url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^\x00-\x20\x7f?#]+)?\Z",
+            max_length=2_000,
+            description='a URL such as "https://semel.example.com/callbacks/twilio", without a question mark',
+        ),
+    ] = ""  # of twilio: this path as Twilio was told it, which signs it
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

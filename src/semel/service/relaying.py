@@ -1,0 +1,121 @@
+"""The relay of the settings, beside the webhooks or alone: started, watched, and stopped in time.
+
+It also forgets what is past its retention, and says what waits for a provider that nobody here has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from semel.core.outboxes import StoredOutbox
+from semel.core.relay import Relay, Watch
+from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
+from semel.ports import Provider
+from semel.service.metrics import Metrics
+from semel.settings.schema import Outbox as OutboxSettings
+from semel.values.errors import LedgerUnavailable, SemelError
+from semel.values.outbox import lane_of
+
+log = logging.getLogger("semel")
+
+MORE_S = 0.05  # between two batches of a purge: others write too
+
+
+class Relaying:
+    """Runs on the loop that `start` is called on. Without providers it only tidies up."""
+
+    def __init__(
+        self,
+        outbox: StoredOutbox,
+        providers: Mapping[str, Provider],
+        channels: Mapping[str, Sequence[str]],
+        said: OutboxSettings,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._outbox = outbox
+        self._providers = providers if said.relay else {}
+        self._channels = channels if said.relay else {}
+        self._said = said
+        self._watch = _Numbers(metrics, self._providers) if metrics is not None else None
+        self._relay: Relay | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if self._providers:
+            self._relay = self.relay()
+            self._tasks.append(asyncio.create_task(self._relay.run()))
+        self._tasks.append(asyncio.create_task(self._tidy()))
+
+    def relay(self, watch: Watch | None = None) -> Relay:
+        """One on the running loop, as the settings have it."""
+        return Relay(
+            self._outbox, self._providers, self._channels, max_age_s=self._said.max_age, watch=watch or self._watch
+        )
+
+    def wake(self) -> None:
+        """Something was added."""
+        if self._relay is not None:
+            self._relay.wake()
+
+    def begin_to_stop(self) -> None:
+        """Take no more; what is in hand goes on."""
+        if self._relay is not None:
+            self._relay.begin_to_stop()
+
+    async def stop(self, within_s: float) -> None:
+        """What has not ended by then is left to its lease: sent or not, it will be called by its name."""
+        if self._relay is not None:
+            await self._relay.stop(within_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _tidy(self) -> None:
+        """Forget what is past its retention, as fast as it comes; say what waits for nobody."""
+        pause_s = 0.0
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = PURGE_EVERY_S
+            try:
+                if await self._purge() >= PURGE_MAX:
+                    pause_s = MORE_S
+                elif self._said.relay:
+                    await self._say_orphans()
+            except LedgerUnavailable:
+                pass  # next time, then
+            except Exception as error:  # whatever it is: a store that forgets nothing any more fills up
+                words = str(error) if isinstance(error, SemelError) else type(error).__name__
+                log.error("no notification can be forgotten, trying again in %g s: %s", PURGE_EVERY_S, words)
+
+    async def _purge(self) -> int:
+        content_ms, identity_ms = int(1000 * self._said.retention), int(1000 * self._said.identity)
+        return await self._outbox.purge(content_ms, identity_ms, PURGE_MAX)
+
+    async def _say_orphans(self) -> None:
+        served = {*self._providers, *(lane_of("", channel) for channel, names in self._channels.items() if names)}
+        for waiting in await self._outbox.backlog():
+            if waiting.state == "pending" and waiting.provider not in served:
+                lane = waiting.provider
+                what = f"channel {lane[1:]}" if lane.startswith("@") else f"provider {lane}"
+                log.error(
+                    "%d notifications wait for %s, which nobody here serves: add it to [providers], or run what has it",
+                    waiting.count,
+                    what,
+                )
+
+
+class _Numbers:
+    """Counts what the relay tells. Names of providers come from the settings."""
+
+    def __init__(self, metrics: Metrics, providers: Mapping[str, Provider]) -> None:
+        self._of = {name: metrics.provider(name) for name in providers}
+
+    def sent(self, provider: str, seconds: float) -> None:
+        if (numbers := self._of.get(provider)) is not None:
+            numbers.seconds.saw(seconds)
+
+    def became(self, provider: str, outcome: str) -> None:
+        if (numbers := self._of.get(provider)) is not None and (number := numbers.became.get(outcome)) is not None:
+            number.up()

@@ -1,0 +1,82 @@
+"""What doctor thinks of providers, without asking anybody: what each of them promises, and do the times fit?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from semel.settings.findings import Finding, span
+from semel.settings.options import channels_of
+from semel.settings.schema import Settings
+from semel.settings.urls import is_loopback
+from semel.values.effect import KEYED_SHARE
+from semel.values.sending import Contract
+from semel.wiring import provider
+
+
+def provider_findings(settings: Settings) -> Iterator[Finding]:
+    """One line of promise for each, and what is wrong with it."""
+    made = {name: provider(said.kind, name, said.options) for name, said in settings.providers.items()}
+    routed = {name for names in channels_of(settings, made).values() for name in names}
+    for name, one in made.items():
+        contract, kind = one.contract, settings.providers[name].kind
+        yield Finding("ok", f"provider {name} ({kind}): {promise(contract)}")
+        if contract.timeout_s > settings.server.drain:
+            drain = span(settings.server.drain)
+            what = f"provider {name}: a message may take {span(contract.timeout_s)}, and a drain ends after {drain}"
+            yield Finding("warning", what, "set a longer drain in [server]: what is cut is uncertain afterwards")
+        if contract.policy == "resend":
+            what = f'provider {name}: policy = "resend" sends again what may have arrived, after {_after(contract)}'
+            yield Finding("warning", what, 'use "hold" where a second message is worse than none')
+        if name not in routed:
+            what = f"provider {name}: no channel is sent by it; only a notification that names it"
+            yield Finding("warning", what, "name it in [channels], or remove it")
+    if settings.outbox.identity < settings.outbox.retention:
+        what = (
+            f"outbox: a notification is forgotten after {span(settings.outbox.identity)}, before its content is, after "
+            f"{span(settings.outbox.retention)}"
+        )
+        yield Finding("error", what, "set identity to at least what retention is")
+    if settings.outbox.identity < settings.outbox.max_age:
+        what = f"outbox: what waits for {span(settings.outbox.max_age)} outlives what is known of it"
+        yield Finding("error", what, "set identity well above max_age")
+
+
+def promise(contract: Contract) -> str:
+    """What may be promised of a message by this provider, in one line."""
+    rest = {
+        "hold": "a person decides",
+        "presume_sent": f"it is presumed to be sent after {_after(contract)}",
+        "resend": f"it is sent again after {_after(contract)}, and may arrive twice",
+        "give_up": f"it is given up after {_after(contract)}",
+    }[contract.policy]
+    if contract.key is not None:
+        usable = span(KEYED_SHARE * contract.key.window_s)
+        return f"effectively once: it honours a key, which is sent again for {usable} when nobody knows; then {rest}"
+    if contract.looks_up:
+        settled = span(contract.settle_s)
+        return f"at most once: when nobody knows, its own list is asked after {settled}; if that says nothing, {rest}"
+    return f"at most once: when nobody knows, a callback tells, or {rest}"
+
+
+def _after(contract: Contract) -> str:
+    return span(contract.policy_after_s)
+
+
+def providers_ok(settings: Settings) -> str:
+    return "no providers: nothing is sent"
+
+
+def open_callbacks(settings: Settings) -> Iterator[Finding]:
+    """Whoever can reach them from outside can tell us what became of messages."""
+    host = settings.server.host
+    for name, said in settings.providers.items():
+        if said.callbacks is None or is_loopback(host):
+            continue
+        what = (
+            f"provider {name}: anybody who reaches {host} can tell us at {said.callbacks.path} what became of messages"
+        )
+        if said.callbacks.verify is None:
+            change = f'add [providers.{name}.callbacks.verify]; scheme = "none" says that something in front verifies'
+            yield Finding("error", what, change)
+        elif said.callbacks.verify.scheme == "none":
+            yield Finding("warning", what, "verify it here, or make sure that something in front of it does")
