@@ -15,6 +15,7 @@ from semel.core.boundaries import Observer
 from semel.core.engine import Engine
 from semel.core.handlers import Handler, Router, check_handler, is_async
 from semel.core.outage import Outage
+from semel.core.outboxes import StoredOutbox, needed_outbox
 from semel.core.planning import CONTROL, Arrived, Planner
 from semel.core.runner import refuse_inside_transaction
 from semel.core.unmatched import Unmatched
@@ -22,11 +23,11 @@ from semel.core.worker import Watch, Worker
 from semel.messages import Body
 from semel.messages import Message as Message
 from semel.messages import to_bytes as to_bytes
-from semel.ports import STATES, Entry, Ledger, Source, Telemetry
-from semel.registration import as_ms, check_fits, check_options
+from semel.ports import STATES, Entry, Ledger, Provider, Source, Telemetry
+from semel.registration import as_ms, check_fits, check_options, guaranteed
 from semel.sync import SyncFace
 from semel.values import keys
-from semel.values.effect import KEYED_WINDOW_S, Effect, Guarantee, guarantee
+from semel.values.effect import KEYED_WINDOW_S, Effect, Guarantee
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.event import Event
 from semel.values.outcome import Outcome
@@ -35,6 +36,7 @@ from semel.values.topic import Pattern
 
 if TYPE_CHECKING:
     from semel.aws_lambda.handling import PutAside
+    from semel.core.relay import Relay
     from semel.service.background import Background
 
 LEASE_S = 25.0  # under the SQS default visibility of 30 s
@@ -184,18 +186,7 @@ class Semel:
 
     def guarantees(self) -> list[Guarantee]:
         """What each handler may rely on, computed from its effect and the ledger."""
-        traits = self.ledger.traits
-        return [
-            guarantee(
-                handler.name,
-                tuple(pattern.text for pattern in handler.patterns),
-                handler.effect,
-                handler.window_s,
-                traits.name,
-                traits.caveat,
-            )
-            for handler in self._router.handlers
-        ]
+        return [guaranteed(handler, self.ledger) for handler in self._router.handlers]
 
     # ----------------------------------------------------------------------------------------------- processing
 
@@ -380,6 +371,21 @@ class Semel:
         from semel.service.mounted import handling
 
         return handling(self)
+
+    # ------------------------------------------------------------------------------------------------ sending
+
+    @property
+    def outbox(self) -> StoredOutbox:
+        """Notifications: `await app.outbox.add([Notification(…)])`. Raises ConfigError where the ledger keeps none."""
+        return needed_outbox(self.ledger)
+
+    def relay(self, *providers: Provider, channels: Mapping[str, Sequence[str]] | None = None) -> Relay:
+        """What sends them: `await app.relay(providers.provider("twilio", "sms", …)).run()`, or `run_once()`.
+
+        channels: the names of the providers of each channel, in their order, where more than one can send it."""
+        from semel.providers import relay
+
+        return relay(self.outbox, providers, channels or {})
 
     # ------------------------------------------------------------------------------------------------ looking
 

@@ -1,4 +1,5 @@
-"""What `app.on` refuses: options that contradict each other, and handlers that the ledger cannot serve."""
+"""What `app.on` refuses: options that contradict each other, and handlers that the ledger cannot serve. And what it
+promises of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from semel.core.handlers import Handler
 from semel.ports import Ledger
 from semel.values import keys
-from semel.values.effect import EFFECTS, KEYED_WINDOW_S
+from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Guarantee, guarantee
 from semel.values.errors import ConfigError
 
 TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
@@ -62,6 +63,12 @@ def check_fits(handler: Handler, ledger: Ledger) -> None:
             f"handler {handler.name!r}: {several} needs several keys of the ledger at once, and {traits.name} keeps"
             f" those of a handler in one place only where its URL says so: add together={handler.name} to it"
         )
+
+
+def guaranteed(handler: Handler, ledger: Ledger) -> Guarantee:
+    topics = tuple(pattern.text for pattern in handler.patterns)
+    traits = ledger.traits
+    return guarantee(handler.name, topics, handler.effect, handler.window_s, traits.name, traits.caveat)
 
 
 def as_ms(name: str, seconds: object, least_s: float = 0.001) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from semel.ports import Provider
 from semel.settings.schema import (
@@ -19,8 +19,8 @@ from semel.settings.schema import (
     SqsBroker,
     SqsSource,
 )
-from semel.values.notification import CHANNELS
 from semel.values.reading import PLAIN, Reading
+from semel.values.sending import routes_of
 
 
 def reading_of(said: Endpoint | AnySource, settings: Settings) -> Reading | None:
@@ -96,11 +96,5 @@ def brokers_in(settings: Settings) -> dict[str, SqsBroker | KafkaBroker | Rabbit
 
 
 def channels_of(settings: Settings, providers: Mapping[str, Provider]) -> dict[str, list[str]]:
-    """The providers of each channel, in their order. One that nobody named is sent by the one that can."""
-    routes: dict[str, list[str]] = {}
-    for channel in CHANNELS:
-        said: list[str] = getattr(settings.channels, channel)
-        able = [name for name, one in providers.items() if channel in one.contract.channels]
-        if said or len(able) == 1:
-            routes[channel] = said or able
-    return routes
+    """The providers of each channel, in their order."""
+    return routes_of((one.contract for one in providers.values()), asdict(settings.channels))

@@ -12,7 +12,7 @@ honours, or a policy that somebody chose; a look-up that fails says nothing and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -72,6 +72,16 @@ class Contract(Struct, frozen=True, kw_only=True):
     timeout_s: float = 15.0
     policy: Policy = "hold"
     policy_after_s: float = 86_400.0  # after the crossing
+
+
+def routes_of(contracts: Iterable[Contract], said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The providers of each channel, in their order. A channel that nobody named is sent by the one that can."""
+    routes = {channel: list(names) for channel, names in said.items() if names}
+    able: dict[str, list[str]] = {}
+    for contract in contracts:
+        for channel in contract.channels:
+            able.setdefault(channel, []).append(contract.name)
+    return {channel: names for channel, names in able.items() if len(names) == 1} | routes
 
 
 class Accepted(Struct, frozen=True):

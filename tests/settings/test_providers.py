@@ -1,0 +1,177 @@
+"""[providers], [channels] and [outbox]: what may be written, what is refused with its line, what doctor says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.settings.writing import loaded, told
+
+from semel import Semel, providers
+from semel.ports import Traits
+from semel.service.building import build
+from semel.settings.checking import Finding, StoreFacts, check
+from semel.settings.provider_checking import promise
+from semel.settings.schema import Settings
+from semel.values.errors import ConfigError
+from semel.values.sending import Contract, Key
+
+SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
+SMS = '[providers.sms]\nkind = "twilio"\naccount = "AC1"\ntoken = "env:TW"\nsender = "+491"\n'
+VONAGE = '[providers.other]\nkind = "vonage"\napi_key = "k"\napi_secret = "env:TW"\nsender = "x"\n'
+HTTP = '[providers.hook]\nkind = "http"\nurl = "https://x.example/"\nheaders = { x-api-key = "env:TW", accept = "a/b" }\nchannels = ["event"]\n'
+BOTH = '[channels]\nsms = ["sms", "other"]\n'
+CALLBACKS = '[providers.sms.callbacks]\npath = "/callbacks/sms"\n'
+
+
+def found(settings: Settings, check_name: str) -> list[Finding]:
+    return [one for one in check(settings, [], SQLITE, lambda host: True) if one.check == check_name]
+
+
+# ---------------------------------------------------------------------------------------------------- what is written
+
+
+def test_the_options_of_a_kind_stand_beside_it_and_secrets_are_read(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, SMS + HTTP, TW="s3cret-s3cret")
+    sms, hook = settings.providers["sms"], settings.providers["hook"]
+    assert sms.kind == "twilio"
+    assert {name: str(value) for name, value in sms.options.items() if name != "token"} == {
+        "account": "AC1",
+        "sender": "+491",
+    }
+    assert sms.options["token"].reveal() == "s3cret-s3cret"
+    assert {name: value.reveal() for name, value in hook.options["headers"].items()} == {
+        "x-api-key": "s3cret-s3cret",
+        "accept": "a/b",
+    }
+    assert "s3cret" not in repr(settings)
+
+
+def test_one_that_can_is_the_one_that_sends(tmp_path: Path) -> None:
+    built = build(loaded(tmp_path, SMS, TW="x"), Semel(f"sqlite:///{tmp_path}/a.db"))
+    assert list(built.providers) == ["sms"]
+    assert built.channels == {"sms": ["sms"]}
+
+
+def test_several_that_can_are_put_in_order_by_a_person(tmp_path: Path) -> None:
+    (line,) = told(tmp_path, SMS + VONAGE, TW="x")
+    assert 'sms can be sent by "sms", "other": say which one does' in line
+    assert 'sms = ["sms", "other"] in [channels]' in line
+    settings = loaded(tmp_path, BOTH + SMS + VONAGE, TW="x")
+    built = build(settings, Semel(f"sqlite:///{tmp_path}/a.db"))
+    assert built.channels == {"sms": ["sms", "other"], "message": ["other"]}
+
+
+def test_a_variable_sets_an_option_and_a_text_stays_one(tmp_path: Path) -> None:
+    variables = {"SEMEL_PROVIDERS__SMS__SENDER": "+4912345", "SEMEL_PROVIDERS__SMS__CONCURRENCY": "7"}
+    options = loaded(tmp_path, SMS, TW="x", **variables).providers["sms"].options
+    assert (options["sender"], options["concurrency"]) == ("+4912345", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (SMS.replace("twilio", "twillio"), "[providers.sms]: kind: there is no kind 'twillio'"),
+        (SMS + 'sendr = "x"\n', "[providers.sms]: there is no option 'sendr': did you mean 'sender'?"),
+        (SMS.replace('account = "AC1"\n', ""), "[providers.sms]: account is missing"),
+        (SMS.replace('"env:TW"', '"tok3n"'), "[providers.sms]: token: a secret does not stand in the settings"),
+        (SMS.replace('"env:TW"', '"env:NONE"'), "token: env:NONE"),
+        (SMS + "concurrency = 0\n", "[providers.sms]: concurrency: expected a whole number above 0"),
+        (BOTH + SMS, 'sms: there is no provider "other"'),
+        ('[channels]\nemail = ["sms"]\n' + SMS, 'email: provider "sms" sends sms; if it does send email, say so'),
+        ('[channels]\nsms = ["sms", "sms"]\n' + SMS, 'sms: "sms" is there twice'),
+        (SMS + CALLBACKS.replace("/callbacks/sms", "/v1/x"), '"/v1/x" is Semel\'s own'),
+        (SMS + CALLBACKS.replace("/callbacks/sms", "/events"), 'something else is at "/events" already'),
+        (SMS + CALLBACKS + '[providers.sms.callbacks.verify]\nscheme = "header"\n', 'scheme "header" needs secrets'),
+        ("[outbox]\nretension = 3\n", 'unknown key "retension"; did you mean "retention"?'),
+        ('providers = ["x"]\n', "expected [providers.NAME], got a list"),
+        ('[providers]\nsms = "twilio"\n', "expected a table, got a text"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, line: str) -> None:
+    lines = told(tmp_path, text, TW="x")
+    assert any(line in one for one in lines), lines
+    assert all("tok3n" not in one for one in lines)
+
+
+def test_a_ledger_without_an_outbox_has_no_providers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a memory ledger keeps no outbox: notifications need sqlite"):
+        build(loaded(tmp_path, SMS, TW="x"), Semel("memory://"))
+
+
+# --------------------------------------------------------------------------------------------------------- doctor
+
+
+def test_every_provider_has_a_line_of_promise(tmp_path: Path) -> None:
+    lines = [one.what for one in found(loaded(tmp_path, BOTH + SMS + VONAGE, TW="x"), "providers")]
+    assert lines[0].startswith("provider sms (twilio): at most once: when nobody knows, its own list is asked after")
+    assert lines[1] == "provider other (vonage): at most once: when nobody knows, a callback tells, or a person decides"
+
+
+def test_a_promise_is_made_of_the_contract() -> None:
+    keyed = Contract(name="a", channels=("sms",), key=Key(header="Idempotency-Key", window_s=1000.0))
+    assert promise(keyed).startswith("effectively once: it honours a key, which is sent again for 800 s")
+    again = Contract(name="a", channels=("sms",), policy="resend", policy_after_s=60.0)
+    assert promise(again).endswith("it is sent again after 1 min, and may arrive twice")
+
+
+def test_what_may_send_twice_or_is_cut_or_used_by_nobody_is_a_warning(tmp_path: Path) -> None:
+    text = "[server]\ndrain = 5\n" + '[channels]\nsms = ["sms"]\nmessage = []\n' + SMS + 'policy = "resend"\n' + VONAGE
+    settings = loaded(tmp_path, text.replace("message = []\n", ""), TW="x")
+    warned = [one.what for one in found(settings, "providers") if one.level == "warning"]
+    assert any('policy = "resend" sends again what may have arrived' in one for one in warned)
+    assert any("a message may take" in one and "a drain ends after 5 s" in one for one in warned)
+
+
+def test_what_is_forgotten_too_early_is_an_error(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, "[outbox]\nidentity = 10\n")
+    assert [one.level for one in found(settings, "providers")] == ["error", "error"]
+
+
+@pytest.mark.parametrize(
+    ("verify", "level"),
+    [
+        ("", "error"),
+        ('[providers.sms.callbacks.verify]\nscheme = "none"\n', "warning"),
+        ('[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n', "ok"),
+    ],
+)
+def test_callbacks_that_anybody_can_make_are_told(tmp_path: Path, verify: str, level: str) -> None:
+    token = f'[[tokens]]\nname = "a"\ndigest = "sha256:{"0" * 64}"\nscopes = ["claims"]\n'
+    text = f'endpoints = []\n[server]\nhost = "0.0.0.0"\n{token}{SMS}{CALLBACKS}{verify}'
+    findings = found(loaded(tmp_path, text, TW="x" * 20), "access")
+    assert [one.level for one in findings] == [level]
+    if level != "ok":
+        assert "can tell us at /callbacks/sms what became of messages" in findings[0].what
+
+
+def test_a_short_secret_of_callbacks_is_told(tmp_path: Path) -> None:
+    verify = '[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n'
+    findings = found(loaded(tmp_path, SMS + CALLBACKS + verify, TW="x"), "secrets")
+    assert [one.what for one in findings] == ["provider sms: env:TW has less than 16 characters"]
+
+
+# --------------------------------------------------------------------------------------------------------- in Python
+
+
+def test_in_python_a_secret_is_given_as_it_is_and_not_shown() -> None:
+    sms = providers.provider("twilio", "sms", account="AC1", token="s3cret", sender="+491")
+    assert sms.contract.name == "sms"
+    with pytest.raises(ConfigError) as raised:
+        providers.provider("twilio", "sms", account="AC1", token="s3cret", sender=7)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_relay_in_python_needs_providers_and_channels_that_are_there(tmp_path: Path) -> None:
+    app = Semel(f"sqlite:///{tmp_path}/a.db")
+    sms = providers.provider("twilio", "sms", account="AC1", token="x", sender="+491")
+    with pytest.raises(ConfigError, match="at least one provider"):
+        app.relay()
+    with pytest.raises(ConfigError, match="each with a name of its own"):
+        app.relay(sms, sms)
+    with pytest.raises(ConfigError, match="the providers sms"):
+        app.relay(sms, channels={"sms": ["other"]})
+    with pytest.raises(ConfigError, match="channels are sms, email"):
+        app.relay(sms, channels={"fax": ["sms"]})
+    with pytest.raises(ConfigError, match="keeps no outbox"):
+        Semel("memory://").relay(sms)
