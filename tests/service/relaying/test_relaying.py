@@ -1,0 +1,257 @@
+"""The relay inside `semel run`, and `semel relay` alone: from an event, or a call, to the customer's phone, once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.running import ROOT, service
+
+from semel import Notification, Semel
+from semel.testing.simulator import SimulatorProcess
+from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
+from semel.values.outbox import Shown, Sought
+
+APP = "tests.service.relaying.notifying_app:app"
+SOON_S = 60.0
+TO = "+49170{:07d}"
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[SimulatorProcess]:
+    with SimulatorProcess() as simulator:
+        yield simulator
+
+
+def settings(simulator: SimulatorProcess, *, more: str = "", timeout_s: float = 5.0, relay: bool = True) -> str:
+    return f"""
+{more}
+[providers.sms]
+kind = "twilio"
+account = "{ACCOUNT}"
+token = "env:TWILIO_TOKEN"
+sender = "+4930"
+url = "{simulator.url("twilio")}"
+allow = ["127.0.0.1"]
+timeout_s = {timeout_s}
+settle_s = 1
+
+[outbox]
+relay = {str(relay).lower()}
+"""
+
+
+ENV = {"TWILIO_TOKEN": SECRET}
+
+
+def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    ends = time.monotonic() + SOON_S
+    while not holds():
+        if time.monotonic() > ends:
+            pytest.fail(f"not within {SOON_S:g} s: {otherwise()}")
+        time.sleep(0.05)
+
+
+def in_outbox(folder: Path, ask: Callable[[Semel], Any]) -> Any:
+    async def story() -> Any:
+        async with Semel(f"sqlite:///{folder}/semel.db") as app:
+            return await ask(app)
+
+    return asyncio.run(story())
+
+
+def add(folder: Path, *numbers: str) -> None:
+    said = [Notification(key=one, kind="k", recipient=one, channel="sms", body="Hello") for one in numbers]
+    in_outbox(folder, lambda app: app.outbox.add(said))
+
+
+def shown(folder: Path) -> list[Shown]:
+    found: list[Shown] = in_outbox(folder, lambda app: app.outbox.find(Sought()))
+    return found
+
+
+def got(simulator: SimulatorProcess, numbers: Sequence[str]) -> list[int]:
+    return [len(simulator.phone(number)) for number in numbers]
+
+
+# ------------------------------------------------------------------------------------------------------- semel run
+
+
+def test_an_event_and_its_copies_are_one_message(tmp_path: Path, provider: SimulatorProcess) -> None:
+    to = TO.format(1)
+    body = {"id": "e-1", "type": "interaction.created", "to": to}
+    with service(tmp_path, settings(provider), APP, env=ENV) as running:
+        for _ in range(3):
+            assert running.post("/events", body).status == 200
+        until(lambda: got(provider, [to]) == [1], lambda: running.text)
+        assert running.post("/events", body).status == 200
+
+        def counted() -> bool:
+            page = running.get("/metrics").body.decode()
+            return 'semel_notifications_total{outcome="accepted",provider="sms"} 1.0' in page
+
+        until(counted, lambda: running.get("/metrics").body.decode())
+        page = running.get("/metrics").body.decode()
+        assert 'semel_outbox_depth{provider="sms",state="pending"} 0.0' in page
+        assert 'semel_provider_seconds_count{provider="sms"} 1.0' in page
+        assert 'semel_outbox_oldest_seconds{provider="sms"} 0.0' in page
+        running.terminate()
+        assert running.wait() == 0
+    assert got(provider, [to]) == [1]
+    (one,) = shown(tmp_path)
+    assert (one.state, one.notification.recipient, one.provider) == ("accepted", to, "sms")
+
+
+def test_what_is_being_sent_when_it_ends_is_finished_first(tmp_path: Path, provider: SimulatorProcess) -> None:
+    to = TO.format(2)
+    with service(tmp_path, settings(provider, timeout_s=3), APP, env=ENV) as running:
+        provider.lie("accept then stall", "twilio")  # no answer comes: in the end that is what is recorded
+        add(tmp_path, to)
+        until(lambda: got(provider, [to]) == [1], lambda: running.text)
+        running.terminate()
+        assert running.wait() == 0
+    (one,) = shown(tmp_path)
+    assert (one.state, "no answer within 3 s" in one.reason) == ("uncertain", True)
+
+
+def test_with_relay_false_only_the_command_sends(tmp_path: Path, provider: SimulatorProcess) -> None:
+    to = TO.format(3)
+    with service(tmp_path, settings(provider, relay=False), APP, env=ENV) as running:
+        add(tmp_path, to)
+        time.sleep(1.0)
+        assert got(provider, [to]) == [0]
+        ended = command(tmp_path, "relay", "--once", "--json")
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout) == {
+            "sent": [{"provider": "sms", "outcome": "accepted", "count": 1}],
+            "left": [],
+        }
+        assert got(provider, [to]) == [1]
+        assert running.get("/healthz").status == 200
+
+
+def test_what_waits_for_nobody_is_said(tmp_path: Path, provider: SimulatorProcess) -> None:
+    mail = Notification(key="k", kind="k", recipient="a@example.com", channel="email", subject="s", body="Hello")
+    in_outbox(tmp_path, lambda app: app.outbox.add([mail]))
+    with service(tmp_path, settings(provider), APP, env=ENV) as running:
+        running.until(
+            lambda: "1 notifications wait for channel email, which nobody here serves" in "\n".join(running.log),
+            "nothing was said",
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- semel relay
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "semel", *words],
+        cwd=folder,
+        env={**os.environ, **ENV, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=SOON_S,
+        check=False,
+    )
+
+
+@contextmanager
+def relaying(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    log = (folder / "relay.log").open("a")
+    with (
+        log,
+        subprocess.Popen(
+            [sys.executable, "-m", "semel", "relay"],
+            cwd=folder,
+            env={**os.environ, **ENV},
+            stdout=log,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def written(folder: Path, text: str) -> None:
+    (folder / "semel.toml").write_text(text, "utf-8")
+
+
+def test_two_relays_share_an_outbox_and_one_is_killed(tmp_path: Path, provider: SimulatorProcess) -> None:
+    numbers = [TO.format(100 + number) for number in range(60)]
+    written(tmp_path, settings(provider))
+    add(tmp_path, *numbers[:30])
+    with relaying(tmp_path) as first, relaying(tmp_path):
+        until(lambda: sum(got(provider, numbers)) >= 5, lambda: (tmp_path / "relay.log").read_text())
+        add(tmp_path, *numbers[30:])
+        first.kill()
+
+        def over() -> bool:
+            return all(one.state in ("accepted", "uncertain") for one in shown(tmp_path))
+
+        until(over, lambda: (tmp_path / "relay.log").read_text())
+    assert max(got(provider, numbers)) == 1
+    for one in shown(tmp_path):
+        if one.state == "accepted":
+            assert got(provider, [one.notification.recipient]) == [1]
+
+
+def test_a_relay_that_is_told_to_end_finishes_what_it_sends(tmp_path: Path, provider: SimulatorProcess) -> None:
+    to = TO.format(4)
+    written(tmp_path, settings(provider, timeout_s=3))
+    provider.lie("accept then stall", "twilio")
+    add(tmp_path, to)
+    with relaying(tmp_path) as process:
+        until(lambda: got(provider, [to]) == [1], lambda: (tmp_path / "relay.log").read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SOON_S) == 0, (tmp_path / "relay.log").read_text()
+    (one,) = shown(tmp_path)
+    assert (one.state, "no answer within 3 s" in one.reason) == ("uncertain", True)
+
+
+def test_once_says_what_came_of_it_and_what_is_left(tmp_path: Path, provider: SimulatorProcess) -> None:
+    written(tmp_path, settings(provider))
+    in_outbox(tmp_path, lambda app: app.outbox.find(Sought()))  # the file is made
+    ended = command(tmp_path, "relay", "--once")
+    assert (ended.returncode, ended.stdout) == (0, "Nothing was due.\n")
+    mail = Notification(key="k", kind="k", recipient="a@example.com", channel="email", subject="s", body="Hello")
+    in_outbox(tmp_path, lambda app: app.outbox.add([mail]))
+    add(tmp_path, TO.format(5), TO.format(6))
+    provider.lie("accept then drop", "twilio")
+    ended = command(tmp_path, "relay", "--once")
+    assert ended.returncode == 0, ended.stderr
+    lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    assert lines[:2] == ["provider accepted unknown", "sms 1 1"]
+    assert sorted(lines[2:]) == [
+        "1 not due yet of channel email, which no provider here sends",
+        "1 uncertain at sms: `semel notify list --state uncertain`",
+    ]
+    assert got(provider, [TO.format(5), TO.format(6)]) == [1, 1]
+
+
+def test_what_cannot_be_is_told_before_anything_begins(tmp_path: Path, provider: SimulatorProcess) -> None:
+    written(tmp_path, "")
+    ended = command(tmp_path, "relay", "--once")
+    assert (ended.returncode, "there are no [providers.NAME] in the settings" in ended.stderr) == (2, True)
+    written(tmp_path, settings(provider))
+    ended = command(tmp_path, "relay", "--json")
+    assert (ended.returncode, "--json tells what came of --once" in ended.stderr) == (2, True)
+    written(tmp_path, settings(provider, more='ledger = "redis://127.0.0.1:1"'))
+    ended = command(tmp_path, "relay", "--once")
+    assert (ended.returncode, "keeps no outbox: notifications need sqlite" in ended.stderr) == (2, True)
+    written(tmp_path, settings(provider, more='ledger = "sqlite:////nowhere/at/all/semel.db"'))
+    ended = command(tmp_path, "relay", "--once")
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
