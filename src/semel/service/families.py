@@ -158,7 +158,7 @@ NOTIFICATIONS = Family(
     "semel_notifications_total",
     "counter",
     "What dispatches of notifications came to. Unknown: nobody knows whether it left.",
-    ("provider", "outcome"),
+    ("provider", "answer"),
     among=SENT,
 )
 PROVIDER_SECONDS = Family(
@@ -172,7 +172,7 @@ OUTBOX_DEPTH = Family(
     "semel_outbox_depth",
     "gauge",
     "Notifications that are not over. Uncertain: evidence, a policy or a person decides. @channel: no provider yet.",
-    ("provider", "state"),
+    ("provider", "standing"),
     among=LIVE,
 )
 OUTBOX_OLDEST = Family(

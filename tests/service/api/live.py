@@ -26,6 +26,7 @@ PATIENCE_S = 20.0  # for things that take milliseconds, on a machine that is bus
 
 ACME, GLOBEX = "acme-secret", "globex-secret"  # full tokens of two tenants
 READER, WATCHER = "reader-secret", "watcher-secret"  # of acme, with one scope each
+SENDER, ASKER, OPERATOR = "sender-secret", "asker-secret", "operator-secret"  # the same, for notifications
 
 
 def token(text: str, name: str, tenant: str, *scopes: Any) -> Token:
@@ -34,10 +35,13 @@ def token(text: str, name: str, tenant: str, *scopes: Any) -> Token:
 
 
 TOKENS = [
-    token(ACME, "acme", "acme", "claims", "keys"),
-    token(GLOBEX, "globex", "globex", "claims", "keys"),
+    token(ACME, "acme", "acme", "claims", "keys", "notify", "notifications", "operate"),
+    token(GLOBEX, "globex", "globex", "claims", "keys", "notify", "notifications", "operate"),
     token(READER, "reader", "acme", "keys"),
     token(WATCHER, "watcher", "acme", "metrics"),
+    token(SENDER, "sender", "acme", "notify"),
+    token(ASKER, "asker", "acme", "notifications"),
+    token(OPERATOR, "operator", "acme", "operate"),
 ]
 
 
@@ -122,7 +126,7 @@ def api_on(
     """The API over a SQLite file, asked by acme. `line` is what stands between it and the ledger."""
     ledger = SqliteLedger(str(folder / "semel.db"), synchronous="normal", clock=clock)
     try:
-        with serving(api(line(ledger), tokens, catalog=ledger, **limits)) as client:
+        with serving(api(line(ledger), tokens, catalog=ledger, outbox=ledger.outbox, **limits)) as client:
             yield client
     finally:
         asyncio.run(ledger.close())

@@ -13,6 +13,7 @@ from semel.service.families import ASKED, BREAKER_STATES, CODES, FAMILIES, OTHER
 from semel.service.metrics import CONTENT_TYPE, LABELS_MAX, Metrics
 from semel.service.slots import NUMBERS, SPILL, Slots
 from semel.values.inbox import Depth
+from semel.values.outbox import Backlog
 
 
 @pytest.fixture
@@ -27,7 +28,8 @@ def test_the_page_has_every_family_with_its_kind_and_says_what_it_is(metrics: Me
     metrics.endpoint("/events")
     metrics.destination("crm")
     metrics.source("queue")
-    page, content_type = metrics.exposition([])
+    metrics.provider("sms")
+    page, content_type = metrics.exposition([], backlog=[])
     told = {family.name: family for family in text_string_to_metric_families(page.decode())}
     assert content_type == CONTENT_TYPE
     assert {(family.name.removesuffix("_total"), family.kind, family.help) for family in FAMILIES} == {
@@ -185,3 +187,24 @@ def test_no_increment_of_any_thread_is_lost(metrics: Metrics) -> None:
 def test_every_round_trip_to_the_store_has_its_numbers(metrics: Metrics) -> None:
     assert set(metrics.ledger_seconds) == set(metrics.ledger_failures) == set(ASKED)
     assert all(code == OTHER or 100 <= int(code) <= 599 for code in CODES)
+
+
+def test_what_waits_in_the_outbox_is_told_and_not_added_up(metrics: Metrics) -> None:
+    metrics.provider("sms")
+    metrics.provider("idle")
+    backlog = [
+        Backlog("sms", "pending", 3, oldest_ms=97_500),
+        Backlog("sms", "uncertain", 2, oldest_ms=0),
+        Backlog("@email", "pending", 1, oldest_ms=0),
+    ]
+    told = samples(metrics.exposition([], now_ms=100_000, backlog=backlog)[0])
+
+    def of(name: str, **labels: str) -> float:
+        return told[name, frozenset(labels.items())]
+
+    assert of("semel_outbox_depth", provider="sms", standing="pending") == 3
+    assert of("semel_outbox_depth", provider="sms", standing="uncertain") == 2
+    assert of("semel_outbox_depth", provider="idle", standing="pending") == 0
+    assert of("semel_outbox_oldest_seconds", provider="sms") == 2.5  # what is uncertain waits for somebody else
+    assert of("semel_outbox_oldest_seconds", provider="@email") == 100
+    assert not any(name == "semel_outbox_depth" for name, _ in samples(metrics.exposition([])[0]))

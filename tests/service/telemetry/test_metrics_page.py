@@ -12,6 +12,8 @@ from semel.service.families import (
     INBOX_DEPTH,
     LEDGER_BREAKER_MOVES,
     LEDGER_FAILURES,
+    NOTIFICATIONS,
+    OUTBOX_DEPTH,
     SOURCE_DELIVERIES,
 )
 from semel.service.metrics import LABELS_MAX
@@ -43,7 +45,8 @@ def test_the_page_mentions_no_metric_that_does_not_exist() -> None:
 def test_every_label_is_explained_with_all_its_values() -> None:
     explained = {name: cell for names, cell in rows("label") for name in re.findall(r"`(\w+)`", names)}
     assert set(explained) == {label for family in FAMILIES for label in family.labels} - {"version", "python"}
-    for family in (DELIVERIES, ANSWERS, LEDGER_FAILURES, LEDGER_BREAKER_MOVES, INBOX_DEPTH, SOURCE_DELIVERIES):
+    of_events = (DELIVERIES, ANSWERS, LEDGER_FAILURES, LEDGER_BREAKER_MOVES, INBOX_DEPTH, SOURCE_DELIVERIES)
+    for family in (*of_events, NOTIFICATIONS, OUTBOX_DEPTH):
         assert re.findall(r"`([^`]+)`", explained[family.labels[-1]]) == list(family.among)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.verification.sns_sender import CERTIFICATE_URL, NOTIFICATION, NOW, TOPIC, Host, sns
+from tests.service.verification.test_provider_schemes import SENDGRID_KEY, TELNYX, ed25519_key
 
 from semel.adapters.verifiers import verifier
 
@@ -24,6 +25,10 @@ VERIFIERS = {
     "header": verifier("header", secrets=["s3cret-that-nobody-guesses", "older-one"]),
     "basic": verifier("basic", secrets=["s3cret"], username="u"),
     "sns": sns(HOST),
+    "twilio": verifier("twilio", secrets=["s3cret"], url="https://example.com/callbacks"),
+    "sendgrid": verifier("sendgrid", secrets=[SENDGRID_KEY], now=lambda: NOW),
+    "telnyx": verifier("telnyx", secrets=[ed25519_key(TELNYX)], now=lambda: NOW),
+    "vonage": verifier("vonage", secrets=["s3cret"], now=lambda: NOW),
 }
 NAMES = [
     b"x-hub-signature-256",
@@ -32,6 +37,15 @@ NAMES = [
     b"webhook-signature",
     b"x-api-key",
     b"authorization",
+    b"svix-id",
+    b"svix-timestamp",
+    b"svix-signature",
+    b"x-twilio-signature",
+    b":query",
+    b"x-twilio-email-event-webhook-signature",
+    b"x-twilio-email-event-webhook-timestamp",
+    b"telnyx-signature-ed25519",
+    b"telnyx-timestamp",
 ]
 
 digests = st.binary(min_size=32, max_size=32)
@@ -42,6 +56,9 @@ near_values = st.one_of(
     digests.map(lambda digest: digest.hex().encode()),
     st.lists(st.builds(lambda text: b"v1," + text, base64s), max_size=100).map(b" ".join),
     st.builds(lambda text: b"Basic " + text, st.binary(max_size=100).map(b64encode)),
+    st.binary(min_size=20, max_size=20).map(b64encode),
+    st.binary(min_size=64, max_size=72).map(b64encode),
+    st.builds(lambda text: b"Bearer " + text, st.from_regex(rb"[\w-]{1,20}\.[\w-]{1,20}\.[\w-]{43}", fullmatch=True)),
     st.integers(int(NOW) - 301, int(NOW) + 301).map(lambda number: b"%d" % number),
     st.from_regex(rb"[ -~]{0,50}", fullmatch=True),
     st.integers(0, 100_000).map(lambda size: b"A" * size),
