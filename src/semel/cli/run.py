@@ -162,6 +162,12 @@ def _introduce(settings: Settings, ledger: str, handlers: Sequence[Handler], lis
     for source in settings.sources:
         taken = source.takes_from if source.kind != "sqs" else source.takes_from.rpartition("/")[2]
         lines.append(f"  {source.label}  {source.kind} {taken}, {source.workers} workers")
+    for name, provider in settings.providers.items():
+        how = f"  {name}  sends by {provider.kind}" + ("" if settings.outbox.relay else ", but not here: relay = false")
+        lines.append(how)
+        if provider.callbacks is not None:
+            verified = provider.callbacks.verify.scheme if provider.callbacks.verify is not None else "not verified"
+            lines.append(f"  POST {provider.callbacks.path}  callbacks of {name}, {verified}")
     for handler in handlers:
         topics = ", ".join(pattern.text for pattern in handler.patterns)
         lines.append(f"  {handler.name}: {topics} → Python, {handler.effect}")

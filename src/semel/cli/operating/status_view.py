@@ -15,8 +15,10 @@ from semel.cli.operating.looking import now_ms
 from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import age, counted, iso, moment, plain
 from semel.core.letterbox import inbox_of
+from semel.core.outboxes import outbox_of
 from semel.ports import STATES
 from semel.values.inbox import Depth
+from semel.values.outbox import Backlog
 
 MEANING = {
     "accepted": "in the inbox, not begun",
@@ -35,6 +37,7 @@ class Standing(Struct, frozen=True):
     at_ms: int
     states: dict[str, int]
     inbox: list[Depth] | None  # None: this ledger has none
+    outbox: list[Backlog] | None = None  # as well
 
 
 async def look(where: Place) -> Standing:
@@ -42,7 +45,9 @@ async def look(where: Place) -> Standing:
         states = await ledger.counts()
         inbox = inbox_of(ledger)
         depths = None if inbox is None else await inbox.depths()
-    return Standing(str(where), now_ms(), {state: states.get(state, 0) for state in STATES}, depths)
+        outbox = outbox_of(ledger)
+        backlog = None if outbox is None else await outbox.backlog()
+    return Standing(str(where), now_ms(), {state: states.get(state, 0) for state in STATES}, depths, backlog)
 
 
 def hints(found: Standing) -> list[str]:
@@ -53,6 +58,8 @@ def hints(found: Standing) -> list[str]:
         lines.append(f"{counted(dead, 'dead letter')}: semel dead list")
     if uncertain:
         lines.append(f"{counted(uncertain, 'uncertain event')}: semel dead list --state uncertain")
+    if unknown := sum(one.count for one in found.outbox or () if one.state == "uncertain"):
+        lines.append(f"{counted(unknown, 'uncertain notification')}: semel notify list --state uncertain")
     return lines
 
 
@@ -67,10 +74,16 @@ def as_json(found: Standing) -> str:
             "at": iso(found.at_ms),
             "states": found.states,
             "inbox": inbox if found.inbox is not None else None,
+            "outbox": None if found.outbox is None else [_waits(one, found.at_ms) for one in found.outbox],
             "hints": hints(found),
         },
         indent=2,
     )
+
+
+def _waits(waiting: Backlog, at_ms: int) -> dict[str, object]:
+    age_s = (at_ms - waiting.oldest_ms) // 1000
+    return {**to_builtins(waiting), "oldest": iso(waiting.oldest_ms), "oldest_age_s": age_s}
 
 
 def as_tables(found: Standing) -> RenderableType:
@@ -79,6 +92,8 @@ def as_tables(found: Standing) -> RenderableType:
         parts.append(_lanes(found.inbox, found.at_ms))
     elif found.inbox is not None:
         parts.append(Text("The inbox is empty."))
+    if found.outbox:
+        parts.append(_backlog(found.outbox, found.at_ms))
     if not any(found.states.values()):
         parts.append(Text("Nothing has been handled yet."))
     told = hints(found)
@@ -106,4 +121,17 @@ def _lanes(depths: list[Depth], at_ms: int) -> Table:
     for depth in depths:
         oldest = f"{age(depth.oldest_ms, at_ms)} ago"
         table.add_row(Text(plain(depth.lane)), f"{depth.waiting:,}", f"{depth.taken:,}", oldest)
+    return table
+
+
+def _backlog(backlog: list[Backlog], at_ms: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("outbox: provider", overflow="fold")
+    table.add_column("state")
+    table.add_column("notifications", justify="right")
+    table.add_column("oldest added")
+    for waiting in backlog:
+        state = Text(waiting.state, style=STYLES.get(waiting.state, ""))
+        oldest = f"{age(waiting.oldest_ms, at_ms)} ago"
+        table.add_row(Text(plain(waiting.provider)), state, f"{waiting.count:,}", oldest)
     return table
