@@ -254,3 +254,27 @@ def test_reports_in_any_order_come_to_the_same(reports: list[Reported]) -> None:
     for report in reports:
         state = sending.reported(state, report)
     assert state == "delivered"
+
+
+def test_what_may_have_been_sent_is_not_called_expired_when_its_time_is_over() -> None:
+    doubted = Standing(state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1, not_after_ms=NOW_MS)
+    after = sending.overdue(doubted, NOW_MS + 1)
+    assert (after.state, after.exit, after.due_ms, after.possible_duplicates) == ("uncertain", "", 0, 0)
+    assert sending.overdue(doubted, NOW_MS).state == "pending"
+
+
+def test_without_a_not_after_it_ages_and_never_lives_longer_than_it_asked_for() -> None:
+    assert sending.aging(Standing(), 7).not_after_ms == 7
+    assert sending.aging(Standing(not_after_ms=5), 7).not_after_ms == 5
+    assert sending.aging(Standing(not_after_ms=9), 7).not_after_ms == 7
+    late = sending.aging(Standing(), NOW_MS - 1)
+    assert sending.ready(late, PLAIN, NOW_MS, one).state == "expired"
+
+
+def test_a_channel_is_sent_by_whoever_is_named_or_by_the_only_one_that_can() -> None:
+    both = [PLAIN, Contract(name="mail", channels=("email", "sms"))]
+    assert sending.routes_of(both, {}) == {"email": ["mail"]}
+    assert sending.routes_of(both, {"sms": ["mail", "plain"], "voice": []}) == {
+        "email": ["mail"],
+        "sms": ["mail", "plain"],
+    }

@@ -289,6 +289,9 @@ def overdue(standing: Standing, now_ms: int) -> Standing:
             return replace(standing, state="accepted", exit="", doubt_ms=0, reason="presumed to be sent, by policy")
         case "give_up":
             return replace(standing, state="failed", exit="", reason="given up, by policy; it may have been sent")
+        case "resend" if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
+            reason = "its time is over, so it is not sent again; it may have been sent before"
+            return replace(standing, exit="", due_ms=0, reason=reason)
         case "resend":
             twice = standing.possible_duplicates + 1
             again = replace(standing, possible_duplicates=twice, attempts=0, keyed_ms=0, doubt_ms=0)
