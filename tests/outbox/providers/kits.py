@@ -94,7 +94,7 @@ Options = Callable[[Opening, Secret], dict[str, Any]]
 def opener(kind: str, options: Options, secret: str) -> Callable[[Opening], Provider]:
     def open(opening: Opening) -> Provider:
         given = options(opening, Secret(secret if opening.right else WRONG))
-        return provider(kind, f"my-{kind}", {"timeout_s": opening.timeout_s, "allow": HERE, **given})
+        return provider(kind, f"my-{kind}", {"timeout": opening.timeout_s, "allow": HERE, **given})
 
     return open
 
@@ -243,10 +243,10 @@ KITS: dict[str, Callable[[SimulatorProcess], ProviderKit]] = {
         {"say": lambda name: text(name, channel="voice"), "reads": as_text, "unfit": (text("u", data={"a": [1]}),)},
     ),
     "genesys-keyed": lambda simulator: genesys_kit(
-        "genesys-keyed", simulator, {"key_window_s": 600, "recipient_name": "to"}, documents()
+        "genesys-keyed", simulator, {"key_window": 600, "recipient_name": "to"}, documents()
     ),
     "cxone": lambda simulator: cxone_kit("cxone", simulator, {"channel": "c-1"}, short_messages()),
-    "cxone-events": lambda simulator: cxone_kit("cxone-events", simulator, {"key_window_s": 600}, documents()),
+    "cxone-events": lambda simulator: cxone_kit("cxone-events", simulator, {"key_window": 600}, documents()),
     "sendgrid": lambda simulator: api_key_kit("sendgrid", sendgrid.SECRET, simulator, SENDER, mails()),
     "ses": ses_kit,
     "resend": lambda simulator: api_key_kit(
@@ -256,8 +256,8 @@ KITS: dict[str, Callable[[SimulatorProcess], ProviderKit]] = {
     "brevo": lambda simulator: api_key_kit("brevo", brevo.SECRET, simulator, SENDER, mails()),
     "vonage": vonage_kit,
     "smtp": smtp_kit,
-    "http-header": lambda simulator: generic_kit(simulator, {"key_header": "Idempotency-Key", "key_window_s": 600}),
-    "http-path": lambda simulator: generic_kit(simulator, {"key_path": "meta.key", "key_window_s": 600}),
+    "http-header": lambda simulator: generic_kit(simulator, {"key_header": "Idempotency-Key", "key_window": 600}),
+    "http-path": lambda simulator: generic_kit(simulator, {"key_path": "meta.key", "key_window": 600}),
     "http-form": lambda simulator: generic_kit(simulator, {"as_form": True}),
 }
 

@@ -116,7 +116,7 @@ def test_a_key_that_nobody_vouches_for_is_sent_and_not_relied_on(simulator: Simu
     key, body = opened(simulator, "genesys-keyed", story)
     assert key is None
     assert len(body["idempotencyKey"]) == 32
-    key, _ = opened(simulator, "genesys-keyed", story, key_window_s=60)
+    key, _ = opened(simulator, "genesys-keyed", story, key_window=60)
     assert (key.path, key.window_s) == ("idempotencyKey", 60)
 
 
@@ -129,7 +129,7 @@ def test_signing_in_takes_no_more_than_its_share_of_the_time(simulator: Simulato
             return list(await asyncio.gather(*(made.send(one, made.prepare(one)) for one in many)))
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # the system connects, and nobody answers
-        options = {"login_url": f"http://127.0.0.1:{deaf.getsockname()[1]}", "sender": "+490", "timeout_s": 1.5}
+        options = {"login_url": f"http://127.0.0.1:{deaf.getsockname()[1]}", "sender": "+490", "timeout": 1.5}
         answers = opened(simulator, "genesys", story, **options)
         deaf.setblocking(False)
         connections = 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.outbox.providers.kits import mail, text
 
-from semel.adapters.providers.kinds import KINDS, provider
+from semel.adapters.providers.kinds import KINDS, PLAIN, provider
 from semel.adapters.providers.options import Option
 from semel.settings.secret import Secret
 from semel.testing.provider_laws import dispatch_of
@@ -77,9 +77,9 @@ def test_every_option_says_what_it_is(kind: str) -> None:
         ("twilio", {"sendr": "+1"}, "there is no option 'sendr': did you mean 'sender'"),
         ("twilio", {"xyz": 1}, "expected some of account, allow"),
         ("twilio", {"token": "plain"}, 'token: expected a secret: "env:NAME" or "file:path"'),
-        ("twilio", {"timeout_s": 0}, "timeout_s: expected a number above 0"),
-        ("twilio", {"timeout_s": True}, "timeout_s: expected a number above 0"),
-        ("twilio", {"timeout_s": float("nan")}, "timeout_s: expected a number above 0"),
+        ("twilio", {"timeout": 0}, "timeout: expected a number above 0"),
+        ("twilio", {"timeout": True}, "timeout: expected a number above 0"),
+        ("twilio", {"timeout": float("nan")}, "timeout: expected a number above 0"),
         ("twilio", {"policy": "hope"}, "policy: expected one of hold, presume_sent, resend, give_up"),
         ("twilio", {"channels": ["pigeon"]}, "channels: expected a list of sms, email"),
         ("twilio", {"refusals": [99]}, "refusals: expected a list of HTTP statuses"),
@@ -88,12 +88,12 @@ def test_every_option_says_what_it_is(kind: str) -> None:
         ("genesys", {"region": ""}, "region: expected a text"),
         ("cxone", {"client_id": "c"}, "client_id and client_secret belong together"),
         ("cxone", {"body": {"to": "{recipent}"}}, "'{recipent}' is no gap"),
-        ("resend", {"key_window_s": 90_000}, "it honours a key for 86400 s"),
-        ("brevo", {"key_window_s": 1_000}, "it honours a key for 900 s"),
+        ("resend", {"key_window": 90_000}, "it honours a key for 86400 s"),
+        ("brevo", {"key_window": 1_000}, "it honours a key for 900 s"),
         ("ses", {"access_key_id": "k"}, "belong together"),
         ("smtp", {"username": "u"}, "username and password belong together"),
         ("smtp", {"username": "u", "password": SECRET, "tls": "off"}, "a password needs tls"),
-        ("http", {"key_window_s": 60}, "key_window_s needs key_header or key_path"),
+        ("http", {"key_window": 60}, "key_window needs key_header or key_path"),
         ("http", {"key_header": "K", "key_path": "k"}, "key_header or key_path, not both"),
         ("http", {"body": {"a": "{b"}}, "'{' is no gap"),
         ("http", {"headers": {"X-Key": "plain"}}, "headers: expected an object of secrets"),
@@ -114,10 +114,10 @@ def test_a_mistake_is_named(kind: str, more: dict[str, Any], says: str) -> None:
 
 
 def test_what_a_person_knows_better_is_in_the_contract() -> None:
-    known = {"timeout_s": 3, "per_second": 5, "concurrency": 2, "policy": "resend", "policy_after_s": 60, "settle_s": 9}
+    known = {"timeout": 3, "per_second": 5, "concurrency": 2, "policy": "resend", "policy_after": 60, "settle": 9}
     made = provider("twilio", "mine", {**TWILIO, **known, "refusals": [400], "retriable": [503], "channels": ["sms"]})
     contract = made.contract
-    assert {name: getattr(contract, name) for name in known} == known
+    assert {name: getattr(contract, PLAIN[name]) for name in known} == known
     assert (contract.refusals, contract.retriable) == (frozenset({400}), frozenset({503}))
 
 

@@ -43,8 +43,8 @@ token = "env:TWILIO_TOKEN"
 sender = "+4930"
 url = "{simulator.url("twilio")}"
 allow = ["127.0.0.1"]
-timeout_s = {timeout_s}
-settle_s = 1
+timeout = {timeout_s}
+settle = 1
 
 [outbox]
 relay = {str(relay).lower()}

@@ -89,7 +89,7 @@ class CxoneDigital(HttpProvider):
 
 
 class CxoneEvents(HttpProvider):
-    """Only a person can know for how long the endpoint honours its key: without `key_window_s` the key is sent, and not
+    """Only a person can know for how long the endpoint honours its key: without `key_window` the key is sent, and not
     relied on."""
 
     CONTRACT: ClassVar[Contract] = Contract(name="cxone-events", channels=("event",), per_second=PER_SECOND)

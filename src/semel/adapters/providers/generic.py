@@ -2,7 +2,7 @@
 
 url, method, headers     where it goes, and who asks (headers are secrets)
 body                     a document with gaps; left out: one with all fields of the notification
-key_header | key_path    where the idempotency key goes; with key_window_s it is relied on, without it is only sent
+key_header | key_path    where the idempotency key goes; with key_window it is relied on, without it is only sent
 accepted                 statuses that say that it was taken; left out: 2xx
 answers_in_html          a page is an answer of the endpoint, not of a proxy in its place
 report_…                 where a status callback has our id, its own reference and the status, and what that means
@@ -87,6 +87,7 @@ class Generic(HttpProvider):
         self.answers_in_html = answers_in_html
         self._reference_at = reference_at.split(".")
         self._report_id, self._report_reference = report_id, report_reference
+        self.by_reference = not report_id
         self._report_status, self._report_words = report_status, dict(report_words or {})
 
     def write(self, dispatch: Dispatch) -> Request:

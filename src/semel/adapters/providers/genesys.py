@@ -209,7 +209,7 @@ class GenesysCallback(Genesys):
 
 class GenesysKeyed(Genesys):
     """An endpoint that takes a key in its body. Only a person can know for how long it honours it: without
-    `key_window_s` the key is sent, and not relied on."""
+    `key_window` the key is sent, and not relied on."""
 
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-keyed", channels=CHANNELS)
 

@@ -92,11 +92,20 @@ def forms(kind: str) -> Mapping[str, str]:
     return {name: written[option.form] for name, option in options.items() if option.form in written}
 
 
+PLAIN = {  # options that are fields of the contract; all times are seconds
+    "timeout": "timeout_s",
+    "per_second": "per_second",
+    "concurrency": "concurrency",
+    "settle": "settle_s",
+    "policy": "policy",
+    "policy_after": "policy_after_s",
+}
+
+
 def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
     """What is known of this kind, with what a person knows better."""
     contract = replace(kind.contract, name=name)
-    plain = ("timeout_s", "per_second", "concurrency", "settle_s", "policy", "policy_after_s")
-    contract = replace(contract, **{field: options[field] for field in plain if field in options})
+    contract = replace(contract, **{field: options[name] for name, field in PLAIN.items() if name in options})
     if "channels" in options:
         contract = replace(contract, channels=tuple(options["channels"]))
     for field in ("refusals", "retriable"):
@@ -104,15 +113,15 @@ def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
             contract = replace(contract, **{field: frozenset(options[field])})
     if both := contract.refusals & contract.retriable:
         raise ConfigError(f"provider {name!r}: {min(both)} is both in refusals and in retriable")
-    if (window_s := options.get("key_window_s")) is None:
+    if (window_s := options.get("key_window")) is None:
         return contract
     header, path = options.get("key_header", ""), options.get("key_path", "")
     if contract.key is not None:
         if window_s > contract.key.window_s:
-            raise ConfigError(f"provider {name!r}: key_window_s: it honours a key for {contract.key.window_s:g} s")
+            raise ConfigError(f"provider {name!r}: key_window: it honours a key for {contract.key.window_s:g} s")
         return replace(contract, key=replace(contract.key, window_s=window_s))
     if kind.contract.name == "http" and not (header or path):
-        raise ConfigError(f"provider {name!r}: key_window_s needs key_header or key_path: where does the key go?")
+        raise ConfigError(f"provider {name!r}: key_window needs key_header or key_path: where does the key go?")
     if not (header or path):
         path = "idempotencyKey"
     return replace(contract, key=Key(header=header, path=path, window_s=window_s))
@@ -122,11 +131,11 @@ def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
 
 COMMON = {
     "channels": Option(lists(*CHANNELS), "what is sent by it"),
-    "timeout_s": Option(ABOVE_0, "for one message, signing in included"),
+    "timeout": Option(ABOVE_0, "for one message, signing in included"),
     "per_second": Option(NUMBER, "sends of all processes together, for one tenant; 0: no limit"),
     "concurrency": Option(WHOLE, "requests at a time, in each process"),
     "policy": Option(one_of(*POLICIES), "what happens to an unknown outcome in the end"),
-    "policy_after_s": Option(ABOVE_0, "after the crossing"),
+    "policy_after": Option(ABOVE_0, "after the crossing"),
     "allow": Option(TEXTS, "hosts and networks inside that may be called"),
 }
 HTTP = {
@@ -140,7 +149,7 @@ SHAPE = {
     "path": Option(TEXT, "behind the URL; not among our facts"),
     "extra": Option(OBJECT, "fields that are added to each body; not among our facts"),
 }
-KEY_WINDOW = {"key_window_s": Option(ABOVE_0, "for how long the key is relied on")}
+KEY_WINDOW = {"key_window": Option(ABOVE_0, "for how long the key is relied on")}
 TEXT_MAX = {"text_max": Option(WHOLE, "characters of a text; not among our facts")}
 GENESYS = {
     **HTTP,
@@ -228,7 +237,7 @@ KINDS: Mapping[str, Kind] = {
             "token": Option(SECRET, "the account's auth token", needed=True),
             "sender": Option(TEXT, "a number of ours", needed=True),
             "callback": Option(TEXT, "Semel's own URL for its status callbacks; our id is added"),
-            "settle_s": Option(ABOVE_0, "until its list has what it will have"),
+            "settle": Option(ABOVE_0, "until its list has what it will have"),
         },
         lambda given: Twilio(
             given.get("url", "https://api.twilio.com"),
@@ -255,7 +264,7 @@ KINDS: Mapping[str, Kind] = {
             **KEY_WINDOW,
             "contact_list": Option(TEXT, "its id", needed=True),
             "column": Option(TEXT, "where the recipient goes"),
-            "settle_s": Option(ABOVE_0, "until a contact that was written can be read"),
+            "settle": Option(ABOVE_0, "until a contact that was written can be read"),
         },
         lambda given: genesys.GenesysContacts(*_genesys(given), **given.some("contact_list", "column", "extra")),
     ),
