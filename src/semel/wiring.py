@@ -33,6 +33,7 @@ from semel.values.errors import ConfigError
 if TYPE_CHECKING:
     from semel.adapters.destinations import Destination
     from semel.adapters.letterboxes.eventbridge import EventBridgeLetters
+    from semel.adapters.providers.callbacks import Calls
 
 __all__ = [
     "decode",
@@ -313,17 +314,30 @@ def provider_forms(kind: str) -> Mapping[str, str]:
     return forms(kind)
 
 
+def calls_of(kind: str) -> Calls | None:
+    """How providers of this kind call back; None: they do not."""
+    from semel.adapters.providers.callbacks import CALLS
+
+    return CALLS.get(kind)
+
+
 # ------------------------------------------------------------------------------------------------------- verifying
 
 
 def verifier(
-    scheme: str, *, secrets: Sequence[str], header: str = "", username: str = "", topics: Sequence[str] = ()
+    scheme: str,
+    *,
+    secrets: Sequence[str],
+    header: str = "",
+    username: str = "",
+    topics: Sequence[str] = (),
+    url: str = "",
 ) -> Verifier:
     """The verifier of a scheme."""
     from semel.adapters.verifiers import verifier as choose
 
     if scheme != "sns":
-        return choose(scheme, secrets=secrets, header=header, username=username, topics=topics)
+        return choose(scheme, secrets=secrets, header=header, username=username, topics=topics, url=url)
     from semel.service.fetching import fetch_certificate
 
     return choose(scheme, secrets=secrets, topics=topics, fetch=fetch_certificate)

@@ -24,7 +24,7 @@ TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
 LONG = Secret("a secret of some length", "env:LONG")
 VERIFIED = Verify(scheme="genesys", secrets=[LONG])
 CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "inbox", "sources"]
-CHECKS += ["durability", "letters", "access", "secrets", "fail-open"]
+CHECKS += ["providers", "durability", "letters", "access", "secrets", "fail-open"]
 
 
 def found(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> list[Finding]:

@@ -19,7 +19,10 @@ from semel.values.sending import Contract, Key
 SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
 SMS = '[providers.sms]\nkind = "twilio"\naccount = "AC1"\ntoken = "env:TW"\nsender = "+491"\n'
 VONAGE = '[providers.other]\nkind = "vonage"\napi_key = "k"\napi_secret = "env:TW"\nsender = "x"\n'
-HTTP = '[providers.hook]\nkind = "http"\nurl = "https://x.example/"\nheaders = { x-api-key = "env:TW", accept = "a/b" }\nchannels = ["event"]\n'
+HTTP = (
+    '[providers.hook]\nkind = "http"\nurl = "https://x.example/"\nchannels = ["event"]\n'
+    'headers = { x-api-key = "env:TW", accept = "a/b" }\n'
+)
 BOTH = '[channels]\nsms = ["sms", "other"]\n'
 CALLBACKS = '[providers.sms.callbacks]\npath = "/callbacks/sms"\n'
 
@@ -83,6 +86,17 @@ def test_a_variable_sets_an_option_and_a_text_stays_one(tmp_path: Path) -> None:
         (SMS + CALLBACKS.replace("/callbacks/sms", "/v1/x"), '"/v1/x" is Semel\'s own'),
         (SMS + CALLBACKS.replace("/callbacks/sms", "/events"), 'something else is at "/events" already'),
         (SMS + CALLBACKS + '[providers.sms.callbacks.verify]\nscheme = "header"\n', 'scheme "header" needs secrets'),
+        (
+            VONAGE.replace("vonage", "smtp") + CALLBACKS.replace("sms", "other", 1),
+            "smtp calls nobody back: leave out [providers.other.callbacks]",
+        ),
+        (
+            SMS
+            + 'callback = "https://x.example/callbacks/sms"\n'
+            + CALLBACKS
+            + '[providers.sms.callbacks.verify]\nscheme = "genesys"\nsecrets = ["env:TW"]\n',
+            'only twilio, header, basic, none prove that: use "twilio"',
+        ),
         ("[outbox]\nretension = 3\n", 'unknown key "retension"; did you mean "retention"?'),
         ('providers = ["x"]\n', "expected [providers.NAME], got a list"),
         ('[providers]\nsms = "twilio"\n', "expected a table, got a text"),

@@ -65,7 +65,7 @@ def examine(target: str | None, config: Path | None) -> Report:
 
     settings = load(config, os.environ)
     built = build(settings, find_app(target) if target is not None else None)
-    doors(settings)  # a verifier has its own opinion of its secrets
+    doors(settings, providers=built.providers)  # a verifier has its own opinion of its secrets
 
     async def look() -> Report:
         app = built.app

@@ -109,9 +109,18 @@ def _own_app(settings: Settings) -> Semel:
     )
 
 
-def doors(settings: Settings, publishers: Mapping[str, Publisher] | None = None) -> list[Door]:
-    """The paths that take deliveries; what hands them on is found among the publishers."""
-    return [_door(endpoint, settings, (publishers or {}).get(endpoint.accept)) for endpoint in settings.endpoints]
+def doors(
+    settings: Settings,
+    publishers: Mapping[str, Publisher] | None = None,
+    providers: Mapping[str, Provider] | None = None,
+) -> list[Door]:
+    """The paths that take deliveries, and those that hear callbacks; who hands on or is heard is found among these."""
+    taking = [_door(endpoint, settings, (publishers or {}).get(endpoint.accept)) for endpoint in settings.endpoints]
+    return taking + [
+        _hearing_door(name, one, settings)
+        for name, one in (providers or {}).items()
+        if settings.providers[name].callbacks
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ sources and brokers
@@ -213,6 +222,25 @@ def _door(endpoint: Endpoint, settings: Settings, publisher: Publisher | None) -
     )
 
 
+def _hearing_door(name: str, provider: Provider, settings: Settings) -> Door:
+    """A provider without callbacks of its own is told of at the door of another one of its kind."""
+    kind, callbacks = settings.providers[name].kind, settings.providers[name].callbacks
+    calls = wiring.calls_of(kind)
+    if callbacks is None or calls is None:
+        raise ConfigError(f"provider {name!r}: {kind} calls nobody back: leave out [providers.{name}.callbacks]")
+    verify = callbacks.verify
+    silent = [other for other, one in settings.providers.items() if one.kind == kind and one.callbacks is None]
+    return Door(
+        callbacks.path,
+        verifier=None if verify is None or verify.scheme == "none" else _verifier(verify),
+        unwrap=wiring.unwrap_sns if verify is not None and verify.scheme == "sns" else None,
+        overload_status=calls.again,
+        body_max=callbacks.body_max or max(calls.body_max or 0, settings.server.body_max),
+        hears=provider,
+        also=tuple(silent),
+    )
+
+
 def _verifier(verify: Verify) -> Any:
     return wiring.verifier(
         verify.scheme,
@@ -220,4 +248,5 @@ def _verifier(verify: Verify) -> Any:
         header=verify.header,
         username=verify.username,
         topics=verify.topics,
+        url=verify.url,
     )

@@ -2,6 +2,7 @@
 
     limits → body → turn → verification → (inbox: durable, 200) or (inline: the flow, its outcome decides) → answer
                                         → (handed on: the broker has it, 200)
+                                        → (a provider's callback: the outbox has heard it, 200)
 
 Nothing is parsed before it is verified, and nothing is claimed before that. A body is read before its turn comes, or
 whoever sends slowly would take the turns of all others.
@@ -18,11 +19,13 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from semel.app import Message
+from semel.core.outboxes import StoredOutbox
 from semel.core.planning import Planner
 from semel.service import answers
 from semel.service.answers import Answer
 from semel.service.doors import Door
 from semel.service.handing_on import HandingOn, parcel_of
+from semel.service.hearing import Hearing
 from semel.service.turns import Place, Room, Turns
 from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
@@ -39,6 +42,7 @@ READ_TIMEOUT_S = 10.0  # for a whole body
 LEDGER_DOWN_S = 1.0  # what a sender is asked to wait
 VERIFIER_DOWN_S = 5.0
 BROKER_DOWN_S = 1.0
+QUERY = b":query"  # the query of the URL, among the headers, for schemes that sign it: no header can have this name
 NOT_PROVEN = "CloudEvents in binary mode need a scheme that proves headers: header or basic"
 
 
@@ -81,12 +85,15 @@ class Ingest:
         watch: Watch | None = None,
         planner: Planner | None = None,
         trace: Callable[[], str] = lambda: "",
+        outbox: StoredOutbox | None = None,
     ) -> None:
-        """`planner` and `trace` are for doors that hand on: how the app reads an event, and the trace it came in."""
+        """`planner` and `trace` are for doors that hand on: how the app reads an event, and the trace it came in.
+        `outbox` is for those that hear: who is told what became of messages."""
         self.doors = {door.path: door for door in doors}
         self._planner = planner
         self._trace = trace
         self._handing_on = _one_each(doors, planner)
+        self._hearing = _hearing(doors, outbox)
         self._handling = handling
         self._turns = Turns(max_in_flight)
         self._room = Room(ARRIVING_MAX_BYTES)
@@ -115,7 +122,7 @@ class Ingest:
             if not await self._turns.take():
                 return self._overloaded(door)
         try:
-            return await self._answer(door, headers, body)
+            return await self._answer(door, headers, body, scope.get("query_string", b""))
         finally:
             self._turns.give_back()
 
@@ -124,9 +131,9 @@ class Ingest:
             self._watch.overloaded(door.path)
         return door.overloaded
 
-    async def _answer(self, door: Door, headers: Mapping[bytes, bytes], body: bytes) -> Answer:
+    async def _answer(self, door: Door, headers: Mapping[bytes, bytes], body: bytes, query: bytes) -> Answer:
         try:
-            if door.verifier is not None and not await door.verifier.verify(headers, body):
+            if door.verifier is not None and not await door.verifier.verify({**headers, QUERY: query}, body):
                 log.warning("a delivery at %s was not verified", door.path)
                 return answers.NOT_VERIFIED
         except VerifierUnavailable as error:
@@ -139,8 +146,10 @@ class Ingest:
             if inner is None:
                 return answers.told(Outcome("ignored", reason="no event, but a word of its transport"))
             body = inner
+        if door.hears is not None:
+            return await self._hear(door, headers, body, query)
         described = b"ce-specversion" in headers  # headers are part of an event only for CloudEvents in binary mode
-        proven = door.verifier is None or door.verifier.covers_headers
+        proven = door.proves_headers
         message = Message(body, door.tenant, door.reading, _texts(headers) if described and proven else None)
         outcome = await (self._act_on(door, message) if door.publisher is None else self._hand_on(door, message))
         if isinstance(outcome, Answer):
@@ -148,6 +157,14 @@ class Ingest:
         if described and not proven and outcome.status == "malformed":
             outcome = replace(outcome, reason=f"{outcome.reason}; {NOT_PROVEN}")
         return answers.answer(outcome, door.busy_status)
+
+    async def _hear(self, door: Door, headers: Mapping[bytes, bytes], body: bytes, query: bytes) -> Answer:
+        """Its provider gets what is proven: where only the body is, no more than how that is to be read."""
+        assert self._hearing is not None
+        proven = _texts(headers)
+        if not door.proves_headers:
+            proven = {name: text for name, text in proven.items() if name == "content-type"}
+        return await self._hearing.hear(door, proven, body, query.decode("latin-1") if door.proves_query else "")
 
     async def _act_on(self, door: Door, message: Message) -> Outcome | Answer:
         try:
@@ -197,6 +214,14 @@ def _one_each(doors: Sequence[Door], planner: Planner | None) -> Mapping[str, Ha
         raise ConfigError("a door that hands on needs to know how events are read: Ingest(…, planner=app.planner)")
     shared = {key: HandingOn(publisher) for key, publisher in publishers.items()}
     return {door.path: shared[id(door.publisher)] for door in doors if door.publisher is not None}
+
+
+def _hearing(doors: Sequence[Door], outbox: StoredOutbox | None) -> Hearing | None:
+    if not any(door.hears is not None for door in doors):
+        return None
+    if outbox is None:
+        raise ConfigError("a door that hears callbacks needs an outbox to tell: Ingest(…, outbox=ledger.outbox)")
+    return Hearing(outbox)
 
 
 async def _rest(event: MutableMapping[str, Any], receive: Receive, most: int, place: Place) -> bytes | Answer:

@@ -100,7 +100,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
     keyring = Keyring(settings.tokens)
     outbox = outbox_of(app.ledger)
-    taking = doors(settings, built.publishers)
+    taking = doors(settings, built.publishers, built.providers)
 
     def start() -> tuple[Ingest, Background]:
         relaying = None
@@ -123,6 +123,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             watch=telemetry,
             planner=app.planner,
             trace=tracing.traceparent,
+            outbox=outbox,
         )
         return ingest, background
 
@@ -133,6 +134,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             served_ledger(app.ledger, telemetry, health, gate),
             keyring,
             catalog=app.ledger,
+            outbox=outbox,
             read_timeout=settings.server.read_timeout,
             max_in_flight=settings.server.max_in_flight,
             telemetry=telemetry,

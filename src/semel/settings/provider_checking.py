@@ -10,7 +10,7 @@ from semel.settings.schema import Settings
 from semel.settings.urls import is_loopback
 from semel.values.effect import KEYED_SHARE
 from semel.values.sending import Contract
-from semel.wiring import provider
+from semel.wiring import calls_of, provider
 
 
 def provider_findings(settings: Settings) -> Iterator[Finding]:
@@ -76,7 +76,9 @@ def open_callbacks(settings: Settings) -> Iterator[Finding]:
             f"provider {name}: anybody who reaches {host} can tell us at {said.callbacks.path} what became of messages"
         )
         if said.callbacks.verify is None:
-            change = f'add [providers.{name}.callbacks.verify]; scheme = "none" says that something in front verifies'
+            calls = calls_of(said.kind)
+            scheme = f' with scheme = "{calls.scheme}"' if calls is not None else ""
+            change = f'add [providers.{name}.callbacks.verify]{scheme}; "none" says that something in front verifies'
             yield Finding("error", what, change)
         elif said.callbacks.verify.scheme == "none":
             yield Finding("warning", what, "verify it here, or make sure that something in front of it does")

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from semel.ports import Provider
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
-from semel.settings.schema import Settings
+from semel.settings.schema import Callbacks, Settings
+from semel.settings.schema import Provider as ProviderSettings
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
-from semel.wiring import provider
+from semel.wiring import calls_of, provider
+
+PROVES_QUERY = ("twilio", "header", "basic", "none")  # schemes after which the query of a URL may be believed
 
 _ABOUT = re.compile(
     r"provider '[^']*'(?: \([^)]*\))?: (?P<what>(?:there is no option '(?P<unknown>[^']+)'|(?P<option>\w+)).*)",
@@ -25,6 +28,9 @@ def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
             made[name] = provider(said.kind, name, said.options)
         except ConfigError as error:
             yield _fault(str(error), ("providers", name))
+    for name, said in settings.providers.items():
+        if said.callbacks is not None:
+            yield from _callbacks(said, said.callbacks, ("providers", name))
     if len(made) == len(settings.providers):  # else nobody knows what they can send
         yield from _channels(settings, made)
 
@@ -38,6 +44,19 @@ def _fault(said: str, at: Path) -> Fault:
         return Fault((*at, "kind"), f"kind: {about['what']}")
     option = about["unknown"] or about["option"]
     return Fault((*at, option) if option else at, about["what"])
+
+
+def _callbacks(said: ProviderSettings, callbacks: Callbacks, at: Path) -> Iterator[Fault]:
+    calls = calls_of(said.kind)
+    if calls is None:
+        yield Fault(
+            (*at, "callbacks"), f"{said.kind} calls nobody back: leave out [{'.'.join(map(str, at))}.callbacks]"
+        )
+        return
+    in_query = said.kind == "twilio" and "callback" in said.options
+    if in_query and callbacks.verify is not None and callbacks.verify.scheme not in PROVES_QUERY:
+        what = f"scheme: our id is in the query of its callbacks, and only {', '.join(PROVES_QUERY)} prove that"
+        yield Fault((*at, "callbacks", "verify", "scheme"), f'{what}: use "{calls.scheme}"')
 
 
 def _channels(settings: Settings, made: Mapping[str, Provider]) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.core.outboxes import outbox_of
 from semel.service.api import api
 from semel.settings.schema import Token
 
@@ -100,11 +101,17 @@ class Client:
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[Client]:
-    """An application on a port of its own, for as long as the block lasts."""
+def serving(app: ASGIApp, close: Callable[[], Awaitable[None]] | None = None) -> Iterator[Client]:
+    """An application on a port of its own, for as long as the block lasts. `close`: what ends with its loop."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+
+        async def serve() -> None:
+            await server.serve([listening])
+            if close is not None:
+                await close()
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()))
         thread.start()
         try:
             wait_for(lambda: server.started)
@@ -126,7 +133,7 @@ def api_on(
     """The API over a SQLite file, asked by acme. `line` is what stands between it and the ledger."""
     ledger = SqliteLedger(str(folder / "semel.db"), synchronous="normal", clock=clock)
     try:
-        with serving(api(line(ledger), tokens, catalog=ledger, outbox=ledger.outbox, **limits)) as client:
+        with serving(api(line(ledger), tokens, catalog=ledger, outbox=outbox_of(ledger), **limits)) as client:
             yield client
     finally:
         asyncio.run(ledger.close())

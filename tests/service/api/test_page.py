@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 from tests.service.api.live import ACME, PATIENCE_S, api_on
 
+from semel.service.api.notification_shapes import NewNotification
 from semel.service.api.refusals import TITLES
 from semel.service.api.shapes import ClaimItem, SettleItem, VerdictItem
 from semel.testing.harness import FakeClock
@@ -43,22 +44,26 @@ def test_every_request_of_the_page_is_answered_as_it_says(tmp_path: Path) -> Non
     """Nothing is left to chance: a new ledger, a clock that stands still, one tenant."""
     with api_on(tmp_path, clock=FakeClock()) as client:
         said = dialogues()
-        assert len(said) == 6
+        assert len(said) == 11
         for method, path, sent, told in said:
             reply = client.ask(method, path, sent)
-            assert reply.status == 200, reply.body
+            assert reply.status in (200, 201), reply.body
             assert reply.json() == told, path
 
 
-def test_the_command_of_the_page_works(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    (script,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    scripts = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     with api_on(tmp_path) as client:
         environment = {"SEMEL": f"http://127.0.0.1:{client.port}", "TOKEN": ACME, "PATH": "/usr/bin:/bin"}
-        run = subprocess.run(["sh", "-ec", script], env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["items"][0]["verdict"] == "granted"
+        answers = [
+            subprocess.run(["sh", "-ec", script], env=environment, capture_output=True, timeout=PATIENCE_S, check=True)
+            for script in scripts
+        ]
+    claimed, notified = [json.loads(answer.stdout) for answer in answers]
+    assert claimed["items"][0]["verdict"] == "granted"
+    assert notified["status"] == "added"
 
 
 def test_the_refusal_of_the_page_is_the_one_that_comes(tmp_path: Path) -> None:
@@ -72,6 +77,7 @@ def test_the_page_names_everything_that_there_is() -> None:
     assert table("verdict") == [verdict.__struct_config__.tag for verdict in get_args(VerdictItem)]
     assert table("outcome") == [settlement.__struct_config__.tag for settlement in get_args(SettleItem)]
     assert table("name") == list(ClaimItem.__struct_fields__)
+    assert table("field") == list(NewNotification.__struct_fields__)
     assert table("status") == [str(status) for status in TITLES if status != 500]
     for status, title in TITLES.items():
         assert status == 500 or f"| {status} | {title} |" in PAGE

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -52,6 +53,13 @@ relay = {str(relay).lower()}
 
 
 ENV = {"TWILIO_TOKEN": SECRET}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:
@@ -148,6 +156,28 @@ def test_what_waits_for_nobody_is_said(tmp_path: Path, provider: SimulatorProces
             lambda: "1 notifications wait for channel email, which nobody here serves" in "\n".join(running.log),
             "nothing was said",
         )
+
+
+def test_a_callback_that_comes_twice_says_that_it_is_delivered(tmp_path: Path, provider: SimulatorProcess) -> None:
+    to = TO.format(7)
+    port = free_port()
+    told_to = f'callback = "http://127.0.0.1:{port}/callbacks/sms"\n'
+    door = '[providers.sms.callbacks]\npath = "/callbacks/sms"\n'
+    text = settings(provider).replace("[outbox]", f"{told_to}{door}[outbox]")
+    provider.callbacks("twilio", "twice")
+    try:
+        with service(tmp_path, text, APP, "--port", str(port), env=ENV) as running:
+            add(tmp_path, to)
+            until(lambda: [one.state for one in shown(tmp_path)] == ["delivered"], lambda: running.text)
+            page = running.get("/metrics").body.decode()
+            assert 'semel_http_answers_total{endpoint="/callbacks/sms",status="200"}' in page
+    finally:
+        provider.tell_the_truth()
+    assert got(provider, [to]) == [1]
+    (one,) = in_outbox(tmp_path, lambda app: app.outbox.find(Sought()))
+    whole: Shown = in_outbox(tmp_path, lambda app: app.outbox.show(bytes.fromhex(one.id)))
+    words = [attempt.outcome for attempt in whole.attempts]
+    assert sorted(words) == ["accepted", "accepted", "delivered"], "its answer, and each word of its callbacks once"
 
 
 # ---------------------------------------------------------------------------------------------------- semel relay

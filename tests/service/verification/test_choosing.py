@@ -67,6 +67,7 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(scheme: str) -> None:
         ("basic", {"header": "Authorization"}),
         ("header", {"username": "u"}),
         ("hmac-hex", {"topics": [TOPIC]}),
+        ("vonage", {"url": "https://example.com/callbacks"}),
         ("sns", {"topics": [TOPIC], "secrets": ["s"]}),
     ],
 )

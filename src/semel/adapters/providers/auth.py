@@ -199,7 +199,7 @@ class Token:
         try:
             granted = _granted(body)
             sayable({"Authorization": granted.access_token})
-        except (msgspec.DecodeError, NoAccess):
+        except (msgspec.DecodeError, UnicodeDecodeError, NoAccess):
             return NoAccess("the token endpoint answered with something that is no token")
         self._token = granted.access_token
         self._until = self._clock() + max(1.0, min(granted.expires_in, TOKEN_MAX_S) - EARLY_S)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
-from semel.adapters.providers.reading import milliseconds, ours, parsed, text, witnesses
+from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Dispatch, Witness
@@ -66,15 +66,19 @@ class Brevo(JsonProvider):
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
         told = parsed(body, "brevo")
-        if not isinstance(told, dict) or not isinstance(told.get("event"), str):
-            raise MalformedEvent("no event of Brevo: expected an object with an event")
-        tags = told.get("tags")
+        events = told if isinstance(told, list) else [told]  # a webhook that was made with `batched` sends many
+        if len(events) > WITNESSES_MAX or not all(isinstance(one, dict) and text(one, "event") for one in events):
+            raise MalformedEvent("no event of Brevo: expected an object with an event, or a list of them")
+        return [witness for event in events for witness in self._witness(event)]
+
+    def _witness(self, event: Mapping[str, Any]) -> list[Witness]:
+        tags = event.get("tags")
         ids = [id for tag in (tags if isinstance(tags, list) else []) if (id := ours(tag)) is not None]
         return witnesses(
             self.contract.name,
             REPORTS,
-            text(told, "event"),
+            text(event, "event"),
             id=ids[0] if len(ids) == 1 else None,
-            reference=text(told, "message-id"),
-            at_ms=milliseconds(told.get("ts_event")),
+            reference=text(event, "message-id"),
+            at_ms=milliseconds(event.get("ts_event")),
         )

@@ -201,7 +201,7 @@ def field(answer: Answered, *path: str) -> str:
     """A text in the JSON of an answer; empty where there is none. An acceptance without its id is one all the same."""
     try:
         value: Any = _parse(answer.body or b"null")
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     for name in path:
         value = value[0] if isinstance(value, list) and value else value

@@ -24,7 +24,7 @@ _parse = msgspec.json.Decoder().decode
 def parsed(body: bytes, who: str) -> Any:
     try:
         return _parse(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedEvent(f"no status callback of {who}: it is not JSON") from None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -82,9 +82,14 @@ class Twilio(HttpProvider):
     ) -> None:
         """`callback`: the URL of Semel that Twilio tells what became of a message; our id is added to it."""
         super().__init__(url, auth, contract=contract, allow=allow)
+        if "id" in parse_qs(urlsplit(callback).query, keep_blank_values=True):
+            raise ConfigError(
+                f"provider {self.contract.name!r}: callback: ?id= is where our id goes: call yours otherwise"
+            )
         self._path = f"/2010-04-01/Accounts/{quote(account, safe='')}/Messages.json"
         self._sender = sender
         self._callback = callback
+        self.by_reference = not callback  # then its callbacks, if it makes any, do not have our id
         self._text_max = text_max
         self._whose: OrderedDict[str, bytes] = OrderedDict()
 
@@ -93,8 +98,9 @@ class Twilio(HttpProvider):
         text = text_of(dispatch, "twilio", self._text_max)
         form = {"To": said.recipient, "From": sender_of(dispatch, "twilio", self._sender), "Body": text}
         if self._callback:
-            mark = "&" if "?" in self._callback else "?"
-            form["StatusCallback"] = f"{self._callback}{mark}id={dispatch.id.hex()}"
+            url, hash, overrides = self._callback.partition("#")  # behind it Twilio is told how often to come again
+            mark = "&" if "?" in url else "?"
+            form["StatusCallback"] = f"{url}{mark}id={dispatch.id.hex()}{hash}{overrides}"
         return Request(self._path, urlencode(form), "application/x-www-form-urlencoded")
 
     def reference(self, answer: Heard) -> str:
@@ -173,7 +179,7 @@ class Twilio(HttpProvider):
             return Unclear("its list of messages could not be read")
         try:
             return _page(answer.body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return Unclear("its list of messages cannot be understood")
 
     def _remember(self, reference: str, id: bytes) -> None:

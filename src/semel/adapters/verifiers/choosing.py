@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from semel.adapters.verifiers.credentials import API_KEY_HEADER, Basic, StaticHeader
 from semel.adapters.verifiers.signatures import SIGNATURE_HEADER, Genesys, HmacHex
 from semel.adapters.verifiers.standard_webhooks import StandardWebhooks
+from semel.adapters.verifiers.twilio import Twilio
+from semel.adapters.verifiers.vonage import Vonage
 from semel.ports import Verifier
 from semel.values.errors import ConfigError
 
@@ -19,6 +21,10 @@ SCHEMES: dict[str, frozenset[str]] = {  # and the settings that each one looks a
     "header": frozenset({"secrets", "header"}),
     "basic": frozenset({"secrets", "username"}),
     "sns": frozenset({"topics"}),
+    "twilio": frozenset({"secrets", "url"}),
+    "sendgrid": frozenset({"secrets"}),
+    "telnyx": frozenset({"secrets"}),
+    "vonage": frozenset({"secrets"}),
 }
 
 _HEADER = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -32,16 +38,19 @@ def verifier(
     header: str = "",
     username: str = "",
     topics: Sequence[str] = (),
+    url: str = "",
     now: Callable[[], float] = time.time,
     fetch: Callable[[str], Awaitable[bytes]] | None = None,
 ) -> Verifier:
     """The verifier of a scheme. Any of the secrets verifies: add the new one, then remove the old one.
 
+    `url` is for twilio: what it was told. Its verifier finds the query that came under `twilio.QUERY`.
+
     `fetch` is for sns. It gets https addresses of SNS only, and answers with what is there: the body of a 200, and
     nothing, b"", for 403, 404 and 410. In all other cases it raises. It checks the host's TLS certificate, follows no
     redirect and reads no more than `certificates.CERTIFICATE_MAX_BYTES`.
     """
-    _check_settings(scheme, secrets=secrets, header=header, username=username, topics=topics)
+    _check_settings(scheme, secrets=secrets, header=header, username=username, topics=topics, url=url)
     match scheme:
         case "genesys":
             return Genesys(_keys(scheme, secrets))
@@ -53,6 +62,12 @@ def verifier(
             return StaticHeader(_keys(scheme, secrets), _name(header) or API_KEY_HEADER)
         case "basic":
             return Basic(_keys(scheme, secrets), _user(username))
+        case "twilio":
+            return Twilio(_keys(scheme, secrets), url)
+        case "vonage":
+            return Vonage(_keys(scheme, secrets), now)
+        case "sendgrid" | "telnyx":
+            return _by_public_key(scheme, _keys(scheme, secrets), now)
         case _:
             return _sns(topics, now, fetch)
 
@@ -106,6 +121,14 @@ def _user(username: str) -> bytes:
     if b":" in user or _CONTROL.search(user):
         raise ConfigError(f"verify: username {username!r}: HTTP Basic allows no colon and no control character in it")
     return user
+
+
+def _by_public_key(scheme: str, keys: Sequence[bytes], now: Callable[[], float]) -> Verifier:
+    try:
+        from semel.adapters.verifiers import public_keys
+    except ImportError as error:
+        raise ConfigError(f"verify: scheme {scheme!r} needs cryptography: pip install 'semel[service]'") from error
+    return public_keys.SendGrid(keys, now) if scheme == "sendgrid" else public_keys.Telnyx(keys, now)
 
 
 def _sns(topics: Sequence[str], now: Callable[[], float], fetch: Callable[[str], Awaitable[bytes]] | None) -> Verifier:

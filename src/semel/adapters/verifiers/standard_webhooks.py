@@ -20,7 +20,10 @@ _SIGNATURE = re.compile(rb"v1,([A-Za-z0-9+/]{43}=)")
 
 
 class StandardWebhooks:
-    """`webhook-id`, `webhook-timestamp`, and `webhook-signature: v1,<base64> v1,<base64> …`."""
+    """`webhook-id`, `webhook-timestamp`, and `webhook-signature: v1,<base64> v1,<base64> …`.
+
+    Svix, and whoever sends by it, says `svix-id` and so on to the same. One name is not taken for the other: all three
+    are of one kind."""
 
     covers_headers = False  # but for its own
 
@@ -29,8 +32,9 @@ class StandardWebhooks:
         self._now = now
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        message_id = header(headers, b"webhook-id")
-        timestamp = header(headers, b"webhook-timestamp")
+        kind = b"webhook" if b"webhook-id" in headers else b"svix"
+        message_id = header(headers, kind + b"-id")
+        timestamp = header(headers, kind + b"-timestamp")
         if _ID.fullmatch(message_id) is None or _TIMESTAMP.fullmatch(timestamp) is None:
             return False
         if abs(self._now() - int(timestamp)) > TOLERANCE_S:
@@ -38,7 +42,7 @@ class StandardWebhooks:
         signed = b".".join((message_id, timestamp, body))
         expected = [b64encode(digest(key, signed, "sha256")) for key in self._keys]
         verified = False
-        for listed in header(headers, b"webhook-signature").split(b" "):
+        for listed in header(headers, kind + b"-signature").split(b" "):
             if match := _SIGNATURE.fullmatch(listed):  # other versions are of no concern to us, the list goes on
                 verified |= any_same(expected, match[1])
         return verified

@@ -1,0 +1,106 @@
+"""Signatures that anybody can check and only the sender can make: SendGrid (ECDSA) and Telnyx (Ed25519).
+
+What stands in the settings is a public key, as the provider shows it: base64 on one line. Both sign a time together
+with the body.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from semel.adapters.verifiers.comparing import header
+from semel.values.errors import ConfigError
+
+TOLERANCE_S = 300  # either way, as Telnyx's own libraries have it
+RETRIED_S = 86_400  # SendGrid comes again for a day, and does not say whether it signs anew
+
+_TIMESTAMP = re.compile(rb"[0-9]{1,12}")
+
+
+class SendGrid:
+    """`X-Twilio-Email-Event-Webhook-Signature: <base64>` and `…-Timestamp`, over the time and the body."""
+
+    covers_headers = False
+
+    def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
+        self._keys = [_p256(key, number) for number, key in enumerate(keys, 1)]
+        self._now = now
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        signature = _decoded(header(headers, b"x-twilio-email-event-webhook-signature"))
+        timestamp = header(headers, b"x-twilio-email-event-webhook-timestamp")
+        if not signature or not _is_young(timestamp, self._now(), RETRIED_S + TOLERANCE_S):
+            return False
+        return any(_signed(key, signature, timestamp + body) for key in self._keys)
+
+
+class Telnyx:
+    """`Telnyx-Signature-Ed25519: <base64>` and `Telnyx-Timestamp`, over the time, a bar and the body."""
+
+    covers_headers = False
+
+    def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
+        self._keys = [_ed25519(key, number) for number, key in enumerate(keys, 1)]
+        self._now = now
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        signature = _decoded(header(headers, b"telnyx-signature-ed25519"))
+        timestamp = header(headers, b"telnyx-timestamp")
+        if not signature or not _is_young(timestamp, self._now(), TOLERANCE_S):
+            return False
+        return any(_signed(key, signature, timestamp + b"|" + body) for key in self._keys)
+
+
+def _is_young(timestamp: bytes, now_s: float, most_s: float) -> bool:
+    return _TIMESTAMP.fullmatch(timestamp) is not None and -TOLERANCE_S <= now_s - int(timestamp) <= most_s
+
+
+def _signed(key: EllipticCurvePublicKey | Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
+    try:
+        if isinstance(key, Ed25519PublicKey):
+            key.verify(signature, signed)
+        else:
+            key.verify(signature, signed, ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _decoded(signature: bytes) -> bytes:
+    """Empty when it is no base64."""
+    try:
+        return b64decode(signature, validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _p256(written: bytes, number: int) -> EllipticCurvePublicKey:
+    try:
+        key = load_der_public_key(b64decode(written, validate=True))
+    except Exception:  # of many kinds, and all say that this is no key
+        key = None
+    if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
+        raise ConfigError(
+            f"verify: secret {number} of scheme 'sendgrid': expected the verification key of the event webhook, "
+            "as SendGrid shows it: MFkwEwYH… on one line"
+        )
+    return key
+
+
+def _ed25519(written: bytes, number: int) -> Ed25519PublicKey:
+    try:
+        return Ed25519PublicKey.from_public_bytes(b64decode(written, validate=True))
+    except ValueError:  # also of base64
+        raise ConfigError(
+            f"verify: secret {number} of scheme 'telnyx': expected the account's public key, "
+            "as Telnyx shows it: 44 letters of base64"
+        ) from None

@@ -1,0 +1,19 @@
+"""Callbacks of providers, into an outbox in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+from tests.ledgers.postgres.opening import opened
+from tests.outbox.callbacks.hearing_here import all_of_it
+
+from semel.core.outboxes import needed_outbox
+
+
+def test_one_path_through_everything(url: str) -> None:
+    async def story() -> None:
+        async with opened(url) as ledger:
+            await all_of_it(needed_outbox(ledger), f"one {uuid4()}")
+
+    asyncio.run(story())

@@ -1,0 +1,145 @@
+"""Did this customer get the message? Five answers, and never a wrong "never"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.service.api.desk import PHONE, Desk, desk_on
+
+from semel.values.sending import Accepted, Refused, Unknown
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_on(tmp_path) as desk:
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """Where nothing is ever kept."""
+    with desk_on(tmp_path_factory.mktemp("refusing")) as desk:
+        yield desk
+
+
+def answer(desk: Desk, **query: str) -> dict[str, Any]:
+    reply = desk.told(**query)
+    assert reply.status == 200, reply.body
+    told: dict[str, Any] = reply.json()
+    assert all(isinstance(value, (str, bool)) for value in told.values()), "scalars only"
+    return told
+
+
+def test_each_of_the_five_answers(desk: Desk) -> None:
+    told = answer(desk, recipient=PHONE, kind="shipping")
+    assert told == {
+        "told": "never",
+        "may_send": True,
+        **dict.fromkeys(("id", "state", "at", "provider", "reference", "evidence"), ""),
+    }
+    id = desk.send(guard={"window_s": 3600.0})
+    assert answer(desk, recipient=PHONE, kind="shipping")["told"] == "pending"
+    desk.relay(Unknown("no answer within 15 s"))
+    told = answer(desk, recipient=PHONE, kind="shipping")
+    assert (told["told"], told["state"], told["evidence"]) == ("unknown", "uncertain", "no answer within 15 s")
+    desk.decide(id, "resolve", says="sent")
+    told = answer(desk, recipient=PHONE, kind="shipping")
+    assert (told["told"], told["id"], told["may_send"]) == ("sent", id, False)
+    assert told["at"].endswith("Z")
+    desk.send("order-2", guard={"window_s": 3600.0})
+    desk.relay(Accepted())
+    assert answer(desk, key="order-2")["told"] == "suppressed"
+    assert answer(desk, recipient=PHONE, kind="shipping")["told"] == "sent"  # what was sent says more
+
+
+@pytest.mark.parametrize("told", ["pending", "unknown", "sent"])
+def test_only_never_may_be_sent(desk: Desk, told: str) -> None:
+    desk.send()
+    if told != "pending":
+        desk.relay(Unknown("?") if told == "unknown" else Accepted("SM1"))
+    for query in ({"recipient": PHONE}, {"recipient": PHONE, "kind": "shipping"}, {"key": "order-1"}):
+        found = answer(desk, **query)
+        assert (found["told"], found["may_send"]) == (told, False), query
+    for query in ({"recipient": PHONE, "kind": "other"}, {"recipient": "+49"}, {"key": "order-2"}):
+        assert answer(desk, **query)["may_send"], query
+
+
+def test_what_was_refused_for_good_has_reached_nobody(desk: Desk) -> None:
+    desk.send()
+    desk.relay(Refused("no such number", final=True))
+    assert answer(desk, key="order-1")["may_send"]
+
+
+def test_a_bare_plus_is_refused_and_not_answered_with_never(desk: Desk) -> None:
+    """It would be read as a space, and nobody ever wrote to ` 4917012345678` or to `m tag@example.com`."""
+    desk.send()
+    desk.send(recipient="m+tag@example.com")
+    assert desk.client.ask("GET", "/v1/notifications/status?recipient=m+tag@example.com").status == 400
+    assert answer(desk, recipient="m+tag@example.com")["told"] == "pending"
+    for path in ("status?kind=shipping&", "?"):
+        reply = desk.client.ask("GET", f"/v1/notifications/{path}recipient={PHONE}".replace("/?", "?"))
+        assert reply.status == 400
+        assert "%2B" in reply.json()["detail"]
+        assert reply.json()["detail"].startswith("recipient: ")
+    assert answer(desk, recipient=PHONE)["told"] == "pending"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "kind=shipping",
+        "recipient=",
+        "recipient=%2B49&kind=",
+        "recipient=%2B49&key=k",
+        "key=k&kind=shipping",
+        "recipient=%2B49&recipient=%2B50",
+        "recipient=%2B49&kinds=shipping",
+        "recipient=%2B49%20",
+        "recipient=%2B49%0A",
+        "recipient=%FF%FE",
+        "recipient=%2B49&tenant=globex",
+        "recipient=${input.recipient}",
+        "recipient=%24%7Binput.recipient%7D",
+        "recipient=%252B4917012345678",
+        "recipient=%20%2B49",
+        "recipient=50%",
+        "recipient=%zz",
+        "recipient=%2B49;kind=shipping",
+        "recipient=%EF%BF%BD",
+        "recipient=%2B49&kind=a+b",
+        "recipient=m%2540example.com",
+        "recipient=" + "1" * 301,
+        "&".join(f"a{n}=1" for n in range(30)),
+    ],
+)
+def test_a_question_that_is_not_whole_is_refused(refusing: Desk, query: str) -> None:
+    reply = refusing.client.ask("GET", f"/v1/notifications/status?{query}")
+    assert reply.status == 400, reply.body
+    assert "told" not in reply.json()
+
+
+def test_letters_of_every_language_are_found(desk: Desk) -> None:
+    desk.send(recipient="größe@例え.jp", kind="Erinnerung für 50 % & mehr")
+    told = answer(desk, recipient="größe@例え.jp", kind="Erinnerung für 50 % & mehr")
+    assert told["told"] == "pending"
+
+
+def test_a_look_up_does_not_wait_for_those_who_write(desk: Desk, tmp_path: Path) -> None:
+    desk.send()
+    other = apsw.Connection(str(tmp_path / "semel.db"))
+    try:
+        other.execute("begin immediate")
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(desk.ask, "order-2")  # whoever writes has to
+            assert answer(desk, key="order-1")["told"] == "pending"
+            assert not waits.done(), "inconclusive: the lock was not there"
+            other.execute("rollback")
+            assert waits.result().status == 201
+    finally:
+        other.close()
