@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from semel import sources
+    from semel import outbox, providers, sources
     from semel.app import Semel
     from semel.core.act import Context
     from semel.values import keys
@@ -44,7 +44,12 @@ _HOME = {
     "latest": "semel.values.keys",
 }
 
-_MODULES = {"keys": "semel.values.keys", "sources": "semel.sources"}
+_MODULES = {
+    "keys": "semel.values.keys",
+    "outbox": "semel.outbox",
+    "providers": "semel.providers",
+    "sources": "semel.sources",
+}
 
 __all__ = [
     "ConfigError",
@@ -64,6 +69,8 @@ __all__ = [
     "TransactionOver",
     "keys",
     "latest",
+    "outbox",
+    "providers",
     "sources",
 ]
 

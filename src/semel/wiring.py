@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from semel.adapters.destinations import Destination
     from semel.adapters.letterboxes.eventbridge import EventBridgeLetters
     from semel.adapters.providers.callbacks import Calls
+    from semel.callers import Conversation
+    from semel.values.notification import Notification
 
 __all__ = [
+    "adding",
     "decode",
     "destination",
     "every_store",
@@ -236,6 +239,24 @@ def _check_options(url: str, known: tuple[str, ...]) -> dict[str, str]:
         if name not in known:
             raise ConfigError(f"ledger {url!r}: unknown option {name!r}; known are: {', '.join(known) or 'none'}")
     return options
+
+
+# --------------------------------------------------------------------------------------------- connections of others
+
+
+def adding(
+    store: str, notifications: Sequence[Notification], *, schema: str, numbered: bool, library: str
+) -> Conversation:
+    """What is asked, in a transaction of somebody else's, to add notifications to the outbox in their database."""
+    if store == "postgresql":
+        from semel.adapters.ledgers.postgres.callers import adding as in_a_schema
+
+        return in_a_schema(notifications, schema, numbered=numbered)
+    if schema != "semel":
+        raise ConfigError(f"schema={schema!r}: SQLite has none: the outbox is in the connection's own file")
+    from semel.adapters.ledgers.sqlite.callers import adding as in_a_file
+
+    return in_a_file(notifications, library)
 
 
 # --------------------------------------------------------------------------------------------------------- sources

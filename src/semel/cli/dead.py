@@ -10,16 +10,21 @@ import typer
 
 from semel.cli.events import Key, Raw, show_one
 from semel.cli.options import (
+    By,
     Config,
+    DryRun,
     Json,
     Ledger,
     LetterState,
     Limit,
     Matching,
+    Rate,
     Since,
     Tenant,
     Until,
+    Why,
     Wide,
+    Yes,
 )
 
 if TYPE_CHECKING:
@@ -34,14 +39,9 @@ Chosen = Annotated[LetterState | None, typer.Option("--state", help="Which of th
 Contains = Annotated[
     str, typer.Option("--matching", metavar="TEXT", help="Only those with this in the reason of their death.")
 ]
-Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why you decide so; kept with the decision.")]
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; by default you, at this machine.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided, and change nothing.")]
-Rate = Annotated[float | None, typer.Option(min=0.01, max=100_000, help="At most so many a second, steadily.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Also those that have succeeded, by their keys: their effect happens twice.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 EXIT_CODES = """
 Exit codes: 0, also where an event is not dead (any more), which is told. 1,
@@ -193,6 +193,7 @@ def _decide(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_jso
     from rich.console import Console
 
     from semel.cli.operating import deciding, deciding_view, ledger_tables, looking
+    from semel.cli.operating.asking import confirmed
     from semel.cli.operating.place import place
 
     out = Console()
@@ -201,20 +202,9 @@ def _decide(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_jso
         out.print(ledger_tables.listing(entries, looking.now_ms(), wide=False))
 
     shown = listed if ask.dry_run and not as_json else None
-    report = deciding.run(place(ledger, config), ask, Console(stderr=True), None if yes else _confirmed, shown)
+    report = deciding.run(place(ledger, config), ask, Console(stderr=True), None if yes else confirmed, shown)
     if as_json:
         typer.echo(deciding_view.as_json(report))
     else:
         out.print(deciding_view.as_tables(report))
     raise typer.Exit(0 if report.holds else 1)
-
-
-def _confirmed(question: str) -> bool:
-    """Asked where someone can answer; elsewhere such a decision has to be made beforehand."""
-    import sys
-
-    from semel.values.errors import ConfigError
-
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{question} There is nobody here to ask: say --yes, or look with --dry-run first")
-    return typer.confirm(question, err=True)

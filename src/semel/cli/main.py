@@ -14,6 +14,7 @@ from semel.cli import (
     guarantees,
     init,
     migrate,
+    notify,
     process,
     purge,
     relay,
@@ -138,7 +139,23 @@ def bench(
     typer.echo(measuring.legend(report))
 
 
-COMMANDS = (run, process, relay, init, doctor, guarantees, migrate, token, status, events, dead, purge, storm, sink)
+COMMANDS = (
+    run,
+    process,
+    relay,
+    init,
+    doctor,
+    guarantees,
+    migrate,
+    token,
+    status,
+    events,
+    dead,
+    notify,
+    purge,
+    storm,
+    sink,
+)
 
 for command in (*COMMANDS, service_bench):
     command.register(app)

@@ -45,3 +45,9 @@ Since = Annotated[
     str, typer.Option(metavar="WHEN", help="Only from then on: 2026-03-19T22:00, or 90s, 2h, 3d ago (UTC).")
 ]
 Until = Annotated[str, typer.Option(metavar="WHEN", help="Only before then, told in the same way.")]
+
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why you decide so; kept with the decision.")]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides; by default you, at this machine.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Rate = Annotated[float | None, typer.Option(min=0.01, max=100_000, help="At most so many a second, steadily.")]

@@ -69,7 +69,9 @@ async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog]]:
 
     counts: Counter[tuple[str, str]] = Counter()
     outbox = needed_outbox(built.app.ledger)
-    with Progress(SpinnerColumn(), TextColumn("{task.completed:,.0f} sent"), console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} sent")
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         class Watch:

@@ -10,6 +10,7 @@ from semel.values.notification import Notification
 ERASED = "(erased)"
 TAIL = 4  # characters at the end: what people compare when they read a number to each other
 HIDDEN_LEAST = 4  # characters that stay hidden, however short the whole is
+NAMED_LEAST = 5  # a shorter one may stand in a text by chance
 
 _NUMBER = re.compile(r"\+?[0-9][0-9 ()./-]*")
 
@@ -30,17 +31,28 @@ def masked_content(notification: Notification) -> str:
     """What sort of content it is and how long, and nothing of what it says."""
     if notification.body == ERASED:
         return ERASED
-    parts = [f"template with {len(notification.data)} fields"] if notification.template else []
+    parts = [f"template with {_counted(len(notification.data), 'field')}"] if notification.template else []
     match notification.body:
         case None:
             pass
         case str() as text:
-            parts.append(f"text of {len(text):,} characters")
+            parts.append(f"text of {_counted(len(text), 'character')}")
         case _:
             parts.append(f"document of {_size(notification):,} bytes")
     if notification.subject:
-        parts.append(f"subject of {len(notification.subject):,} characters")
+        parts.append(f"subject of {_counted(len(notification.subject), 'character')}")
     return ", ".join(parts)
+
+
+def without(text: str, recipient: str) -> str:
+    """A text that may name the recipient: keys, reasons, what providers say."""
+    if len(recipient) < NAMED_LEAST or recipient == ERASED:
+        return text
+    return re.sub(re.escape(recipient), lambda _: masked_recipient(recipient), text, flags=re.IGNORECASE)
+
+
+def _counted(many: int, what: str) -> str:
+    return f"{many:,} {what}{'' if many == 1 else 's'}"
 
 
 def _ends(text: str, head: int) -> str:

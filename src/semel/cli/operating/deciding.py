@@ -11,8 +11,9 @@ import asyncio
 import getpass
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -37,6 +38,7 @@ What: TypeAlias = Literal["replay", "discard"]
 PAST = {"replay": "replayed", "discard": "discarded"}
 INBOX, NEXT_DELIVERY = "inbox", "next delivery"
 
+Answer = TypeVar("Answer")
 List: TypeAlias = Callable[[Sequence[Entry]], None]
 
 
@@ -107,18 +109,25 @@ def run(
     question = f"{ask.what.capitalize()} {counted(len(waiting), 'event')}?"
     if not plainly_meant and confirm is not None and not confirm(question):
         raise ConfigError("nothing was done")
+    with progressing(console, PAST[ask.what], len(waiting), lambda: (len(report.decided), report.not_tried)) as told:
+        asyncio.run(_decide(where, ask, report, waiting, told))
+    return report
+
+
+@contextmanager
+def progressing(
+    console: Console, past: str, total: int, so_far: Callable[[], tuple[int, int]]
+) -> Iterator[Callable[[], None]]:
+    """A bar that moves on with each call. Whoever interrupts hears how far it came: what is decided, what not."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task(PAST[ask.what], total=len(waiting))
+        task = progress.add_task(past, total=total)
         try:
-            asyncio.run(_decide(where, ask, report, waiting, lambda: progress.advance(task)))
+            yield lambda: progress.advance(task)
         except KeyboardInterrupt:
-            console.print(
-                f"Interrupted: {len(report.decided):,} {PAST[ask.what]}, {report.not_tried:,} not. "
-                "The same command goes on with the rest."
-            )
+            decided, left = so_far()
+            console.print(f"Interrupted: {decided:,} {past}, {left:,} not. The same command goes on with the rest.")
             raise
-    return report
 
 
 def who() -> str:
@@ -139,9 +148,14 @@ def _check(ask: Ask) -> None:
         )
     if not (ask.keys or ask.every or ask.wanted.any or ask.state):
         raise ConfigError(f"which ones? Name keys, or say --all or filter (semel dead {ask.what} --help)")
-    if not ask.dry_run and not ask.reason:
+    check_words(ask.reason, ask.by, ask.dry_run)
+
+
+def check_words(reason: str, by: str, dry_run: bool) -> None:
+    """What is kept with a decision."""
+    if not dry_run and not reason:
         raise ConfigError("--reason: say why; it is kept with the decision")
-    for option, text in (("--reason", ask.reason), ("--by", ask.by)):
+    for option, text in (("--reason", reason), ("--by", by)):
         if len(text) > REASON_MAX_CHARS or not text.isprintable():
             raise ConfigError(f"{option}: at most {REASON_MAX_CHARS:,} characters, on one line")
 
@@ -227,21 +241,41 @@ def _judge(history: Sequence[Entry], ask: Ask, report: Report) -> None:
 
 
 async def _decide(where: Place, ask: Ask, report: Report, waiting: Sequence[str], told: Callable[[], None]) -> None:
-    together = 1 if ask.rate else TOGETHER
-    pace, in_a_row = Pace(ask.rate), 0
     async with opened(where) as ledger:
-        assert isinstance(ledger, Letters)
-        for first in range(0, len(waiting), together):
-            await pace.wait()
-            group = waiting[first : first + together]
-            answers = await asyncio.gather(*(_one(ledger, key, ask) for key in group), return_exceptions=True)
-            for key, answer in zip(group, answers, strict=True):
-                in_a_row = in_a_row + 1 if _record(report, key, answer) else 0
-                told()
-            if in_a_row >= FAILURES_MAX:
-                return
-        if ask.what == "replay" and len(report.decided) <= FOLLOWED:
+        letters = ledger
+        assert isinstance(letters, Letters)
+        done = await all_of(
+            waiting,
+            lambda key: _one(letters, key, ask),
+            lambda key, answer: _record(report, key, answer),
+            told,
+            ask.rate,
+        )
+        if done and ask.what == "replay" and len(report.decided) <= FOLLOWED:
             await _follow(ledger, report)
+
+
+async def all_of(
+    names: Sequence[str],
+    decide: Callable[[str], Awaitable[Answer]],
+    record: Callable[[str, Answer | BaseException], bool],
+    told: Callable[[], None],
+    rate: float | None = None,
+) -> bool:
+    """Decide about many, some of them together. `record` tells whether one has failed; after too many in a row the
+    rest is left alone, and the answer is False."""
+    together = 1 if rate else TOGETHER
+    pace, in_a_row = Pace(rate), 0
+    for first in range(0, len(names), together):
+        await pace.wait()
+        group = names[first : first + together]
+        answers = await asyncio.gather(*map(decide, group), return_exceptions=True)
+        for name, answer in zip(group, answers, strict=True):
+            in_a_row = in_a_row + 1 if record(name, answer) else 0
+            told()
+        if in_a_row >= FAILURES_MAX:
+            return False
+    return True
 
 
 async def _one(ledger: Letters, key: str, ask: Ask) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -71,17 +73,23 @@ def _closing(report: Report) -> RenderableType:
         rows.insert(2, ("refused", len(report.succeeded), "they have succeeded; left alone"))
     if report.not_tried:
         rows.append(("not tried", report.not_tried, "the ledger failed too often; try again later"))
+    table = tally(rows)
+    gone = report.decided[:SHOWN] if report.what == "discard" else []  # from the lists: here is how to find them
+    told = [Text(f"{key}: discarded, known by this whole key") for key in gone]
+    told += _left_alone(report)
+    told += [Text(plain(f"{key}: {why}")) for key, why in list(report.failed.items())[:SHOWN]]
+    return Group(table, *told)
+
+
+def tally(rows: Sequence[tuple[str, int, str]]) -> Table:
+    """How many of each, and what is to be known about them."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
     noted = any(note for _, _, note in rows)
     for name, count, note in rows:
         table.add_row(name, f"{count:,}", *([note] if noted else []))
-    gone = report.decided[:SHOWN] if report.what == "discard" else []  # from the lists: here is how to find them
-    told = [Text(f"{key}: discarded, known by this whole key") for key in gone]
-    told += _left_alone(report)
-    told += [Text(plain(f"{key}: {why}")) for key, why in list(report.failed.items())[:SHOWN]]
-    return Group(table, *told)
+    return table
 
 
 def _note(report: Report) -> str:

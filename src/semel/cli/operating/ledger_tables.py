@@ -135,7 +135,7 @@ def portrait(history: Sequence[Entry], now_ms: int) -> RenderableType:
     kept = _kept(history)
     if kept is not None:
         facts = decoded(kept, present.tenant)
-        parts += [Text("\nthe event", style="bold"), _table(facts or {"": UNREAD})]
+        parts += [Text("\nthe event", style="bold"), facts_table(facts or {"": UNREAD})]
         parts += [Text("\nas it came", style="bold"), Text(document(kept))]
     return Group(*parts)
 
@@ -179,17 +179,17 @@ def _facts(entry: Entry, now_ms: int) -> Table:
         "reason": entry.reason,
         "decision": entry.decision,
     }
-    return _table(told)
+    return facts_table(told)
 
 
-def _table(facts: Mapping[str, str]) -> Table:
+def facts_table(facts: Mapping[str, str], styles: Mapping[str, str] = STYLES) -> Table:
     """Names and values; what has no value is left out."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
         if value:
-            table.add_row(name, Text(plain(value), style=STYLES.get(value, "") if name == "state" else ""))
+            table.add_row(name, Text(plain(value), style=styles.get(value, "") if name == "state" else ""))
     return table
 
 
@@ -211,8 +211,14 @@ def document(raw: bytes) -> str:
         text = json.dumps(json.loads(raw), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         text = raw.decode("utf-8", "backslashreplace")
+    return excerpt(text, "--raw")
+
+
+def excerpt(text: str, all_of_it: str) -> str:
+    """As much of it as people read, and what shows all of it."""
     shown = plain_lines(text[:SHOWN_MAX_CHARS])
-    return shown if len(text) <= SHOWN_MAX_CHARS else f"{shown}\n… and {len(text) - SHOWN_MAX_CHARS:,} more (--raw)"
+    more = len(text) - SHOWN_MAX_CHARS
+    return shown if more <= 0 else f"{shown}\n… and {more:,} more ({all_of_it})"
 
 
 # ---------------------------------------------------------------------------------------------------------- JSON

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,8 @@ SCAN_MAX = 100_000  # entries of one state that are looked at for the beginning 
 PAGE = 250  # entries of a first look: their events are in memory meanwhile
 PAGE_MAX = 2_000  # of a later one, where they are small: a store may have to look through all of them for each page
 PAGE_BYTES = 16_000_000  # of their events
+
+One = TypeVar("One")
 
 LETTERS = ("dead", "uncertain")
 WHOLE_ONLY = "What was discarded is in no list any more, and known by its whole key only"
@@ -40,11 +43,17 @@ class Filters(Struct, frozen=True):
 
 
 def filters(handler: str, tenant: str | None, reason: str, since: str, until: str) -> Filters:
+    since_ms, until_ms = times(since, until)
+    return Filters(handler=handler, tenant=tenant, reason=reason, since_ms=since_ms, until_ms=until_ms)
+
+
+def times(since: str, until: str) -> tuple[int, int | None]:
+    """What --since and --until say."""
     since_ms = _instant("--since", since) if since else 0
     until_ms = _instant("--until", until) if until else None
     if until_ms is not None and until_ms <= since_ms:
         raise ConfigError(f"--since {since} is not before --until {until}: nothing can be in between")
-    return Filters(handler=handler, tenant=tenant, reason=reason, since_ms=since_ms, until_ms=until_ms)
+    return since_ms, until_ms
 
 
 def _instant(option: str, text: str) -> int:
@@ -121,33 +130,56 @@ def _bare(entry: Entry) -> Entry:
 
 
 async def every(catalog: Catalog, state: str, wanted: Filters, limit: int | None = None) -> AsyncIterator[Entry]:
-    """All entries of a state, or so many, page after page, the newest first. Each comes once, whatever happens
-    meanwhile.
+    """All entries of a state, or so many, page after page, the newest first."""
 
-    A page begins in the millisecond in which the one before it ended, since many entries can share one; where such a
-    page brings nothing new, it was too small for that millisecond.
+    async def fetch(size: int, until_ms: int | None) -> list[Entry]:
+        return await _entries(catalog, state, size, wanted, until_ms)
+
+    def place_of(entry: Entry) -> tuple[str, int, int]:
+        return entry.key, entry.at_ms, len(entry.event or b"")
+
+    async for entry in paged(fetch, place_of, wanted.until_ms):
+        yield entry
+        limit = None if limit is None else limit - 1
+        if limit == 0:
+            return
+
+
+async def paged(
+    fetch: Callable[[int, int | None], Awaitable[Sequence[One]]],
+    place_of: Callable[[One], tuple[str, int, int]],
+    until_ms: int | None,
+    page_max: int | None = None,
+) -> AsyncIterator[One]:
+    """All that a store lists, the newest first. Each comes once, whatever happens meanwhile. `place_of` tells which one
+    it is, its time in milliseconds and its bytes.
+
+    A page begins in the millisecond in which the one before it ended, since many can share one: it has room for those
+    that were seen there. Where it brings nothing new all the same, it was too small for that millisecond.
     """
     seen: set[str] = set()
-    size, until_ms = PAGE, wanted.until_ms
+    size = PAGE
     while True:
-        page = await _entries(catalog, state, size, wanted, until_ms)
-        new = [entry for entry in page if entry.key not in seen]
-        for entry in new:
-            seen.add(entry.key)
-            yield entry
-            if len(seen) == limit:
-                return
+        page = await fetch(size, until_ms)
+        places = [place_of(one) for one in page]
+        fresh = [one for one, (name, _, _) in zip(page, places, strict=True) if name not in seen]
+        seen.update(name for name, _, _ in places)
+        for one in fresh:
+            yield one
         if len(page) < size:
             return
-        size = _next_size(page) if new else size * 2
-        oldest_ms = min(entry.at_ms for entry in page) + 1  # `until` may or may not include its own millisecond
-        until_ms = oldest_ms if until_ms is None else min(until_ms, oldest_ms)
+        oldest_ms = min(at_ms for _, at_ms, _ in places)
+        seen_there = sum(at_ms == oldest_ms for _, at_ms, _ in places)
+        next_size = _next_size([count for _, _, count in places], page_max or PAGE_MAX)
+        size = next_size + seen_there if fresh else size * 2
+        later_ms = oldest_ms + 1  # `until` may or may not include its own millisecond
+        until_ms = later_ms if until_ms is None else min(until_ms, later_ms)
 
 
-def _next_size(page: Sequence[Entry]) -> int:
+def _next_size(page_bytes: Sequence[int], most: int) -> int:
     """As many as fit, if the next ones are like these."""
-    average = 1 + sum(len(entry.event or b"") for entry in page) // len(page)
-    return max(PAGE, min(PAGE_MAX, PAGE_BYTES // average))
+    average = 1 + sum(page_bytes) // len(page_bytes)
+    return max(PAGE, min(most, PAGE_BYTES // average))
 
 
 async def find(catalog: Catalog, text: str, first: Sequence[str] = STATES) -> str:
@@ -155,24 +187,34 @@ async def find(catalog: Catalog, text: str, first: Sequence[str] = STATES) -> st
 
     Whoever means letters has to tell them apart from letters only: the other states are looked at when these have none.
     """
-    key = text.strip().rstrip("….").lower()
-    if not re.fullmatch(rf"[0-9a-f]{{{PREFIX_MIN_CHARS},{KEY_CHARS}}}", key):
-        expected = f"{KEY_CHARS} hexadecimal digits, or at least the first {PREFIX_MIN_CHARS} of them"
-        raise ConfigError(f"key {text[:40]!r}: expected {expected}")
+    key = digits(text, "key")
     if len(key) == KEY_CHARS:
         return key
     matches, complete = await _beginning_with(catalog, key, first)
     if not matches and (others := [state for state in STATES if state not in first]):
         matches, complete_too = await _beginning_with(catalog, key, others)
         complete = complete and complete_too
+    limited = "" if complete else f" among the newest {SCAN_MAX:,} of each state"
+    return the_only(matches, key, "key", f"{limited}. {WHOLE_ONLY}")
+
+
+def digits(text: str, what: str) -> str:
+    """A key or an id, or its beginning, as it was copied from a list. Raises ConfigError when it is none."""
+    found = text.strip().rstrip("….").lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{PREFIX_MIN_CHARS},{KEY_CHARS}}}", found):
+        expected = f"{KEY_CHARS} hexadecimal digits, or at least the first {PREFIX_MIN_CHARS} of them"
+        raise ConfigError(f"{what} {text[:40]!r}: expected {expected}")
+    return found
+
+
+def the_only(matches: Collection[str], beginning: str, what: str, where: str) -> str:
     match sorted(matches):
         case [found]:
             return found
         case []:
-            limited = "" if complete else f" among the newest {SCAN_MAX:,} of each state"
-            raise ConfigError(f"no key begins with {key}{limited}. {WHOLE_ONLY}")
+            raise ConfigError(f"no {what} begins with {beginning}{where}")
         case [*several]:
-            raise ConfigError(f"{len(several)} keys begin with {key}: {', '.join(several[:5])}")
+            raise ConfigError(f"{len(several)} {what}s begin with {beginning}: {', '.join(several[:5])}")
 
 
 async def _beginning_with(catalog: Catalog, prefix: str, states: Sequence[str]) -> tuple[set[str], bool]:

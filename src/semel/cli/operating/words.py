@@ -70,11 +70,17 @@ def brief_ids(text: str) -> str:
     return _UUID.sub(r"\1…", text)
 
 
+def span_s(text: str) -> int | None:
+    """A length of time: "90s", "2h", "3d". None: it is none."""
+    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip())
+    return int(match[1]) * _UNITS_S[match[2]] if match else None
+
+
 def instant_ms(text: str, now_ms: int) -> int:
     """An ISO 8601 time (UTC where it does not say), or how long ago: "90s", "2h", "3d". Raises ValueError."""
     text = text.strip()
-    if match := re.fullmatch(r"([0-9]{1,6})([smhdw])", text):
-        return now_ms - int(match[1]) * _UNITS_S[match[2]] * 1000
+    if (ago_s := span_s(text)) is not None:
+        return now_ms - ago_s * 1000
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,0 +1,299 @@
+"""Notifications for people (tables) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from semel.cli.notifying import meaning
+from semel.cli.notifying.masks import Mask
+from semel.cli.operating.ledger_tables import REASON_SHOWN_CHARS, Listing, excerpt, facts_table
+from semel.cli.operating.words import age, cut, iso, moment, plain, short
+from semel.values.notification import Notification
+from semel.values.outbox import Attempt, Shown, Status
+from semel.values.sending import LIVE
+
+KIND_SHOWN_CHARS = 20
+TO_SHOWN_CHARS = 28
+
+# ------------------------------------------------------------------------------------------------------- listings
+
+
+def listing(found: Sequence[Shown], now_ms: int, wide: bool, reveal: bool) -> Listing:
+    """For a terminal: below a notification stands what is unusual about it. Wide: everything on its line, and whole."""
+    return _wide(found, reveal) if wide else _narrow(found, now_ms, reveal)
+
+
+def _narrow(found: Sequence[Shown], now_ms: int, reveal: bool) -> Listing:
+    tenants = len({one.notification.tenant for one in found}) > 1
+    return Listing(
+        ["id", "state", "age", "kind", "to", "key"],
+        [
+            [
+                short(one.id),
+                one.state,
+                age(one.added_ms, now_ms),
+                cut(plain(one.notification.kind), KIND_SHOWN_CHARS),
+                cut(f"{one.notification.channel} {Mask(one.notification, reveal).recipient}", TO_SHOWN_CHARS),
+                Mask(one.notification, reveal).text(one.notification.key),
+            ]
+            for one in found
+        ],
+        [meaning.STYLES.get(one.state, "") for one in found],
+        [_note(one, tenants, reveal) for one in found],
+    )
+
+
+def _note(one: Shown, tenants: bool, reveal: bool) -> str:
+    """What is unusual: "generation 2, twilio: no answer within 15 s"."""
+    said, well = one.notification, one.state in ("accepted", "delivered")
+    facts = [
+        f"tenant {plain(said.tenant)}" if tenants and said.tenant else "",
+        f"generation {said.generation}" if said.generation > 1 else "",
+        plain(one.provider) if one.reason and not well else "",
+        meaning.twice(one.possible_duplicates),
+        "erased" if one.erased else "",
+    ]
+    reason = "" if well else cut(Mask(said, reveal).text(one.reason), REASON_SHOWN_CHARS)
+    return ": ".join(filter(None, [", ".join(filter(None, facts)), reason]))
+
+
+def _wide(found: Sequence[Shown], reveal: bool) -> Listing:
+    """Columns that would say nothing are left out."""
+    masks = [Mask(one.notification, reveal) for one in found]
+    columns: dict[str, list[str]] = {
+        "id": [one.id for one in found],
+        "state": [one.state for one in found],
+        "added": [moment(one.added_ms) for one in found],
+        "changed": [moment(one.changed_ms) for one in found],
+        "tenant": [plain(one.notification.tenant) for one in found],
+        "kind": [plain(one.notification.kind) for one in found],
+        "channel": [one.notification.channel for one in found],
+        "to": [mask.recipient for mask in masks],
+        "key": [mask.text(mask.notification.key) for mask in masks],
+        "generation": [str(generation) if (generation := one.notification.generation) > 1 else "" for one in found],
+        "provider": [plain(one.provider) for one in found],
+        "twice?": [meaning.twice(one.possible_duplicates) for one in found],
+        "content": [mask.content for mask in masks],
+        "reason": [mask.text(one.reason) for one, mask in zip(found, masks, strict=True)],
+    }
+    told = {head: cells for head, cells in columns.items() if any(cells)}
+    rows = [list(row) for row in zip(*told.values(), strict=True)]
+    return Listing(list(told), rows, [meaning.STYLES.get(one.state, "") for one in found], [""] * len(found))
+
+
+def hint(found: Sequence[Shown]) -> str:
+    """Below a list: what waits for a person."""
+    doubtful = [one for one in found if one.state == "uncertain"]
+    if not doubtful:
+        return ""
+    are = "is" if len(doubtful) == 1 else "are"
+    return f"{len(doubtful):,} {are} uncertain: `semel notify show ID` tells what happens next, and how to decide."
+
+
+# -------------------------------------------------------------------------------------------------- one notification
+
+
+def portrait(one: Shown, others: Sequence[Shown], now_ms: int, reveal: bool) -> RenderableType:
+    """Everything that is known: what it is, how it stands, how it came there, what happens next."""
+    mask = Mask(one.notification, reveal)
+    facts = {**_identity(one, mask, now_ms), **asked_of(one.notification, mask), **_others(others)}
+    parts: list[RenderableType] = [
+        facts_table(facts, {facts["state"]: meaning.STYLES.get(one.state, "")}),
+        Text("\nhistory", style="bold"),
+        _timeline(one, mask),
+        Text("\nwhat happens next", style="bold"),
+        *_next(one, others, now_ms),
+    ]
+    if reveal and not one.erased:
+        parts += [Text("\nwhat it says", style="bold"), Text(content(one.notification))]
+    return Group(*parts)
+
+
+def _identity(one: Shown, mask: Mask, now_ms: int) -> dict[str, str]:
+    said = one.notification
+    hidden = "" if mask.reveal or one.erased else " (--reveal shows it)"
+    return {
+        "id": one.id,
+        "state": f"{one.state}: {meaning.MEANING[one.state]}",
+        "since": f"{moment(one.changed_ms)}, {age(one.changed_ms, now_ms)} ago",
+        "reason": mask.text(one.reason),
+        "sent twice?": meaning.twice(one.possible_duplicates),
+        "suppressed by": one.suppressed_by,
+        "key": mask.text(said.key),
+        "kind": said.kind,
+        "to": f"{mask.recipient}, by {said.channel}",
+        "content": f"{mask.content}{hidden}",
+        "tenant": said.tenant,
+        "provider": one.provider or said.provider,
+        "erased": "its content and recipient are forgotten; the same call is still known" if one.erased else "",
+    }
+
+
+def asked_of(said: Notification, mask: Mask) -> dict[str, str]:
+    """What it asks for, where that is not the usual."""
+    guard = said.guard
+    of = f"of {mask.text(guard.key)!r}" if guard and guard.key else "to this recipient, of this kind"
+    return {
+        "not after": "" if said.not_after is None else moment(int(said.not_after.timestamp() * 1000)),
+        "guard": "" if guard is None else f"at most one in {meaning.window(guard.window_s)} {of}",
+        "order": mask.text(said.order),
+        "priority": "" if said.priority == 5 else f"{said.priority} (0 goes first, 9 last)",
+        "policy": said.policy or "",
+        "generation": str(said.generation) if said.generation > 1 else "",
+    }
+
+
+def _others(others: Sequence[Shown]) -> dict[str, str]:
+    told = [f"{one.notification.generation} is {one.id}, {one.state}" for one in others]
+    return {"generations": "\n".join(told)}
+
+
+def _timeline(one: Shown, mask: Mask) -> Table:
+    """By time; what providers said stands below what it came to."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for at_ms, what, told in _moments(one):
+        below = [Padding(Text(mask.text(line), "dim"), (0, 0, 0, 2), expand=False) for line in told if line]
+        table.add_row(moment(at_ms), Group(Text(mask.text(what)), *below))
+    return table
+
+
+def _moments(one: Shown) -> Iterator[tuple[int, str, Sequence[str]]]:
+    yield one.added_ms, "added", ()
+    for attempt in one.attempts:
+        if attempt.crossed_ms:
+            yield attempt.crossed_ms, meaning.crossing_of(attempt), ()
+        if attempt.outcome:
+            yield attempt.ended_ms, meaning.ending_of(attempt), (attempt.evidence, _reference(attempt))
+
+
+def _next(one: Shown, others: Sequence[Shown], now_ms: int) -> Iterator[RenderableType]:
+    told, commands = meaning.next_for(one, others, now_ms)
+    yield Text(plain(told))
+    if commands:
+        yield facts_table({f"  {command}": effect for command, effect in commands.items()})
+
+
+def _reference(attempt: Attempt) -> str:
+    return f"reference {attempt.reference}" if attempt.reference else ""
+
+
+def content(said: Notification) -> str:
+    """Whole, as far as a terminal is for reading."""
+    facts = [
+        f"from: {said.sender}" if said.sender else "",
+        f"subject: {said.subject}" if said.subject else "",
+        f"template: {said.template}" if said.template else "",
+        f"data: {_document(said.data)}" if said.data else "",
+    ]
+    body = said.body if isinstance(said.body, str) else "" if said.body is None else _document(said.body)
+    return excerpt("\n".join(filter(None, [*facts, body])), "--json shows all of it")
+
+
+def _document(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+# ------------------------------------------------------------------------------------------------------------ status
+
+
+def answer(found: Status, now_ms: int, said: Notification | None) -> RenderableType:
+    """Did this customer get the message?"""
+    evidence = plain(found.evidence) if said is None else Mask(said).text(found.evidence)
+    facts = {
+        "state": found.state,
+        "since": f"{moment(found.at_ms)}, {age(found.at_ms, now_ms)} ago" if found.at_ms else "",
+        "provider": found.provider,
+        "reference": found.reference,
+        "evidence": evidence,
+        "id": found.id,
+    }
+    word = Text.assemble((found.told, f"bold {meaning.STYLES.get(found.told, '')}"), f": {meaning.ANSWERS[found.told]}")
+    if not found.id:
+        return word
+    more = Text(f"All that is known of it: semel notify show {meaning.short_id(found.id)}", style="dim")
+    return Group(word, facts_table(facts, meaning.STYLES), more)
+
+
+def status_members(found: Status, said: Notification | None) -> dict[str, Any]:
+    return {
+        "status": found.told,
+        "id": found.id,
+        "state": found.state,
+        "at": iso(found.at_ms) if found.at_ms else "",
+        "at_ms": found.at_ms,
+        "provider": found.provider,
+        "reference": found.reference,
+        "evidence": found.evidence if said is None else Mask(said).hidden(found.evidence),
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------- JSON
+
+
+def members(one: Shown, reveal: bool) -> dict[str, Any]:
+    """A notification without its attempts."""
+    said, mask = one.notification, Mask(one.notification, reveal)
+    return {
+        "id": one.id,
+        "state": one.state,
+        "reason": mask.hidden(one.reason),
+        "tenant": said.tenant,
+        "key": mask.hidden(said.key),
+        "kind": said.kind,
+        "channel": said.channel,
+        "recipient": mask.whom,
+        "generation": said.generation,
+        "provider": one.provider,
+        "added": iso(one.added_ms),
+        "added_ms": one.added_ms,
+        "changed": iso(one.changed_ms),
+        "changed_ms": one.changed_ms,
+        "due": iso(one.due_ms) if one.due_ms and one.state in LIVE else None,
+        "possible_duplicates": one.possible_duplicates,
+        "suppressed_by": one.suppressed_by,
+        "erased": one.erased,
+        **mask.members(),
+    }
+
+
+def whole(one: Shown, others: Sequence[Shown], now_ms: int, reveal: bool) -> dict[str, Any]:
+    """With its attempts and what it asks for."""
+    said, mask = one.notification, Mask(one.notification, reveal)
+    guard = None if said.guard is None else {"window_s": said.guard.window_s, "key": mask.hidden(said.guard.key)}
+    told, commands = meaning.next_for(one, others, now_ms)
+    return {
+        **members(one, reveal),
+        "not_after": None if said.not_after is None else iso(int(said.not_after.timestamp() * 1000)),
+        "priority": said.priority,
+        "order": mask.hidden(said.order),
+        "guard": guard,
+        "policy": said.policy,
+        "attempts": [_attempt(attempt, mask) for attempt in one.attempts],
+        "generations": [
+            {"generation": other.notification.generation, "id": other.id, "state": other.state} for other in others
+        ],
+        "next": told,
+        "commands": list(commands),
+    }
+
+
+def _attempt(attempt: Attempt, mask: Mask) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "provider": attempt.provider,
+        "crossed": iso(attempt.crossed_ms) if attempt.crossed_ms else None,
+        "ended": iso(attempt.ended_ms) if attempt.ended_ms else None,
+        "outcome": attempt.outcome,
+        "evidence": mask.hidden(attempt.evidence),
+        "reference": attempt.reference,
+        "by": attempt.by,
+    }

@@ -1,0 +1,296 @@
+"""`semel notify list|show|status`: filters, masks, what happens next, and texts of strangers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.notify.outboxes import (
+    EVIL,
+    MAIL,
+    NUMBER,
+    SECRET,
+    add,
+    carry,
+    document,
+    fill,
+    in_box,
+    notification,
+    notify,
+    url_of,
+    witness,
+)
+
+from semel.values.outbox import Sought
+from semel.values.sending import STATES, Accepted, Key, Unknown
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+    """Looked at by all tests here, changed by none."""
+    url = url_of(tmp_path_factory.mktemp("outbox"))
+    return url, fill(url)
+
+
+@pytest.fixture
+def url(filled: tuple[str, dict[str, str]]) -> str:
+    return filled[0]
+
+
+@pytest.fixture
+def ids(filled: tuple[str, dict[str, str]]) -> dict[str, str]:
+    return filled[1]
+
+
+# ------------------------------------------------------------------------------------------------------------- list
+
+
+def test_notifications_are_listed_the_newest_first(url: str, ids: dict[str, str]) -> None:
+    found = document(url, "list")
+    assert {one["id"] for one in found} == set(ids.values())
+    assert [one["added_ms"] for one in found] == sorted((one["added_ms"] for one in found), reverse=True)
+    assert {one["state"] for one in found} == set(STATES), "all of them are here"
+
+
+@pytest.mark.parametrize(
+    ("filters", "keys"),
+    [
+        (("--state", "uncertain"), {"uncertain"}),
+        (("--state", "delivered"), {"delivered"}),
+        (("--kind", "promo"), {"promo-1", "suppressed"}),
+        (("--key", "failed"), {"failed"}),
+        (("--to", MAIL), {"undelivered"}),
+        (("--recipient", NUMBER, "--tenant", "acme"), {"sending"}),
+        (("--tenant", "acme"), {"sending"}),
+        (("--provider", "twilio", "--state", "failed"), {"failed"}),
+        (("--provider", "nobody"), set()),
+        (("--possible-duplicates",), set()),
+        (("--until", "1h"), set()),
+        (("--since", "1h", "--state", "pending"), {"pending"}),
+        (("--limit", "1"), {"pending"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_notifications_are_filtered(filters: tuple[str, ...], keys: set[str], url: str) -> None:
+    assert {one["key"] for one in document(url, "list", *filters)} == keys
+
+
+def test_a_key_without_a_tenant_is_one_of_no_tenant_and_that_is_told(url: str) -> None:
+    assert document(url, "list", "--key", "sending") == []
+    told = notify(url, "list", "--key", "sending").out
+    assert told == "No notifications match, among those of no tenant: --tenant names one.\n"
+    assert notify(url, "list", "--key", "sending", "--tenant", "").out == "No notifications match.\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--wide",), ("--json",)])
+def test_no_list_shows_whom_or_what_unless_it_is_asked_for(options: tuple[str, ...], url: str) -> None:
+    masked = notify(url, "list", *options).out
+    for hidden in (NUMBER, NUMBER[1:], MAIL, SECRET):
+        assert hidden not in masked
+    assert "…@example.com" in masked or "\\u2026@example.com" in masked
+    revealed = notify(url, "list", "--reveal", *options).out
+    assert NUMBER in revealed
+    assert MAIL in revealed
+
+
+def test_what_a_provider_says_cannot_command_a_terminal(url: str, ids: dict[str, str]) -> None:
+    for arguments in (("list",), ("list", "--wide"), ("show", ids["failed"]), ("show", ids["failed"], "--reveal")):
+        told = notify(url, *arguments, "--tenant", "").out
+        assert "\\x1b[31m" in told, "it is told, letter by letter"
+        assert "\x1b" not in told
+        assert "\u202e" not in told
+    assert document(url, "show", ids["failed"], "--reveal")["reason"] == EVIL, "programs get it as it is"
+
+
+def test_a_list_fits_a_terminal_of_100_columns(url: str) -> None:
+    told = notify(url, "list", env={"COLUMNS": "100"}).out
+    assert max(map(len, told.splitlines())) <= 100
+    assert "1 is uncertain: `semel notify show ID` tells what happens next" in told
+
+
+def test_an_empty_outbox_says_so(tmp_path: Path) -> None:
+    in_box(url_of(tmp_path), lambda box: box.find(Sought()))
+    assert notify(url_of(tmp_path), "list").out == "No notifications yet.\n"
+    assert notify(url_of(tmp_path), "list", "--state", "failed").out == "No notifications match.\n"
+    assert document(url_of(tmp_path), "list") == []
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    ended = notify(url_of(tmp_path), "list")
+    assert ended.code == 2
+    assert "there is no file" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_a_page_is_listed_once_each(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    ids = add(url, *(notification(f"n-{number}") for number in range(700)))
+    found = [one["id"] for one in document(url, "list", "--limit", "650")]
+    assert len(found) == len(set(found)) == 650
+    assert {one["id"] for one in document(url, "list", "--limit", "10000")} == set(ids)
+    assert "The newest 10; --limit shows more." in notify(url, "list", "--limit", "10").out
+
+
+# ------------------------------------------------------------------------------------------------------------- show
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pending", ["pending: not sent yet", "semel relay --once", "semel notify cancel"]),
+        ("sending", ["it is leaving at this moment", "If it has said nothing by", "order     +49…5678"]),
+        ("accepted", ["attempt 1 at twilio: accepted", "reference SM1", "tells whether it was delivered"]),
+        ("delivered", ["delivered, says the provider", "callback: delivered"]),
+        ("undelivered", ["not delivered, says the provider", "bounced: a…@example.com is unknown", "notify resend"]),
+        ("failed", ["attempt 1 at twilio: refused", "semel notify resend"]),
+        ("expired", ["not sent: its time was over before", "not after"]),
+        ("uncertain", ["nobody knows whether it was sent", "no answer within 15 s", "You decide", "--not-sent"]),
+        ("suppressed", ["its guard has let another message through", "at most one in 24 hours to this recipient"]),
+        ("cancelled", ["anna says: it is not wanted any more", "the carrier says so"]),
+    ],
+)
+def test_one_shows_its_history_and_what_happens_next(name: str, told: list[str], url: str, ids: dict[str, str]) -> None:
+    out = notify(url, "show", ids[name][:12]).out
+    assert ids[name] in out
+    assert [text for text in told if text not in out] == []
+    assert SECRET not in out
+    assert NUMBER not in out
+    assert MAIL not in out
+
+
+def test_a_suppressed_one_names_what_suppressed_it(url: str, ids: dict[str, str]) -> None:
+    assert document(url, "show", ids["suppressed"])["suppressed_by"] == ids["passed"]
+    assert f"semel notify show {ids['passed'][:12]}" in notify(url, "show", ids["suppressed"]).out
+
+
+def test_what_it_says_is_shown_when_that_is_asked_for(url: str, ids: dict[str, str]) -> None:
+    out = notify(url, "show", ids["pending"], "--reveal").out
+    assert SECRET in out
+    assert NUMBER in out
+    whole = document(url, "show", ids["pending"], "--reveal")
+    assert (whole["body"], whole["recipient"]) == (SECRET, NUMBER)
+    assert "body" not in document(url, "show", ids["pending"])
+
+
+def test_programs_get_attempts_and_commands(url: str, ids: dict[str, str]) -> None:
+    found = document(url, "show", ids["uncertain"])
+    (attempt,) = found["attempts"]
+    assert (attempt["number"], attempt["outcome"], attempt["evidence"]) == (1, "unknown", "no answer within 15 s")
+    assert attempt["crossed"] <= attempt["ended"]
+    assert found["due"] is None, "nobody but a person"
+    assert any("--not-sent" in command for command in found["commands"])
+
+
+def test_an_uncertain_one_tells_when_a_relay_goes_on(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    by_policy = carry(url, notification("p", policy="presume_sent"), Unknown("reset"), policy_after_s=86_400.0)
+    by_key = carry(url, notification("k"), Unknown("reset"), key=Key("Idempotency-Key"))
+    out = notify(url, "show", by_policy).out
+    assert "hours from now): with the same key" in out
+    assert "by its policy, presume_sent" in out
+    assert document(url, "show", by_policy)["due"] is not None
+    assert "A relay goes on" in notify(url, "show", by_key).out
+
+
+def test_a_key_shows_its_newest_generation(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    first = carry(url, notification(), Accepted())
+    assert notify(url, "resend", first, "--reason", "it was lost", "--yes").code == 0
+    shown = document(url, "show", "--key", "order-1")
+    assert shown["generation"] == 2
+    assert shown["generations"] == [{"generation": 1, "id": first, "state": "accepted"}]
+    assert f"semel notify resend {first[:12]}" not in notify(url, "show", first).out, "that was done"
+
+
+def test_a_key_of_several_messages_has_to_be_told_apart(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    ids = add(url, notification(), notification(recipient="+4930111222"))
+    ended = notify(url, "show", "--key", "order-1")
+    assert ended.code == 2
+    assert [id for id in ids if id not in ended.err] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("show",), "which one?"),
+        (("show", "abcd", "--key", "x"), "which one?"),
+        (("show", "xyz"), "expected 32 hexadecimal digits"),
+        (("show", "ab"), "at least the first 4"),
+        (("show", "f" * 32), "nothing is known of a notification"),
+        (("show", "--key", "nix"), "nothing is known of the key 'nix' (of no tenant: --tenant names one)"),
+        (("status",), "whose?"),
+        (("status", "--key", "a", "--to", "b"), "whose?"),
+        (("list", "--since", "1h", "--until", "2h"), "nothing can be in between"),
+        (("list", "--since", "yesterday"), "--since 'yesterday'"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], said: str, url: str) -> None:
+    ended = notify(url, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+
+
+def test_a_beginning_that_several_share_names_them(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    ids = add(url, *(notification(f"n-{number}") for number in range(1_200)))
+    by_four: dict[str, list[str]] = {}
+    for id in ids:
+        by_four.setdefault(id[:4], []).append(id)
+    shared = next((many for many in by_four.values() if len(many) > 1), None)
+    assert shared is not None, "ids are digests of the keys above: always the same"
+    ended = notify(url, "show", shared[0][:4])
+    assert ended.code == 2
+    assert [id for id in shared if id not in ended.err] == []
+    assert document(url, "show", f"{shared[0][:12]}…")["id"] == shared[0], "as it stands in the list"
+
+
+def test_a_long_body_is_cut_for_people_and_whole_for_programs(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    body = "Grüße 😀\n" + "x" * 50_000
+    (id,) = add(url, notification(body=body))
+    out = notify(url, "show", id, "--reveal").out
+    assert "Grüße 😀" in out
+    assert "more (--json shows all of it)" in out
+    assert len(out) < 30_000
+    assert document(url, "show", id, "--reveal")["body"] == body
+
+
+# ----------------------------------------------------------------------------------------------------------- status
+
+
+def test_status_has_one_answer(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    add(url, notification("other", recipient="+4930111222"))
+
+    def told(*arguments: str) -> Any:
+        found = document(url, "status", *arguments)
+        assert notify(url, "status", *arguments).out.startswith(f"{found['status']}: ")
+        return found["status"]
+
+    assert told("--to", NUMBER) == "never"
+    add(url, notification("a"))
+    assert told("--to", NUMBER) == "pending"
+    carry(url, notification("b"), Unknown("reset"))
+    assert told("--to", NUMBER) == "unknown"
+    id = carry(url, notification("c", kind="promo"), Accepted("SM9", "201"))
+    assert (told("--to", NUMBER), told("--to", NUMBER, "--kind", "shipping")) == ("sent", "unknown")
+    assert (told("--key", "c"), told("--key", "c", "--tenant", "acme")) == ("sent", "never")
+    witness(url, "delivered", id, "callback")
+    found = document(url, "status", "--key", "c")
+    assert (found["id"], found["state"], found["provider"], found["reference"]) == (id, "delivered", "twilio", "SM9")
+    assert found["evidence"] == "callback"
+
+
+def test_a_suppressed_one_is_told_by_its_key(url: str, ids: dict[str, str]) -> None:
+    found = document(url, "status", "--key", "suppressed")
+    assert found["status"] == "suppressed"
+    assert ids["passed"] in found["evidence"]
+
+
+def test_the_evidence_of_a_status_names_nobody(url: str) -> None:
+    for options in ((), ("--json",)):
+        out = notify(url, "status", "--key", "undelivered", *options).out
+        assert "bounced" in out
+        assert MAIL not in out

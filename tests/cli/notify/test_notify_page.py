@@ -1,0 +1,41 @@
+"""docs/notify.md says what the commands say."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from tests.cli.command import ROOT, semel
+
+from semel.cli.notifying import meaning
+from semel.cli.notifying.judging import AGREES, DECIDABLE
+from semel.values.outbox import Told
+from semel.values.sending import STATES, Standing, decided
+
+PAGE = (ROOT / "docs" / "notify.md").read_text("utf-8")
+
+
+def test_every_state_and_answer_has_its_words_and_stands_in_the_page() -> None:
+    assert set(meaning.MEANING) == set(STATES) <= set(meaning.STYLES)
+    assert set(meaning.ANSWERS) == set(get_args(Told))
+    assert [state for state, told in meaning.MEANING.items() if f"| `{state}` | {told} |" not in PAGE] == []
+    assert [answer for answer in meaning.ANSWERS if f"| `{answer}` |" not in PAGE] == []
+
+
+def test_the_page_names_every_command() -> None:
+    listed = semel("notify", "--help").out
+    for command in ("send", "list", "show", "status", "resolve", "resend", "cancel", "erase"):
+        assert f"│ {command} " in listed
+        assert f"$ semel notify {command}" in PAGE
+
+
+def test_what_can_be_decided_is_what_the_outbox_takes() -> None:
+    """The command knows beforehand what it may ask for, so it must not know it differently."""
+    for says, states in DECIDABLE.items():
+        taken = [state for state in STATES if decided(Standing(state=state), says, "", True, 0) is not None]  # type: ignore[arg-type]
+        assert set(taken) == set(states)
+        assert not set(AGREES[says]) & set(states), "what can still be decided is not over"
+
+
+def test_a_guard_s_window_is_told_in_words() -> None:
+    told = {86_400: "24 hours", 7 * 86_400: "7 days", 5_400: "90 minutes", 90: "90 seconds", 0.5: "0.5 seconds"}
+    assert {seconds: meaning.window(seconds) for seconds in told} == told

@@ -1,0 +1,139 @@
+"""`semel notify resend|erase`: a second message only on purpose, and a customer who is forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.notify.outboxes import (
+    MAIL,
+    NUMBER,
+    REASON,
+    SECRET,
+    add,
+    at_a_terminal,
+    carry,
+    document,
+    fill,
+    notification,
+    notify,
+    shown,
+    state,
+    url_of,
+)
+
+from semel.values.sending import Accepted, Refused, Unknown
+
+# ----------------------------------------------------------------------------------------------------------- resend
+
+
+def test_a_resend_is_a_new_generation_with_its_reason(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = carry(url, notification(), Accepted())
+    ended = notify(url, "resend", id[:12], *REASON, "--yes")
+    assert ended.code == 0
+    assert ended.out.startswith("added as generation 2. A relay sends it")
+    newest = document(url, "show", "--key", "order-1", "--reveal")
+    assert (newest["generation"], newest["state"], newest["body"]) == (2, "pending", SECRET)
+    for one in (id, newest["id"]):
+        assert "says anna: the carrier says so" in notify(url, "show", one).out
+
+
+def test_the_same_resend_again_makes_no_third_message(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = carry(url, notification(), Accepted())
+    first = document(url, "resend", id, *REASON, "--yes")
+    again = document(url, "resend", id, *REASON, "--yes")
+    assert (first["status"], again["status"], again["id"]) == ("added", "known", first["id"])
+    assert "known: generation 2 was added before" in notify(url, "resend", id, *REASON, "--yes").out
+    assert len(document(url, "list")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("pending", "it is on its way"), ("sending", "it is on its way"), ("uncertain", "(resolve)")]
+)
+def test_what_is_not_known_yet_is_not_sent_again(name: str, told: str, tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = fill(url)[name]
+    before = len(document(url, "list"))
+    ended = notify(url, "resend", id, *REASON)
+    assert ended.code == 1
+    assert ended.out.startswith("refused: ")
+    assert told in ended.out
+    assert len(document(url, "list")) == before
+
+
+def test_nobody_gets_a_second_message_unasked(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = carry(url, notification(), Accepted())
+    ended = notify(url, "resend", id, *REASON)
+    assert ended.code == 2
+    assert "shipping to +49…5678 is accepted: the provider has taken it. Send it once more?" in ended.err
+    assert "say --yes" in ended.err
+    assert len(document(url, "list")) == 1
+    assert "--reason: say why" in notify(url, "resend", id, "--yes").err
+
+
+@pytest.mark.parametrize(("typed", "count"), [(b"y\n", 2), (b"n\n", 1)])
+def test_someone_at_a_terminal_is_asked(typed: bytes, count: int, tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = carry(url, notification(), Accepted())
+    err = at_a_terminal(typed, url, "resend", id, *REASON)
+    assert "Send it once more?" in err
+    assert ("nothing was done" in err) == (count == 1)
+    assert len(document(url, "list")) == count
+
+
+# ------------------------------------------------------------------------------------------------------------ erase
+
+
+def test_a_customer_is_forgotten_and_the_same_call_is_known(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    sent = carry(url, notification("sent"), Accepted())
+    failed = carry(url, notification("failed"), Refused(f"{NUMBER} is not valid", final=True))
+    doubtful = carry(url, notification("doubtful"), Unknown("reset"))
+    other = carry(url, notification("other", recipient=MAIL), Accepted())
+    (waiting,) = add(url, notification("waiting"))
+    foreseen = notify(url, "erase", "--to", NUMBER, "--dry-run")
+    assert "3 notifications of +49…5678 of no tenant would be erased, 1 of them cancelled" in foreseen.out
+    assert "1 not over yet; erase again when they are:" in foreseen.out
+    assert not shown(url, sent).erased
+    report = document(url, "erase", "--to", NUMBER, *REASON, "--yes")
+    assert (report["erased"], report["cancelled"]) == (3, 1)
+    assert report["staying"] == [{"id": doubtful, "state": "uncertain"}]
+    assert [shown(url, id).erased for id in (sent, failed, waiting, doubtful, other)] == [True] * 3 + [False] * 2
+    assert state(url, waiting) == "cancelled"
+    told = notify(url, "show", failed, "--reveal").out
+    assert "(erased)" in told
+    assert NUMBER not in told
+    assert document(url, "status", "--to", NUMBER)["status"] == "sent", "the guard and the question still know"
+    refused = notify(url, "resend", sent, *REASON, "--yes")
+    assert (refused.code, "it was erased" in refused.out) == (1, True)
+
+
+def test_what_stays_is_erased_when_it_is_over(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = carry(url, notification(), Unknown("reset"))
+    ended = notify(url, "erase", "--to", NUMBER, *REASON, "--yes")
+    assert (ended.code, f"{id}  uncertain" in ended.out) == (0, True)
+    assert notify(url, "resolve", id, "--give-up", *REASON).code == 0
+    assert document(url, "erase", "--to", NUMBER, *REASON, "--yes")["erased"] == 1
+    assert "Nothing is kept of +49…5678 of no tenant." in notify(url, "erase", "--to", NUMBER, *REASON).out
+
+
+def test_a_customer_of_another_tenant_is_another_one(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    ids = [carry(url, notification(tenant=tenant), Accepted()) for tenant in ("acme", "")]
+    assert document(url, "erase", "--to", NUMBER, "--tenant", "acme", *REASON, "--yes")["erased"] == 1
+    assert [shown(url, id).erased for id in ids] == [True, False]
+
+
+def test_nobody_is_forgotten_unasked(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    carry(url, notification("sent"), Accepted())
+    (id,) = add(url, notification())
+    ended = notify(url, "erase", "--to", NUMBER, *REASON)
+    assert ended.code == 2
+    assert "Erase 2 notifications for good (1 of them are cancelled: they are not sent yet)?" in ended.err
+    assert "--reason: say why" in notify(url, "erase", "--to", NUMBER, "--yes").err
+    assert state(url, id) == "pending"
