@@ -15,7 +15,10 @@ from semel.values.errors import LedgerUnavailable
 
 APPLICATION_ID = 0x53454D4C  # "SEML"
 # what has to be run to come to version 1, 2, …
-SCHEMA = ("001_ledger.sql", "002_inbox.sql", "003_letterbox.sql", "004_tried.sql", "005_outbox.sql")
+SCHEMA = (
+    *("001_ledger.sql", "002_inbox.sql", "003_letterbox.sql", "004_tried.sql", "005_outbox.sql"),
+    "006_grown_outbox.sql",
+)
 SCHEMA_VERSION = len(SCHEMA)
 BUSY_S = 5.0  # how long to wait for another process's transaction before giving up
 CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory
@@ -25,6 +28,9 @@ CHECKPOINT_PAGES = 8_000  # 32 MiB of WAL: one write of a hot page back to the f
 STATEMENTS = 256  # more than the different statements that we ever prepare
 
 Clock = Callable[[], int]
+
+IN_USE: dict[int, tuple[int, int] | None] = {}
+"""The files that ledgers of this process have open, for whoever comes with another SQLite library (callers.py)."""
 
 
 def open_database(path: str, synchronous: str) -> apsw.Connection:
@@ -84,11 +90,13 @@ class Place:
             raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {error}") from error
         if self._left:
             self._file, self._left = file_identity(self._path), False
+            IN_USE[id(self)] = self._file
         return connection
 
     def leave(self) -> None:
         """The ledger was closed: whoever opens next may find another file."""
         self._left = True
+        IN_USE.pop(id(self), None)
 
     def check(self) -> None:
         if file_identity(self._path) != self._file:
@@ -212,6 +220,11 @@ def open_clock(connection: apsw.Connection) -> Clock:
             # Accepted in the future: the clock went back between the boots, and must not hold up what waits.
             connection.execute("update semel_inbox set due = ?1 where state = 1 and accepted > ?1", (now,))
             connection.execute("update semel_lease set until = ?1 where state = 2 and first > ?1", (now,))
+            connection.execute(
+                "update semel_dispatch set due = ?1 where state = 'pending' and due > ?1"
+                " and id in (select id from semel_notification where added > ?1)",
+                (now,),
+            )
             clock = known_clock(connection)
     assert clock is not None
     return clock
@@ -227,6 +240,12 @@ def known_clock(connection: apsw.Connection) -> Clock | None:
         return None
     offset: int = known["boot_offset"]
     return lambda: offset + _since_boot_ms()
+
+
+def this_boot() -> tuple[str, int]:
+    """Which boot this is, and how long ago it was (ms); "": nobody can tell."""
+    boot_id = _boot_id()
+    return boot_id, _since_boot_ms() if boot_id else 0
 
 
 def wall_clock() -> int:
