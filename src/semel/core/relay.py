@@ -14,6 +14,7 @@ import logging
 import random as _random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import Protocol
 
@@ -110,6 +111,7 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._stopping = False
+        self._rooms = {name: asyncio.Semaphore(one.contract.concurrency) for name, one in providers.items()}
         slowest_s = max((provider.contract.timeout_s for provider in providers.values()), default=0.0)
         self._lease_ms = int(1000 * (slowest_s + margin_s))
 
@@ -144,11 +146,14 @@ class Relay:
     async def begin(self) -> int:
         """Take what there is room for, and begin with it."""
         lanes = self._lanes()
+        ends_at = self._clock() + self._lease_ms / 1000  # of the leases; not later, since they begin when it is asked
         dispatches = await self._outbox.take(lanes, self._lease_ms) if lanes else []
         if dispatches:
             self._observe(Step.AFTER_TAKE)
         for dispatch in dispatches:
-            task = asyncio.create_task(self._hold(dispatch))
+            routed = self._routed(dispatch)
+            self._count(routed, 1)  # before its task runs: the next take may come first
+            task = asyncio.create_task(self._hold(routed, self._clock(), ends_at))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return len(dispatches)
@@ -191,22 +196,24 @@ class Relay:
 
     # ----------------------------------------------------------------------------------------------- one notification
 
-    async def _hold(self, dispatch: Dispatch) -> None:
-        """Counts it against its provider's room while it is carried."""
-        routed = self._routed(dispatch)
-        name = routed.standing.provider
-        self._in_hand[name] = self._in_hand.get(name, 0) + 1
+    async def _hold(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
+        """It counts against its provider's room while it is carried. What came by another lane may have to wait."""
         try:
-            await self._carry(routed, self._clock())
+            async with self._rooms.get(dispatch.standing.provider) or nullcontext():
+                await self._carry(dispatch, taken_at, ends_at)
         except LedgerUnavailable as error:
             log.error("notification %s: its lease lapses, the outbox is out of reach: %s", dispatch.id.hex(), error)
         except Exception as error:  # a bug: its lease lapses, and nobody else is held up
             log.exception("notification %s: %s", dispatch.id.hex(), type(error).__name__)
         finally:
-            self._in_hand[name] -= 1
+            self._count(dispatch, -1)
             self._awake.set()
 
-    async def _carry(self, dispatch: Dispatch, taken_at: float) -> None:
+    def _count(self, dispatch: Dispatch, by: int) -> None:
+        name = dispatch.standing.provider
+        self._in_hand[name] = self._in_hand.get(name, 0) + by
+
+    async def _carry(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
         def now_ms() -> int:  # by the store's clock: relays do not compare theirs
             return dispatch.taken_ms + int(1000 * (self._clock() - taken_at))
 
@@ -214,6 +221,8 @@ class Relay:
         if provider is None:
             await self._put_off(dispatch, f"there is no provider {dispatch.standing.provider!r} here", now_ms())
             return
+        policy = dispatch.notification.policy or provider.contract.policy
+        dispatch = replace(dispatch, standing=replace(dispatch.standing, policy=policy))
         standing, record = await self._due(dispatch, provider, now_ms)
         if record is not None:
             await self._record(record)
@@ -233,7 +242,9 @@ class Relay:
         match await self._cross(Crossing(dispatch, crossed, request)):
             case Crossed():
                 self._observe(Step.AFTER_CROSS)
-                begun = self._clock()
+                if (begun := self._clock()) >= ends_at:  # this process was stopped for long: another relay may have it
+                    await self._take_back(dispatch, "its lease was over when it had crossed")
+                    return
                 answer = await self._send(provider, dispatch, request)
                 self._watch.sent(provider.contract.name, self._clock() - begun)
                 self._observe(Step.AFTER_SEND)
@@ -253,7 +264,8 @@ class Relay:
         standing, contract = dispatch.standing, provider.contract
         if dispatch.vanished:
             after = sending.lapsed(standing, contract, now_ms(), self._random)
-            return after, Record(dispatch, after, "unknown" if after.state == "uncertain" else "released", after.reason)
+            doubts = after.state == "uncertain" != standing.state  # what was in doubt before is not in doubt twice
+            return after, Record(dispatch, after, "unknown" if doubts else "released", after.reason)
         if standing.state == "uncertain":
             match standing.exit:
                 case "replay":
@@ -300,11 +312,13 @@ class Relay:
         try:
             (gate,) = await self._crossings.ask([crossing])
         except LedgerUnavailable:
-            # Nobody knows whether it was written; but nothing has left, and nothing will: told in time, it is no doubt.
-            again = replace(crossing.dispatch.standing, claims=0)
-            await self._record(Record(crossing.dispatch, again, "released", "the crossing was not answered"))
+            await self._take_back(crossing.dispatch, "the crossing was not answered")
             return Lost()
         return gate
+
+    async def _take_back(self, dispatch: Dispatch, reason: str) -> None:
+        """It has crossed, or may have; but nothing has left, and nothing will: told in time, that is no doubt."""
+        await self._record(Record(dispatch, replace(dispatch.standing, claims=0), "released", reason))
 
     async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes) -> Answer:
         contract = provider.contract

@@ -13,11 +13,29 @@ The opened ledger has its outbox as the attribute `outbox`.
 from __future__ import annotations
 
 from semel.testing.laws.outbox import AddLaws, TakeLaws
+from semel.testing.laws.outbox_forgetting import BacklogLaws, PurgeLaws
 from semel.testing.laws.outbox_people import DecideLaws, EraseLaws, ListLaws, StatusLaws
+from semel.testing.laws.outbox_queues import OrderLaws, RateLaws
+from semel.testing.laws.outbox_references import ReferenceLaws
 from semel.testing.laws.outbox_sending import CrossLaws, RecordLaws, WitnessLaws
 
 __all__ = ["OutboxLaws"]
 
 
-class OutboxLaws(AddLaws, TakeLaws, CrossLaws, RecordLaws, WitnessLaws, StatusLaws, ListLaws, DecideLaws, EraseLaws):
+class OutboxLaws(
+    AddLaws,
+    TakeLaws,
+    RateLaws,
+    OrderLaws,
+    CrossLaws,
+    RecordLaws,
+    ReferenceLaws,
+    WitnessLaws,
+    StatusLaws,
+    ListLaws,
+    DecideLaws,
+    EraseLaws,
+    BacklogLaws,
+    PurgeLaws,
+):
     """All laws that every outbox keeps."""

@@ -91,6 +91,13 @@ class Record(Struct, frozen=True):
     outcome: Literal["accepted", "refused", "limited", "unknown", "absent", "unclear", "released", "policy"]
     evidence: str = ""  # for people, and for the next dispute; without the content
     reference: str = ""  # the provider's own id
+    otherwise: Standing | None = None  # of a look-up: what is known if the reference is another's, which proves nothing
+
+    def unless(self, other: bytes) -> Record:
+        """What is written instead where the message that was found is that of this other one."""
+        assert self.otherwise is not None
+        evidence = f"look-up: {self.reference} is the message of notification {other.hex()}"
+        return Record(self.dispatch, self.otherwise, "unclear", evidence)
 
 
 class Witness(Struct, frozen=True):

@@ -139,7 +139,7 @@ def ready(standing: Standing, contract: Contract, now_ms: int, random: Callable[
     if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
         if standing.doubt_ms:
             return doubtful(standing, "its time is over, and an attempt is in doubt", contract, now_ms, random)
-        return replace(standing, state="expired", exit="", reason="its time was over before it was sent")
+        return _unsent(standing, "expired", "its time was over before it was sent")
     return standing
 
 
@@ -191,23 +191,28 @@ def lapsed(standing: Standing, contract: Contract, now_ms: int, random: Callable
     claims = standing.claims + 1
     if claims >= CLAIMS_MAX:
         reason = f"{claims} relays vanished with it before a byte left"
-        if standing.doubt_ms:
-            return replace(standing, state="uncertain", exit="", due_ms=0, claims=claims, reason=reason)
-        return replace(standing, state="failed", claims=claims, reason=reason)
+        return _unsent(replace(standing, claims=claims), "failed", reason)
     return replace(standing, claims=claims, due_ms=now_ms + int(1000 * backoff_s(claims, random)))
+
+
+def _unsent(standing: Standing, state: State, reason: str) -> Standing:
+    """Over, and nobody got it; unless an attempt is in doubt, or was when it was sent again: then that is uncertain."""
+    if standing.doubt_ms or standing.possible_duplicates:
+        return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
+    return replace(standing, state=state, exit="", reason=reason)
 
 
 def _again(standing: Standing, reason: str, wait_ms: int, now_ms: int) -> Standing:
     due_ms = now_ms + wait_ms
     if standing.not_after_ms is not None and due_ms > standing.not_after_ms:
-        return replace(standing, state="expired", exit="", reason=f"{reason}; its time would be over")
+        return _unsent(standing, "expired", f"{reason}; its time would be over")
     return replace(standing, state="pending", exit="", due_ms=due_ms, reason=reason)
 
 
 def _next_provider(standing: Standing, reason: str, now_ms: int) -> Standing:
     """Only from a definite refusal: with the same key, and the same content."""
     if not standing.others:
-        return replace(standing, state="failed", exit="", reason=reason)
+        return _unsent(standing, "failed", reason)
     first, *rest = standing.others
     return _again(
         replace(standing, provider=first, others=tuple(rest), attempts=0, keyed_ms=0, doubt_ms=0),
@@ -314,12 +319,10 @@ def decided(standing: Standing, says: Resolution, reason: str, free: bool, now_m
             return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now_ms, reason=reason)
         case "uncertain", "given_up":
             return replace(standing, state="failed", exit="", reason=reason)
-        case "pending", "cancelled" | "given_up" if free and standing.doubt_ms:
-            return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
         case "pending", "cancelled" if free:
-            return replace(standing, state="cancelled", reason=reason)
+            return _unsent(standing, "cancelled", reason)
         case "pending", "given_up" if free:
-            return replace(standing, state="failed", reason=reason)
+            return _unsent(standing, "failed", reason)
     return None
 
 

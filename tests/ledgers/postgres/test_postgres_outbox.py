@@ -157,7 +157,7 @@ def test_no_plan_of_a_relay_reads_more_than_the_rows_that_it_names(fresh_url: st
     used = set(re.findall(r"using (\w+) on ", text)) | set(re.findall(r"Index Scan on (\w+)", text))
     assert used <= {
         *("notification_pkey", "dispatch_pkey", "dispatch_due", "dispatch_order", "guard_pkey", "rate_pkey"),
-        *("attempt_pkey", "attempt_reference"),
+        *("attempt_pkey", "attempt_reference", "dispatch_share", "dispatch_begun"),
     }
     assert {"notification_pkey", "dispatch_due", "dispatch_order", "guard_pkey", "attempt_reference"} <= used
 
@@ -185,7 +185,7 @@ async def pages_of_a_take(connection: Any, harness: Harness, tag: str) -> int:
         said = [notification(harness, f"{tag} {turn} {n}") for n in range(20)]
         await adding.add(connection, said, None, OURS)
         rows = await connection.fetch(
-            "explain (analyze, buffers) select * from semel.carry_1($1, $2, $3, $4, 1000, 600000, null)",
+            "explain (analyze, buffers) select * from semel.carry_2($1, $2, $3, $4, 1000, 600000, null)",
             *([provider(harness)], [1000], [provider(harness)], [0.0]),
         )
         text = "\n".join(row[0] for row in rows)

@@ -113,7 +113,7 @@ def test_an_older_one_that_is_committed_late_does_not_pass_who_was_begun(
     async def run() -> tuple[list[str], list[str]]:
         async with begun(fresh_url) as caller, begun(fresh_url) as first, connected(fresh_url) as second:
             if planted:
-                await plant(second, "carry_1", "u.ordered is null or pg_try_advisory_xact_lock(", "true or 0 < (")
+                await plant(second, "carry_2", "u.ordered is null or pg_try_advisory_xact_lock(", "true or 0 < (")
             await add(caller, notification(harness, "older", order="o"))
             await add(second, notification(harness, "younger", order="o"))
             (younger,) = await take(first, harness)
@@ -163,7 +163,7 @@ def test_who_asks_for_a_guard_waits_for_who_is_passing_it(fresh_url: str, harnes
     async def run() -> list[Gate]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
-                await plant(third, "cross_1", "while watched <> '{}' loop", "while false loop")
+                await plant(third, "cross_2", "while watched <> '{}' loop", "while false loop")
             said = [notification(harness, key, guard=GUARD) for key in ("n-1", "n-2")]
             await third.execute(PASSED_LONG_AGO, said[0].guarded_by)
             await add(third, *said)

@@ -49,6 +49,6 @@ def test_a_content_is_shown_by_its_kind_and_length() -> None:
         return masked_content(Notification(**asked))  # type: ignore[arg-type]
 
     assert one(body="secret") == "text of 6 characters"
-    assert one(template="t", data={"name": "Ada"}) == "template with 1 fields"
+    assert one(template="t", data={"name": "Ada"}) == "template with 1 field"
     assert one(body={"name": "Ada"}).startswith("document of ")
-    assert one(body="x", subject="hush") == "text of 1 characters, subject of 4 characters"
+    assert one(body="x", subject="hush") == "text of 1 character, subject of 4 characters"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Raw, Struct
@@ -14,10 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from semel.core.outboxes import StoredOutbox
 from semel.ports import Catalog, Entry, Ledger, Telemetry
-from semel.service.api.auth import Credential, Keyring
+from semel.service.api.asking import CREDENTIAL, may, time_text, told
+from semel.service.api.auth import Keyring
 from semel.service.api.bodies import read
 from semel.service.api.claims import Claims
+from semel.service.api.notifications import Sending, without_outbox
 from semel.service.api.openapi import description
 from semel.service.api.refusals import (
     AGAIN_S,
@@ -37,7 +39,6 @@ from semel.values.strict_json import DOCUMENT_MAX_BYTES
 
 IN_FLIGHT_MAX = 64  # requests at a time: each may hold a body of 1 MiB and what is made of it
 
-_CREDENTIAL = "semel.credential"  # where the guard leaves it in the scope of a request
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,14 +47,17 @@ def api(
     tokens: Sequence[Token] | Keyring,
     *,
     catalog: Catalog,
+    outbox: StoredOutbox | None = None,
     body_max: int = DOCUMENT_MAX_BYTES,
     read_timeout: float = 10.0,
     max_in_flight: int = IN_FLIGHT_MAX,
     telemetry: Telemetry | None = None,
 ) -> Starlette:
-    """Everything under /v1, for those who have a token, and /openapi.json for everybody."""
+    """Everything under /v1, for those who have a token, and /openapi.json for everybody. Without an outbox the paths of
+    notifications say so."""
     keyring = tokens if isinstance(tokens, Keyring) else Keyring(tokens)
     endpoints = _Endpoints(Claims(ledger, telemetry), catalog, body_max, read_timeout)
+    sending = without_outbox() if outbox is None else Sending(outbox, body_max, read_timeout).routes()
     described = _encode(description())
 
     async def openapi(_: Request) -> Response:
@@ -65,6 +69,7 @@ def api(
             Route("/claims/settle", endpoints.settle, methods=["POST"]),
             Route("/claims/renew", endpoints.renew, methods=["POST"]),
             Route("/keys/{key}", endpoints.key, methods=["GET"]),
+            *sending,
         ],
         redirect_slashes=False,
     )
@@ -106,7 +111,7 @@ class _Guard:
             busy = refusal(429, "too many requests at a time; nothing was done", {"Retry-After": AGAIN_S})
             await busy(scope, receive, send)
             return
-        scope[_CREDENTIAL] = credential
+        scope[CREDENTIAL] = credential
         self._in_flight += 1
         try:
             await self._app(scope, receive, send)
@@ -129,40 +134,31 @@ class _Endpoints(Struct, frozen=True):
     read_timeout: float
 
     async def claim(self, request: Request) -> Response:
-        tenant = _may(request, "claims").tenant
+        tenant = may(request, "claims").tenant
         verdicts = await self.claims.claim(tenant, await read(request, ClaimBatch, self.body_max, self.read_timeout))
         if await request.is_disconnected():
             await self.claims.take_back(tenant, verdicts)
-        return _json(verdicts)
+        return told(verdicts)
 
     async def settle(self, request: Request) -> Response:
-        tenant = _may(request, "claims").tenant
+        tenant = may(request, "claims").tenant
         batch = await read(request, SettleBatch, self.body_max, self.read_timeout)
-        return _json(await self.claims.settle(tenant, batch))
+        return told(await self.claims.settle(tenant, batch))
 
     async def renew(self, request: Request) -> Response:
-        tenant = _may(request, "claims").tenant
+        tenant = may(request, "claims").tenant
         batch = await read(request, RenewBatch, self.body_max, self.read_timeout)
-        return _json(await self.claims.renew(tenant, batch))
+        return told(await self.claims.renew(tenant, batch))
 
     async def key(self, request: Request) -> Response:
-        tenant = _may(request, "keys").tenant
+        tenant = may(request, "keys").tenant
         key = request.path_params["key"]
         if not KEY_PATTERN.fullmatch(key):
             raise Refused(400, "a key is 32 hexadecimal digits, in lower case")
         history = [entry for entry in await self.catalog.history(key) if entry.tenant == tenant]
         if not history:
             raise Refused(404, "nothing is known of this key")
-        return _json(_report(history))
-
-
-def _may(request: Request, scope: str) -> Credential:
-    """The credential, if it may do this."""
-    credential: Credential = request.scope[_CREDENTIAL]
-    if scope not in credential.scopes:
-        challenge = {"WWW-Authenticate": f'Bearer realm="semel", error="insufficient_scope", scope="{scope}"'}
-        raise Refused(403, f"the token {credential.name!r} lacks the scope {scope!r}", challenge)
-    return credential
+        return told(_report(history))
 
 
 def _report(history: Sequence[Entry]) -> KeyReport:
@@ -175,12 +171,8 @@ def _line(entry: Entry) -> KeyLine:
         state=entry.state,
         reason=entry.reason,
         attempts=entry.attempts,
-        at=datetime.fromtimestamp(entry.at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        at=time_text(entry.at_ms),
         generation=entry.generation,
         decision=entry.decision,
         result=Raw(entry.result or b"null"),
     )
-
-
-def _json(value: Struct) -> Response:
-    return Response(_encode(value), headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from semel.ports import Ledger, Telemetry
+from semel.service.api.asking import kept
 from semel.service.api.leases import Ticket, read_ticket, ticket_for
 from semel.service.api.shapes import (
     BusyVerdict,
@@ -44,8 +45,6 @@ from semel.values.errors import LedgerUnavailable, MalformedEvent
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, Final, Reject, Release, Retry, Uncertain
 from semel.values.reading import Reading
 from semel.values.retry import backoff_s
-
-REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
 
 FOREIGN = Reading(foreign=True)  # its handler is the client's: a replay frees the key, and the client brings it again
 
@@ -211,17 +210,17 @@ def _ending(item: SettleItem, ticket: Ticket) -> Ending:
         case SettleDone(result=result):
             return _done(_encode(result))
         case SettleReject(reason=reason):
-            return Reject(_kept(reason))
+            return Reject(kept(reason))
         case SettleUncertain(reason=reason):
-            return Uncertain(_kept(reason))
+            return Uncertain(kept(reason))
         case SettleRelease():
             return Release()
         case SettleRetry():
             reason = item.reason or "the handler asked for a retry"
             if ticket.max_attempts is not None and ticket.attempt >= ticket.max_attempts:
-                return Reject(_kept(f"gave up after {ticket.attempt} attempts: {reason}"))
+                return Reject(kept(f"gave up after {ticket.attempt} attempts: {reason}"))
             jitter = Random(ticket.token).random
-            return Retry(backoff_s(ticket.attempt, jitter) if item.after is None else item.after, _kept(reason))
+            return Retry(backoff_s(ticket.attempt, jitter) if item.after is None else item.after, kept(reason))
 
 
 def _done(result: bytes) -> Done | Reject:
@@ -250,10 +249,6 @@ def _settled(item: SettleItem, ending: Ending) -> SettleAnswer:
             return SettleAnswer(True, "uncertain")
         case Release():
             return SettleAnswer(True, "release")
-
-
-def _kept(reason: str) -> str:
-    return reason if len(reason) <= REASON_MAX_CHARS else reason[: REASON_MAX_CHARS - 1] + "…"
 
 
 def _each(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:

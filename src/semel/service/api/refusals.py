@@ -23,10 +23,12 @@ TITLES = {
     404: "Not found",
     405: "Method not allowed",
     408: "Too slow",
+    409: "Conflict",
     413: "Too large",
     415: "Not JSON",
     429: "Too many requests",
     500: "Internal error",
+    501: "No outbox",
     503: "The ledger is unavailable",
 }
 
@@ -41,8 +43,9 @@ class Refused(Exception):
         self.headers = headers or {}
 
 
-def refusal(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    body = problem(status, TITLES.get(status, "Refused"), detail)
+def refusal(status: int, detail: str, headers: dict[str, str] | None = None, **more: str) -> Response:
+    """`more` are further names in the problem: what a program may want to know."""
+    body = problem(status, TITLES.get(status, "Refused"), detail, **more)
     return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, PROBLEM_JSON)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from semel.testing.clerk import altered
 from semel.testing.harness import Harness
 from semel.testing.laws.binding import Binding
 from semel.testing.sender import Sender, keys_of, notification, provider, released
@@ -53,6 +51,14 @@ class AddLaws(OutboxBinding):
         assert dispatch.standing.state == "pending"
         assert (dispatch.standing.policy, dispatch.standing.not_after_ms) == ("resend", 4_102_444_800_000)
         assert dispatch.token > 0
+
+    def test_it_is_known_when_it_was_added(self, harness: Harness, ledger: Sender) -> None:
+        ledger.add(notification(harness))
+        harness.advance(harness.unit_ms)
+        first = ledger.take_one(harness)
+        assert harness.is_near(first.added_ms, first.taken_ms - harness.unit_ms)
+        ledger.record(released(first))
+        assert ledger.take_one(harness).added_ms == first.added_ms
 
     def test_what_is_added_outlives_whoever_added_it(self, harness: Harness, other: Sender) -> None:
         with Sender(harness.open) as short_lived:
@@ -148,56 +154,6 @@ class TakeLaws(OutboxBinding):
         harness.advance(5 * harness.unit_ms)
         again = other.take_one(harness)
         assert (again.vanished, again.standing.reason) == (False, "not now")
-
-    def test_of_one_order_key_only_the_oldest_is_taken(self, harness: Harness, ledger: Sender, other: Sender) -> None:
-        ledger.add(
-            *[notification(harness, f"n-{number}", order="customer", priority=9 - number) for number in range(3)]
-        )
-        ledger.add(notification(harness, "free", priority=9))
-        first, free = sorted(ledger.take(harness), key=lambda one: one.notification.key, reverse=True)
-        assert keys_of([first, free]) == ["n-0", "free"]
-        assert other.take(harness) == [], "it is in somebody's hands"
-        ledger.record(released(first, due_ms=first.taken_ms + harness.unit_ms))
-        assert other.take(harness) == [], "it waits, and so do those behind it"
-        harness.advance(harness.unit_ms)
-        first = other.take_one(harness)
-        other.send(harness, first, Accepted())
-        assert keys_of(ledger.take(harness)) == ["n-1"]
-
-    def test_the_order_of_one_tenant_is_nobody_elses(self, harness: Harness, ledger: Sender) -> None:
-        one = notification(harness, order="customer")
-        ledger.add(one, altered(one, tenant=f"{harness.namespace} 2"))
-        assert len(ledger.take(harness)) == 2
-
-    def test_a_rate_holds_over_all_relays_and_counts_nothing_against_anybody(
-        self, harness: Harness, ledger: Sender, other: Sender
-    ) -> None:
-        per_second = 4.0
-        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
-        began_ms = None
-        slots: list[int] = []
-        for turn in range(40):
-            relay = (ledger, other)[turn % 2]
-            for dispatch in relay.take(harness, room=3, per_second=per_second):
-                began_ms = began_ms or dispatch.taken_ms
-                slots.append(max(dispatch.slot_ms, dispatch.taken_ms))
-                assert (dispatch.standing.attempts, dispatch.standing.claims, dispatch.vanished) == (0, 0, False)
-                relay.send(harness, dispatch, Accepted())
-            if len(slots) == 20:
-                break
-            harness.advance(500)
-        assert len(slots) == 20
-        seconds = Counter(slot - slots[0] for slot in slots)
-        assert max(seconds.values()) == 1, "evenly"
-        assert max(slots) - min(slots) >= 19 * 1000 / per_second - 20
-
-    def test_a_rate_is_for_each_tenant(self, harness: Harness, ledger: Sender) -> None:
-        busy = [notification(harness, f"n-{number}") for number in range(30)]
-        ledger.add(*busy, altered(busy[0], tenant=f"{harness.namespace} 2"))
-        taken: list[str] = []
-        for _ in range(8):
-            taken += [one.notification.tenant for one in ledger.take(harness, room=5, per_second=1.0)]
-        assert f"{harness.namespace} 2" in taken, "who has too much keeps nobody else waiting"
 
 
 def _is_ours(harness: Harness, dispatch: object) -> bool:

@@ -132,6 +132,15 @@ class ListLaws(OutboxBinding):
         ]
         assert [one.crossed_ms > 0 for one in attempts] == [True, True, False]
 
+    def test_a_crossing_that_was_taken_back_is_shown(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        assert ledger.record(Record(dispatch, dispatch.standing, "released", "not answered")) == [True]
+        told = [(one.outcome, one.evidence, one.crossed_ms) for one in shown(ledger, said).attempts]
+        assert told == [("released", "not answered", 0)]
+
     def test_what_may_have_been_sent_twice_is_listed(self, harness: Harness, ledger: Sender) -> None:
         said = notification(harness, policy="resend")
         ledger.add(said, notification(harness, "another"))

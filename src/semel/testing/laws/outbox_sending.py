@@ -181,6 +181,15 @@ class RecordLaws(OutboxBinding):
         record = released(ledger.take_one(harness), state="expired", reason="too late")
         assert [ledger.record(record), ledger.record(record)] == [[True], [True]]
 
+    def test_of_two_records_of_one_token_in_a_batch_the_first_counts(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        both = [answered(harness, dispatch, answer) for answer in (Unknown("timeout"), Accepted("r-1"))]
+        assert ledger.record(*both) == [True, True]
+        assert [one.state for one in ledger.add(said)] == ["uncertain"]
+
     def test_a_batch_with_one_old_token_writes_the_others(
         self, harness: Harness, ledger: Sender, other: Sender
     ) -> None:

@@ -14,6 +14,6 @@ server with the same lies.
 from semel.testing.simulator.calling import MODES, Called
 from semel.testing.simulator.lies import LIES
 from semel.testing.simulator.process import SimulatorProcess
-from semel.testing.simulator.state import Got
+from semel.testing.simulator.state import Asked, Got
 
-__all__ = ["LIES", "MODES", "Called", "Got", "SimulatorProcess"]
+__all__ = ["LIES", "MODES", "Asked", "Called", "Got", "SimulatorProcess"]

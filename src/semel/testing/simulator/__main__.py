@@ -11,9 +11,9 @@ from semel.testing.simulator.server import Simulator
 from semel.testing.simulator.state import State
 
 
-async def main() -> None:
+async def main(port: int) -> None:
     simulator = Simulator(every_dialect(), State(), random.Random(1))
-    servers = [await simulator.serve(), await simulator.serve_mail()]
+    servers = [await simulator.serve(port), await simulator.serve_mail()]
     print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     for server in servers:
@@ -21,4 +21,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))

@@ -24,6 +24,7 @@ LIES: dict[str, Lie] = {
     "500": Lie(False, "500", True),
     "502 after sending": Lie(True, "502", True),
     "503 after sending": Lie(True, "503", True),
+    "503": Lie(False, "503", True),
     "accept then stall": Lie(True, "silence", True),
     "stall": Lie(False, "silence", True),
     "a page": Lie(False, "a page", True),  # a proxy answers 200 in the provider's place

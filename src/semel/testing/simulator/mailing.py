@@ -95,6 +95,8 @@ class _Session:
         assert self._lie is not None
         if self._lie.delivers:
             self._deliver(raw)
+        if self._state.latency_s:
+            await asyncio.sleep(self._state.latency_s)
         match self._lie.hears:
             case "the answer":
                 await self._say("250 taken")

@@ -13,7 +13,7 @@ import msgspec
 
 from semel.testing.simulator.calling import Called, Ending, Mode
 from semel.testing.simulator.server import CONTROL
-from semel.testing.simulator.state import Got
+from semel.testing.simulator.state import Asked, Got
 
 PATIENCE_S = 60.0
 
@@ -21,7 +21,9 @@ PATIENCE_S = 60.0
 class SimulatorProcess:
     """Begins with `with`, or `start`; ends with its block, or with the process that started it."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """`port`: where a provider that was down comes back. 0: any."""
+        self._wanted = port
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
         self.mail_port = 0
@@ -35,7 +37,7 @@ class SimulatorProcess:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "semel.testing.simulator"],
+            [sys.executable, "-m", "semel.testing.simulator", str(self._wanted)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,17 +63,26 @@ class SimulatorProcess:
         told: dict[str, Any] = msgspec.json.decode(self._ask("told"))
         return told
 
-    def lie(self, lie: str, provider: str, *, times: int = 1, share: float = 1.0) -> None:
-        """Plan what happens to the next requests for a message. Several plans take turns."""
-        self._ask("lie", lie=lie, provider=provider, times=times, share=share)
+    def lie(self, lie: str, provider: str, *, times: int = 1, share: float = 1.0, to: str = "") -> None:
+        """Plan what happens to the next requests for a message, or for one to this recipient. Several plans take
+        turns."""
+        self._ask("lie", lie=lie, provider=provider, times=times, share=share, to=to)
 
     def tell_the_truth(self) -> None:
         """No lies, no limits and no callbacks from here on."""
         self._ask("truth", now=True)
 
-    def remember_keys_for(self, seconds: float) -> None:
-        """Of keys that come from here on."""
-        self._ask("key_window", seconds=seconds)
+    def book(self) -> list[Asked]:
+        """Every request for a message that could be read, in order, and what was done to it."""
+        return msgspec.json.decode(self._ask("book"), type=list[Asked])
+
+    def answer_after(self, seconds: float) -> None:
+        """As real providers do: what is asked is done at once, and heard of a while later."""
+        self._ask("latency", seconds=seconds)
+
+    def remember_keys_for(self, seconds: float, provider: str = "") -> None:
+        """Of keys that come from here on; of all providers, or of one that then has a window of its own."""
+        self._ask("key_window", seconds=seconds, provider=provider)
 
     def forget_keys(self) -> None:
         """As if their window were over."""

@@ -89,6 +89,8 @@ class Simulator:
         if known is not None and known.body != request.body:
             return await self._say(writer, dialect, dialect.refused(dialect.differs, "the key came with another body"))
         response = self._accept(dialect, request, message, known.reference if known else "") if lie.delivers else None
+        if self._state.latency_s:
+            await asyncio.sleep(self._state.latency_s)
         return await self._hear(lie, dialect, response, writer)
 
     def _accept(self, dialect: Dialect, request: Request, message: Message, known: str) -> Response:
@@ -150,6 +152,8 @@ class Simulator:
             case "told":
                 book = {"told": state.told, "about": state.lied_about, "requests": state.requests}
                 return as_json(200, {**book, "tokens": state.granted})
+            case "book":
+                return as_json(200, state.book)
             case "called":
                 return as_json(200, self._caller.called)
         return as_json(404, {"message": "no such word"})
@@ -162,13 +166,22 @@ class Simulator:
                 plan = Planned(said["lie"], said["times"], said.get("share", 1.0))
                 if plan.lie not in LIES:
                     raise ValueError(f"expected one of {', '.join(LIES)}")
-                state.plans.setdefault(said["provider"], deque()).append(plan)
+                if to := said.get("to", ""):
+                    state.plans_for.setdefault((said["provider"], to), deque()).append(plan)
+                else:
+                    state.plans.setdefault(said["provider"], deque()).append(plan)
             case "truth":
                 state.plans.clear()
+                state.plans_for.clear()
                 state.budgets.clear()
                 self._caller.plans.clear()
             case "key_window":
-                state.key_window_s = float(said["seconds"])
+                if provider := said["provider"]:
+                    state.key_windows_s[provider] = float(said["seconds"])
+                else:
+                    state.key_window_s = float(said["seconds"])
+            case "latency":
+                state.latency_s = float(said["seconds"])
             case "forget_keys":
                 state.keys.clear()
             case "end_tokens":

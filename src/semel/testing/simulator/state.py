@@ -35,6 +35,16 @@ class Message(NamedTuple):
     html: str = ""
 
 
+class Asked(Struct, frozen=True):
+    """One request for a message, and what was done to it."""
+
+    provider: str
+    to: str
+    text: str  # empty: it was not told yet when the lie was chosen
+    lie: str  # empty: the truth
+    at: float  # Unix time
+
+
 class Planned(Struct, frozen=True):
     """What is to happen to the next requests of a provider."""
 
@@ -65,12 +75,16 @@ class State:
     def __init__(self, key_window_s: float = 86_400.0) -> None:
         self.phone: list[Got] = []
         self.plans: dict[str, deque[Planned]] = {}
+        self.plans_for: dict[tuple[str, str], deque[Planned]] = {}  # requests of a provider to one recipient
         self.told: Counter[str] = Counter()  # lies, by "provider: lie"
         self.lied_about: list[tuple[str, str, str]] = []  # lie, to, text: what is ambiguous to the sender
         self.requests: list[tuple[str, float]] = []  # provider and time, of every request for a message
+        self.book: list[Asked] = []
         self.keys: dict[tuple[str, str], Kept] = {}
         self.key_window_s = key_window_s
+        self.key_windows_s: dict[str, float] = {}  # of providers that have their own
         self.budgets: dict[str, Budget] = {}
+        self.latency_s = 0.0  # from what is done to what is heard
         self.tokens: dict[str, str] = {}  # the one that is good now, by provider
         self.granted: Counter[str] = Counter()  # tokens, by provider
         self._numbers = 0
@@ -100,7 +114,8 @@ class State:
 
     def remember(self, provider: str, key: str, reference: str, body: bytes) -> None:
         if key:
-            self.keys[(provider, key)] = Kept(reference, body, time.monotonic() + self.key_window_s)
+            window_s = self.key_windows_s.get(provider, self.key_window_s)
+            self.keys[(provider, key)] = Kept(reference, body, time.monotonic() + window_s)
 
     def grant(self, provider: str) -> str:
         """A token; the one before it goes on being good until it is told to end."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
+from collections import deque
 
 from msgspec.structs import replace
 
 from semel.testing.simulator.lies import LIES, TRUTH, Lie
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.state import Asked, Message, Planned, State
 
 
 class Teller:
@@ -16,15 +18,17 @@ class Teller:
         self._dice = dice
 
     def next(self, provider: str, message: Message) -> Lie:
-        name, lie = self._planned(provider)
+        name, lie = self._planned(self._state.plans_for.get((provider, message.to)))
+        if lie is TRUTH:
+            name, lie = self._planned(self._state.plans.get(provider))
+        self._state.book.append(Asked(provider, message.to, message.text, name, time.time()))
         if lie is not TRUTH:
             self._state.told[f"{provider}: {name}"] += 1
             if lie.ambiguous:
                 self._state.lied_about.append((name, message.to, message.text))
         return lie
 
-    def _planned(self, provider: str) -> tuple[str, Lie]:
-        plans = self._state.plans.get(provider)
+    def _planned(self, plans: deque[Planned] | None) -> tuple[str, Lie]:
         while plans:
             plan = plans[0]
             if plan.times <= 0:

@@ -1,21 +1,22 @@
--- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql and 005_relaying.sql.
+-- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql to 007_forgetting.sql.
 
 -- name: add_notifications
 select at, status, state
 from semel.add_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: take_dispatches
-select now, id, token, slot, vanished, standing, request, tenant, key, kind, recipient, channel, generation, content, options
-from semel.carry_1($1, $2, $3, $4, $5, $6, $7)
+select now, id, token, slot, vanished, standing, request, tenant, key, kind, recipient, channel, generation, content, options,
+       added
+from semel.carry_2($1, $2, $3, $4, $5, $6, $7)
 
 -- name: cross_dispatches
-select at, gate, by from semel.cross_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+select at, gate, by from semel.cross_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: record_dispatches
-select * from semel.record_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+select * from semel.record_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 
 -- name: witness_notifications
-select at, state from semel.witness_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+select at, state from semel.witness_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: status_by_recipient
 select id, state, changed, provider, reference, reason from semel.notification where who = $1 and kind = $2
@@ -31,7 +32,7 @@ order by added desc limit $3
 
 -- name: shown
 select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content, n.options::text, n.state, n.reason,
-       n.provider, n.added, n.changed, coalesce(d.due, 0), n.possible, n.by_id
+       n.provider, n.added, n.changed, coalesce(d.due, d.behind, 0), n.possible, n.by_id
 from semel.notification n left join semel.dispatch d on d.id = n.id
 
 -- name: attempts_of
@@ -57,7 +58,7 @@ with word as (
     select n.id, nextval('semel.token'), $2, n.provider, $3, $4, $5 from semel.notification n where n.id = $1
     returning token
 ), live as (
-    update semel.dispatch d set token = w.token, taken = false, due = $8::bigint, state = $6, standing = $9
+    update semel.dispatch d set token = w.token, taken = false, due = $8::bigint, behind = null, state = $6, standing = $9
     from word w where d.id = $1 and $6 in ('pending', 'uncertain')
 ), over as (
     delete from semel.dispatch where id = $1 and $6 not in ('pending', 'uncertain')
@@ -67,7 +68,7 @@ set state = $6, reason = $7, changed = $3, ended = case when $6 in ('failed', 'c
 where n.id = $1 and exists (select from word)
 
 -- name: forget_guard
-delete from semel.guard g using semel.notification n where n.id = $1 and g.k = n.guarded and g.id = n.id
+delete from semel.guard g using semel.notification n where n.id = $1 and g.k = n.guarded and g.id = n.id and g.at >= n.added
 
 -- name: erasable
 select id from semel.notification where who = $1 and content is not null
@@ -78,3 +79,14 @@ where id = any ($1::bytea[]) and content is not null returning id
 
 -- name: erase_attempts
 update semel.attempt set evidence = '' where id = any ($1::bytea[])
+
+-- name: backlog
+with waiting as (
+    select lane, state, count(*) as count, min(place) as oldest from semel.dispatch group by lane, state
+)
+select w.lane, w.state, w.count, n.added
+from waiting w join semel.dispatch d on d.place = w.oldest join semel.notification n on n.id = d.id
+order by w.lane, w.state
+
+-- name: purge_notifications
+select semel.purge_1($1, $2, $3, $4)

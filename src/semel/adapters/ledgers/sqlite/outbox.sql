@@ -4,26 +4,73 @@
 select id, fp, state from semel_notification where id in ({keys})
 
 -- name: add_notifications
-insert into semel_notification (id, tenant, key, kind, recipient, who, channel, generation, content, fp, options, state,
-                                reason, provider, possible, added, changed)
-values {rows} on conflict do nothing
-
--- name: add_dispatches
-insert into semel_dispatch (id, lane, priority, due, token, taken, state, standing, ordered, place)
+insert into semel_adding (id, tenant, key, kind, recipient, who, channel, generation, content, fp, options, added, lane,
+                          priority, standing, ordered)
 values {rows}
 
--- name: dispatches_due
--- One priority of one lane, the longest due first. Behind an older one of its order key nothing is due.
-select d.id, d.taken, d.standing, d.request, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content,
-       n.options
-from semel_dispatch d join semel_notification n on n.id = d.id
-where d.lane = ?1 and d.priority = ?2 and d.due <= ?3
-      and (d.ordered is null or not exists (select 1 from semel_dispatch o where o.ordered = d.ordered and o.place < d.place))
-order by d.due, d.place limit ?4
+-- name: lanes_due
+-- Where there is something to take: each lane with its priorities.
+select l.value, p.value from json_each(?1) l cross join json_each('[0,1,2,3,4,5,6,7,8,9]') p
+where exists (select 1 from semel_dispatch d where d.lane = l.value and d.priority = p.value and d.due <= ?2)
 
--- name: dispatch_due_at_all
-select 1 from json_each(?1) wanted cross join semel_dispatch d
-where d.lane = wanted.value and d.priority between 0 and 9 and d.due <= ?2 limit 1
+-- name: shares_due
+-- The same for one lane, tenant by tenant: from each to the next, whatever each has waiting.
+with recursive each(tenant) as (
+    select (select min(tenant) from semel_dispatch where lane = ?1 and due is not null)
+    union all
+    select (select min(d.tenant) from semel_dispatch d where d.lane = ?1 and d.tenant > e.tenant and d.due is not null)
+    from each e where e.tenant is not null
+)
+select e.tenant, p.value from each e cross join json_each('[0,1,2,3,4,5,6,7,8,9]') p
+where exists (select 1 from semel_dispatch d
+              where d.lane = ?1 and d.tenant = e.tenant and d.priority = p.value and d.due <= ?2)
+
+-- name: dispatches_due
+-- One priority of one lane, the longest due first. Behind an older one of its order key nothing is due. It reads as many as
+-- ?5 and no more: thousands may wait behind one.
+select near.id, near.taken, near.standing, near.request, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation,
+       n.content, n.options, n.added, near.due, near.place
+from (select * from semel_dispatch i indexed by semel_dispatch_due
+      where i.lane = ?1 and i.priority = ?2 and i.due <= ?3 order by i.due, i.place limit ?5) near
+     join semel_notification n on n.id = near.id
+where near.ordered is null
+      or not exists (select 1 from semel_dispatch o where o.ordered = near.ordered and o.place < near.place)
+order by near.due, near.place limit ?4
+
+-- name: share_due
+-- The same of one tenant.
+select near.id, near.taken, near.standing, near.request, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation,
+       n.content, n.options, n.added, near.due, near.place
+from (select * from semel_dispatch i indexed by semel_dispatch_share
+      where i.lane = ?1 and i.priority = ?2 and i.due <= ?3 and i.tenant = ?6 order by i.due, i.place limit ?5) near
+     join semel_notification n on n.id = near.id
+where near.ordered is null
+      or not exists (select 1 from semel_dispatch o where o.ordered = near.ordered and o.place < near.place)
+order by near.due, near.place limit ?4
+
+-- name: set_aside
+-- Where ?5 and more were looked at in vain, those that stand behind older ones are not looked at again until these are over:
+-- see semel_dispatch_over.
+with seen as materialized (
+    select i.id, i.ordered, i.place from semel_dispatch i indexed by semel_dispatch_due
+    where i.lane = ?1 and i.priority = ?2 and i.due <= ?3 order by i.due, i.place limit ?4
+)
+update semel_dispatch set behind = due, due = null
+where (select count(*) from seen) >= ?5
+      and id in (select near.id from seen near where near.ordered is not null and exists (
+                     select 1 from semel_dispatch o where o.ordered = near.ordered and o.place < near.place))
+returning 1
+
+-- name: set_aside_of_share
+with seen as materialized (
+    select i.id, i.ordered, i.place from semel_dispatch i indexed by semel_dispatch_share
+    where i.lane = ?1 and i.priority = ?2 and i.due <= ?3 and i.tenant = ?6 order by i.due, i.place limit ?4
+)
+update semel_dispatch set behind = due, due = null
+where (select count(*) from seen) >= ?5
+      and id in (select near.id from seen near where near.ordered is not null and exists (
+                     select 1 from semel_dispatch o where o.ordered = near.ordered and o.place < near.place))
+returning 1
 
 -- name: take_dispatches
 update semel_dispatch set token = v.column2, taken = 1, due = v.column3 from (values {rows}) v where id = v.column1
@@ -41,7 +88,9 @@ insert into semel_rate (provider, tenant, next) values {rows} on conflict do upd
 select id, token, taken, state from semel_dispatch where id in ({keys})
 
 -- name: guards
-select g.k, g.id, g.at, ifnull(n.state, 'accepted') from semel_guard g left join semel_notification n on n.id = g.id
+-- One that was forgotten meanwhile was sent. What has its id now was added after the guard was passed: it is another.
+select g.k, g.id, g.at, iif(n.added <= g.at, n.state, 'accepted') from semel_guard g
+left join semel_notification n on n.id = g.id
 where g.k in ({keys})
 
 -- name: set_guards
@@ -50,6 +99,7 @@ on conflict do update set id = excluded.id, at = excluded.at, until = max(until,
 
 -- name: forget_guards
 delete from semel_guard where k in ({keys}) and id in ({others})
+       and at >= (select n.added from semel_notification n where n.id = semel_guard.id)
 
 -- name: cross_dispatches
 update semel_dispatch set state = 'sending', lane = v.column3, standing = v.column4, request = ifnull(request, v.column5)
@@ -59,7 +109,7 @@ from (values {rows}) v where id = v.column1 and token = v.column2 and taken = 1
 delete from semel_dispatch where id in ({keys})
 
 -- name: set_dispatches
-update semel_dispatch set taken = 0, due = v.column3, state = v.column4, lane = v.column5, standing = v.column6,
+update semel_dispatch set taken = 0, due = v.column3, behind = null, state = v.column4, lane = v.column5, standing = v.column6,
                           request = iif(v.column7, request, null)
 from (values {rows}) v where id = v.column1 and token = v.column2 and taken = 1
 
@@ -86,13 +136,18 @@ insert into semel_attempt (id, token, outcome, number, provider, crossed, ended,
 values {rows} on conflict do nothing
 
 -- name: attempts_known
-select 1 from semel_attempt where id = ?1 and token = ?2 and outcome <> '' limit 1
+select id, token from semel_attempt where outcome <> '' and (id, token) in (values {rows})
 
 -- name: witnessed_by_id
-select id, state, provider, possible, tenant, recipient, kind, options from semel_notification where id = ?1
+select id, state, provider, possible, tenant, recipient, kind, options, content is null from semel_notification
+where id = ?1
 
--- name: witnessed_by_reference
-select id, state, provider, possible, tenant, recipient, kind, options from semel_notification where reference = ?1 and provider = ?2
+-- name: referred_to
+-- Whose message this is, as far as its provider has told. Two may share one: nobody knows which of them is meant.
+select distinct id from semel_attempt where reference = ?1 and provider = ?2 limit 2
+
+-- name: referred_to_by_another
+select id from semel_attempt where reference = ?1 and provider = ?2 and id <> ?3 limit 1
 
 -- name: status_by_recipient
 select id, state, changed, provider, reference, reason from semel_notification where who = ?1 and kind = ?2
@@ -108,7 +163,7 @@ order by added desc limit ?3
 
 -- name: shown
 select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content, n.options, n.state, n.reason,
-       n.provider, n.added, n.changed, ifnull(d.due, 0), n.possible, n.by_id
+       n.provider, n.added, n.changed, coalesce(d.due, d.behind, 0), n.possible, n.by_id
 from semel_notification n left join semel_dispatch d on d.id = n.id
 
 -- name: attempts_of
@@ -121,7 +176,7 @@ from semel_notification n left join semel_dispatch d on d.id = n.id where n.id =
 
 -- name: move_dispatch
 -- A person's word counts whoever has it in hand: the token moves on.
-update semel_dispatch set token = ?2, taken = 0, due = ?3, state = ?4, standing = ?5 where id = ?1
+update semel_dispatch set token = ?2, taken = 0, due = ?3, behind = null, state = ?4, standing = ?5 where id = ?1
 
 -- name: erasable
 select n.id, n.state, d.taken, d.due, d.standing from semel_notification n left join semel_dispatch d on d.id = n.id
@@ -132,3 +187,26 @@ update semel_notification set recipient = '', content = null, fp = x'', options 
 
 -- name: erase_attempts
 update semel_attempt set evidence = '' where id in ({keys})
+
+-- name: backlog
+select g.lane, g.state, g.count, n.added
+from (select state, lane, count(*) as count, min(place) as place from semel_dispatch group by state, lane) g
+     join semel_dispatch d on d.state = g.state and d.lane = g.lane and d.place = g.place
+     join semel_notification n on n.id = d.id
+order by g.lane, g.state
+
+-- name: contents_over
+select id from semel_notification
+where content is not null and state not in ('pending', 'sending', 'uncertain') and changed <= ?1 order by changed limit ?2
+
+-- name: identities_over
+select id from semel_notification where content is null and changed <= ?1 order by changed limit ?2
+
+-- name: forget_notifications
+delete from semel_notification where id in ({keys})
+
+-- name: forget_attempts
+delete from semel_attempt where id in ({keys})
+
+-- name: forget_old_guards
+delete from semel_guard where k in (select k from semel_guard where until <= ?1 order by until limit ?2) returning 1

@@ -43,7 +43,13 @@ def _row_of(crossing: Crossing) -> tuple[Any, ...]:
     guard = dispatch.notification.guard
     window = 0 if guard is None else int(1000 * guard.window_s)
     return (
-        *(dispatch.id, dispatch.token, dispatch.notification.guarded_by, window, bool(standing.doubt_ms)),
-        *(shown(standing.provider), standing.attempts, standing.possible_duplicates, encode(standing)),
+        *(dispatch.id, dispatch.token, dispatch.added_ms, dispatch.notification.guarded_by, window),
+        *(
+            bool(standing.doubt_ms),
+            shown(standing.provider),
+            standing.attempts,
+            standing.possible_duplicates,
+            encode(standing),
+        ),
         crossing.request,
     )

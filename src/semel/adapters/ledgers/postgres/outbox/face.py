@@ -14,6 +14,7 @@ from semel.values.errors import LedgerUnavailable
 from semel.values.notification import Notification
 from semel.values.outbox import (
     Added,
+    Backlog,
     Crossing,
     Decision,
     Dispatch,
@@ -94,6 +95,12 @@ class PostgresOutbox:
 
     async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
         return await self._asked(lambda c: people.erase(c, tenant, recipient, reason, by, self._now(), self._schema))
+
+    async def backlog(self) -> list[Backlog]:
+        return await self._readers.run(lambda c: people.backlog(c, self._schema))
+
+    async def purge(self, content_ms: int, identity_ms: int, limit: int) -> int:
+        return await self._asked(lambda c: people.purge(c, content_ms, identity_ms, limit, self._now(), self._schema))
 
     # ---------------------------------------------------------------------------------------------------- its parts
 

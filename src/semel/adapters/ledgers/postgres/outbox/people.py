@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import who_is
-from semel.values.outbox import Attempt, Decision, Shown, Sought, Status, told_of
+from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of
 from semel.values.sending import LIVE, Standing, State, decided
 from semel.values.stored import UNREADABLE, encode, notification_of, standing_of
 
@@ -71,6 +71,10 @@ async def show(connection: Connection, id: bytes, schema: str) -> Shown | None:
         if row is None:
             return None
         return _shown(row, [Attempt(*one) for one in await connection.fetch(sql["attempts_of"], id)])
+
+
+async def backlog(connection: Connection, schema: str) -> list[Backlog]:
+    return [Backlog(*row) for row in await connection.fetch(statements(schema)["backlog"])]
 
 
 def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
@@ -150,3 +154,11 @@ async def erase(
         erased = await connection.fetch(sql["erase_notifications"], over)
         await connection.execute(sql["erase_attempts"], over)
     return len(erased)
+
+
+async def purge(
+    connection: Connection, content_ms: int, identity_ms: int, limit: int, now: int | None, schema: str
+) -> int:
+    sql = statements(schema)["purge_notifications"]
+    forgotten: int = await connection.fetchval(sql, now, content_ms, identity_ms, limit)
+    return forgotten

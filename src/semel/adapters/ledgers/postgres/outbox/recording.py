@@ -25,12 +25,20 @@ SENT = ("accepted", "refused", "limited", "unknown")  # outcomes of what has cro
 
 async def record(connection: Connection, records: Sequence[Record], now: int | None, schema: str) -> list[bool]:
     """Those whose token is the current one, and those that were written before. Of one token the first counts."""
-    firsts = {(one.dispatch.id, one.dispatch.token): one for one in reversed(records)}
-    columns = [list(column) for column in zip(*[_row_of(one) for one in firsts.values()], strict=True)]
-    rows = await connection.fetch(statements(schema)["record_dispatches"], now, *columns)
+    firsts: dict[tuple[bytes, int], Record] = {}
+    for one in records:
+        firsts.setdefault((one.dispatch.id, one.dispatch.token), one)
+    ids, tokens = zip(*firsts, strict=True)
+    found = [one for one in firsts.values() if one.otherwise is not None]  # another row may be written in its place
+    places = {id(one): len(firsts) + at for at, one in enumerate(found, 1)}
+    instead = [places.get(id(one)) for one in firsts.values()]
+    written = [_row_of(one) for one in [*firsts.values(), *[one.unless(b"") for one in found]]]
+    columns = [list(column) for column in zip(*written, strict=True)]
+    sql = statements(schema)["record_dispatches"]
+    rows = await connection.fetch(sql, now, list(ids), list(tokens), instead, *columns)
     pairs = list(firsts)
-    written = {pairs[at - 1] for (at,) in rows}
-    return [(one.dispatch.id, one.dispatch.token) in written for one in records]
+    said = {pairs[at - 1] for (at,) in rows}
+    return [(one.dispatch.id, one.dispatch.token) in said for one in records]
 
 
 def _row_of(one: Record) -> tuple[Any, ...]:
@@ -41,7 +49,7 @@ def _row_of(one: Record) -> tuple[Any, ...]:
     same = after.provider == dispatch.standing.provider or not dispatch.standing.provider
     unsent = after.state in OVER_UNSENT and one.outcome != "policy"  # what was given up may have been sent
     return (
-        *(dispatch.id, dispatch.token, one.outcome, after.state, shown(after.reason), shown(after.provider)),
+        *(one.outcome, after.state, shown(after.reason), shown(after.provider)),
         *(shown(one.reference) or None, after.possible_duplicates, after.attempts, shown(tried)),
         *(after.crossed_ms if one.outcome in SENT else 0, shown(one.evidence), live, after.due_ms if waits else None),
         *(shown(lane_of(after.provider, dispatch.notification.channel)), encode(after), same, unsent),

@@ -48,7 +48,7 @@ def _read(row: Any) -> Dispatch | None:
 
 def _dispatch_of(row: Any) -> Dispatch:
     now, id, token, slot, vanished, standing, request, tenant, key, kind, recipient, channel, generation, *said = row
-    content, options = said
+    content, options, added = said
     return Dispatch(
         id=id,
         token=token,
@@ -59,4 +59,5 @@ def _dispatch_of(row: Any) -> Dispatch:
         slot_ms=slot,
         vanished=vanished,
         request=request,
+        added_ms=added,
     )

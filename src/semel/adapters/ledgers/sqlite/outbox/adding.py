@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, select_in
+from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, select_in
 from semel.values.key import content_digest
 from semel.values.notification import Notification, who_is
 from semel.values.outbox import Added, lane_of
@@ -17,7 +17,7 @@ ERASED_FP = b""  # nobody can tell what it said
 
 
 def add(connection: apsw.Connection, notifications: Sequence[Notification], now: int) -> list[Added]:
-    """One look at what is known, two writes for what is new."""
+    """Two statements: a look at what is known, and a write of what is new (of a batch, for each piece of it)."""
     ids = [one.id for one in notifications]
     contents = [one.content for one in notifications]
     known = {id: (fp, state) for id, fp, state in select_in(connection, SQL["known_notifications"], ids)}
@@ -33,24 +33,16 @@ def add(connection: apsw.Connection, notifications: Sequence[Notification], now:
             first, state = known[id]
             answers.append(Added(id.hex(), "known" if first in (fp, ERASED_FP) else "conflict", state))
     if fresh:
-        ((last,),) = rows(connection, SQL["last_token"])
-        connection.execute(SQL["set_last_token"], (last + len(fresh),))
         insert_many(connection, SQL["add_notifications"], [_row_of(*one, now) for one in fresh])
-        dispatches = [_dispatch_row(id, one, last + 1 + n, now) for n, (id, _, one) in enumerate(fresh)]
-        insert_many(connection, SQL["add_dispatches"], dispatches)
     return answers
 
 
 def _row_of(id: bytes, content: bytes, one: Notification, now: int) -> Row:
-    return (
-        *(id, one.tenant, one.key, one.kind, one.recipient, who_is(one.tenant, one.recipient), one.channel),
-        *(one.generation, content, content_digest(content), encode(options_of(one)), "pending", "", "", 0, now, now),
-    )
-
-
-def _dispatch_row(id: bytes, one: Notification, place: int, now: int) -> Row:
     options = options_of(one)
     standing = Standing(provider=one.provider, not_after_ms=options.not_after_ms, policy=one.policy or "hold")
     ordered = who_is(one.tenant, one.order) if one.order else None
-    lane = lane_of(one.provider, one.channel)
-    return (id, lane, one.priority, now, 0, 0, "pending", encode(standing), ordered, place)
+    return (
+        *(id, one.tenant, one.key, one.kind, one.recipient, who_is(one.tenant, one.recipient), one.channel),
+        *(one.generation, content, content_digest(content), encode(options), now),
+        *(lane_of(one.provider, one.channel), one.priority, encode(standing), ordered),
+    )

@@ -54,7 +54,8 @@ def _gate(
     if guard is None or k is None or k not in guards:
         return Crossed()
     by, at, stands = guards[k]
-    if by == dispatch.id or now - at >= 1000 * guard.window_s:
+    own = by == dispatch.id and at >= dispatch.added_ms  # not of an earlier life, which was forgotten
+    if own or now - at >= 1000 * guard.window_s:
         return Crossed()
     if crossing.standing.doubt_ms or stands in ("pending", "sending"):
         return Held(by)  # what may have left already is not called suppressed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from semel.adapters.ledgers.sqlite.outbox import adding, crossing, people, recording, taking
+from semel.adapters.ledgers.sqlite.outbox import adding, crossing, forgetting, people, recording, taking
 from semel.adapters.ledgers.sqlite.statements import SQL, rows
 from semel.adapters.ledgers.sqlite.writer import Writer
 from semel.values.notification import Notification
 from semel.values.outbox import (
     Added,
+    Backlog,
     Crossing,
     Decision,
     Dispatch,
@@ -74,8 +75,17 @@ class SqliteOutbox:
             lambda connection: people.erase(connection, tenant, recipient, reason, by, now())
         )
 
+    async def backlog(self) -> list[Backlog]:
+        return await self._catalog.submit(people.backlog)
+
+    async def purge(self, content_ms: int, identity_ms: int, limit: int) -> int:
+        now = self._now
+        return await self._writer.submit(
+            lambda connection: forgetting.purge(connection, content_ms, identity_ms, limit, now())
+        )
+
     async def _is_due(self, lanes: Mapping[str, Lane]) -> bool:
         """Asked without a lock, so that idle relays do not wait for each other."""
         names = encode(list(lanes)).decode()
-        sql = SQL["dispatch_due_at_all"]
+        sql = SQL["lanes_due"]
         return bool(await self._lookout.submit(lambda connection: rows(connection, sql, names, self._now())))

@@ -8,9 +8,10 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
+from semel.adapters.ledgers.sqlite.outbox import forgetting
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in
 from semel.values.notification import who_is
-from semel.values.outbox import Attempt, Decision, Shown, Sought, Status, told_of
+from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of
 from semel.values.sending import LIVE, Standing, State, decided
 from semel.values.stored import encode, guard_of, notification_of, standing_of
 
@@ -57,6 +58,10 @@ def show(connection: apsw.Connection, id: bytes) -> Shown | None:
     if not found:
         return None
     return _shown(found[0], [Attempt(*row) for row in rows(connection, SQL["attempts_of"], id)])
+
+
+def backlog(connection: apsw.Connection) -> list[Backlog]:
+    return [Backlog(*row) for row in rows(connection, SQL["backlog"])]
 
 
 def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
@@ -126,7 +131,5 @@ def erase(connection: apsw.Connection, tenant: str, recipient: str, reason: str,
                 continue
             decide(connection, Decision(id, "cancelled", reason, by), now)
         over.append(id)
-    if over:
-        run_in(connection, SQL["erase_notifications"], over)
-        run_in(connection, SQL["erase_attempts"], over)
+    forgetting.erase(connection, over)
     return len(over)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import apsw
 
@@ -11,24 +12,49 @@ from semel.values.outbox import Record, Witness, lane_of
 from semel.values.sending import LIVE, OVER_UNSENT, RANK, State, reported
 from semel.values.stored import encode, guard_of
 
+SENT = ("accepted", "refused", "limited", "unknown")  # outcomes of what has crossed
+
 
 def record(connection: apsw.Connection, records: Sequence[Record], now: int) -> list[bool]:
-    """Those whose token is the current one; the others are told whether that was said before."""
-    ids = [one.dispatch.id for one in records]
-    held = {id: (token, taken) for id, token, taken, _ in select_in(connection, SQL["dispatches_held"], ids)}
-    mine = [one for one in records if held.get(one.dispatch.id) == (one.dispatch.token, 1)]
+    """Those whose token is the current one; the others are told whether that was said before. Of one token the first
+    counts."""
+    firsts: dict[tuple[bytes, int], Record] = {}
+    for one in records:
+        firsts.setdefault((one.dispatch.id, one.dispatch.token), one)
+    held = {id: tuple(may) for id, *may in select_in(connection, SQL["dispatches_held"], [id for id, _ in firsts])}
+    mine = {pair: one for pair, one in firsts.items() if held.get(pair[0], ())[:2] == (pair[1], 1)}
     if mine:
-        _write_records(connection, mine, now)
-    return [one in mine or _said_before(connection, one, held) for one in records]
+        crossed = {id for id, (_, _, state) in held.items() if state == "sending"}
+        _write_records(connection, _judged(connection, list(mine.values())), crossed, now)
+    others = [pair for pair in firsts if pair not in mine]
+    said = {pair for pair in others if held.get(pair[0], ())[:2] == (pair[1], 0)}
+    if others:
+        said.update((id, token) for id, token in insert_many(connection, SQL["attempts_known"], others))
+    return [pair in mine or pair in said for pair in [(one.dispatch.id, one.dispatch.token) for one in records]]
 
 
-def _said_before(connection: apsw.Connection, one: Record, held: Mapping[bytes, tuple[int, int]]) -> bool:
-    if held.get(one.dispatch.id) == (one.dispatch.token, 0):
-        return True
-    return bool(rows(connection, SQL["attempts_known"], one.dispatch.id, one.dispatch.token))
+def _judged(connection: apsw.Connection, records: Sequence[Record]) -> list[Record]:
+    """What a look-up has found may be the message of another: then it says nothing of this one."""
+    if all(one.otherwise is None for one in records):
+        return list(records)
+    whose = {(_tried(one), one.reference): one.dispatch.id for one in records if one.otherwise is None}
+    judged: list[Record] = []
+    for one in records:
+        id, place = one.dispatch.id, (_tried(one), one.reference)
+        if one.otherwise is not None and place not in whose:
+            found = rows(connection, SQL["referred_to_by_another"], one.reference, place[0], id)
+            whose[place] = found[0][0] if found else id
+        judged.append(one if one.otherwise is None or whose[place] == id else one.unless(whose[place]))
+    return judged
 
 
-def _write_records(connection: apsw.Connection, records: Sequence[Record], now: int) -> None:
+def _tried(one: Record) -> str:
+    return one.dispatch.standing.provider or one.standing.provider
+
+
+def _write_records(
+    connection: apsw.Connection, records: Sequence[Record], crossed: AbstractSet[bytes], now: int
+) -> None:
     live: list[Row] = []
     over: list[bytes] = []
     unsent: list[tuple[bytes, bytes]] = []
@@ -40,11 +66,11 @@ def _write_records(connection: apsw.Connection, records: Sequence[Record], now: 
         states.append(
             (id, after.state, after.reason, after.provider, one.reference or None, after.possible_duplicates, now)
         )
-        if one.outcome != "released" or after.state not in LIVE:
-            crossed = after.crossed_ms if one.outcome in ("accepted", "refused", "limited", "unknown") else 0
-            tried = dispatch.standing.provider or after.provider
+        # What is given back before anything left is no attempt, unless it ends so; a crossing taken back is one.
+        if one.outcome != "released" or after.state not in LIVE or id in crossed:
+            left_ms = after.crossed_ms if one.outcome in SENT else 0
             said = (one.evidence, one.reference or None, "")
-            attempts.append((id, token, one.outcome, after.attempts, tried, crossed, now, *said))
+            attempts.append((id, token, one.outcome, after.attempts, _tried(one), left_ms, now, *said))
         if after.state in LIVE:
             due = None if after.state == "uncertain" and not after.exit else after.due_ms
             lane = lane_of(after.provider, dispatch.notification.channel)
@@ -72,33 +98,28 @@ def witness(connection: apsw.Connection, witnesses: Sequence[Witness], now: int)
 
 
 def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | None:
-    if one.id is not None:
-        found = rows(connection, SQL["witnessed_by_id"], one.id)
-    else:
-        found = rows(connection, SQL["witnessed_by_reference"], one.reference, one.provider) if one.reference else []
+    id = one.id if one.id is not None else _referred_to(connection, one)
+    found = [] if id is None else rows(connection, SQL["witnessed_by_id"], id)
     if not found:
         return None
-    id, state, provider, possible, tenant, recipient, kind, options = found[0]
+    id, state, provider, possible, tenant, recipient, kind, options, erased = found[0]
+    evidence = "" if erased else one.evidence
     after = reported(state, one.says)
-    attempt = (
-        id,
-        0,
-        one.says,
-        0,
-        one.provider or provider,
-        0,
-        one.at_ms or now,
-        one.evidence,
-        one.reference or None,
-        "",
-    )
+    told = (one.at_ms or now, evidence, one.reference or None, "")
+    attempt = (id, 0, one.says, 0, one.provider or provider, 0, *told)
     insert_many(connection, SQL["add_attempts"], [attempt])
     if after == state:
         return after
-    row = (id, after, one.evidence, one.provider or provider, one.reference or None, possible, now)
+    row = (id, after, evidence, one.provider or provider, one.reference or None, possible, now)
     insert_many(connection, SQL["set_notifications"], [row])
     if after in RANK or after == "failed":
         run_in(connection, SQL["end_dispatches"], [id])
     if after == "failed" and (guard := guard_of(tenant, recipient, kind, options)) is not None:
         run_in(connection, SQL["forget_guards"], [guard], [id])
     return after
+
+
+def _referred_to(connection: apsw.Connection, one: Witness) -> bytes | None:
+    """None: nobody's, or that of two: who is meant nobody can tell, and neither is moved."""
+    found = rows(connection, SQL["referred_to"], one.reference, one.provider) if one.reference else []
+    return found[0][0] if len(found) == 1 else None

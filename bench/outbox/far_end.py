@@ -1,0 +1,105 @@
+"""The provider of the measures: a real socket in a process of its own, which accepts everything at once.
+
+It exists because the simulator of `semel.testing` knows dialects, keys and lies, and has a ceiling of its own that is
+too near to what is measured. It reads no more of a request than its length and its key, and counts: a measure asks
+afterwards how many messages came, and how many different ones. Runs until its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.request import urlopen
+
+PATIENCE_S = 60.0
+COUNT = b"GET /count "
+KEY, LENGTH, END = b"\r\nIdempotency-Key: ", b"\r\nContent-Length: ", b"\r\n\r\n"
+HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+
+
+class FarEnd(asyncio.Protocol):
+    """One connection of a client that sends one request after the other."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self._keys = keys  # of all connections, since somebody asked
+        self._got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        while (end := self._got.find(END)) >= 0:
+            head = self._got[: end + 2]
+            whole = end + len(END) + int(_field(head, LENGTH) or 0)
+            if len(self._got) < whole:
+                return
+            self._got = self._got[whole:]
+            self._transport.write(self._answer(head))
+
+    def _answer(self, head: bytes) -> bytes:
+        if head.startswith(COUNT):
+            told = f"{len(self._keys)} {len(set(self._keys))}"
+            self._keys.clear()
+        else:
+            self._keys.append(_field(head, KEY))
+            told = f'{{"id":"m{len(self._keys)}"}}'
+        return (HEAD.format(len(told)) + told).encode()
+
+
+def _field(head: bytes, name: bytes) -> bytes:
+    at = head.find(name)
+    return head[at + len(name) : head.find(b"\r\n", at + len(name))] if at >= 0 else b""
+
+
+async def main() -> None:
+    keys: list[bytes] = []
+    server = await asyncio.get_running_loop().create_server(lambda: FarEnd(keys), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.close()
+
+
+# ------------------------------------------------------------------------------------------------- whoever measures
+
+
+class Away:
+    """The way to a far end that runs."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.pid = process.pid
+        self.url = f"http://127.0.0.1:{port}/messages"
+        self._count = f"http://127.0.0.1:{port}/count"
+
+    def check(self, messages: int) -> None:
+        """As many came as had to since it was asked last, each once: else a time means nothing."""
+        came, different = self.forget()
+        if not came == different == messages:
+            told = f"{came:,} messages came, {different:,} different ones, where {messages:,} had to"
+            raise AssertionError(f"{told}: its time means nothing")
+
+    def forget(self) -> tuple[int, int]:
+        """How many came since it was asked last, and how many different ones."""
+        with urlopen(self._count, timeout=PATIENCE_S) as answer:
+            came, different = map(int, answer.read().split())
+        return came, different
+
+
+@contextmanager
+def away() -> Iterator[Away]:
+    """Ends with the block, or with the process that began it."""
+    command = [sys.executable, "-m", "bench.outbox.far_end"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Away(process, int(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,188 @@
+"""The scenarios, the same for both stores, and the lines of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.outbox.adding import added
+from bench.outbox.far_end import Away
+from bench.outbox.keeping import Full
+from bench.outbox.plan import AIMED, BATCH, Figures, Line, Scenario, Sizes, Store, Tally
+from bench.outbox.sending import add, by_client, by_hand, by_relay, carry, notifications, outbox_at
+from bench.outbox.serving import asked_over_http
+from bench.stores.plan import Sample
+from bench.stores.timing import Watch, of_processes
+
+from semel.cli.load.loops import run
+from semel.ports import Outbox
+
+USUAL, MANY = 16, 64  # requests at a time: a provider's default, and one that bears more
+
+STATUS = {
+    "status": "status",
+    "status_busy": "status, busy",
+    "http": "status over HTTP",
+    "http_busy": "status over HTTP, busy",
+}
+
+
+class Measures:
+    """Everything that is measured on one store, while it and the far end are there."""
+
+    def __init__(self, store: Store, away: Away, sizes: Sizes, folder: Path) -> None:
+        self.store = store
+        self._away = away
+        self._sizes = sizes
+        self._folder = folder
+        far_end = of_processes(away.pid)
+        self._watch = Watch(lambda: store.server() + far_end())
+        self._full = Full(store, sizes)
+        self.lines = self._lines()
+        self.scenarios = self._scenarios()
+
+    def remarks(self) -> list[str]:
+        return [
+            *self.store.remarks(),
+            f"{self._sizes.finished:,} messages that are over were written in {self._full.fill_s:.0f} s",
+        ]
+
+    def _lines(self) -> list[Line]:
+        few = "" if self._sizes.finished >= AIMED else f"{self._sizes.finished:,} messages are fewer than {AIMED:,}"
+        sent = {f"relay_{MANY}": f"relay, {MANY}", f"relay_{USUAL}": f"relay, {USUAL}"}
+        alone = {f"client_{MANY}": f"client alone, {MANY}", "loop": "loop by hand"}
+        return [
+            Line(f"relay_{MANY}.rate", sent[f"relay_{MANY}"], "/s", "loop.rate", at_least=5),
+            Line(f"relay_{USUAL}.rate", sent[f"relay_{USUAL}"], "/s", "loop.rate"),
+            Line(f"client_{MANY}.rate", alone[f"client_{MANY}"], "/s", "loop.rate"),
+            Line("loop.rate", alone["loop"], "/s"),
+            *[
+                Line(f"{name}.{part}", label, f"µs {part}", f"loop.{part}" if part == "in all" and name in sent else "")
+                for part in ("client", "servers", "in all")
+                for name, label in {**sent, **alone}.items()
+            ],
+            *[Line(f"{name}.statements", label, "statements each") for name, label in sent.items()],
+            *[Line(f"{name}.transactions", label, "transactions each") for name, label in sent.items()],
+            Line("batch.statements", f"one batch of {BATCH}", "statements each"),
+            Line("add_1.statements", "add 1", "statements", at_most=2),
+            Line("add_100.statements", "add 100", "statements", at_most=2),
+            Line("add_1.us", "add 1", "µs each", "insert_1.us"),
+            Line("add_100.us", "add 100", "µs each", "insert_100.us"),
+            Line("insert_1.us", "insert 1", "µs each"),
+            Line("insert_100.us", "insert 100", "µs each"),
+            Line("take_many.us", "take, many are over", "µs each", "take_few.us", at_most=1.5, unjudged=few),
+            Line("take_few.us", "take, few are over", "µs each"),
+            *[
+                Line(f"{name}.{part}", label, f"ms {part}", at_most=10 if part == "p99" else None, unjudged=few)
+                for name, label in STATUS.items()
+                for part in ("p50", "p99")
+            ],
+        ]
+
+    def _scenarios(self) -> list[Scenario]:
+        return [
+            Scenario("loop by hand", "select one, send it, update it, commit; one by one", self._loop),
+            Scenario("relay", "what is due, until it is written what came of the last one", self._relay(MANY)),
+            Scenario(f"relay, {USUAL}", "the same, with a provider's default concurrency", self._relay(USUAL)),
+            Scenario("client alone", "the provider's adapter, without any store", self._client),
+            Scenario("statements", "counted in a run of its own, which is not timed", self._counted),
+            Scenario("added", "in a transaction of the caller's, beside one INSERT of theirs", self._added),
+            Scenario("taken", f"{BATCH} at a time, from both by turns", lambda: run(self._full.taken())),
+            Scenario(
+                "status", "by recipient and kind, and by business key; busy: a relay sends meanwhile", self._status
+            ),
+        ]
+
+    # -------------------------------------------------------------------------------------------------------- sending
+
+    def _loop(self) -> Figures:
+        async def measure() -> Sample:
+            async with self.store.queue(notifications(self._sizes.looped)) as queue:
+                return await by_hand(self._watch, queue, self._away, self._sizes.looped)
+
+        return _named("loop", run(measure()))
+
+    def _client(self) -> Figures:
+        measured = by_client(self._watch, self._away, self._sizes.relayed, MANY)
+        return _named(f"client_{MANY}", run(measured))
+
+    def _relay(self, concurrency: int) -> Callable[[], Figures]:
+        return lambda: _named(f"relay_{concurrency}", self._relayed(concurrency))
+
+    def _relayed(self, concurrency: int) -> Sample:
+        async def measure(url: str) -> Sample:
+            async with outbox_at(url) as outbox:
+                await add(outbox, notifications(self._sizes.relayed))
+                return await by_relay(self._watch, outbox, self._away, self._sizes.relayed, concurrency)
+
+        with self._new() as url:
+            return run(measure(url))
+
+    def _counted(self) -> Figures:
+        found: dict[str, float] = {}
+        for concurrency in (MANY, USUAL):
+            tally, number = self._tally(self._sizes.looped, partial(self._send_all, concurrency))
+            found[f"relay_{concurrency}.statements"] = tally.statements / number
+            found[f"relay_{concurrency}.transactions"] = tally.transactions / number
+        tally, number = self._tally(BATCH, lambda outbox: carry(outbox, BATCH))
+        return {**found, "batch.statements": tally.statements / number}
+
+    async def _send_all(self, concurrency: int, outbox: Outbox) -> int:
+        await by_relay(self._watch, outbox, self._away, self._sizes.looped, concurrency)
+        return self._sizes.looped
+
+    def _tally(self, number: int, work: Callable[[Outbox], Awaitable[int]]) -> tuple[Tally, int]:
+        """What is sent to a store that holds so many messages, and with how many of them something was done."""
+
+        async def prepare(url: str) -> None:
+            async with outbox_at(url) as outbox:
+                await add(outbox, notifications(number))
+
+        async def count(url: str) -> int:
+            async with outbox_at(url) as outbox:
+                return await work(outbox)
+
+        with self._new() as url:
+            run(prepare(url))
+            with self.store.counting(url) as tally:
+                done = run(count(url))
+        return tally, done
+
+    # ---------------------------------------------------------------------------------------------- adding and asking
+
+    def _added(self) -> Figures:
+        async def measure(url: str) -> Figures:
+            async with outbox_at(url) as outbox:
+                await add(outbox, notifications(1))  # its tables are there once somebody has used them
+            async with self.store.caller(url) as caller:
+                return await added(caller, self._sizes.added, 1)
+
+        with self._new() as url:
+            return run(measure(url))
+
+    @contextmanager
+    def _new(self) -> Iterator[str]:
+        url = self.store.new()
+        try:
+            yield url
+        finally:
+            self.store.drop(url)
+
+    def _status(self) -> Figures:
+        return {
+            **run(self._full.asked()),
+            **run(self._full.asked_meanwhile(self._away)),
+            **asked_over_http(self._full, self._away, self._folder),
+        }
+
+
+def _named(name: str, sample: Sample) -> Figures:
+    """Processor time is told beside the rate: on a machine with other work it is what stays the same."""
+    return {
+        f"{name}.rate": sample.rate,
+        f"{name}.client": sample.cpu_us,
+        f"{name}.servers": sample.server_us,
+        f"{name}.in all": sample.cpu,
+    }

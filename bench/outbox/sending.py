@@ -1,0 +1,179 @@
+"""Messages on their way out: the relay, the loop that one would write by hand, and the client alone.
+
+All three send through the same provider, prepared anew for each measure, on the event loop that the service uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+from bench.outbox.far_end import Away
+from bench.outbox.plan import BATCH, Queue
+from bench.stores.plan import Sample
+from bench.stores.timing import Watch
+from msgspec.structs import replace
+
+from semel.adapters.providers.kinds import provider as provider_of
+from semel.core.outboxes import StoredOutbox, needed_outbox
+from semel.core.relay import Relay, Step
+from semel.ports import Outbox, Provider
+from semel.service.server import SWITCH_S
+from semel.values.notification import Notification
+from semel.values.outbox import Crossed, Crossing, Dispatch, Lane, Record, lane_of
+from semel.values.sending import Accepted, Standing, answered, crossed
+from semel.wiring import open_ledger
+
+CHANNEL, NAME = "sms", "bench"
+LEASE_MS = 60_000
+SOON_S = 120.0
+
+
+def notification(number: int) -> Notification:
+    body = f"Your order {number} is on its way, and is with you tomorrow between 9 and 12. Reply STOP to opt out."
+    return Notification(
+        key=f"order-{number}-shipped", kind="shipping", recipient=f"+49{number:011}", channel="sms", body=body
+    )
+
+
+def notifications(number: int, first: int = 0) -> list[Notification]:
+    return [notification(first + at) for at in range(number)]
+
+
+def provider_at(away: Away, concurrency: int) -> Provider:
+    options = {"url": away.url, "key_header": "Idempotency-Key", "allow": ["127.0.0.1"], "concurrency": concurrency}
+    return provider_of("http", NAME, options)
+
+
+@contextmanager
+def as_in_the_service() -> Iterator[None]:
+    """The ledger's thread and the event loop take turns as often as they do there."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@asynccontextmanager
+async def outbox_at(url: str) -> AsyncIterator[StoredOutbox]:
+    ledger = open_ledger(url)
+    try:
+        yield needed_outbox(ledger)
+    finally:
+        await ledger.close()
+
+
+# --------------------------------------------------------------------------------------------------------- measures
+
+
+async def by_relay(watch: Watch, outbox: Outbox, away: Away, number: int, concurrency: int) -> Sample:
+    """Until what came of the last one is written. The outbox has to hold so many."""
+    provider = provider_at(away, concurrency)
+    recorded = 0
+    over = asyncio.Event()
+
+    def observe(step: str) -> None:
+        nonlocal recorded
+        if step == Step.AFTER_RECORD:
+            recorded += 1
+            if recorded == number:
+                over.set()
+
+    relay = Relay(outbox, {NAME: provider}, {CHANNEL: [NAME]}, observe=observe)
+
+    async def work() -> None:
+        tasks.append(asyncio.create_task(relay.run()))
+        async with asyncio.timeout(SOON_S):
+            await over.wait()
+
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        sample = await watch.timed(number, work())
+    finally:
+        await relay.stop(SOON_S)
+        await asyncio.gather(*tasks)
+        await provider.close()
+    away.check(number)
+    return sample
+
+
+async def by_hand(watch: Watch, queue: Queue, away: Away, number: int) -> Sample:
+    """Select one, send it, update it, commit; and the next. It loses nothing, and sends twice what it crashed with."""
+    provider = provider_at(away, 1)
+
+    async def work() -> None:
+        while True:
+            async with queue.one() as found:
+                if found is None:
+                    return
+                said, sent = found
+                await sent(await _accepted(provider, said))
+
+    try:
+        sample = await watch.timed(number, work())
+    finally:
+        await provider.close()
+    away.check(number)
+    return sample
+
+
+async def by_client(watch: Watch, away: Away, number: int, concurrency: int) -> Sample:
+    """So many at a time, and nobody writes anything down."""
+    provider = provider_at(away, concurrency)
+    waiting = iter(notifications(number))
+
+    async def sender() -> None:
+        for said in waiting:
+            await _accepted(provider, said)
+
+    async def work() -> None:
+        await asyncio.gather(*[sender() for _ in range(concurrency)])
+
+    try:
+        sample = await watch.timed(number, work())
+    finally:
+        await provider.close()
+    away.check(number)
+    return sample
+
+
+async def _accepted(provider: Provider, said: Notification) -> str:
+    dispatch = Dispatch(said.id, 1, said, b"", Standing(provider=NAME), taken_ms=0)
+    answer = await provider.send(dispatch, provider.prepare(dispatch))
+    if not isinstance(answer, Accepted):
+        raise AssertionError(f"{answer}: its time means nothing")
+    return answer.reference
+
+
+# ------------------------------------------------------------------------------------------- without a relay's timing
+
+
+async def add(outbox: Outbox, notifications: Sequence[Notification]) -> None:
+    for at in range(0, len(notifications), BATCH * 5):
+        await outbox.add(notifications[at : at + BATCH * 5])
+
+
+async def carry(outbox: Outbox, room: int) -> int:
+    """One batch through the three steps of a relay, all of it accepted by nobody. Returns how many it was."""
+    lane = Lane(room, NAME)
+    dispatches = await outbox.take({NAME: lane, lane_of("", CHANNEL): lane}, LEASE_MS)
+    standings = [crossed(replace(one.standing, provider=NAME), one.taken_ms) for one in dispatches]
+    gates = await outbox.cross([Crossing(*one, b"{}") for one in zip(dispatches, standings, strict=True)])
+    if not all(isinstance(gate, Crossed) for gate in gates):
+        raise AssertionError("measured something else than messages that may leave")
+    await outbox.record([_record(*one) for one in zip(dispatches, standings, strict=True)])
+    return len(dispatches)
+
+
+def _record(dispatch: Dispatch, standing: Standing) -> Record:
+    reference = f"m{dispatch.id.hex()}"
+    answer = Accepted(reference, "200")
+    after = answered(standing, answer, _CONTRACT, dispatch.taken_ms, lambda: 0.0)
+    return Record(dispatch, after, "accepted", answer.evidence, reference)
+
+
+_CONTRACT = provider_of("http", NAME, {"url": "http://127.0.0.1:9/", "allow": ["127.0.0.1"]}).contract

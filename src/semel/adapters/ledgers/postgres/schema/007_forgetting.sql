@@ -1,0 +1,276 @@
+-- An outbox that forgets: what is over loses first what it said, and then what it was known by. What has the same identity
+-- after that is another notification: a guard that was passed before it was added is not its own.
+--
+-- Where rows are joined by id they are named by an array of ids too: see semel.carry_2.
+
+-- What is over since `content_ms` says nothing any more, and since `identity_ms` nobody knows it; at most so many. What is
+-- locked is left for the next time. A guard is kept as long after its window as an identity is: somebody else's window may be
+-- a longer one.
+create function semel.purge_1(asked_ms bigint, content_ms bigint, identity_ms bigint, most integer)
+returns integer
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    now bigint := coalesce(asked_ms, semel.now_ms());
+    saying_until bigint := now - least(content_ms, identity_ms);
+    known_until bigint := now - identity_ms;
+    erased bytea[];
+    forgotten bytea[];
+    guards integer;
+begin
+    erased := array(
+        select n.id from semel.notification n
+        where n.content is not null and n.added <= saying_until and n.changed <= saying_until
+              and n.state not in ('pending', 'sending', 'uncertain')
+        order by n.added limit most for update skip locked);
+    update semel.notification n set recipient = '', content = null, options = '{}', reason = ''
+    where n.id = any (erased);
+    update semel.attempt t set evidence = '' where t.id = any (erased) and t.evidence <> '';
+
+    forgotten := array(
+        select n.id from semel.notification n
+        where n.added <= known_until and n.changed <= known_until and n.content is null
+        order by n.added limit most - cardinality(erased) for update skip locked);
+    delete from semel.attempt t where t.id = any (forgotten);
+    delete from semel.notification n where n.id = any (forgotten);
+
+    with over as materialized (
+        select x.k from semel.guard x where x.until <= known_until order by x.until
+        limit most - cardinality(erased) - cardinality(forgotten) for update skip locked
+    ), gone as (
+        delete from semel.guard g using over o where g.k = o.k returning g.k
+    )
+    select count(*) into guards from gone;
+    return cardinality(erased) + cardinality(forgotten) + guards;
+end $$;
+
+-- ------------------------------------------------------------------------------------------------------------- crossing
+
+-- As cross_1, but that a guard is its own only where it was passed after the notification was added.
+create function semel.cross_2(
+    asked_ms bigint, ids bytea[], tokens bigint[], addeds bigint[], guards bytea[], windows bigint[], doubts boolean[],
+    providers text[], numbers integer[], possibles integer[], standings bytea[], requests bytea[]
+)
+returns table (at integer, gate smallint, by bytea)
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    now bigint := coalesce(asked_ms, semel.now_ms());
+    held integer[];
+    watched bytea[];
+    locked bigint;
+begin
+    select array_agg(h.at order by h.at) into held from (
+        select a.at from unnest(ids, tokens) with ordinality a(id, token, at) join semel.dispatch d on d.id = a.id
+        where d.id = any (ids) and d.token = a.token and d.taken and d.state <> 'sending'
+        order by d.id for update of d
+    ) h;
+    if held is null then
+        return;
+    end if;
+
+    watched := array(select distinct guards[h.at] from unnest(held) h(at) where guards[h.at] is not null order by 1);
+    while watched <> '{}' loop
+        insert into semel.guard (k, id, at, until) select w.k, ''::bytea, 0, 0 from unnest(watched) w(k) order by w.k
+        on conflict do nothing;
+        select count(*) into locked
+        from (select from semel.guard g where g.k = any (watched) order by g.k for update) l;
+        exit when locked = cardinality(watched);   -- else somebody has just forgotten one
+    end loop;
+
+    return query
+    with asked as (
+        select h.at, g.k, g.id as holder, case when n.added <= g.at then n.state else 'accepted' end as state,
+               g.k is null or g.id = '' or (g.id = ids[h.at] and g.at >= addeds[h.at]) or now - g.at >= windows[h.at] as free
+        from unnest(held) h(at)
+             left join lateral (select * from semel.guard x where x.k = guards[h.at] limit 1) g on true
+             left join lateral (select x.state, x.added from semel.notification x where x.id = g.id limit 1) n on true
+    ), first as (
+        select a.*, min(a.at) filter (where a.free) over (partition by a.k) as first from asked a
+    ), judged as materialized (
+        select f.at, f.k,
+               (case when f.k is null or f.at = f.first then 1
+                     when f.at > f.first or doubts[f.at] or f.state in ('pending', 'sending') then 2
+                     else 3 end)::smallint as gate,   -- what may have left already is not called suppressed
+               case when f.at > f.first then ids[f.first] else f.holder end as by
+        from first f
+    ), passed as (
+        update semel.guard g set id = ids[j.at], at = now, until = greatest(g.until, now + windows[j.at])
+        from judged j where j.gate = 1 and g.k = j.k and g.k = any (watched)
+    ), crossed as (
+        update semel.dispatch d
+        set state = 'sending', lane = providers[j.at], standing = standings[j.at], crossed = now, number = numbers[j.at],
+            request = coalesce(d.request, requests[j.at])
+        from judged j where j.gate = 1 and d.id = ids[j.at] and d.token = tokens[j.at] and d.id = any (ids)
+    ), noted as (
+        update semel.notification n
+        set state = case j.gate when 1 then 'sending' else 'suppressed' end, changed = now,
+            ended = case j.gate when 3 then 'suppressed' end,
+            reason = case j.gate when 3 then 'its guard has let ' || encode(j.by, 'hex') || ' through' else '' end,
+            by_id = case j.gate when 3 then j.by end,
+            provider = case j.gate when 1 then providers[j.at] else n.provider end,
+            possible = case j.gate when 1 then possibles[j.at] else n.possible end
+        from judged j where j.gate in (1, 3) and n.id = ids[j.at] and n.id = any (ids)
+    ), over as (
+        delete from semel.dispatch d using judged j
+        where j.gate = 3 and d.id = ids[j.at] and d.token = tokens[j.at] and d.id = any (ids)
+    )
+    select j.at, j.gate, j.by from judged j;
+end $$;
+
+-- ------------------------------------------------------------------------------------------------------------ recording
+
+-- As record_1, but that a row may have another one that is written in its place: `instead` tells where it stands, behind the
+-- others. It is the one that counts where the reference that a look-up has found belongs to another notification: two who
+-- look at the same moment are kept apart by a lock, and in a batch what was sent comes before what was found.
+create function semel.record_2(
+    asked_ms bigint, ids bytea[], tokens bigint[], instead integer[], outcomes text[], states text[], reasons text[],
+    providers text[], refs text[], possibles integer[], numbers integer[], tried text[], crossings bigint[],
+    evidences text[], lives boolean[], dues bigint[], lanes text[], standings bytea[], keeps boolean[], frees boolean[]
+)
+returns setof integer
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    now bigint := coalesce(asked_ms, semel.now_ms());
+    held integer[];
+    used integer[];    -- which of the rows is written
+    whose bytea[];     -- whom the reference names, where that is another one
+begin
+    select array_agg(h.at order by h.at) into held from (
+        select a.at from unnest(ids, tokens) with ordinality a(id, token, at) join semel.dispatch d on d.id = a.id
+        where d.id = any (ids) and d.token = a.token and d.taken
+        order by d.id for update of d
+    ) h;
+    used := held;
+    if exists (select from unnest(held) h(at) where instead[h.at] is not null) then
+        perform pg_advisory_xact_lock(l.lock) from (
+            select distinct hashtextextended(tried[h.at] || ' ' || refs[h.at], 6) as lock
+            from unnest(held) h(at) where instead[h.at] is not null order by 1
+        ) l;
+        select array_agg(w.other order by w.at),
+               array_agg(case when w.other is null then w.at else instead[w.at] end order by w.at)
+        into whose, used
+        from (
+            select h.at, case when instead[h.at] is not null then coalesce(
+                (select t.id from semel.attempt t
+                 where t.reference = refs[h.at] and t.provider = tried[h.at] and t.id <> ids[h.at] limit 1),
+                (select ids[o.at] from unnest(held) o(at)
+                 where refs[o.at] = refs[h.at] and tried[o.at] = tried[h.at] and ids[o.at] <> ids[h.at]
+                       and (instead[o.at] is null or o.at < h.at) limit 1)) end as other
+            from unnest(held) h(at)
+        ) w;
+    end if;
+    if held is not null then
+        with mine as materialized (
+            select u.row as at, ids[u.at] as id, tokens[u.at] as token, u.other from unnest(held, used, whose) u(at, row, other)
+        ), noted as (
+            update semel.notification n
+            set state = states[m.at], reason = reasons[m.at], provider = providers[m.at], possible = possibles[m.at],
+                reference = coalesce(refs[m.at], n.reference), changed = now,
+                ended = case when states[m.at] in ('failed', 'undelivered', 'suppressed', 'expired', 'cancelled')
+                             then states[m.at] end
+            from mine m where n.id = m.id and n.id = any (ids)
+        ), told as (
+            -- What is given back before anything left is no attempt, unless it ends so; a crossing that is taken back is one.
+            insert into semel.attempt (id, token, outcome, number, provider, crossed, ended, evidence, reference)
+            select m.id, m.token, outcomes[m.at], numbers[m.at], tried[m.at], crossings[m.at], now,
+                   evidences[m.at] || coalesce(encode(m.other, 'hex'), ''), refs[m.at]
+            from mine m join semel.dispatch d on d.id = m.id and d.id = any (ids)
+            where outcomes[m.at] <> 'released' or not lives[m.at] or d.state = 'sending'
+            on conflict do nothing
+        ), over as (
+            delete from semel.dispatch d using mine m
+            where not lives[m.at] and d.id = m.id and d.token = m.token and d.id = any (ids)
+        )
+        update semel.dispatch d
+        set taken = false, due = dues[m.at], state = states[m.at], lane = lanes[m.at], standing = standings[m.at],
+            request = case when keeps[m.at] then d.request end
+        from mine m where lives[m.at] and d.id = m.id and d.token = m.token and d.id = any (ids);
+
+        if true = any (frees) then
+            delete from semel.guard g where g.k = any (array(
+                select x.k from (
+                    select n.id, n.guarded, n.added from unnest(held, used) u(at, row)
+                         join semel.notification n on n.id = ids[u.at] and n.id = any (ids)
+                    where frees[u.row] order by n.guarded
+                ) n cross join lateral (
+                    select y.k from semel.guard y where y.k = n.guarded and y.id = n.id and y.at >= n.added limit 1 for update
+                ) x));
+        end if;
+    end if;
+    return query
+    select a.at::integer
+    from unnest(ids, tokens) with ordinality a(id, token, at)
+         left join lateral (select d.token, d.taken from semel.dispatch d where d.id = a.id limit 1) d on d.token = a.token
+         left join lateral (
+             select t.outcome from semel.attempt t where t.id = a.id and t.token = a.token and t.word = '' limit 1
+         ) t on true
+    where not d.taken or t.outcome <> '';
+end $$;
+
+-- As witness_1, but that a reference that two share moves neither, and that nothing is said about what was erased.
+create function semel.witness_2(
+    asked_ms bigint, ids bytea[], says text[], providers text[], refs text[], ats bigint[], evidences text[],
+    from_states text[], from_says text[], to_states text[]
+)
+returns table (at integer, state text)
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    now bigint := coalesce(asked_ms, semel.now_ms());
+    known bytea[];
+    was record;
+    becomes text;
+begin
+    known := array(
+        select coalesce(a.id, (
+            select (array_agg(o.id))[1] from (
+                select distinct t.id from semel.attempt t where t.reference = a.reference and t.provider = a.provider limit 2
+            ) o having count(*) = 1))
+        from unnest(ids, refs, providers) with ordinality a(id, reference, provider, at) order by a.at);
+    perform from semel.dispatch d where d.id = any (known) order by d.id for update;
+    perform from semel.notification n where n.id = any (known) order by n.id for no key update;
+    for place in 1 .. cardinality(known) loop
+        select n.id, n.state, n.provider, n.guarded, n.added, n.content is null as erased into was
+        from semel.notification n where n.id = known[place];
+        at := place;
+        state := was.state;
+        if was.id is not null then
+            insert into semel.attempt (id, token, word, outcome, provider, ended, evidence, reference)
+            values (was.id, 0, says[place], says[place], coalesce(nullif(providers[place], ''), was.provider),
+                    coalesce(nullif(ats[place], 0), now),
+                    case when was.erased then '' else evidences[place] end, refs[place])
+            on conflict do nothing;
+            select m.becomes into becomes from unnest(from_states, from_says, to_states) m(was, word, becomes)
+            where m.was = was.state and m.word = says[place];
+            if becomes is not null then
+                state := becomes;
+                update semel.notification n
+                set state = becomes, ended = case when becomes in ('failed', 'undelivered') then becomes end,
+                    reason = case when was.erased then '' else evidences[place] end,
+                    provider = coalesce(nullif(providers[place], ''), n.provider),
+                    reference = coalesce(refs[place], n.reference), changed = now
+                where n.id = was.id;
+                with gone as (
+                    delete from semel.dispatch d where d.id = was.id returning d.*
+                )
+                insert into semel.attempt (id, token, number, provider, crossed)   -- nobody will say what came of it
+                select g.id, g.token, g.number, g.lane, g.crossed from gone g where g.state = 'sending'
+                on conflict do nothing;
+                if becomes = 'failed' then   -- it was refused: the next one of its guard may go
+                    delete from semel.guard g where g.k = was.guarded and g.id = was.id and g.at >= was.added;
+                end if;
+            end if;
+        end if;
+        return next;
+    end loop;
+end $$;

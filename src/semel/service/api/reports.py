@@ -1,0 +1,70 @@
+"""A notification as it is told outside: masked, unless somebody who may see it has asked for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from semel.service.api.asking import ms_of, time_text
+from semel.service.api.notification_shapes import AttemptLine, NotificationLine, NotificationReport
+from semel.values.masking import masked_content, masked_recipient, without
+from semel.values.outbox import Attempt, Shown
+
+
+def line(shown: Shown, revealed: bool) -> NotificationLine:
+    return NotificationLine(**_told(shown, revealed))
+
+
+def report(shown: Shown, revealed: bool) -> NotificationReport:
+    hidden = "" if revealed else shown.notification.recipient
+    attempts = [_attempt(one, hidden) for one in shown.attempts]
+    return NotificationReport(**_told(shown, revealed), attempts=attempts)
+
+
+def _told(shown: Shown, revealed: bool) -> dict[str, Any]:
+    one = shown.notification
+    hidden = "" if revealed else one.recipient
+    return {
+        "id": shown.id,
+        "state": shown.state,
+        "reason": without(shown.reason, hidden),
+        "key": without(one.key, hidden),
+        "kind": one.kind,
+        "recipient": one.recipient if revealed else masked_recipient(one.recipient),
+        "channel": one.channel,
+        "generation": one.generation,
+        "content": masked_content(one),
+        "provider": shown.provider,
+        "priority": one.priority,
+        "not_after": "" if one.not_after is None else time_text(ms_of(one.not_after)),
+        "added": time_text(shown.added_ms),
+        "changed": time_text(shown.changed_ms),
+        "possible_duplicates": shown.possible_duplicates,
+        "suppressed_by": shown.suppressed_by,
+        "erased": shown.erased,
+        "revealed": _all_of(shown) if revealed and not shown.erased else None,
+    }
+
+
+def _all_of(shown: Shown) -> dict[str, Any]:
+    """What was asked for, in the names of the request."""
+    asked = asdict(shown.notification)
+    for name in ("tenant", "generation"):
+        del asked[name]
+    builtins: dict[str, Any] = msgspec.to_builtins(asked)
+    return builtins
+
+
+def _attempt(one: Attempt, hidden: str) -> AttemptLine:
+    return AttemptLine(
+        number=one.number,
+        provider=one.provider,
+        outcome=one.outcome,
+        at=time_text(one.ended_ms) if one.ended_ms else "",
+        crossed=time_text(one.crossed_ms) if one.crossed_ms else "",
+        evidence=without(one.evidence, hidden),
+        reference=one.reference,
+        by=one.by,
+    )

@@ -1,0 +1,220 @@
+"""What is SQLite's own about the outbox: statements, plans, and files of the version before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import pytest
+
+from semel.adapters.ledgers.sqlite import SqliteLedger, opening
+from semel.adapters.ledgers.sqlite.outbox import adding, crossing, forgetting, people, recording, taking
+from semel.adapters.ledgers.sqlite.statements import SQL
+from semel.testing import sender
+from semel.testing.harness import START_MS, FakeClock, Harness
+from semel.testing.sender import answered, notification, provider
+from semel.values.notification import Guard
+from semel.values.outbox import Crossed, Lane, Witness
+from semel.values.sending import Accepted, Refused, Unknown
+
+T = TypeVar("T")
+
+NOW = START_MS
+LEASE_MS = 60_000
+
+
+def nothing() -> Any:
+    raise AssertionError("only its notifications are wanted")
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness(open=nothing)
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[apsw.Connection]:
+    opened = opening.open_database(str(tmp_path / "semel.db"), "off")
+    yield opened
+    opened.close()
+
+
+def counted(connection: apsw.Connection, work: Callable[[], T]) -> tuple[T, list[str]]:
+    """What a piece of work says to the database."""
+    said: list[str] = []
+
+    def note(_: object, sql: str, bindings: object) -> bool:
+        said.append(sql)
+        return True
+
+    connection.exec_trace = note
+    try:
+        return work(), said
+    finally:
+        connection.exec_trace = None
+
+
+# ----------------------------------------------------------------------------------------------------------- statements
+
+COSTS = {"add": 2, "take": 6, "take at a rate": 9, "cross": 6, "record": 5, "add again": 1, "take nothing": 1}
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_batch_of_one_and_of_a_hundred_costs_as_many_statements(
+    connection: apsw.Connection, harness: Harness, size: int
+) -> None:
+    """As many as COSTS says, whatever is in the batch: 19 from the call to the answer of a hundred notifications."""
+    lanes, limited = ({provider(harness): Lane(1_000, provider(harness), rate)} for rate in (0.0, 1e6))
+    spent: dict[str, int] = {}
+
+    def spend(what: str, work: Callable[[], T]) -> T:
+        answer, said = counted(connection, work)
+        spent[what] = len(said)
+        return answer
+
+    said = [notification(harness, f"n-{n}", recipient=f"{n}", guard=Guard(window_s=60)) for n in range(size)]
+    spend("add", lambda: adding.add(connection, said, NOW))
+    spend("add again", lambda: adding.add(connection, said, NOW))
+    taken = spend("take", lambda: taking.take(connection, lanes, LEASE_MS, NOW))
+    assert len(taken) == size
+    gates = spend("cross", lambda: crossing.cross(connection, [sender.crossing(one) for one in taken], NOW))
+    assert set(gates) == {Crossed()}
+    records = [answered(harness, one, Accepted("r")) for one in taken]
+    assert all(spend("record", lambda: recording.record(connection, records, NOW)))
+    assert spend("take nothing", lambda: taking.take(connection, lanes, LEASE_MS, NOW)) == []
+    adding.add(connection, [notification(harness, f"m-{n}") for n in range(size)], NOW)
+    assert len(spend("take at a rate", lambda: taking.take(connection, limited, LEASE_MS, NOW))) == size
+    assert spent == COSTS
+
+
+def test_a_caller_adds_in_a_transaction_of_its_own_by_two_statements(
+    connection: apsw.Connection, harness: Harness
+) -> None:
+    with connection:
+        _, said = counted(connection, lambda: adding.add(connection, [notification(harness, order="o")], NOW))
+    assert [sql.split()[0] for sql in said] == ["select", "insert"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_no_statement_of_a_relay_or_of_a_purge_reads_a_table_from_end_to_end(
+    connection: apsw.Connection, harness: Harness
+) -> None:
+    lanes, limited = ({provider(harness): Lane(100, provider(harness), rate)} for rate in (0.0, 50.0))
+    connection.execute("analyze")  # of empty tables
+
+    def all_of_it() -> None:
+        guard = Guard(window_s=60)
+        said = [notification(harness, f"{n}", order="o", guard=guard, recipient=f"{n}") for n in range(3)]
+        adding.add(connection, said, NOW)
+        for now, lane in ((NOW, lanes), (NOW + 10 * LEASE_MS, limited)):
+            for answer in (Refused("no", final=True), Unknown("?"), Accepted("r")):
+                taken = taking.take(connection, lane, LEASE_MS, now)
+                crossing.cross(connection, [sender.crossing(one) for one in taken], now)
+                recording.record(connection, [answered(harness, one, answer) for one in taken], now)
+        recording.witness(connection, [Witness("delivered", None, provider(harness), "r")], NOW)
+        forgetting.purge(connection, 0, 0, 100, NOW + 10**9)
+        people.status(connection, harness.namespace, "0", "shipping", "")
+        people.status(connection, harness.namespace, "", "", "0")
+
+    _, said = counted(connection, all_of_it)
+    names = ("set_aside", "set_aside_of_share", "referred_to_by_another", "attempts_known", "erasable", "decided_upon")
+    told = set(said) | {SQL[name].replace("{rows}", "(?, ?)") for name in names}
+    plans = {sql: _plan(connection, sql) for sql in told}
+    assert len(plans) > 25
+    scans = {step for steps in plans.values() for step in steps if step.startswith("SCAN")}
+    assert {step for step in scans if not step.endswith(OF_THE_BATCH)} == set()
+
+
+OF_THE_BATCH = ("CONSTANT ROW", "VALUES CLAUSE", "SCAN v", "VIRTUAL TABLE INDEX 1:", "SCAN near", "SCAN seen", "SCAN e")
+
+
+def _plan(connection: apsw.Connection, sql: str) -> Sequence[str]:
+    marks = [f"?{n}" for n in range(1, 7)]
+    bindings = tuple(None for mark in marks if mark in sql) or (None,) * sql.count("?")
+    return [row[3] for row in connection.execute(f"explain query plan {sql}", bindings)]
+
+
+def test_a_take_looks_at_few_though_thousands_stand_behind_one(connection: apsw.Connection, harness: Harness) -> None:
+    lanes = {provider(harness): Lane(10, provider(harness))}
+    adding.add(connection, [notification(harness, f"{n}", order="o") for n in range(5_000)], NOW)
+    (head,) = taking.take(connection, {provider(harness): Lane(1, provider(harness))}, LEASE_MS, NOW)
+    aside = "select count(*) from semel_dispatch where behind is not null"
+    assert connection.execute(aside).get == 0, "one was found at once"
+    adding.add(connection, [notification(harness, "free")], NOW + 1)
+    (free,) = taking.take(connection, lanes, LEASE_MS, NOW + 1)
+    assert free.notification.key == "free"
+    assert connection.execute(aside).get >= 4_500
+    assert taking.take(connection, lanes, LEASE_MS, NOW + 1) == []
+    crossing.cross(connection, [sender.crossing(head)], NOW + 1)
+    recording.record(connection, [answered(harness, head, Accepted("r"))], NOW + 1)
+    assert [one.notification.key for one in taking.take(connection, lanes, LEASE_MS, NOW + 1)] == ["1"]
+
+
+def test_guards_attempts_and_notifications_are_gone_when_they_are_forgotten(
+    connection: apsw.Connection, harness: Harness
+) -> None:
+    said = [notification(harness, f"{n}", recipient=f"{n}", guard=Guard(window_s=60)) for n in range(5)]
+    adding.add(connection, said, NOW)
+    taken = taking.take(connection, {provider(harness): Lane(10, provider(harness))}, LEASE_MS, NOW)
+    crossing.cross(connection, [sender.crossing(one) for one in taken], NOW)
+    recording.record(connection, [answered(harness, one, Accepted("r")) for one in taken], NOW)
+
+    def left() -> list[int]:
+        tables = ("semel_notification", "semel_attempt", "semel_guard", "semel_dispatch")
+        return [int(connection.execute(f"select count(*) from {table}").get) for table in tables]
+
+    assert left() == [5, 5, 5, 0]
+    assert forgetting.purge(connection, 1_000, 50_000, 100, NOW + 50_000) == 10, "what they said, and they"
+    assert left() == [0, 0, 5, 0], "their guards hold"
+    assert forgetting.purge(connection, 1_000, 50_000, 100, NOW + 109_999) == 0
+    assert forgetting.purge(connection, 1_000, 50_000, 3, NOW + 110_000) == 3
+    assert forgetting.purge(connection, 1_000, 50_000, 3, NOW + 110_000) == 2
+    assert left() == [0, 0, 0, 0]
+
+
+# --------------------------------------------------------------------------------------------------- the version before
+
+ADDED_BY_5 = """
+insert into semel_notification (id, tenant, key, kind, recipient, who, channel, generation, content, fp, options, state,
+                                reason, provider, reference, possible, added, changed)
+values (?1, ?2, ?3, 'shipping', '+491', x'00', 'sms', 1, x'7b22626f6479223a2278227d', x'00', x'7b7d', ?4,
+        '', ?5, ?6, 0, ?7, ?7);
+"""
+WAITING_IN_5 = """
+insert into semel_dispatch (id, lane, priority, due, token, taken, state, standing, place)
+values (?1, ?2, 5, ?3, 0, 0, 'pending', x'7b7d', 1)
+"""
+SENT_IN_5 = "insert into semel_attempt values (?1, 1, 'accepted', 1, ?2, 1, 1, '202', ?3, '')"
+
+
+def test_what_version_5_has_waiting_is_taken_and_what_it_has_sent_is_known(tmp_path: Path, harness: Harness) -> None:
+    path = str(tmp_path / "semel.db")
+    whose, tenant = provider(harness), harness.namespace
+    old = apsw.Connection(path)
+    for step in opening.SCHEMA[:5]:
+        old.execute(files(opening.__package__).joinpath("schema", step).read_text())
+    old.execute(f"pragma application_id = {opening.APPLICATION_ID}; pragma user_version = 5")
+    old.execute(ADDED_BY_5, (b"1" * 16, tenant, "waiting", "pending", "", None, NOW))
+    old.execute(WAITING_IN_5, (b"1" * 16, whose, NOW))
+    old.execute(ADDED_BY_5, (b"2" * 16, tenant, "sent", "accepted", whose, "r", NOW))
+    old.execute(SENT_IN_5, (b"2" * 16, whose, "r"))
+    old.close()
+    clock = FakeClock()
+
+    async def run() -> None:
+        ledger = SqliteLedger(path, clock=clock)
+        try:
+            (taken,) = await ledger.outbox.take({whose: Lane(5, whose, 10.0)}, LEASE_MS)
+            assert (taken.notification.key, taken.notification.tenant, taken.added_ms) == ("waiting", tenant, NOW)
+            assert await ledger.outbox.witness([Witness("delivered", None, whose, "r")]) == ["delivered"]
+            assert [one.count for one in await ledger.outbox.backlog()] == [1]
+        finally:
+            await ledger.close()
+
+    asyncio.run(run())
