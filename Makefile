@@ -50,6 +50,7 @@ bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a wh
 	@$(BIN)/semel bench-service
 	@$(BIN)/python -m bench.stores
 	@$(BIN)/python -m bench.sources
+	@$(BIN)/python -m bench.outbox
 
 proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
 	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)

@@ -19,6 +19,7 @@ from bench.outbox.sending import (
     SOON_S,
     add,
     carry,
+    end,
     notification,
     notifications,
     outbox_at,
@@ -116,10 +117,13 @@ class Full:
     async def _sending(self, outbox: Outbox, away: Away) -> AsyncIterator[None]:
         """A relay that never runs out of messages, and that has sent some at the end."""
         sent = 0
+        begun = asyncio.Event()
 
         def observe(step: str) -> None:
             nonlocal sent
-            sent += step == Step.AFTER_RECORD
+            if step == Step.AFTER_RECORD:
+                sent += 1
+                begun.set()
 
         async def supply() -> None:
             added = 0
@@ -133,19 +137,17 @@ class Full:
 
         provider = provider_at(away, CONCURRENCY)
         relay = Relay(outbox, {NAME: provider}, {CHANNEL: [NAME]}, observe=observe)
-        tasks = [asyncio.create_task(relay.run()), asyncio.create_task(supply())]
+        relaying, supplying = asyncio.create_task(relay.run()), asyncio.create_task(supply())
         try:
             async with asyncio.timeout(SOON_S):
-                while not sent:
-                    await asyncio.wait(tasks, timeout=0.01)
+                await begun.wait()
             before = sent
             yield
             if sent == before:
                 raise AssertionError("no relay was sending meanwhile: its time means nothing")
         finally:
-            tasks[1].cancel()
-            await relay.stop(SOON_S)
-            await asyncio.gather(*tasks, return_exceptions=True)
+            supplying.cancel()
+            await end(relay, [relaying])
             await provider.close()
             away.forget()
 

@@ -21,6 +21,9 @@ class Scope(StrEnum):
     claims = "claims"
     keys = "keys"
     metrics = "metrics"
+    notify = "notify"
+    notifications = "notifications"
+    operate = "operate"
 
 
 def make_token() -> tuple[str, str]:
@@ -55,7 +58,10 @@ def register(app: typer.Typer) -> None:
         name: Annotated[str, typer.Argument(help="Who will use it: it stands in logs and in the settings.")],
         scope: Annotated[
             list[Scope],
-            typer.Option(help="What it may do; say it again for more: claim and settle, look at keys, read metrics."),
+            typer.Option(
+                help="What it may do; say it again for more: claim and settle, look at keys, read metrics; put messages "
+                "into the outbox (notify), look at them (notifications), decide about them (operate)."
+            ),
         ],
         tenant: Annotated[
             str, typer.Option(help="The tenant whose keys it can reach; by default the unnamed one.")

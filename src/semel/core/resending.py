@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from semel.values.notification import Notification
 from semel.values.outbox import Added, Shown, Witness
 from semel.values.sending import LIVE, Reported, State
 
-RESENT = cast(Reported, "resent")  # a word that moves no state: it is only kept
+RESENT: Reported = "resent"  # a word that moves no state: it is only kept
 UNREADABLE = "(cannot be read)"  # what stores show in place of a content that somebody wrote by hand
 
 

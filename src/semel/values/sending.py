@@ -331,11 +331,14 @@ def decided(standing: Standing, says: Resolution, reason: str, free: bool, now_m
 RANK: dict[State, int] = {"accepted": 1, "undelivered": 2, "delivered": 3}
 """Reports of a provider come twice, late and out of order: a state moves up or not at all."""
 
-Reported: TypeAlias = Literal["accepted", "delivered", "undelivered", "refused"]
+Reported: TypeAlias = Literal["accepted", "delivered", "undelivered", "refused", "resent"]
+"""Words about a message. "resent" is a person's, and moves nothing: it is only kept."""
 
 
 def reported(state: State, report: Reported) -> State:
     """What a provider's own word about this message makes of it. It says more than anything that we concluded."""
     if report == "refused":
         return "failed" if state in ("sending", "uncertain") else state
+    if report == "resent":
+        return state
     return report if RANK.get(report, 0) > RANK.get(state, 0) else state

@@ -85,12 +85,15 @@ def test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_late
 
     async def work(connection: Any) -> None:
         await carry_all(connection, harness, "one")
-        await carry_all(connection, harness, "two", guarded=False)
+        await add(connection, *[notification(harness, f"two {n}") for n in range(20)])
+        assert len(await take(connection, harness)) == 20
         await people.purge(connection, 0, 0, 100, None, OURS)
 
     async def run() -> list[str]:
         async with connected(fresh_url) as connection:
             await fill(connection, 1, 2_000)
+            await add(connection, *[notification(harness, f"gone {n}", order=f"{n}") for n in range(200)])
+            await connection.execute("delete from semel.dispatch")
             await connection.execute("analyze")
         return await plans_of(fresh_url, work)
 
@@ -215,8 +218,7 @@ def test_who_ends_while_those_behind_it_are_set_aside_lets_the_next_come_forward
     async def run() -> list[Dispatch]:
         async with begun(fresh_url) as setter, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
-                lock = "perform pg_advisory_xact_lock(semel.order_lock_1(old.ordered));"
-                await plant(third, "come_forward_1", lock, "")
+                await plant(third, "come_forward_1", "perform pg_advisory_xact_lock(", "perform (")
             await add(third, *ordered(harness, 400))
             (head,) = await take(third, harness)
             assert await cross(third, head) != []

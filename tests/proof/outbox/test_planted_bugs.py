@@ -71,3 +71,11 @@ def test_the_proof_sees_what_a_planted_bug_does_when_relays_die(
         pytest.fail("inconclusive: no kill came between a crossing and its record")
     with pytest.raises(AssertionError, match=shows):
         check(came)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("on", ["sqlite"])
+def test_without_a_bug_it_sees_nothing_but_that_little_was_tried(store: Store, tmp_path: Path) -> None:
+    came = storm.run(store, tmp_path, sends=150, within_s=0.5, kills_max=0, parts=parts("", ["twilio", "telnyx"]))
+    with pytest.raises(AssertionError, match=r"^inconclusive: too few kills"):
+        check(came)

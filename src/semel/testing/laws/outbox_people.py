@@ -262,3 +262,29 @@ class EraseLaws(OutboxBinding):
         assert (shown(ledger, waiting).state, shown(ledger, waiting).erased) == ("cancelled", True)
         assert (shown(ledger, doubtful).state, shown(ledger, doubtful).erased) == ("uncertain", False)
         assert [one.notification.key for one in ledger.take(harness)] == ["of another"]
+
+    def test_what_is_leaving_is_not_touched_and_can_be_erased_when_it_is_over(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        said = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        erase = people(other).erase
+        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 0, "it may leave at any moment"
+        assert ledger.cross(dispatch) == [Crossed()]
+        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 0
+        assert decide(other, said, "cancelled") is None
+        assert ledger.answer(harness, dispatch, Accepted("r-1"))
+        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 1
+        assert (shown(ledger, said).state, shown(ledger, said).erased) == ("accepted", True)
+
+    def test_an_answer_that_comes_after_a_person_gave_up_counts(
+        self, harness: Harness, ledger: Sender, other: Sender
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.send(harness, dispatch, Unknown("timeout"))
+        assert decide(other, said, "given_up") == "failed"
+        assert ledger.witness(Witness("delivered", said.id)) == ["delivered"], "the provider knows better"
+        assert ledger.take(harness) == []

@@ -53,7 +53,7 @@ class ReferenceLaws(OutboxBinding):
         assert theirs.id.hex() in after.attempts[-1].evidence
         assert reference in after.attempts[-1].evidence
         assert other.record(found(harness, doubtful, reference)) == [True], "it was said before"
-        harness.advance(10 * harness.lease_ms)
+        harness.advance(harness.lease_ms)
         (again,) = other.take(harness)
         assert (again.standing.exit, again.standing.looks) == ("look_up", 1)
         assert ledger.witness(Witness("delivered", None, provider(harness), reference)) == ["delivered"]

@@ -1,0 +1,132 @@
+"""The planted bugs of the outbox's stores."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+SQLITE = "adapters/ledgers/sqlite"
+SQLITE_SQL = f"{SQLITE}/outbox.sql"
+POSTGRES = "adapters/ledgers/postgres"
+TAKING_SQL = f"{POSTGRES}/schema/006_grown_outbox.sql"
+FORGETTING_SQL = f"{POSTGRES}/schema/007_forgetting.sql"
+
+SQLITE_LAWS = "tests/outbox/test_sqlite_outbox.py::TestSqliteOutbox"
+POSTGRES_LAWS = "tests/ledgers/postgres/test_postgres_outbox_laws.py::TestPostgresOutbox"
+POSTGRES_GROWN = "tests/ledgers/postgres/test_postgres_outbox_grown.py"
+
+OUTBOX_MUTANTS = [
+    # ------------------------------------------------------------------------------------------------------ SQLite
+    Mutant(
+        "a purge forgets the content of what has not been sent",
+        SQLITE_SQL,
+        "where content is not null and state not in ('pending', 'sending', 'uncertain') and changed",
+        "where content is not null and changed",
+        f"{SQLITE_LAWS}::test_what_is_not_over_stays_however_old_it_is",
+    ),
+    Mutant(
+        "an identity is forgotten with its content",
+        f"{SQLITE}/outbox/forgetting.py",
+        'SQL["identities_over"], now - identity_ms, left)',
+        'SQL["identities_over"], now - content_ms, left)',
+        f"{SQLITE_LAWS}::test_an_identity_is_forgotten_after_its_time_with_all_that_was_known",
+    ),
+    Mutant(
+        "a guard is forgotten as soon as its own window is over",
+        f"{SQLITE}/outbox/forgetting.py",
+        'SQL["forget_old_guards"], now - identity_ms, ',
+        'SQL["forget_old_guards"], now, ',
+        f"{SQLITE_LAWS}::test_a_window_that_is_longer_than_that_of_who_passed_is_kept_too",
+    ),
+    Mutant(
+        "who has the name of a forgotten one passes its guard",
+        f"{SQLITE}/outbox/crossing.py",
+        "own = by == dispatch.id and at >= dispatch.added_ms",
+        "own = by == dispatch.id",
+        f"{SQLITE_LAWS}::test_a_guard_holds_though_nobody_knows_who_passed_it_any_more",
+    ),
+    Mutant(
+        "who has the name of a forgotten one frees its guard",
+        SQLITE_SQL,
+        "       and at >= (select n.added from semel_notification n where n.id = semel_guard.id)\n",
+        "",
+        f"{SQLITE_LAWS}::test_who_has_the_name_of_a_forgotten_one_does_not_free_its_guard",
+    ),
+    Mutant(
+        "a word about an id that two share moves one of them",
+        f"{SQLITE}/outbox/recording.py",
+        "return found[0][0] if len(found) == 1 else None",
+        "return found[0][0] if found else None",
+        f"{SQLITE_LAWS}::test_a_word_about_an_id_that_two_share_moves_neither",
+    ),
+    Mutant(
+        "the message of another proves that this one was sent",
+        f"{SQLITE}/outbox/recording.py",
+        "whose[place] = found[0][0] if found else id",
+        "whose[place] = id",
+        f"{SQLITE_LAWS}::test_a_look_up_that_finds_the_message_of_another_proves_nothing",
+    ),
+    Mutant(
+        "a rate is forgotten from one take to the next",
+        f"{SQLITE}/outbox/taking.py",
+        "        self._changed.add((lane.provider, tenant))\n",
+        "",
+        f"{SQLITE_LAWS}::test_lanes_and_relays_that_share_a_provider_share_its_limit",
+    ),
+    Mutant(
+        "of those who wait for the rate the last goes first",
+        f"{SQLITE}/outbox/taking.py",
+        "yield from sorted(found, key=_longest_due)",
+        "yield from sorted(found, key=_longest_due, reverse=True)",
+        f"{SQLITE_LAWS}::test_whoever_waits_for_the_rate_is_not_overtaken",
+    ),
+    Mutant(
+        "the last of a queue comes forward",
+        f"{SQLITE}/schema/006_grown_outbox.sql",
+        "where ordered = old.ordered order by place limit 1",
+        "where ordered = old.ordered order by place desc limit 1",
+        f"{SQLITE_LAWS}::test_who_stood_behind_one_comes_forward_when_that_is_over",
+    ),
+    Mutant(
+        "those behind one are looked at again and again",
+        f"{SQLITE}/outbox/taking.py",
+        "ASIDE = 2_000",
+        "ASIDE = 1",
+        f"{SQLITE_LAWS}::test_thousands_behind_one_keep_nobody_else_waiting",
+    ),
+    # -------------------------------------------------------------------------------------------------- PostgreSQL
+    Mutant(
+        "PostgreSQL forgets the content of what has not been sent",
+        FORGETTING_SQL,
+        "              and n.state not in ('pending', 'sending', 'uncertain')\n",
+        "",
+        f"{POSTGRES_LAWS}::test_what_is_not_over_stays_however_old_it_is",
+    ),
+    Mutant(
+        "PostgreSQL lets who has the name of a forgotten one pass its guard",
+        FORGETTING_SQL,
+        "(g.id = ids[h.at] and g.at >= addeds[h.at])",
+        "(g.id = ids[h.at] and 0 <= addeds[h.at])",
+        f"{POSTGRES_LAWS}::test_a_guard_holds_though_nobody_knows_who_passed_it_any_more",
+    ),
+    Mutant(
+        "PostgreSQL believes a look-up that finds the message of another",
+        FORGETTING_SQL,
+        "case when w.other is null then w.at else instead[w.at] end",
+        "case when true then w.at else instead[w.at] end",
+        f"{POSTGRES_LAWS}::test_a_look_up_that_finds_the_message_of_another_proves_nothing",
+    ),
+    Mutant(
+        "PostgreSQL moves one of two that share an id",
+        FORGETTING_SQL,
+        ") o having count(*) = 1))",
+        ") o having count(*) > 0))",
+        f"{POSTGRES_LAWS}::test_a_word_about_an_id_that_two_share_moves_neither",
+    ),
+    Mutant(
+        "PostgreSQL reads a queue from end to end that was empty when it was analyzed",
+        TAKING_SQL,
+        "where d.id = v.id and d.id = any (found_ids)",
+        "where d.id = v.id",
+        f"{POSTGRES_GROWN}::test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_later",
+    ),
+]
