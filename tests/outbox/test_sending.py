@@ -13,6 +13,7 @@ from semel.values.effect import KEYED_SHARE
 from semel.values.notification import POLICIES, Policy
 from semel.values.sending import (
     ATTEMPTS_MAX,
+    ATTEMPTS_OF_FIRST,
     CLAIMS_MAX,
     RANK,
     STATES,
@@ -80,6 +81,16 @@ def test_refusals_end_after_their_attempts() -> None:
         standing = answered(sending.crossed(standing, NOW_MS), Refused("500 and not accepted"))
         crossings += 1
     assert (standing.state, crossings) == ("failed", ATTEMPTS_MAX)
+
+
+def test_where_another_can_be_asked_a_provider_that_is_down_is_not_asked_for_hours() -> None:
+    standing = Standing(provider="plain", others=("second",))
+    crossings = 0
+    while standing.provider == "plain":
+        standing = answered(sending.crossed(standing, NOW_MS), Refused("nobody is there"))
+        crossings += 1
+    assert (standing.state, standing.provider, standing.attempts) == ("pending", "second", 0)
+    assert crossings == ATTEMPTS_OF_FIRST < ATTEMPTS_MAX
 
 
 def test_a_final_refusal_goes_on_to_the_next_provider_with_a_window_of_its_own() -> None:

@@ -284,7 +284,9 @@ class Relay:
         standing = dispatch.standing
         match said:
             case Found(reference=reference):
-                return Record(dispatch, sending.found(standing, reference), "accepted", "look-up", reference)
+                why = f"its look-up found {reference}, which is another's message"
+                otherwise = sending.unclear(standing, why, contract, now_ms, self._random)
+                return Record(dispatch, sending.found(standing, reference), "accepted", "look-up", reference, otherwise)
             case Absent():
                 return Record(dispatch, sending.absent(standing, now_ms), "absent", "look-up")
             case Unclear(reason=reason):
@@ -337,7 +339,9 @@ class Relay:
             self._watch.became(record.standing.provider, record.outcome)
             return
         self._watch.became(record.standing.provider, "lost")
-        if record.outcome == "accepted":  # too late for its lease, and evidence all the same
+        if (
+            record.outcome == "accepted" and record.otherwise is None
+        ):  # too late for its lease, and evidence all the same
             late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
             await self._outbox.witness([late])
 

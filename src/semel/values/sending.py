@@ -42,7 +42,8 @@ Exit: TypeAlias = Literal["", "replay", "look_up", "policy"]
 """How an uncertain one is to be decided next. Empty: by evidence or by a person only."""
 
 CLAIMS_MAX = 5  # relays that vanished with it before a byte left: it kills them
-ATTEMPTS_MAX = 8
+ATTEMPTS_MAX = 100  # about four hours, at five minutes between them in the end: an outage is longer than a minute
+ATTEMPTS_OF_FIRST = 6  # where another provider can be asked: about half a minute
 LOOK_UPS_S = 30.0  # the first look-up that was unclear is repeated about then
 
 
@@ -179,7 +180,7 @@ def answered(
                 again = doubtful(burnt, answer.reason, contract, now_ms, random)
                 asked_ms = now_ms + int(1000 * (answer.after_s or 0.0))
                 return replace(again, due_ms=max(again.due_ms, asked_ms)) if again.exit else again
-            if answer.final or (burnt.attempts >= ATTEMPTS_MAX):
+            if answer.final or _is_used_up(burnt):
                 return _next_provider(burnt, answer.reason, now_ms)
             return _again(burnt, answer.reason, _wait_ms(answer, max(1, burnt.attempts), random), now_ms)
 
@@ -207,6 +208,10 @@ def _again(standing: Standing, reason: str, wait_ms: int, now_ms: int) -> Standi
     if standing.not_after_ms is not None and due_ms > standing.not_after_ms:
         return _unsent(standing, "expired", f"{reason}; its time would be over")
     return replace(standing, state="pending", exit="", due_ms=due_ms, reason=reason)
+
+
+def _is_used_up(standing: Standing) -> bool:
+    return standing.attempts >= (ATTEMPTS_OF_FIRST if standing.others else ATTEMPTS_MAX)
 
 
 def _next_provider(standing: Standing, reason: str, now_ms: int) -> Standing:
@@ -274,7 +279,7 @@ def found(standing: Standing, reference: str) -> Standing:
 def absent(standing: Standing, now_ms: int) -> Standing:
     """A look-up after the settle time has found nothing: it did not leave."""
     proven = replace(standing, doubt_ms=0)
-    if proven.attempts >= ATTEMPTS_MAX:
+    if _is_used_up(proven):
         return _next_provider(proven, "look-ups have found none of its attempts", now_ms)
     return _again(proven, "proven absent by look-up", 0, now_ms)
 

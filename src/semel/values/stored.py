@@ -84,6 +84,24 @@ def notification_of(
         return _as_it_stands(fields)
 
 
+def readable(
+    tenant: str,
+    key: str,
+    kind: str,
+    recipient: str,
+    channel: Channel,
+    generation: int,
+    content: bytes | None,
+    options: str | bytes,
+) -> Notification:
+    """As people see it, who look at all there is."""
+    identity = (tenant, key, kind, recipient, channel, generation)
+    try:
+        return notification_of(*identity, content, options)
+    except UNREADABLE:
+        return notification_of(*identity, b'{"body":"(cannot be read)"}', b"{}")
+
+
 def _time(ms: int) -> datetime:
     """PostgreSQL knows later years than Python does."""
     try:

@@ -297,3 +297,34 @@ def test_a_call_that_comes_while_its_identity_is_being_forgotten_is_answered(fre
             return added.status, [one.notification.key for one in taken]
 
     assert asyncio.run(run()) == ("added", ["order-1"])
+
+
+# ------------------------------------------------------------------------------------------------- the version before
+
+TAKE_OF_5 = "select id, token from semel.carry_1($1, $2, $3, $4, 1000, 600000, null)"
+
+
+def test_a_relay_of_the_version_before_and_a_new_one_share_what_is_due(fresh_url: str, harness: Harness) -> None:
+    """As during a deployment: nothing is taken twice, and who was set aside by one comes forward for the other."""
+
+    async def run() -> None:
+        async with connected(fresh_url) as old, connected(fresh_url) as new:
+            whose = provider(harness)
+            asked = ([whose], [5], [whose], [0.0])
+            await add(new, *[notification(harness, f"free {n}") for n in range(8)])
+            theirs = {row["id"] for row in await old.fetch(TAKE_OF_5, *asked)}
+            mine = {one.id for one in await take(new, harness)}
+            assert (len(theirs), len(mine), theirs & mine) == (5, 3, set())
+            await add(new, *ordered(harness, 400))
+            (head,) = await old.fetch(TAKE_OF_5, *asked)
+            assert await take(new, harness, room=1) == []
+            assert await new.fetchval("select count(*) from semel.dispatch where behind is not null") == 399
+            assert await old.fetch(TAKE_OF_5, *asked) == []
+            ended = "select * from semel.witness_1(null, $1, '{delivered}', '{}', '{}', '{0}', '{late}', $2, $3, $4)"
+            moves = [list(column) for column in zip(*recording.MOVES, strict=True)]
+            assert [row["state"] for row in await old.fetch(ended, [head["id"]], *moves)] == ["delivered"]
+            (next_one,) = await old.fetch(TAKE_OF_5, *asked)
+            assert next_one["id"] == notification(harness, "1", order="o").id
+            assert await take(new, harness) == []
+
+    asyncio.run(run())

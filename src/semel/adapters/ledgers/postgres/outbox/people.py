@@ -12,7 +12,7 @@ from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import who_is
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of
 from semel.values.sending import LIVE, Standing, State, decided
-from semel.values.stored import UNREADABLE, encode, notification_of, standing_of
+from semel.values.stored import encode, readable, standing_of
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -80,14 +80,9 @@ async def backlog(connection: Connection, schema: str) -> list[Backlog]:
 def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
     id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
     state, reason, provider, added, changed, due, possible, by = rest
-    about = (tenant, key, kind, recipient, channel, generation)
-    try:
-        notification = notification_of(*about, content, options)
-    except UNREADABLE:
-        notification = notification_of(*about, b'{"body":"(cannot be read)"}', "{}")
     return Shown(
         id=id.hex(),
-        notification=notification,
+        notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
         state=state,
         reason=reason,
         provider=provider,

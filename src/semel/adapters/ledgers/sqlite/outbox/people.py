@@ -13,7 +13,7 @@ from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows
 from semel.values.notification import who_is
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of
 from semel.values.sending import LIVE, Standing, State, decided
-from semel.values.stored import encode, guard_of, notification_of, standing_of
+from semel.values.stored import encode, guard_of, readable, standing_of
 
 STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
 
@@ -32,8 +32,9 @@ def status(connection: apsw.Connection, tenant: str, recipient: str, kind: str, 
 
 
 def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
+    tenant = "n.tenant = ?" if sought.key else "+n.tenant = ?"  # its index is for keys: all else is found by time
     conditions: dict[str, Any] = {
-        "n.tenant = ?": sought.tenant,
+        tenant: sought.tenant,
         "n.who = ?": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
         "n.key = ?": sought.key or None,
         "n.kind = ?": sought.kind or None,
@@ -69,7 +70,7 @@ def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
     state, reason, provider, added, changed, due, possible, by = row[9:]
     return Shown(
         id=id.hex(),
-        notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
+        notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
         state=state,
         reason=reason,
         provider=provider,

@@ -8,6 +8,9 @@ create index semel_notification_said on semel_notification (changed)
 create index semel_notification_erased on semel_notification (changed) where content is null;
 create index semel_guard_until on semel_guard (until);
 
+-- Listings begin with the newest.
+create index semel_notification_added on semel_notification (added);
+
 -- A message is known by any reference that its provider ever gave it, not only by the newest.
 drop index semel_notification_reference;
 create index semel_attempt_reference on semel_attempt (reference, provider) where reference is not null;

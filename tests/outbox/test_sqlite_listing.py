@@ -1,0 +1,63 @@
+"""Listings of an outbox in SQLite: by an index, and whatever somebody has written into it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.adapters.ledgers.sqlite.outbox import people
+from semel.values.notification import Notification
+from semel.values.outbox import Shown, Sought
+
+SAID = Notification(key="k", kind="k", recipient="+491", channel="sms", body="Hello", tenant="t")
+
+
+async def shown(path: Path) -> list[Shown]:
+    ledger = SqliteLedger(str(path))
+    try:
+        await ledger.outbox.add([SAID])
+        return await ledger.outbox.find(Sought(tenant="t"))
+    finally:
+        await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("sought", "index"),
+    [
+        (Sought(), "semel_notification_added"),
+        (Sought(tenant="t"), "semel_notification_added"),
+        (Sought(tenant="t", since_ms=5), "semel_notification_added"),
+        (Sought(tenant="t", key="k"), "semel_notification_key"),
+        (Sought(tenant="t", recipient="+491"), "semel_notification_who"),
+        (Sought(tenant="t", state="uncertain"), "semel_dispatch_state"),
+    ],
+    ids=str,
+)
+def test_no_listing_reads_all_that_was_ever_sent(tmp_path: Path, sought: Sought, index: str) -> None:
+    path = tmp_path / "semel.db"
+    asyncio.run(shown(path))
+    plans: list[str] = []
+    with apsw.Connection(str(path)) as connection:
+
+        def explain(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+            connection.exec_trace = None
+            plans.extend(row[3] for row in connection.execute(f"explain query plan {sql}", bindings))
+            return True
+
+        connection.exec_trace = explain
+        people.find(connection, sought)
+    assert any(index in step for step in plans), plans
+
+
+def test_what_somebody_wrote_by_hand_is_listed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "semel.db"
+    asyncio.run(shown(path))
+    with apsw.Connection(str(path)) as connection:
+        assert connection.execute("update semel_notification set content = x'7b' returning 1").fetchall()
+    (one,) = asyncio.run(shown(path))
+    assert one.notification.body == "(cannot be read)"
