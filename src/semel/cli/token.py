@@ -59,8 +59,8 @@ def register(app: typer.Typer) -> None:
         scope: Annotated[
             list[Scope],
             typer.Option(
-                help="What it may do; say it again for more: claim and settle, look at keys, read metrics; put messages "
-                "into the outbox (notify), look at them (notifications), decide about them (operate)."
+                help="What it may do; say it again for more: claim and settle, look at keys, read metrics; put "
+                "messages into the outbox (notify), look at them (notifications), decide about them (operate)."
             ),
         ],
         tenant: Annotated[
