@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -105,3 +106,23 @@ def test_a_content_that_cannot_be_kept_is_refused(body: object) -> None:
 def test_a_template_needs_no_body() -> None:
     asked = notification(body=None, template="t-1", data={"name": "Ada"}, not_after=datetime(2026, 1, 1, tzinfo=UTC))
     assert read_content(asked.content).template == "t-1"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"body": b"Hello"}, "body: expected a text or a document, got bytes"),
+        ({"body": 7}, "body: expected a text or a document, got int"),
+        ({"body": "  "}, "body: an empty text says nothing"),
+        ({"subject": 5}, "subject: expected a text"),
+        ({"template": "t", "data": [1]}, "data: expected the fields of the template"),
+        ({"data": {1: 2}}, "data: expected the fields of the template"),
+        ({"guard": 3600}, "guard: expected a Guard"),
+        ({"guard": Guard(window_s="1d")}, "guard.window_s='1d': expected seconds"),  # type: ignore[arg-type]
+        ({"not_after": "2026-01-01"}, "not_after: expected a datetime with its zone"),
+        ({"not_after": 3600}, "not_after: expected a datetime with its zone"),
+    ],
+)
+def test_what_python_lets_through_is_refused_where_it_is_said(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        notification(**wrong)

@@ -154,7 +154,7 @@ def test_a_key_is_sent_again_only_inside_its_window() -> None:
 
 def test_a_look_up_waits_for_the_settle_time() -> None:
     standing = sending.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS + 1, none)
-    assert (standing.exit, standing.due_ms) == ("look_up", NOW_MS + 60_000)
+    assert (standing.exit, standing.due_ms) == ("look_up", NOW_MS + 1 + 60_000), "from when it was known to be over"
 
 
 def test_a_look_up_that_fails_relabels_nothing() -> None:
@@ -289,3 +289,12 @@ def test_a_channel_is_sent_by_whoever_is_named_or_by_the_only_one_that_can() -> 
         "email": ["mail"],
         "sms": ["mail", "plain"],
     }
+
+
+def test_a_policy_sends_again_once_and_then_a_person_decides() -> None:
+    doubted = Standing(state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1)
+    again = sending.overdue(doubted, NOW_MS)
+    assert (again.state, again.possible_duplicates) == ("pending", 1)
+    unknown = sending.doubtful(sending.crossed(again, NOW_MS), "timeout", PLAIN, NOW_MS, one)
+    held = sending.overdue(unknown, NOW_MS)
+    assert (held.state, held.exit, held.possible_duplicates) == ("uncertain", "", 1)

@@ -76,18 +76,23 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ConfigError(f"channel={self.channel!r}: expected one of {', '.join(CHANNELS)}")
         if self.policy is not None and self.policy not in POLICIES:
             raise ConfigError(f"policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
-        if self.body is None and not self.template:
-            raise ConfigError("a notification says something: give it a body or a template")
+        _check_content(self)
+        if self.not_after is not None and not isinstance(self.not_after, datetime):
+            raise ConfigError("not_after: expected a datetime with its zone, datetime.now(timezone.utc) + …")
         if self.not_after is not None and self.not_after.tzinfo is None:
             raise ConfigError("not_after has no time zone: give it one, datetime.now(timezone.utc) + …")
         if type(self.priority) is not int or not 0 <= self.priority <= PRIORITY_MAX:
             raise ConfigError(f"priority={self.priority!r}: expected 0 (first) to {PRIORITY_MAX}")
         if type(self.generation) is not int or not 1 <= self.generation < 2**31:
             raise ConfigError(f"generation={self.generation!r}: expected a whole number, 1 or more")
+        if self.guard is not None and not isinstance(self.guard, Guard):
+            raise ConfigError("guard: expected a Guard, Guard(window_s=86_400)")
         if self.guard is not None:
             _check_text("guard.key", self.guard.key)
-            if not 0 < self.guard.window_s <= WINDOW_MAX_S:
-                raise ConfigError(f"guard.window_s={self.guard.window_s!r}: above 0, at most {WINDOW_MAX_S:g}")
+            if not _is_number(self.guard.window_s) or not 0 < self.guard.window_s <= WINDOW_MAX_S:
+                raise ConfigError(
+                    f"guard.window_s={self.guard.window_s!r}: expected seconds, above 0 and at most {WINDOW_MAX_S:g}"
+                )
 
     @property
     def id(self) -> bytes:
@@ -141,6 +146,24 @@ def _digest(*parts: str) -> bytes:
 
 def read_content(raw: bytes) -> Content:
     return _decode(raw)
+
+
+def _check_content(said: Notification) -> None:
+    """What cannot be stored and read again is refused where it is said, and not when a relay comes to it."""
+    if said.body is None and not said.template:
+        raise ConfigError("a notification says something: give it a body or a template")
+    if said.body is not None and not isinstance(said.body, (str, Mapping, list, tuple)):
+        raise ConfigError(f"body: expected a text or a document, got {type(said.body).__name__}")
+    if isinstance(said.body, str) and not said.body.strip():
+        raise ConfigError("body: an empty text says nothing")
+    if not isinstance(said.subject, str):
+        raise ConfigError("subject: expected a text")
+    if not isinstance(said.data, Mapping) or not all(isinstance(name, str) for name in said.data):
+        raise ConfigError('data: expected the fields of the template, {"name": …}')
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check_text(name: str, text: object, least: int = 0) -> None:

@@ -44,6 +44,9 @@ Exit: TypeAlias = Literal["", "replay", "look_up", "policy"]
 CLAIMS_MAX = 5  # relays that vanished with it before a byte left: it kills them
 ATTEMPTS_MAX = 100  # about four hours, at five minutes between them in the end: an outage is longer than a minute
 ATTEMPTS_OF_FIRST = 6  # where another provider can be asked: about half a minute
+HELD_S = 1.0  # whoever is being sent now is known in a moment
+HELD_SHARE, HELD_MAX_S = 0.1, 30.0  # or is waited for: the longer, the less often it is asked
+RESENDS_MAX = 1  # by policy: whoever accepts two messages did not ask for ten
 LOOK_UPS_S = 30.0  # the first look-up that was unclear is repeated about then
 
 
@@ -67,7 +70,7 @@ class Contract(Struct, frozen=True, kw_only=True):
     retriable: frozenset[int] = frozenset({429})
     """Answers that prove that nothing was accepted, this time."""
     looks_up: bool = False
-    settle_s: float = 300.0  # after a crossing, until a look-up that finds nothing proves that there is nothing
+    settle_s: float = 300.0  # after an attempt's end, until a look-up that finds nothing proves that there is nothing
     per_second: float = 0.0  # sends, of all processes together, for one tenant; 0: no limit is known
     concurrency: int = 16  # requests at a time, in each process
     timeout_s: float = 15.0
@@ -150,6 +153,13 @@ def aging(standing: Standing, latest_ms: int) -> Standing:
     return replace(standing, not_after_ms=not_after_ms)
 
 
+def held(standing: Standing, by: bytes, added_ms: int, now_ms: int) -> Standing:
+    """Its guard waits for another one. As it was, until a while later: what is in doubt is in doubt still."""
+    waited_s = (now_ms - added_ms) / 1000 if added_ms else 0.0
+    wait_s = min(max(HELD_S, HELD_SHARE * waited_s), HELD_MAX_S)
+    return replace(standing, claims=0, due_ms=now_ms + int(1000 * wait_s), reason=f"waits for {by.hex()}")
+
+
 def crossed(standing: Standing, now_ms: int) -> Standing:
     """A byte may leave from here on."""
     return replace(
@@ -196,9 +206,14 @@ def lapsed(standing: Standing, contract: Contract, now_ms: int, random: Callable
     return replace(standing, claims=claims, due_ms=now_ms + int(1000 * backoff_s(claims, random)))
 
 
+def in_doubt(standing: Standing) -> bool:
+    """It may have been sent: an attempt is in doubt, or was when it was sent again."""
+    return bool(standing.doubt_ms or standing.possible_duplicates)
+
+
 def _unsent(standing: Standing, state: State, reason: str) -> Standing:
     """Over, and nobody got it; unless an attempt is in doubt, or was when it was sent again: then that is uncertain."""
-    if standing.doubt_ms or standing.possible_duplicates:
+    if in_doubt(standing):
         return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
     return replace(standing, state=state, exit="", reason=reason)
 
@@ -243,7 +258,7 @@ def doubtful(standing: Standing, reason: str, contract: Contract, now_ms: int, r
     if (again_ms := _key_again_ms(uncertain, contract, now_ms, random)) is not None:
         return replace(uncertain, exit="replay", due_ms=again_ms)
     if contract.looks_up:
-        look_ms = standing.crossed_ms + int(1000 * contract.settle_s)
+        look_ms = now_ms + int(1000 * contract.settle_s)  # what left last may have left just now
         if standing.looks:
             look_ms = now_ms + int(1000 * backoff_s(standing.looks, random, LOOK_UPS_S, contract.settle_s))
         if max(look_ms, now_ms) < policy_ms:
@@ -302,6 +317,9 @@ def overdue(standing: Standing, now_ms: int) -> Standing:
         case "resend" if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
             reason = "its time is over, so it is not sent again; it may have been sent before"
             return replace(standing, exit="", due_ms=0, reason=reason)
+        case "resend" if standing.possible_duplicates >= RESENDS_MAX:
+            reason = "sent again once already, by policy, and nobody knows either; a person decides"
+            return replace(standing, exit="", due_ms=0, reason=reason)
         case "resend":
             twice = standing.possible_duplicates + 1
             again = replace(standing, possible_duplicates=twice, attempts=0, keyed_ms=0, doubt_ms=0)
@@ -309,6 +327,14 @@ def overdue(standing: Standing, now_ms: int) -> Standing:
 
 
 # --------------------------------------------------------------------------------------------------------- people
+
+
+def left_in_doubt_ms(before: Standing, after: Standing) -> int:
+    """When that left of which nobody will know what came of it; 0: there is nothing."""
+    if (before.state, after.state) != ("uncertain", "failed"):
+        return 0
+    return before.doubt_ms or before.crossed_ms
+
 
 Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
 """What a person says of a notification: it was sent; it was not, send it; forget it; it is not wanted any more."""

@@ -106,8 +106,8 @@ def only_what_nobody_can_tell_is_held(account: Account) -> None:
         if life.state not in LIVE or (life.is_poison and was_poison(life)):
             continue
         assert life.was_uncertain, f"held without a doubt: {told(life)}"
-        if life.possible and life.last_crossing == "refused":
-            continue  # sent again by policy, and refused then: that says nothing of the time before
+        if life.possible:
+            continue  # sent again by policy, and refused or unknown then: a person decides
         assert life.part.name not in DECIDED, f"there was a way to know: {told(life)}"
         if life.part.calls != "never":
             assert not life.got, f"a callback has told: {told(life)}"
