@@ -106,8 +106,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "what is not verified is processed",
         INGEST,
-        "if door.verifier is not None and not await door.verifier.verify(headers, body):",
-        "if door.verifier is not None and await door.verifier.verify(headers, body) is None:",
+        "if door.verifier is not None and not await door.verifier.verify({**headers, QUERY: query}, body):",
+        "if door.verifier is not None and await door.verifier.verify({**headers, QUERY: query}, body) is None:",
         f"{MOUNTED}::test_it_is_mounted_in_starlette_verified_and_inline",
     ),
     Mutant(
@@ -141,14 +141,14 @@ SERVICE_MUTANTS = [
     Mutant(
         "unsigned headers decide what a signed event is",
         INGEST,
-        "proven = door.verifier is None or door.verifier.covers_headers",
-        "proven = True",
+        "        proven = door.proves_headers\n",
+        "        proven = True\n",
         f"{EDGE}::test_headers_that_no_signature_covers_do_not_decide_what_an_event_is",
     ),
     Mutant(
         "an answer that nobody asked for is taken for the next one",
         "adapters/wire/client.py",
-        "            request_class=InStep,\n",
+        " and not protocol.should_close",
         "",
         "tests/service/destinations/test_forward_hostile.py"
         "::test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -187,21 +188,27 @@ def test_the_ledgers_own_library_may_be_used_beside_it(place: Place) -> None:
     asyncio.run(story())
 
 
+def first_of(asked: callers.Conversation) -> tuple[str, tuple[Any, ...]]:
+    """What is asked first, besides which file it is: other tests may have ledgers open in this process."""
+    first = next(asked)
+    return asked.send([]) if first[0] == "pragma database_list" else first
+
+
 @pytest.mark.parametrize("library", ["3.40.1", "3.51.2", "3.7.0"])
 def test_a_library_that_can_corrupt_the_file_must_leave_checkpoints_alone(library: str) -> None:
     asked = callers.adding([notification()], library)
-    assert next(asked) == ("pragma wal_autocheckpoint", ())
+    assert first_of(asked) == ("pragma wal_autocheckpoint", ())
     told = rf"SQLite {re.escape(library)} .*mended in 3.51.3.*`pragma wal_autocheckpoint = 0`.*apsw.Connection"
     with pytest.raises(ConfigError, match=told):
         asked.send([(1000,)])
     asked = callers.adding([notification()], library)
-    next(asked)
+    first_of(asked)
     assert asked.send([(0,)])[0].startswith("insert")
 
 
 @pytest.mark.parametrize("library", ["3.51.3", "3.52.0", "4.0", ""])
 def test_a_sound_library_is_asked_nothing(library: str) -> None:
-    assert next(callers.adding([notification()], library))[0].startswith("insert")
+    assert first_of(callers.adding([notification()], library))[0].startswith("insert")
 
 
 @pytest.mark.skipif(not OLD, reason=f"sqlite3 of this Python is sound: {sqlite3.sqlite_version}")
