@@ -47,7 +47,7 @@ DRIVERS = {  # what one adapter package may import besides; a new adapter with a
     "semel.adapters.ledgers.redis": {"redis"},
     "semel.adapters.ledgers.postgres": {"asyncpg"},
     "semel.adapters.ledgers.dynamodb": {"aiobotocore", "botocore"},
-    "semel.adapters.wire": {"aiohttp"},
+    "semel.adapters.wire": {"aiohttp", "yarl"},  # which are its URLs
     "semel.adapters.destinations": {"aiohttp"},
     "semel.adapters.providers": {"aiobotocore", "botocore"},
     "semel.adapters.verifiers": {"cryptography"},

@@ -349,7 +349,8 @@ class Outbox(Protocol):
 
     async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
         """Take a provider's word, whoever has the lease: it moves a state up or not at all, and is kept as evidence
-        once. Returns the states after it; None: nobody knows this message."""
+        once. A refusal ends what is at that provider now, and was not sent twice. A second reference of one message is
+        a possible duplicate. Returns the states after it; None: nobody knows this message."""
 
 
 class Notifications(Protocol):
@@ -359,7 +360,7 @@ class Notifications(Protocol):
         """Did this customer get the message? By recipient and kind, or by business key; in one indexed read.
 
         What was sent says more than what is unknown, that more than what is pending, that more than what was
-        suppressed, and within one of them the newest speaks."""
+        suppressed, and within one of them the newest speaks. What was given up in doubt is failed, and unknown."""
 
     async def find(self, sought: Sought) -> list[Shown]:
         """The newest first, without their attempts."""

@@ -430,3 +430,10 @@ async def reach(destination: Destination) -> str | None:
     from semel.adapters.destinations import reach as look
 
     return await look(destination)
+
+
+async def reach_provider(one: Provider) -> str | None:
+    """Why a provider cannot be reached; None when it can. No message is sent."""
+    from semel.adapters.providers.reaching import reach as look
+
+    return await look(one)

@@ -123,3 +123,21 @@ def test_a_ledger_without_an_outbox_says_so(tmp_path: Path) -> None:
         assert "holds no outbox" in outcome.reason
 
     story(tmp_path, tell, "memory://")
+
+
+@pytest.mark.parametrize("effect", ["transaction", "retry"])
+def test_what_comes_after_the_handler_has_returned_is_not_taken_and_lost(tmp_path: Path, effect: Any) -> None:
+    async def tell(app: Semel) -> None:
+        left: list[Context] = []
+
+        @app.on("a", effect=effect)
+        async def handle(event: Event, ctx: Context) -> None:
+            left.append(ctx)
+            ctx.notify(**SAID)
+
+        assert (await app.process(BODY)).status == "done"
+        with pytest.raises(ConfigError, match="the handler has returned"):
+            left[0].notify(**SAID, key="late")
+        assert len(await listed(app)) == 1
+
+    story(tmp_path, tell)

@@ -298,3 +298,13 @@ def test_a_policy_sends_again_once_and_then_a_person_decides() -> None:
     unknown = sending.doubtful(sending.crossed(again, NOW_MS), "timeout", PLAIN, NOW_MS, one)
     held = sending.overdue(unknown, NOW_MS)
     assert (held.state, held.exit, held.possible_duplicates) == ("uncertain", "", 1)
+
+
+def test_who_waits_for_a_guard_asks_ever_less_often_and_stays_what_it_was() -> None:
+    doubted = sending.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS, none)
+    waits_ms = []
+    for waited_s in (0, 10, 100, 86_400):
+        held = sending.held(doubted, b"by", NOW_MS - 1000 * waited_s, NOW_MS)
+        assert (held.state, held.exit, held.doubt_ms, held.attempts) == ("uncertain", "replay", doubted.doubt_ms, 1)
+        waits_ms.append(held.due_ms - NOW_MS)
+    assert waits_ms == [1_000, 1_000, 10_000, 30_000]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,15 @@ def test_a_variable_sets_an_option_and_a_text_stays_one(tmp_path: Path) -> None:
             + '[providers.sms.callbacks.verify]\nscheme = "genesys"\nsecrets = ["env:TW"]\n',
             'only twilio, header, basic, none prove that: use "twilio"',
         ),
+        (
+            SMS + 'url = "https://u:tok3n@sms.example"\n',
+            ":6: [providers.sms]: url: it contains a user name or password",
+        ),
+        (
+            SMS + 'callback = "callbacks/sms"\n',
+            ":6: [providers.sms]: callback: expected a URL that begins with https://",
+        ),
+        (SMS + 'url = "ftp://sms.example"\n', "[providers.sms]: url: it must begin with https://"),
         ("[outbox]\nretension = 3\n", 'unknown key "retension"; did you mean "retention"?'),
         ('providers = ["x"]\n', "expected [providers.NAME], got a list"),
         ('[providers]\nsms = "twilio"\n', "expected a table, got a text"),
@@ -163,6 +175,51 @@ def test_a_short_secret_of_callbacks_is_told(tmp_path: Path) -> None:
     verify = '[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n'
     findings = found(loaded(tmp_path, SMS + CALLBACKS + verify, TW="x"), "secrets")
     assert [one.what for one in findings] == ["provider sms: env:TW has less than 16 characters"]
+
+
+def test_secrets_that_go_in_the_clear_are_told(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, SMS + 'url = "http://sms.example/key/tok3n"\n', TW="x")
+    (finding,) = found(settings, "secrets")
+    assert (finding.level, "go to http://sms.example in the clear" in finding.what) == ("warning", True)
+    settings = loaded(tmp_path, '[providers.mail]\nkind = "smtp"\nhost = "mx.example"\ntls = "off"\n')
+    assert [one.what for one in found(settings, "secrets")] == ["provider mail: mails go to mx.example in the clear"]
+    gateway = '[providers.gw]\nkind = "http"\nurl = "https://gw.example"\nheaders = { authorization = "Bearer %s" }\n'
+    (finding,) = found(loaded(tmp_path, gateway % "tok3n"), "secrets")
+    assert "authorization stands in the settings as it is" in finding.what
+    assert "tok3n" not in finding.what
+    assert [one.level for one in found(loaded(tmp_path, gateway % "env:TW", TW="x"), "secrets")] == ["ok"]
+    for here in (SMS + 'url = "http://127.0.0.1:9"\n', SMS + 'url = "https://sms.example"\n'):
+        assert [one.level for one in found(loaded(tmp_path, here, TW="x"), "secrets")] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("callback", "level"), [("https://x.example/cb#rc=5", "ok"), ("https://y.example/cb", "warning"), (None, "ok")]
+)
+def test_callbacks_that_could_never_be_believed_are_told(tmp_path: Path, callback: str | None, level: str) -> None:
+    verify = '[providers.sms.callbacks.verify]\nscheme = "twilio"\nsecrets = ["env:TW"]\nurl = "https://x.example/cb"\n'
+    told_to = f'callback = "{callback}"\n' if callback else ""
+    findings = found(loaded(tmp_path, SMS + told_to + CALLBACKS + verify, TW="x" * 20), "providers")
+    assert findings[-1].level == level
+    assert (level == "ok") or "none is believed" in findings[-1].what
+
+
+def test_doctor_connects_to_a_provider_and_sends_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        url = f'url = "http://127.0.0.1:{there.getsockname()[1]}"\n'
+
+        def reached(allow: str) -> str | None:
+            built = build(loaded(tmp_path, SMS + url + allow, TW="x"), Semel(f"sqlite:///{tmp_path}/a.db"))
+            return asyncio.run(built.reaches["provider sms"]())  # type: ignore[arg-type]
+
+        assert reached('allow = ["127.0.0.1"]\n') is None
+        there.settimeout(30)
+        connection, _ = there.accept()
+        with connection:
+            connection.settimeout(30)
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b"", "a message is no test"
+        assert "is loopback, and is not called" in (reached("") or "")
+    assert "no connection" in (reached('allow = ["127.0.0.1"]\n') or "")
 
 
 # --------------------------------------------------------------------------------------------------------- in Python

@@ -61,7 +61,7 @@ async def report(
     supplies: Sequence[Supply] = (),
     publishers: Mapping[str, Publisher] | None = None,
 ) -> Report:
-    """Look at everything. `reaches` has a way to try each destination, by its name or its URL.
+    """Look at everything. `reaches` has a way to try each destination, by its name or its URL, and each provider.
 
     Nothing that is found raises: it becomes a finding."""
     findings = check(settings, routes, store_facts(ledger))
@@ -173,14 +173,14 @@ def _readable(value: str) -> str:
     return re.sub(r"\b([0-9]{1,3}(?:,[0-9]{3})+) bytes\b", lambda found: size(int(found[1].replace(",", ""))), value)
 
 
-# ---------------------------------------------------------------------------------------------------- the destinations
+# ---------------------------------------------------------------------------------------- destinations and providers
 
 
 def _label(name: str, settings: Settings) -> str:
-    """A destination for people. A URL is shortened: the rest of it may hold a key."""
+    """A destination or provider for people. A URL is shortened: the rest of it may hold a key."""
     if name in settings.destinations:
         return f"destination {name} ({shown(settings.destinations[name].url)})"
-    return shown(name)
+    return name if name.startswith("provider ") else shown(name)
 
 
 async def _reached(label: str, reach: Reach) -> Finding:

@@ -154,7 +154,8 @@ def list_notifications(
         members = asyncio.run(box.listed(where, wanted, lambda one: tables.members(one, reveal)))
         typer.echo(ledger_tables.as_json(members))
         return
-    found = asyncio.run(box.listed(where, wanted, (lambda one: one) if wide else box.without_content))
+    keep = (lambda one: one) if wide else (lambda one: box.without_content(one, reveal))
+    found = asyncio.run(box.listed(where, wanted, keep))
     if found:
         ledger_tables.console(wide).print(tables.listing(found, looking.now_ms(), wide, reveal))
         for line in (f"The newest {limit:,}; --limit shows more." if len(found) == limit else "", tables.hint(found)):

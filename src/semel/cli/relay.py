@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from semel.cli.options import Json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from semel.core.relay import Relay
     from semel.service.building import Built
     from semel.service.relaying import Relaying
     from semel.values.outbox import Backlog
@@ -37,13 +39,14 @@ def relay(
     """Send notifications through the providers of the settings, each of them once.
 
     Any number of relays may run on one outbox, in any processes: `semel run` is one too, unless [outbox] says
-    relay = false. SIGTERM ends it gently: what is being sent is finished. What a relay leaves behind when it is killed
-    is sent by the next one, where nothing had left, and is called uncertain where nobody knows.
+    relay = false. SIGTERM ends it gently, also with --once: what is being sent is finished. What a relay leaves behind
+    when it is killed is sent by the next one, where nothing had left, and is called uncertain where nobody knows.
     """
     import asyncio
     import os
 
     from semel.cli.finding import find_app
+    from semel.service import logs
     from semel.service.building import build
     from semel.settings.loading import load
     from semel.values.errors import ConfigError
@@ -54,14 +57,17 @@ def relay(
     if not settings.providers:
         raise ConfigError("there are no [providers.NAME] in the settings, so nothing can be sent (docs/providers.md)")
     built = build(settings, find_app(target) if target is not None else None)
+    logs.configure(settings.server.log, settings.server.log_level)  # what goes wrong is told without customers' data
     if once:
-        counts, left = asyncio.run(_once(built))
-        _tell(counts, left, as_json)
-    else:
-        asyncio.run(_until_told(built))
+        counts, left, sign = asyncio.run(_once(built))
+        served = {*built.providers, *(f"@{channel}" for channel, names in built.channels.items() if names)}
+        _tell(counts, left, served, as_json)
+        raise typer.Exit(128 + sign if sign else 0)
+    asyncio.run(_until_told(built))
 
 
-async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog]]:
+async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog], int]:
+    """What came of it, what is left, and the signal that ended it before, if one did."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
@@ -83,11 +89,29 @@ async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog]]:
 
         try:
             await _refuse_broken(built)
-            await _relaying(built).relay(Watch()).run_once()
-            return counts, await outbox.backlog()
+            sign = await _until_done(_relaying(built).relay(Watch()), built.settings.server.drain)
+            return counts, await outbox.backlog(), sign
         finally:
             await built.close()
             await built.app.close()
+
+
+async def _until_done(relay: Relay, drain_s: float) -> int:
+    """What is due; or what is in hand, after a signal, which is told. A timer that is stopped leaves nothing in doubt
+    that it could have finished."""
+    import asyncio
+    import signal
+
+    told: asyncio.Queue[int] = asyncio.Queue()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, told.put_nowait, sign)
+    carrying, hearing = asyncio.create_task(relay.run_once()), asyncio.create_task(told.get())
+    await asyncio.wait((carrying, hearing), return_when=asyncio.FIRST_COMPLETED)
+    if hearing.done():
+        await relay.stop(drain_s)
+    hearing.cancel()
+    await carrying
+    return hearing.result() if hearing.done() else 0
 
 
 async def _until_told(built: Built) -> None:
@@ -95,10 +119,7 @@ async def _until_told(built: Built) -> None:
     import logging
     import signal
 
-    from semel.service import logs
-
     server = built.settings.server
-    logs.configure(server.log, server.log_level)
     try:
         await _refuse_broken(built)
         relaying = _relaying(built)
@@ -127,10 +148,12 @@ def _relaying(built: Built) -> Relaying:
 
 
 async def _refuse_broken(built: Built) -> None:
-    """A store that a person has to make ready first says so before anything begins."""
+    """Times that do not fit, and a store that a person has to make ready first, are told before anything begins."""
     from semel.cli.doctor_view import diagnose
     from semel.settings.checking import refuse
+    from semel.settings.provider_checking import provider_findings
 
+    refuse(provider_findings(built.settings))
     _, findings = await diagnose(built.app.ledger)
     refuse(findings)
 
@@ -138,7 +161,8 @@ async def _refuse_broken(built: Built) -> None:
 # ------------------------------------------------------------------------------------------------------------ telling
 
 
-def _tell(counts: Counter[tuple[str, str]], left: list[Backlog], as_json: bool) -> None:
+def _tell(counts: Counter[tuple[str, str]], left: list[Backlog], served: Set[str], as_json: bool) -> None:
+    """`served`: the providers and channels of these settings."""
     import json
 
     from rich.console import Console
@@ -156,18 +180,20 @@ def _tell(counts: Counter[tuple[str, str]], left: list[Backlog], as_json: bool) 
     else:
         typer.echo("Nothing was due.")
     for one in left:
-        typer.echo(f"{one.count:,} {_where(one)}")
+        typer.echo(f"{one.count:,} {_where(one, served)}")
 
 
-def _where(left: Backlog) -> str:
-    at = f"of channel {left.provider[1:]}, which no provider here sends" if left.provider[:1] == "@" else left.provider
+def _where(left: Backlog, served: Set[str]) -> str:
+    name = left.provider
+    at, is_no = (f"channel {name[1:]}", "no provider here sends") if name[:1] == "@" else (name, "is no provider here")
+    nobody = "" if name in served else f", which {is_no}"
     match left.state:
         case "uncertain":
-            return f"uncertain at {at}: `semel notify list --state uncertain`"
+            return f"uncertain at {at}{nobody}: `semel notify list --state uncertain`"
         case "sending":
             return f"in the hands of another relay, at {at}"
         case _:
-            return f"not due yet {at}" if left.provider[:1] == "@" else f"not due yet at {at}"
+            return f"waiting for {at}{nobody}: add it, or run what has it" if nobody else f"not due yet at {at}"
 
 
 def _table(counts: Counter[tuple[str, str]], console: Console) -> None:

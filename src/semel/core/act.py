@@ -19,11 +19,12 @@ from semel.values.reading import PLAIN, Reading
 class Context:
     """What a handler may know of its run."""
 
-    __slots__ = ("_act", "_tx", "attempt", "key", "token")
+    __slots__ = ("_act", "_over", "_tx", "attempt", "key", "token")
 
     def __init__(self, act: Act, granted: Granted) -> None:
         self._act = act
         self._tx: Any = None
+        self._over = False  # the handler has returned
         self.key: str = granted.lease.claim.digest.hex()  # the same in every attempt: pass it downstream
         self.token: int = granted.lease.token  # higher in every grant: let the resource refuse lower ones
         self.attempt: int = granted.attempt
@@ -45,6 +46,11 @@ class Context:
         tenant that of the event: another attempt of this event asks for the same message. Returns its id.
         """
         notifications = self._act.notifications
+        if self._over:
+            raise ConfigError(
+                "ctx.notify: the handler has returned, and its outcome goes without what comes now: wait for its tasks "
+                "and threads before it returns"
+            )
         if notifications is None:
             raise ConfigError("ctx.notify: the ledger of this app holds no outbox; use SQLite or PostgreSQL")
         if notification is None:

@@ -29,7 +29,7 @@ from semel.core.runner import Runner
 from semel.core.settling import Settling
 from semel.ports import Ledger, Telemetry
 from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import LedgerUnavailable, NotRecorded
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 
 BEGIN_S = 0.1  # less than that is no time to begin anything: the heartbeat looks every 50 ms
@@ -209,6 +209,9 @@ class Engine:
         if ending is None and not act.lost:
             try:
                 ran = await self._runner.run(act, _settlement)
+            except NotRecorded as error:  # it was: what that means is decided when its lease has lapsed
+                act.stop(str(error), lost=True)
+                return
             except LedgerUnavailable as error:  # its transaction was not committed: as if it had not been tried
                 await self._give_back([act])
                 act.answer = given_back(act, str(error))

@@ -12,24 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as _random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from semel.core.batcher import Batcher
+from semel.core.recording import answered, looked_up, request_of
+from semel.core.steady import steady_s
 from semel.ports import Outbox, Provider
 from semel.values import sending
-from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
+from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.outbox import (
-    Absent,
     Crossed,
     Crossing,
     Dispatch,
-    Found,
     Gate,
     Held,
     Lane,
@@ -42,15 +40,20 @@ from semel.values.outbox import (
     lane_of,
 )
 from semel.values.retry import backoff_s
-from semel.values.sending import Accepted, Answer, Refused, Standing, Unknown
+from semel.values.sending import Answer, Refused, Standing, Unknown
 
 log = logging.getLogger("semel")
 
 POLL_S = 0.25  # what other processes add, and what falls due
-HELD_S = 1.0  # whoever is being sent now is known in a moment
+ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
 MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
 STORE_DOWN_S = 1.0
+KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
+LOOKS_SHARE = 0.9  # of what is left of a lease: what a look-up says has to be recorded in time
 MAX_AGE_S = 3 * 86_400.0
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class Step(StrEnum):
@@ -89,7 +92,7 @@ class Relay:
         routes: Mapping[str, Sequence[str]],
         *,
         random: Callable[[], float] = _random.random,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = steady_s,
         observe: Callable[[str], None] | None = None,
         margin_s: float = MARGIN_S,
         max_age_s: float = MAX_AGE_S,
@@ -106,10 +109,13 @@ class Relay:
         self._max_age_ms = int(1000 * max_age_s)
         self._watch = watch or _Nobody()
         self._crossings: Batcher[Crossing, Gate] = Batcher(outbox.cross)
-        self._records: Batcher[Record, bool] = Batcher(outbox.record)
+        self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._sending > 0)
+        self._sending = 0
         self._in_hand: dict[str, int] = dict.fromkeys(providers, 0)
+        self._places = sum(provider.contract.concurrency for provider in providers.values())
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
+        self._taking = asyncio.Lock()
         self._stopping = False
         self._rooms = {name: asyncio.Semaphore(one.contract.concurrency) for name, one in providers.items()}
         slowest_s = max((provider.contract.timeout_s for provider in providers.values()), default=0.0)
@@ -121,6 +127,7 @@ class Relay:
         """Take and carry until told to stop."""
         failures = 0
         while not self._stopping:
+            await self._until_room()
             self._awake.clear()
             try:
                 taken = await self.begin()
@@ -145,18 +152,30 @@ class Relay:
 
     async def begin(self) -> int:
         """Take what there is room for, and begin with it."""
-        lanes = self._lanes()
-        ends_at = self._clock() + self._lease_ms / 1000  # of the leases; not later, since they begin when it is asked
-        dispatches = await self._outbox.take(lanes, self._lease_ms) if lanes else []
-        if dispatches:
-            self._observe(Step.AFTER_TAKE)
+        async with self._taking:
+            lanes = self._lanes()
+            ends_at = self._clock() + self._lease_ms / 1000  # not later: the leases begin after it is asked
+            dispatches = await self._outbox.take(lanes, self._lease_ms) if lanes else []
+            if dispatches:
+                self._observe(Step.AFTER_TAKE)
+            if self._stopping:  # told meanwhile
+                await self._give_back(dispatches)
+                return 0
+            self._begin(dispatches, ends_at)
+        return len(dispatches)
+
+    def _begin(self, dispatches: Sequence[Dispatch], ends_at: float) -> None:
         for dispatch in dispatches:
             routed = self._routed(dispatch)
             self._count(routed, 1)  # before its task runs: the next take may come first
             task = asyncio.create_task(self._hold(routed, self._clock(), ends_at))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return len(dispatches)
+
+    async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
+        """As they were. What another relay has left behind stays taken: that it vanished must not be forgotten."""
+        if mine := [Record(one, one.standing, "released") for one in dispatches if not one.vanished]:
+            await self._outbox.record(mine)
 
     def wake(self) -> None:
         """There may be something to take."""
@@ -169,12 +188,26 @@ class Relay:
     async def stop(self, within_s: float) -> None:
         """Take no more, and let what is in hand end. What has not ended in time is left as it is: its lease lapses."""
         self.begin_to_stop()
-        if self._tasks:
-            _, late = await asyncio.wait(list(self._tasks), timeout=within_s)
+        try:
+            async with asyncio.timeout(within_s):
+                async with self._taking:  # what the outbox is just handing over is in hand too
+                    pass
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks))
+        except TimeoutError:
+            late = list(self._tasks)
             for task in late:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+
+    async def _until_room(self) -> None:
+        """A few places are not worth a round trip while others are about to be free: it is made for half of them, or
+        a moment later. Whoever has little in hand does not wait."""
+        for _ in range(ROOM_LOOKS):
+            if 2 * sum(self._in_hand.values()) <= self._places or self._stopping:
+                return
+            await asyncio.sleep(ROOM_LOOK_S)
 
     async def _until_awake(self, at_most_s: float) -> None:
         try:
@@ -197,10 +230,19 @@ class Relay:
     # ----------------------------------------------------------------------------------------------- one notification
 
     async def _hold(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
-        """It counts against its provider's room while it is carried. What came by another lane may have to wait."""
+        """It counts against its provider's room while it is carried. What came by another lane may have to wait, and
+        is given back where its lease would not outlast that: nobody has vanished then."""
+        room = self._rooms.get(dispatch.standing.provider)
         try:
-            async with self._rooms.get(dispatch.standing.provider) or nullcontext():
+            if room is None:
                 await self._carry(dispatch, taken_at, ends_at)
+            elif not await self._gets(room, self._starts_by(dispatch, ends_at)):
+                await self._give_back([dispatch])
+            else:
+                try:
+                    await self._carry(dispatch, taken_at, ends_at)
+                finally:
+                    room.release()
         except LedgerUnavailable as error:
             log.error("notification %s: its lease lapses, the outbox is out of reach: %s", dispatch.id.hex(), error)
         except Exception as error:  # a bug: its lease lapses, and nobody else is held up
@@ -208,6 +250,20 @@ class Relay:
         finally:
             self._count(dispatch, -1)
             self._awake.set()
+
+    def _starts_by(self, dispatch: Dispatch, ends_at: float) -> float:
+        """From here on a request might still be under way when its lease is over, and another relay has it."""
+        provider = self._providers.get(dispatch.standing.provider)
+        return ends_at - (0.0 if provider is None else provider.contract.timeout_s)
+
+    async def _gets(self, room: asyncio.Semaphore, by: float) -> bool:
+        if not room.locked():
+            return await room.acquire()
+        try:
+            async with asyncio.timeout(by - self._clock()):
+                return await room.acquire()
+        except TimeoutError:
+            return False
 
     def _count(self, dispatch: Dispatch, by: int) -> None:
         name = dispatch.standing.provider
@@ -223,16 +279,13 @@ class Relay:
             return
         policy = dispatch.notification.policy or provider.contract.policy
         dispatch = replace(dispatch, standing=replace(dispatch.standing, policy=policy))
-        standing, record = await self._due(dispatch, provider, now_ms)
+        standing, record = await self._due(dispatch, provider, now_ms, ends_at)
         if record is not None:
             await self._record(record)
             return
-        try:
-            request = dispatch.request if dispatch.request is not None else provider.prepare(dispatch)
-        except ConfigError as error:
-            await self._record(
-                _record_of(dispatch, standing, Refused(str(error), final=True), provider, now_ms(), _none)
-            )
+        request = request_of(dispatch, provider)
+        if isinstance(request, Refused):
+            await self._record(answered(dispatch, standing, request, provider.contract, now_ms(), _none))
             return
 
         if (early_ms := dispatch.slot_ms - now_ms()) > 0:
@@ -242,23 +295,25 @@ class Relay:
         match await self._cross(Crossing(dispatch, crossed, request)):
             case Crossed():
                 self._observe(Step.AFTER_CROSS)
-                if (begun := self._clock()) >= ends_at:  # this process was stopped for long: another relay may have it
-                    await self._take_back(dispatch, "its lease was over when it had crossed")
+                begun = self._clock()
+                if why := self._too_late(dispatch, standing, provider, ends_at):
+                    await self._take_back(dispatch, why)
                     return
-                answer = await self._send(provider, dispatch, request)
+                answer = await self._send(provider, dispatch, request, ends_at)
                 self._watch.sent(provider.contract.name, self._clock() - begun)
                 self._observe(Step.AFTER_SEND)
-                await self._record(_record_of(dispatch, crossed, answer, provider, now_ms(), self._random))
+                record = answered(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
+                await self._record(record)
                 self._observe(Step.AFTER_RECORD)
             case Held(by=by):
-                later = replace(standing, due_ms=now_ms() + int(1000 * HELD_S), reason=f"waits for {by.hex()}")
                 self._watch.became(provider.contract.name, "held")
+                later = sending.held(dispatch.standing, by, dispatch.added_ms, now_ms())
                 await self._record(Record(dispatch, later, "released"))
             case (Suppressed() | Lost()) as gate:  # the outbox has written it, or somebody else has it
                 self._watch.became(provider.contract.name, type(gate).__name__.lower())
 
     async def _due(
-        self, dispatch: Dispatch, provider: Provider, now_ms: Callable[[], int]
+        self, dispatch: Dispatch, provider: Provider, now_ms: Callable[[], int], ends_at: float
     ) -> tuple[Standing, Record | None]:
         """What it was taken for. Without a record: it is to be sent."""
         standing, contract = dispatch.standing, provider.contract
@@ -271,7 +326,8 @@ class Relay:
                 case "replay":
                     standing = sending.replayed(standing)
                 case "look_up":
-                    return standing, self._looked_up(dispatch, await provider.look_up(dispatch), contract, now_ms())
+                    said = await self._look_up(provider, dispatch, ends_at)
+                    return standing, looked_up(dispatch, said, contract, now_ms(), self._random)
                 case _:
                     after = sending.overdue(standing, now_ms())
                     return after, Record(dispatch, after, "policy", after.reason)
@@ -279,19 +335,6 @@ class Relay:
         if ready.state != "pending":
             return ready, Record(dispatch, ready, "released", ready.reason)
         return ready, None
-
-    def _looked_up(self, dispatch: Dispatch, said: LookedUp, contract: sending.Contract, now_ms: int) -> Record:
-        standing = dispatch.standing
-        match said:
-            case Found(reference=reference):
-                why = f"its look-up found {reference}, which is another's message"
-                otherwise = sending.unclear(standing, why, contract, now_ms, self._random)
-                return Record(dispatch, sending.found(standing, reference), "accepted", "look-up", reference, otherwise)
-            case Absent():
-                return Record(dispatch, sending.absent(standing, now_ms), "absent", "look-up")
-            case Unclear(reason=reason):
-                after = sending.unclear(standing, reason, contract, now_ms, self._random)
-                return Record(dispatch, after, "unclear", reason)
 
     def _routed(self, dispatch: Dispatch) -> Dispatch:
         """What names no provider gets those of its channel, the first time it is taken. Nothing waits for ever."""
@@ -312,69 +355,85 @@ class Relay:
 
     async def _cross(self, crossing: Crossing) -> Gate:
         try:
-            (gate,) = await self._crossings.ask([crossing])
+            return await _asked(self._crossings, self._outbox.cross, crossing)
         except LedgerUnavailable:
             await self._take_back(crossing.dispatch, "the crossing was not answered")
             return Lost()
-        return gate
 
     async def _take_back(self, dispatch: Dispatch, reason: str) -> None:
         """It has crossed, or may have; but nothing has left, and nothing will: told in time, that is no doubt."""
         await self._record(Record(dispatch, replace(dispatch.standing, claims=0), "released", reason))
 
-    async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes) -> Answer:
-        contract = provider.contract
+    def _too_late(self, dispatch: Dispatch, standing: Standing, provider: Provider, ends_at: float) -> str:
+        """Why it is not sent after all, though it has crossed: the process was stopped, or its slot or the outbox kept
+        it waiting. Empty: it is in time."""
+        left_s = ends_at - self._clock()
+        if left_s < provider.contract.timeout_s:
+            return "too little of its lease was left when it had crossed: another relay may have it before it is over"
+        latest_ms = dispatch.taken_ms + self._lease_ms - int(1000 * left_s)  # also where the outbox answered slowly
+        if sending.ready(standing, provider.contract, latest_ms, _none).state != "pending":
+            return "its time, or that of its key, was over when it had crossed"
+        return ""
+
+    async def _look_up(self, provider: Provider, dispatch: Dispatch, ends_at: float) -> LookedUp:
         try:
-            async with asyncio.timeout(contract.timeout_s + 1.0):  # the provider's own comes first
+            async with asyncio.timeout(LOOKS_SHARE * (ends_at - self._clock())):
+                return await provider.look_up(dispatch)
+        except TimeoutError:
+            return Unclear("its look-up was not answered in time")
+        except Exception as error:  # a bug of the provider's adapter: as if there were no look-up
+            log.exception("provider %s", provider.contract.name)
+            return Unclear(f"{type(error).__name__} in the adapter")
+
+    async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes, ends_at: float) -> Answer:
+        contract = provider.contract
+        at_most_s = min(contract.timeout_s + 1.0, ends_at - self._clock())  # the provider's own comes first
+        self._sending += 1
+        try:
+            async with asyncio.timeout(at_most_s):
                 return await provider.send(dispatch, request)
         except TimeoutError:
             return Unknown(f"no answer within {contract.timeout_s:g} s")
         except Exception as error:  # a bug of the provider's adapter, after the crossing
             log.exception("provider %s", contract.name)
             return Unknown(f"{type(error).__name__} in the adapter")
+        finally:
+            self._sending -= 1
 
     async def _record(self, record: Record) -> None:
         """Until the outbox has it: what is known now nobody else knows."""
-        if await self._insist(record):
-            self._watch.became(record.standing.provider, record.outcome)
-            return
-        self._watch.became(record.standing.provider, "lost")
-        if (
-            record.outcome == "accepted" and record.otherwise is None
-        ):  # too late for its lease, and evidence all the same
+        is_answer = record.outcome == "accepted" and record.otherwise is None
+        held = await self._insist(lambda: _asked(self._records, self._outbox.record, record), is_answer)
+        self._watch.became(record.standing.provider, record.outcome if held else "lost")
+        if is_answer and not held:  # too late for its lease, and evidence all the same
             late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
-            await self._outbox.witness([late])
+            await self._insist(lambda: self._outbox.witness([late]), is_answer)
 
-    async def _insist(self, record: Record) -> bool:
+    async def _insist(self, ask: Callable[[], Awaitable[T]], is_answer: bool) -> T:
+        """That a provider has accepted something is worth knowing after its lease, too; all else is decided anew."""
+        gives_up_at = self._clock() + (KEPT_S if is_answer else self._lease_ms / 1000)
         failures = 0
         while True:
             try:
-                (held,) = await self._records.ask([record])
+                return await ask()
             except LedgerUnavailable:
                 failures += 1
-                if self._stopping or 1000 * STORE_DOWN_S * 2**failures > self._lease_ms:
+                if self._clock() > gives_up_at or (self._stopping and not is_answer):
                     raise
                 await asyncio.sleep(backoff_s(failures, self._random, STORE_DOWN_S, 10.0))
-            else:
-                return held
 
 
-def _record_of(
-    dispatch: Dispatch,
-    standing: Standing,
-    answer: Answer,
-    provider: Provider,
-    now_ms: int,
-    random: Callable[[], float],
-) -> Record:
-    after = sending.answered(standing, answer, provider.contract, now_ms, random)
-    match answer:
-        case Accepted():
-            return Record(dispatch, after, "accepted", answer.evidence, answer.reference)
-        case Refused():
-            return Record(dispatch, after, "limited" if answer.limited else "refused", answer.reason)
-        case Unknown():
-            return Record(dispatch, after, "unknown", answer.reason)
+async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitable[list[T]]], one: A) -> T:
+    """With what others ask at this moment. Where something among it cannot be written, all of it is refused: then by
+    itself, so that nobody is held up by another's trouble."""
+    try:
+        (answer,) = await together.ask([one])
+    except SemelError:
+        raise
+    except Exception as error:
+        log.error("the outbox refuses a batch, so they are written one by one: %s", type(error).__name__)
+        (answer,) = await alone([one])
+    return answer
 
 
 def _none() -> float:

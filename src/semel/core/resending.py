@@ -18,11 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.values.errors import ConfigError
-from semel.values.notification import Notification
+from semel.values.notification import Guard, Notification
 from semel.values.outbox import Added, Shown, Witness
 from semel.values.sending import LIVE, Reported, State
 
 RESENT: Reported = "resent"  # a word that moves no state: it is only kept
+PASSED_S = 0.001
 UNREADABLE = "(cannot be read)"  # what stores show in place of a content that somebody wrote by hand
 
 
@@ -48,14 +49,15 @@ class Resent(Struct, frozen=True):
 
 async def resend(outbox: Repeats, id: bytes, reason: str, by: str, *, tenant: str | None = None) -> Resent:
     """Send a notification again. "known": its next generation is there already. "missing": nobody knows this id, or
-    it is another tenant's. Its guard, which it would not pass, is not asked."""
+    it is another tenant's. Its guard, which it would not pass, is not asked, and knows of it: who comes next finds
+    that this customer was told."""
     shown = await outbox.show(id)
     if shown is None or (tenant is not None and shown.notification.tenant != tenant):
         return Resent("missing")
     if shown.erased:
         return _refused(shown, "it was erased, and there is nothing left that could be sent")
     try:
-        following = replace(shown.notification, generation=shown.notification.generation + 1, guard=None)
+        following = replace(shown.notification, generation=shown.notification.generation + 1, guard=_passing(shown))
     except ConfigError as error:  # it was judged by another version, or by SQL
         return _refused(shown, str(error))
     if (known := await outbox.show(following.id)) is not None:
@@ -63,6 +65,12 @@ async def resend(outbox: Repeats, id: bytes, reason: str, by: str, *, tenant: st
     if (why_not := _why_not(shown)) is not None:
         return _refused(shown, why_not)
     return await _add(outbox, shown, following, f"says {by}: {reason}")
+
+
+def _passing(shown: Shown) -> Guard | None:
+    """The window is the shortest there is: it lets through whatever passed before."""
+    guard = shown.notification.guard
+    return None if guard is None else Guard(window_s=PASSED_S, key=guard.key)
 
 
 async def _add(outbox: Repeats, shown: Shown, following: Notification, why: str) -> Resent:

@@ -15,10 +15,11 @@ import msgspec
 from semel.core.act import Act, Context
 from semel.core.boundaries import Boundary
 from semel.core.judgement import Failed
+from semel.core.settling import AGAIN_S
 from semel.core.threads import in_thread
 from semel.ports import Ledger, Notifies, Telemetry, Transaction, TransactionalLedger
 from semel.values.claim import Settlement
-from semel.values.errors import ConfigError, MalformedEvent, TransactionOver
+from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, NotRecorded, TransactionOver
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
 from semel.values.strict_json import DEPTH_MAX, check_bounds
 
@@ -93,6 +94,7 @@ class Runner:
             if act.handler.effect == "transaction":
                 return await self._run_in_transaction(act, context, settlement)
             ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
+            context._over = True
             if act.notifications and isinstance(ran.ending, Done) and not act.lost:
                 return await self._settle_with_notifications(act, ran, settlement)
             return ran
@@ -111,6 +113,7 @@ class Runner:
                 ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
             finally:
                 _inside.reset(outside)
+                context._over = True
             if act.lost or not isinstance(ran.ending, Done):
                 return ran  # nothing was settled inside, so the handler's writes are rolled back
             if (conflict := await self._record(transaction, act, settlement(act, ran.ending))) is not None:
@@ -120,13 +123,21 @@ class Runner:
     async def _settle_with_notifications(
         self, act: Act, ran: Ran, settlement: Callable[[Act, Ending], Settlement]
     ) -> Ran:
-        """Of a handler without a transaction: what it wants to be sent and its outcome are recorded together."""
+        """Of a handler without a transaction: what it wants to be sent and its outcome are recorded together. Its
+        effect has happened: that is tried again while its lease lasts, and is never called undone."""
         assert act.granted is not None
         assert isinstance(ran.ending, Done)
-        async with cast(TransactionalLedger, self._ledger).transaction(act.granted.lease) as transaction:
-            if (conflict := await self._record(transaction, act, settlement(act, ran.ending))) is not None:
-                return Ran(conflict)
-        return self._settled(act, ran)
+        until = self._loop.time() + act.lease_s
+        while True:
+            try:
+                async with cast(TransactionalLedger, self._ledger).transaction(act.granted.lease) as transaction:
+                    if (conflict := await self._record(transaction, act, settlement(act, ran.ending))) is not None:
+                        return Ran(conflict)
+                return self._settled(act, ran)
+            except LedgerUnavailable as error:
+                if act.lost or self._loop.time() + AGAIN_S > min(until, act.lease_ends):
+                    raise NotRecorded(f"what was done could not be recorded in time: {error}") from error
+                await asyncio.sleep(AGAIN_S)
 
     async def _record(self, transaction: Transaction, act: Act, settlement: Settlement) -> Reject | None:
         """Into the transaction: what is to be sent, then the outcome. A conflict is why nothing is settled."""

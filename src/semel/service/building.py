@@ -67,8 +67,9 @@ class Built(Struct, frozen=True):
 
     @property
     def reaches(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
-        """A way to try each destination: it answers why it cannot be reached, or None."""
-        return {name: partial(wiring.reach, place) for name, place in self.places.items()}
+        """A way to try each destination and provider: it answers why it cannot be reached, or None."""
+        sending = {f"provider {name}": partial(wiring.reach_provider, one) for name, one in self.providers.items()}
+        return {**{name: partial(wiring.reach, place) for name, place in self.places.items()}, **sending}
 
     async def close(self) -> None:
         for place in self.places.values():

@@ -32,7 +32,7 @@ from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
 from semel.service.relaying import Relaying
 from semel.service.server import serve
-from semel.service.store import served_ledger
+from semel.service.store import served_ledger, served_outbox
 from semel.service.telemetry import ServiceTelemetry
 from semel.service.trouble import StoreHealth, Trouble
 from semel.settings.checking import check, facts_of, refuse, store_facts
@@ -102,10 +102,12 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     outbox = outbox_of(app.ledger)
     taking = doors(settings, built.publishers, built.providers)
 
+    relaying = asked = None
+    if outbox is not None:
+        relaying = Relaying(outbox, built.providers, built.channels, settings.outbox, metrics)
+        asked = served_outbox(outbox, health, gate, relaying.wake)
+
     def start() -> tuple[Ingest, Background]:
-        relaying = None
-        if outbox is not None:
-            relaying = Relaying(outbox, built.providers, built.channels, settings.outbox, metrics)
         background = Background(app, telemetry.tracing.resume, Consuming(app, built.supplies, metrics), relaying)
         front = Front(
             app,
@@ -134,7 +136,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             served_ledger(app.ledger, telemetry, health, gate),
             keyring,
             catalog=app.ledger,
-            outbox=outbox,
+            outbox=asked,
             read_timeout=settings.server.read_timeout,
             max_in_flight=settings.server.max_in_flight,
             telemetry=telemetry,

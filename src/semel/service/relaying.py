@@ -1,6 +1,7 @@
 """The relay of the settings, beside the webhooks or alone: started, watched, and stopped in time.
 
-It also forgets what is past its retention, and says what waits for a provider that nobody here has."""
+It also forgets what is past its retention, and says what waits for a provider that nobody here has, or that takes
+nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ from semel.core.relay import Relay, Watch
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.ports import Provider
 from semel.service.metrics import Metrics
+from semel.service.trouble import Trouble
 from semel.settings.schema import Outbox as OutboxSettings
 from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.outbox import lane_of
 
 log = logging.getLogger("semel")
 
+IN_A_ROW = 5  # requests that a provider did not take: less may be the messages' own fault
 MORE_S = 0.05  # between two batches of a purge: others write too
 
 
@@ -37,7 +40,7 @@ class Relaying:
         self._providers = providers if said.relay else {}
         self._channels = channels if said.relay else {}
         self._said = said
-        self._watch = _Numbers(metrics, self._providers) if metrics is not None else None
+        self._watch = _Watched(metrics, self._providers)
         self._relay: Relay | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -96,21 +99,27 @@ class Relaying:
     async def _say_orphans(self) -> None:
         served = {*self._providers, *(lane_of("", channel) for channel, names in self._channels.items() if names)}
         for waiting in await self._outbox.backlog():
-            if waiting.state == "pending" and waiting.provider not in served:
-                lane = waiting.provider
-                what = f"channel {lane[1:]}" if lane.startswith("@") else f"provider {lane}"
-                log.error(
-                    "%d notifications wait for %s, which nobody here serves: add it to [providers], or run what has it",
-                    waiting.count,
-                    what,
-                )
+            lane = waiting.provider
+            if lane in served or waiting.state == "sending":
+                continue
+            where = f"channel {lane[1:]}" if lane.startswith("@") else f"provider {lane}"
+            what = "wait for" if waiting.state == "pending" else "are uncertain at"
+            log.error(
+                "%d notifications %s %s, which nobody here serves: add it to [providers], or run what has it",
+                waiting.count,
+                what,
+                where,
+            )
 
 
-class _Numbers:
-    """Counts what the relay tells. Names of providers come from the settings."""
+class _Watched:
+    """Counts what the relay tells, and says when a provider takes nothing any more: a password that was changed, an
+    outage. Names of providers come from the settings."""
 
-    def __init__(self, metrics: Metrics, providers: Mapping[str, Provider]) -> None:
-        self._of = {name: metrics.provider(name) for name in providers}
+    def __init__(self, metrics: Metrics | None, providers: Mapping[str, Provider]) -> None:
+        self._of = {} if metrics is None else {name: metrics.provider(name) for name in providers}
+        self._in_a_row = dict.fromkeys(providers, 0)
+        self._trouble = {name: _trouble(name) for name in providers}
 
     def sent(self, provider: str, seconds: float) -> None:
         if (numbers := self._of.get(provider)) is not None:
@@ -119,3 +128,19 @@ class _Numbers:
     def became(self, provider: str, outcome: str) -> None:
         if (numbers := self._of.get(provider)) is not None and (number := numbers.became.get(outcome)) is not None:
             number.up()
+        if provider in self._in_a_row:
+            self._judge(provider, outcome)
+
+    def _judge(self, provider: str, outcome: str) -> None:
+        if outcome == "accepted":
+            self._in_a_row[provider] = 0
+            self._trouble[provider].is_over()
+        elif outcome in ("refused", "unknown"):
+            self._in_a_row[provider] += 1
+            if (many := self._in_a_row[provider]) >= IN_A_ROW:
+                why = f"`semel notify list --provider {provider}` says why"
+                self._trouble[provider].is_there(f"{many} requests in a row were refused or not answered; {why}")
+
+
+def _trouble(name: str) -> Trouble:
+    return Trouble(f"provider {name} takes nothing", f"provider {name} takes messages again")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from semel.core.gate import Gate, GatedInbox, GatedLedger
+from semel.core.outboxes import StoredOutbox
 from semel.core.pump import LEDGER_DOWN_S
 from semel.core.watched import Watched, WatchedInbox, WatchedLedger
 from semel.ports import Inbox, Ledger, Telemetry
@@ -14,6 +15,9 @@ from semel.service.trouble import StoreHealth
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, InboxEnding, Taken
+from semel.values.notification import Notification
+from semel.values.outbox import Added, Decision
+from semel.values.sending import State
 
 T = TypeVar("T")
 
@@ -71,6 +75,35 @@ class _GatedInbox(_Inbox, GatedInbox):
     """As the ledger's."""
 
 
+class _Outbox:
+    """What is asked for by a caller who waits passes the gate: the same call again is the same one, so that giving up
+    on its answer costs nothing. Reads wait for nobody who writes, and say nothing about how writing goes: they go
+    around it, as do a relay and whatever takes long."""
+
+    def __init__(self, outbox: StoredOutbox, health: StoreHealth, gate: Gate, added: Callable[[], None]) -> None:
+        self._outbox = outbox
+        self._health = health
+        self._gate = gate
+        self._added = added
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outbox, name)
+
+    async def add(self, notifications: Sequence[Notification]) -> list[Added]:
+        added = await self._gate.ask(lambda: self._asked("add", self._outbox.add(notifications)))
+        self._added()
+        return added
+
+    async def decide(self, decision: Decision) -> State | None:
+        state = await self._gate.ask(lambda: self._asked("decision", self._outbox.decide(decision)))
+        self._added()  # what was said not to be sent is to be sent
+        return state
+
+    async def _asked(self, what: str, answer: Awaitable[T]) -> T:
+        with self._health.asking(what):
+            return await answer
+
+
 def served_ledger(
     ledger: Ledger, telemetry: Telemetry | None, health: StoreHealth, gate: Gate | None = None
 ) -> WatchedLedger:
@@ -85,3 +118,10 @@ def served_inbox(
     if gate is None:
         return _Inbox(inbox, telemetry, health=health)
     return _GatedInbox(inbox, gate, telemetry, health=health)
+
+
+def served_outbox(
+    outbox: StoredOutbox, health: StoreHealth, gate: Gate, added: Callable[[], None] = lambda: None
+) -> StoredOutbox:
+    """`added` is told when there may be something to send."""
+    return cast(StoredOutbox, _Outbox(outbox, health, gate, added))

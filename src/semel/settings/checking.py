@@ -19,8 +19,9 @@ from semel.settings.findings import Level as Level
 from semel.settings.findings import RouteFacts as RouteFacts
 from semel.settings.findings import span as span
 from semel.settings.problems import nearest
-from semel.settings.provider_checking import open_callbacks, provider_findings, providers_ok
+from semel.settings.provider_checking import open_callbacks, provider_findings, providers_ok, told_in_the_clear
 from semel.settings.schema import Destination, Endpoint, Route, Settings
+from semel.settings.secret import SENSITIVE
 from semel.settings.source_checking import shown_secrets, sources_ok, wrong_sources
 from semel.settings.topics import misspelt
 from semel.settings.urls import host_of, is_loopback, leads_somewhere, shown
@@ -33,7 +34,6 @@ SECRET_CHARS = 16  # a shorter one can be guessed
 ANSWER_WITHIN = (5.0, "an EventBridge API destination gives up after 5 s")  # what a sender waits for an inline answer
 ANSWER_WITHIN_OF = {"genesys": (10.0, "Genesys Open Messaging gives up after 10 s")}  # where the scheme tells who it is
 INBOX_LEDGERS = "sqlite:///semel.db or postgresql://…"
-SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"))
 
 
 def facts_of(handlers: Iterable[Handler]) -> list[RouteFacts]:
@@ -334,6 +334,7 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
         if secret_headers and clear:
             what = f"destination {name}: {', '.join(secret_headers)} goes to {shown(destination.url)} in the clear"
             yield Finding("warning", what, "use https://")
+    yield from told_in_the_clear(settings)
 
 
 def _fail_open(routes: Sequence[Route]) -> Iterator[Finding]:

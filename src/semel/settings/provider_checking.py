@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from semel.settings.findings import Finding, span
 from semel.settings.options import channels_of
 from semel.settings.schema import Settings
-from semel.settings.urls import is_loopback
+from semel.settings.secret import SENSITIVE
+from semel.settings.urls import host_of, is_loopback, shown
 from semel.values.effect import KEYED_SHARE
 from semel.values.sending import Contract
 from semel.wiring import calls_of, provider
+
+URLS = ("url", "login_url", "token_url")  # options that say where secrets go
 
 
 def provider_findings(settings: Settings) -> Iterator[Finding]:
@@ -30,6 +33,7 @@ def provider_findings(settings: Settings) -> Iterator[Finding]:
         if name not in routed:
             what = f"provider {name}: no channel is sent by it; only a notification that names it"
             yield Finding("warning", what, "name it in [channels], or remove it")
+    yield from unheard_callbacks(settings)
     if settings.outbox.identity < settings.outbox.retention:
         what = (
             f"outbox: a notification is forgotten after {span(settings.outbox.identity)}, before its content is, after "
@@ -82,3 +86,30 @@ def open_callbacks(settings: Settings) -> Iterator[Finding]:
             yield Finding("error", what, change)
         elif said.callbacks.verify.scheme == "none":
             yield Finding("warning", what, "verify it here, or make sure that something in front of it does")
+
+
+def told_in_the_clear(settings: Settings) -> Iterator[Finding]:
+    """Secrets and customers' messages on a road where everybody can read them."""
+    for name, said in settings.providers.items():
+        for option in URLS:
+            url = said.options.get(option, "")
+            if url.lower().startswith("http:") and not is_loopback(host_of(url)):
+                what = f"provider {name}: its secrets and messages go to {shown(url)} in the clear"
+                yield Finding("warning", what, f"use https:// in {option}")
+        host = said.options.get("host", "")
+        if said.kind == "smtp" and said.options.get("tls") == "off" and not is_loopback(host):
+            yield Finding("warning", f"provider {name}: mails go to {host} in the clear", 'set tls = "starttls"')
+        for header, value in said.options.get("headers", {}).items():
+            if not value.reference and header.lower() in SENSITIVE:
+                what = f"provider {name}: {header} stands in the settings as it is, for everybody who reads them"
+                yield Finding("warning", what, 'write "env:NAME" for what is secret in it, as in "Bearer env:NAME"')
+
+
+def unheard_callbacks(settings: Settings) -> Iterator[Finding]:
+    """Twilio signs the URL that it was told. Verified with another one, none of its callbacks is ever believed."""
+    for name, said in settings.providers.items():
+        verify = said.callbacks.verify if said.callbacks is not None else None
+        callback = said.options.get("callback", "").partition("#")[0].partition("?")[0]
+        if said.kind == "twilio" and callback and verify is not None and verify.url and verify.url != callback:
+            what = f"provider {name}: it calls {shown(callback)}…, and verify.url is another one: none is believed"
+            yield Finding("warning", what, "make url of verify the same as callback, up to its ? or #")

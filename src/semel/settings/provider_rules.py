@@ -9,6 +9,7 @@ from semel.ports import Provider
 from semel.settings.problems import Fault, Path, did_you_mean, quoted
 from semel.settings.schema import Callbacks, Settings
 from semel.settings.schema import Provider as ProviderSettings
+from semel.settings.urls import what_is_wrong
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
 from semel.wiring import calls_of, provider
@@ -21,6 +22,9 @@ _ABOUT = re.compile(
 )
 
 
+_PLACE = re.compile(r"destination '[^']*': its url (?P<what>.*)", re.DOTALL)
+
+
 def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
     made: dict[str, Provider] = {}
     for name, said in settings.providers.items():
@@ -29,6 +33,9 @@ def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
         except ConfigError as error:
             yield _fault(str(error), ("providers", name))
     for name, said in settings.providers.items():
+        callback = said.options.get("callback", "")
+        if callback and (wrong := what_is_wrong(callback.partition("#")[0])):  # behind it, Twilio is told how to try
+            yield Fault(("providers", name, "callback"), f"callback: {wrong}")
         if said.callbacks is not None:
             yield from _callbacks(said, said.callbacks, ("providers", name))
     if len(made) == len(settings.providers):  # else nobody knows what they can send
@@ -37,6 +44,8 @@ def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
 
 def _fault(said: str, at: Path) -> Fault:
     """An adapter names its option first: the line of that one is told."""
+    if (of_url := _PLACE.fullmatch(said)) is not None:
+        return Fault((*at, "url"), f"url: it {of_url['what']}")
     about = _ABOUT.fullmatch(said)
     if about is None:
         return Fault(at, said)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import final
 
+SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"))
+"""Headers whose values are secrets."""
+
 
 @final
 class Secret:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from semel.values.errors import ConfigError
 from semel.values.notification import Notification
@@ -12,7 +14,12 @@ TAIL = 4  # characters at the end: what people compare when they read a number t
 HIDDEN_LEAST = 4  # characters that stay hidden, however short the whole is
 NAMED_LEAST = 5  # a shorter one may stand in a text by chance
 
+REPEATED_LEAST = 12  # letters and digits in a row that a text has in common with a content: less may be chance
+OWN_DIGITS = 7  # at the end of a number: what stays of it when somebody writes it without its country
+
 _NUMBER = re.compile(r"\+?[0-9][0-9 ()./-]*")
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[a-z]")
+_BETWEEN = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|[\W_]){0,3}"
 
 
 def masked_recipient(text: str) -> str:
@@ -44,11 +51,71 @@ def masked_content(notification: Notification) -> str:
     return ", ".join(parts)
 
 
+def hidden(text: str, said: Notification) -> str:
+    """What providers and people say of a notification: they may name whom it is for, and repeat what it says."""
+    for content in {*_texts((said.body, said.subject, said.data))} - {ERASED}:
+        for ascii_only in (False, True):  # an answer may spell out what is not ASCII, and every provider otherwise
+            text = _not_repeating(text, content, ascii_only)
+    return without(text, said.recipient)
+
+
 def without(text: str, recipient: str) -> str:
-    """A text that may name the recipient: keys, reasons, what providers say."""
-    if len(recipient) < NAMED_LEAST or recipient == ERASED:
+    """A text that may name the recipient, however it spells it: `+49 170 …`, `%2B49170…`, `0170…`."""
+    letters = [char for char in recipient if char.isalnum()]
+    if len(letters) < NAMED_LEAST or recipient == ERASED:
         return text
-    return re.sub(re.escape(recipient), lambda _: masked_recipient(recipient), text, flags=re.IGNORECASE)
+    shown = masked_recipient(recipient)
+    for spelling in _spellings(recipient, letters):
+        text = re.sub(spelling, lambda _: shown, text, flags=re.IGNORECASE)
+    return text
+
+
+def _spellings(recipient: str, letters: list[str]) -> Iterator[str]:
+    yield r"(?:\+|%2B|\\u002B)?" + _BETWEEN.join(map(re.escape, letters))
+    if _NUMBER.fullmatch(recipient) and len(letters) > OWN_DIGITS:
+        yield r"\+?[0-9]*" + _BETWEEN.join(letters[-OWN_DIGITS:])
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All that is said, wherever it stands in a document."""
+    match value:
+        case bool() | None:
+            return
+        case str() | int():
+            yield str(value)
+        case dict():
+            yield from _texts(tuple(value.values()))
+        case list() | tuple():
+            for one in value:
+                yield from _texts(one)
+
+
+def _not_repeating(text: str, content: str, ascii_only: bool) -> str:
+    """The text without what it has in common with a content; only letters and digits are compared."""
+    told, said = _letters(text, ascii_only), "".join(char for char, _ in _letters(content, ascii_only))
+    least = min(REPEATED_LEAST, len(said))
+    if least < NAMED_LEAST:
+        return text
+    words, parts, end = "".join(char for char, _ in told), [], 0
+    first = 0
+    while first <= len(told) - least:
+        last = first + least
+        if words[first:last] not in said:
+            first += 1
+            continue
+        while last < len(told) and words[last - least + 1 : last + 1] in said:
+            last += 1
+        parts += [text[end : told[first][1]], "…"]
+        end, first = told[last - 1][1] + 1, last
+    return "".join((*parts, text[end:]))
+
+
+def _letters(text: str, ascii_only: bool) -> list[tuple[str, int]]:
+    """With their places. What is spelled out (`%C3%BC`, `\\u00fc`) is none."""
+    plain = _ESCAPE.sub(lambda found: " " * len(found[0]), text)
+    return [
+        (char.lower()[0], at) for at, char in enumerate(plain) if char.isalnum() and (char.isascii() or not ascii_only)
+    ]
 
 
 def _counted(many: int, what: str) -> str:

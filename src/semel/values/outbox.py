@@ -225,11 +225,17 @@ _TOLD: dict[str, Told] = {
 _WEIGHT: dict[Told, int] = {"sent": 4, "unknown": 3, "pending": 2, "suppressed": 1, "never": 0}
 
 
+def told_unsent(in_doubt: bool) -> Told:
+    """Of what is failed, expired or cancelled. What was given up in doubt may have been sent for all that."""
+    return "unknown" if in_doubt else "never"
+
+
 def told_of(found: Iterable[Status]) -> Status:
-    """Of several notifications, the newest first: the one that says most."""
+    """Of several notifications, the newest first: the one that says most. Of those that are over and were not sent
+    each says itself whether that is known."""
     best = Status("never")
     for one in found:
-        told = _TOLD.get(one.state, "never")
+        told = _TOLD.get(one.state, one.told)
         if _WEIGHT[told] > _WEIGHT[best.told]:
             best = replace(one, told=told)
     return best

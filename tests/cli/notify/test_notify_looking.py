@@ -294,3 +294,17 @@ def test_the_evidence_of_a_status_names_nobody(url: str) -> None:
         out = notify(url, "status", "--key", "undelivered", *options).out
         assert "bounced" in out
         assert MAIL not in out
+
+
+def test_what_a_provider_repeats_of_a_message_is_not_shown(tmp_path: Path) -> None:
+    url, said = url_of(tmp_path), notification("echo-1", body=f"{SECRET}, and a few words more")
+    id = carry(url, said, Unknown(f"500: text={said.body} to={NUMBER}"))
+    sent = carry(url, notification("echo-2"), Accepted(f"ref{NUMBER}", f"202 {NUMBER}"))
+    looks = (("list",), ("list", "--wide"), ("show", id), ("show", sent), ("status", "--key", "echo-1"))
+    for look in (*looks, ("status", "--key", "echo-2")):
+        for how in ((), ("--json",)):
+            told = notify(url, *look, *how)
+            assert told.code == 0, told
+            assert SECRET not in told.out
+            assert NUMBER[1:] not in told.out
+    assert SECRET in notify(url, "show", id, "--reveal").out

@@ -187,7 +187,7 @@ def test_a_mistake_in_one_of_them_leaves_the_transaction_whole(
     async def story() -> None:
         async with place.roads["psycopg" if is_postgres else "apsw"](place.url) as customer:
             await customer.write("insert into orders values ('4711')")
-            with pytest.raises(ConfigError, match=r"JSON|bytes"):
+            with pytest.raises(ConfigError, match=r"JSON|bytes|a document"):
                 await customer.add(notification("right"), notification("wrong", **wrong))
             await customer.add(notification("after"))
             await customer.end(commit=True)

@@ -10,7 +10,9 @@ import pytest
 from tests.outbox.providers.kits import HERE
 
 from semel.adapters.providers.auth import EARLY_S, Asked, Basic, Headers, NoAccess, Token, basic, without
+from semel.adapters.providers.generic import Generic
 from semel.adapters.providers.signing import Signature
+from semel.adapters.wire.answers import Answered
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
 from semel.settings.secret import Secret
@@ -163,6 +165,24 @@ def test_a_secret_that_no_header_can_hold_is_not_sent() -> None:
     with pytest.raises(NoAccess) as refused:
         asyncio.run(auth.headers(ASKED))
     assert "two" not in str(refused.value)
+
+
+def test_a_token_is_hidden_without_its_scheme_too() -> None:
+    headers = Headers({"authorization": Secret("Bearer gateway-token-1")})
+    assert headers.hide("no such token: gateway-token-1") == "no such token: …"
+    assert headers.hide("authorization=Bearer gateway-token-1") == "authorization=…"
+
+
+def test_a_token_in_a_url_is_no_evidence() -> None:
+    url = "https://sms.example/messages/hook-0123456789abcdef?key=abcdef0123456789&v=2"
+    provider = Generic(url, Headers({}))
+    page = (
+        "The requested URL /messages/hook-0123456789abcdef was not found (hook-0123456789abcdef, key abcdef0123456789)"
+    )
+    told = provider.told(Answered(404, page.encode()))
+    assert "0123456789" not in told
+    assert told.startswith("404: The requested URL … was not found")
+    assert provider.told(Answered(400, b"messages: v=2 is too old")) == "400: messages: v=2 is too old"
 
 
 def test_secrets_are_taken_out_of_what_a_provider_repeats() -> None:

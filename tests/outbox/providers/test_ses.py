@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from tests.outbox.providers.kits import mail
 
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.kinds import provider
 from semel.adapters.providers.ses import Ses
+from semel.adapters.wire.answers import Answered
 from semel.settings.secret import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.values.notification import Notification
@@ -63,10 +63,10 @@ def test_what_is_written_is_what_aws_describes(said: Notification) -> None:
     ],
 )
 def test_a_throttle_is_no_refusal_of_the_mail(headers: Mapping[str, str], body: bytes) -> None:
-    answer = ses().judge(Heard(400, body, headers=headers))
+    answer = ses().judge(Answered(400, body, headers=headers))
     assert isinstance(answer, Refused)
     assert answer.limited
-    final = ses().judge(Heard(400, b'{"__type": "MessageRejected"}'))
+    final = ses().judge(Answered(400, b'{"__type": "MessageRejected"}'))
     assert isinstance(final, Refused)
     assert final.final
 

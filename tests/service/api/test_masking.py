@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.values.masking import ERASED, HIDDEN_LEAST, masked_content, masked_recipient, without
+from semel.values.masking import ERASED, HIDDEN_LEAST, NAMED_LEAST, hidden, masked_content, masked_recipient, without
 from semel.values.notification import Notification
 
 
@@ -52,3 +54,68 @@ def test_a_content_is_shown_by_its_kind_and_length() -> None:
     assert one(template="t", data={"name": "Ada"}) == "template with 1 field"
     assert one(body={"name": "Ada"}).startswith("document of ")
     assert one(body="x", subject="hush") == "text of 1 character, subject of 4 characters"
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    ["+491701234567", "491701234567", "%2B491701234567", "+49 170 1234567", "+49 (170) 123-4567", "01701234567"],
+)
+def test_a_number_is_hidden_however_it_is_spelled(spelled: str) -> None:
+    told = without(f"400: 'To' {spelled} is not valid (21211)", "+491701234567")
+    assert "1234567" not in told.replace("-", "")
+    assert told.startswith("400: 'To' ")
+    assert told.endswith("4567 is not valid (21211)")
+
+
+@pytest.mark.parametrize(
+    "spelled", ["Anna.Muster@example.com", "anna.muster%40example.com", "anna.muster\\u0040example.com"]
+)
+def test_an_address_is_hidden_however_it_is_spelled(spelled: str) -> None:
+    assert without(f"550 <{spelled}> unknown", "anna.muster@example.com") == "550 <a…@example.com> unknown"
+
+
+def to_anna(**said: Any) -> Notification:
+    return Notification(key="k", kind="k", recipient="+491701234567", **said)
+
+
+TEXT = "Grüße! Your code is 998877, it is good for 5 minutes."
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        TEXT,
+        TEXT[:-20],
+        "Gr%C3%BC%C3%9Fe%21%20Your%20code%20is%20998877%2C%20it%20is",
+        "Gr%C3%BC%C3%9Fe%21+Your+code+is+998877",
+        r"Gr\u00fc\u00dfe! Your code is 998877, it is good",
+        "YOUR CODE IS 998877, IT",
+    ],
+)
+def test_an_answer_does_not_tell_what_was_said(echo: str) -> None:
+    said = to_anna(channel="sms", body=TEXT)
+    told = hidden(f'400: {{"text": "{echo}", "error": "it is too long"}}', said)
+    assert "998877" not in told
+    assert told.startswith('400: {"text": "')
+    assert told.endswith('"error": "it is too long"}')
+
+
+def test_what_a_template_or_a_document_says_is_hidden_too() -> None:
+    templated = to_anna(channel="email", template="t", data={"code": "998877", "n": 123456, "ok": True})
+    assert hidden("code 998877 and 123456: True", templated) == "code … and …: True"
+    nested = to_anna(channel="event", body={"a": [{"b": "a diagnosis of theirs"}]})
+    assert hidden("no a diagnosis of theirs here", nested) == "no … here"
+    cyrillic = to_anna(channel="sms", body="Ваш код 998877, никому не говорите")
+    assert hidden("400: Ваш код 998877, ник", cyrillic) == "400: …"
+
+
+def test_ordinary_words_of_an_answer_stay() -> None:
+    said = to_anna(channel="sms", body="Call this phone number.")
+    told = "400: the phone number is not valid; request 0b1d4a77"
+    assert hidden(told, said) == told
+
+
+@given(st.text(max_size=60), st.text("abcäß 0123.-\n", min_size=24, max_size=60), st.text(max_size=60))
+def test_a_whole_content_never_stays(before: str, body: str, after: str) -> None:
+    told = hidden(f"{before} {body} {after}", to_anna(channel="event", body=body))
+    assert body not in told or sum(char.isalnum() for char in body) < NAMED_LEAST

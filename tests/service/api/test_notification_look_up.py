@@ -75,6 +75,28 @@ def test_what_was_refused_for_good_has_reached_nobody(desk: Desk) -> None:
     assert answer(desk, key="order-1")["may_send"]
 
 
+def test_what_a_provider_repeats_of_the_customer_and_of_the_message_is_not_told(desk: Desk) -> None:
+    code = "Your secret code is 998877"
+    id = desk.send(body=code)
+    desk.relay(Unknown(f'500: {{"to": "{PHONE}", "text": "{code}"}}'))
+    asked = [desk.told(key="order-1"), desk.told(recipient=PHONE), desk.listed()]
+    desk.decide(id, "resolve", says="sent", reason=f"{PHONE} has confirmed it")
+    desk.send("order-2", body=code)
+    desk.relay(Accepted(f"ref-{PHONE[1:]}", f"202 to {PHONE}"))
+    asked += [
+        desk.told(key="order-1"),
+        desk.told(key="order-2"),
+        desk.listed(),
+        desk.client.ask("GET", f"/v1/notifications/{id}"),
+    ]
+    for reply in asked:
+        assert reply.status == 200
+        assert "998877" not in reply.body.decode()
+        assert PHONE[1:] not in reply.body.decode()
+    assert answer(desk, key="order-2")["reference"] == "ref-+49…5678"
+    assert "998877" in desk.client.ask("GET", f"/v1/notifications/{id}?reveal=true").body.decode()
+
+
 def test_a_bare_plus_is_refused_and_not_answered_with_never(desk: Desk) -> None:
     """It would be read as a space, and nobody ever wrote to ` 4917012345678` or to `m tag@example.com`."""
     desk.send()

@@ -131,6 +131,10 @@ def test_an_empty_key_is_none(desk: Desk) -> None:
         ({"kind": "a\nb"}, "kind"),
         ({"channel": "fax"}, "channel"),
         ({"body": None}, "body"),
+        ({"body": 7}, "body"),
+        ({"body": " "}, "body"),
+        ({"provider": "+4917012345678"}, "provider"),  # it would stand in metrics
+        ({"provider": "@sms"}, "provider"),
         ({"tenant": "globex"}, "tenant"),
         ({"generation": 2}, "generation"),
         ({"unheard": 1}, "unheard"),

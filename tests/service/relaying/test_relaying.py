@@ -158,6 +158,18 @@ def test_what_waits_for_nobody_is_said(tmp_path: Path, provider: SimulatorProces
         )
 
 
+def test_a_provider_that_takes_nothing_is_told_and_nobody_else(tmp_path: Path, provider: SimulatorProcess) -> None:
+    numbers = [TO.format(820 + number) for number in range(5)]
+    with service(tmp_path, settings(provider), APP, env={"TWILIO_TOKEN": "changed-long-ago"}) as running:
+        add(tmp_path, *numbers)
+        said = "provider sms takes nothing: 5 requests in a row were refused"
+        running.until(lambda: said in "\n".join(running.log), "nothing was said")
+        log = "\n".join(running.log)
+    assert not any(number[1:] in log for number in numbers)
+    assert "changed-long-ago" not in log
+    assert sum(got(provider, numbers)) == 0
+
+
 def test_a_callback_that_comes_twice_says_that_it_is_delivered(tmp_path: Path, provider: SimulatorProcess) -> None:
     to = TO.format(7)
     port = free_port()
@@ -251,6 +263,73 @@ def test_a_relay_that_is_told_to_end_finishes_what_it_sends(tmp_path: Path, prov
     assert (one.state, "no answer within 3 s" in one.reason) == ("uncertain", True)
 
 
+def test_once_that_is_told_to_end_finishes_what_it_sends_and_takes_no_more(
+    tmp_path: Path, provider: SimulatorProcess
+) -> None:
+    numbers = [TO.format(800 + number) for number in range(4)]
+    written(tmp_path, settings(provider, timeout_s=3).replace("timeout =", "concurrency = 1\ntimeout ="))
+    provider.lie("accept then stall", "twilio")
+    add(tmp_path, *numbers)
+    with subprocess.Popen(
+        [sys.executable, "-m", "semel", "relay", "--once", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, **ENV},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        until(lambda: sum(got(provider, numbers)) == 1, lambda: "nothing was sent")
+        process.send_signal(signal.SIGTERM)
+        told, _ = process.communicate(timeout=SOON_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert json.loads(told)["sent"] == [{"provider": "sms", "outcome": "unknown", "count": 1}]
+    assert sorted(one.state for one in shown(tmp_path)) == ["pending", "pending", "pending", "uncertain"]
+
+
+def test_what_waits_for_a_provider_that_was_renamed_is_told(tmp_path: Path, provider: SimulatorProcess) -> None:
+    (lost, sent) = TO.format(810), TO.format(811)
+    written(tmp_path, settings(provider))
+    provider.lie("accept then drop", "twilio")
+    add(tmp_path, lost)
+    assert command(tmp_path, "relay", "--once").returncode == 0
+    named = Notification(key="k", kind="k", recipient=sent, channel="sms", body="Hello", provider="sms")
+    in_outbox(tmp_path, lambda app: app.outbox.add([named]))
+    renamed = settings(provider).replace("[providers.sms]", "[providers.other]")
+    written(tmp_path, renamed)
+    lines = command(tmp_path, "relay", "--once").stdout.splitlines()
+    assert lines[0] == "Nothing was due."
+    assert "1 waiting for sms, which is no provider here: add it, or run what has it" in lines
+    assert any(one.startswith("1 uncertain at sms, which is no provider here") for one in lines)
+    with service(tmp_path, renamed, APP, env=ENV) as running:
+        for what in ("wait for", "are uncertain at"):
+            said = f"1 notifications {what} provider sms, which nobody here serves"
+            running.until(lambda said=said: said in "\n".join(running.log), said)
+
+
+BUG = """
+from semel import Semel
+from semel.adapters.providers.twilio import Twilio
+
+async def send(self, dispatch, request):
+    raise KeyError(f"{dispatch.notification.recipient}: {dispatch.notification.body}")
+
+Twilio.send = send
+app = Semel("sqlite:///semel.db")
+"""
+
+
+def test_a_bug_in_an_adapter_is_told_without_the_customer(tmp_path: Path, provider: SimulatorProcess) -> None:
+    written(tmp_path, settings(provider))
+    (tmp_path / "buggy.py").write_text(BUG, "utf-8")
+    add(tmp_path, to := TO.format(830))
+    ended = command(tmp_path, "relay", "buggy:app", "--once")
+    assert ended.returncode == 0, ended.stderr
+    assert "KeyError" in ended.stderr
+    assert to[1:] not in ended.stderr + ended.stdout
+    assert "Hello" not in ended.stderr + ended.stdout
+    (one,) = shown(tmp_path)
+    assert (one.state, one.reason) == ("uncertain", "KeyError in the adapter")
+
+
 def test_once_says_what_came_of_it_and_what_is_left(tmp_path: Path, provider: SimulatorProcess) -> None:
     written(tmp_path, settings(provider))
     in_outbox(tmp_path, lambda app: app.outbox.find(Sought()))  # the file is made
@@ -265,8 +344,8 @@ def test_once_says_what_came_of_it_and_what_is_left(tmp_path: Path, provider: Si
     lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
     assert lines[:2] == ["provider accepted unknown", "sms 1 1"]
     assert sorted(lines[2:]) == [
-        "1 not due yet of channel email, which no provider here sends",
         "1 uncertain at sms: `semel notify list --state uncertain`",
+        "1 waiting for channel email, which no provider here sends: add it, or run what has it",
     ]
     assert got(provider, [TO.format(5), TO.format(6)]) == [1, 1]
 
@@ -278,6 +357,9 @@ def test_what_cannot_be_is_told_before_anything_begins(tmp_path: Path, provider:
     written(tmp_path, settings(provider))
     ended = command(tmp_path, "relay", "--json")
     assert (ended.returncode, "--json tells what came of --once" in ended.stderr) == (2, True)
+    written(tmp_path, settings(provider) + "identity = 10\n")  # the same call would soon send once more
+    ended = command(tmp_path, "relay", "--once")
+    assert (ended.returncode, "set identity to at least what retention is" in ended.stderr) == (2, True)
     written(tmp_path, settings(provider, more='ledger = "redis://127.0.0.1:1"'))
     ended = command(tmp_path, "relay", "--once")
     assert (ended.returncode, "keeps no outbox: notifications need sqlite" in ended.stderr) == (2, True)

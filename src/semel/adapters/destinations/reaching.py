@@ -1,46 +1,12 @@
-"""Whether a destination can be reached, for `semel doctor`: a connection is opened and nothing is sent."""
+"""Whether a destination can be reached, for `semel doctor`."""
 
 from __future__ import annotations
 
-import asyncio
-
 from semel.adapters.destinations.destination import Destination
-from semel.adapters.wire.client import tls_for
-from semel.adapters.wire.failures import why_not
-from semel.adapters.wire.place import Place
-from semel.adapters.wire.resolving import CheckedResolver
-
-REACH_S = 5.0  # a person waits for it
+from semel.adapters.wire.reaching import reach as look
 
 
 async def reach(destination: Destination) -> str | None:
-    """Why the destination cannot be reached; None when it can: its name resolves to addresses that may be called, one
-    of them accepts a connection, and over https its certificate is good."""
-    resolver = CheckedResolver(destination.place.host, destination.allow)
-    within_s = min(REACH_S, destination.timeout_s)
-    try:
-        async with asyncio.timeout(within_s):
-            await _connect(destination.place, resolver)
-    except TimeoutError:
-        return f"{destination.who}: no connection within {within_s:g} s"
-    except OSError as error:
-        return f"{destination.who}: {why_not(error)}"
-    return None
-
-
-async def _connect(place: Place, resolver: CheckedResolver) -> None:
-    """To the first address that accepts. Raises the last one's OSError when none does."""
-    failure: OSError | None = None
-    tls = tls_for(place)
-    for found in await resolver.resolve(place.host, place.port):
-        try:
-            _, writer = await asyncio.open_connection(
-                found["host"], found["port"], ssl=tls, server_hostname=place.host.rstrip(".") if tls else None
-            )
-        except OSError as error:
-            failure = error
-            continue
-        writer.transport.abort()
-        return
-    if failure is not None:
-        raise failure
+    """Why the destination cannot be reached; None when it can."""
+    why = await look(destination.place, destination.allow, destination.timeout_s)
+    return None if why is None else f"{destination.who}: {why}"

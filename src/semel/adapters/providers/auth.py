@@ -76,7 +76,8 @@ class Headers:
         """They stay as they are: a person has to look at them."""
 
     def hide(self, text: str) -> str:
-        return without(text, *(value.reveal() for value in self._headers.values()))
+        values = [value.reveal() for value in self._headers.values()]
+        return without(text, *values, *(value.rpartition(" ")[2] for value in values))  # "Bearer …": what proves it
 
     async def close(self) -> None:
         """There is nothing to let go of."""
@@ -187,7 +188,8 @@ class Token:
     async def _ask(self) -> NoAccess | None:
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         body = urlencode(self._form()).encode()
-        match await self._client.ask(self._url, body, {**kind, "Accept-Encoding": "identity", **self._more()}):
+        usual = {"Accept-Encoding": "identity", "User-Agent": "Semel"}
+        match await self._client.ask(self._url, body, {**kind, **usual, **self._more()}):
             case Answered(status=200, body=bytes(body)):
                 return self._keep(body)
             case Answered(status=status, after_s=after_s):

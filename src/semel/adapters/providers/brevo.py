@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
 from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Contract, Key, Reported
@@ -61,7 +61,7 @@ class Brevo(JsonProvider):
             message["htmlContent"] = mail.html
         return message
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "messageId")
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from semel.adapters.providers.auth import Auth, Hidden, Token, basic
 from semel.adapters.providers.filling import check, fill, with_key
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import HttpProvider, Request, field, json_body, key_of
 from semel.adapters.providers.saying import text_of
+from semel.adapters.wire.answers import Answered
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
 from semel.values.errors import ConfigError
@@ -84,7 +84,7 @@ class CxoneDigital(HttpProvider):
         text_of(dispatch, "cxone", self._text_max)
         return Request(self._path, json_body(fill(self._body, dispatch, self._sender)))
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, *self._reference_at)
 
 
@@ -116,5 +116,5 @@ class CxoneEvents(HttpProvider):
             raise ConfigError("an event is a document: the body has to be one")
         return Request(self._path, json_body(with_key(said.body, self._key_path, key_of(dispatch))))
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, *self._reference_at)

@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 
 from semel.adapters.providers.auth import Auth
 from semel.adapters.providers.filling import check, fill, with_key
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import HttpProvider, Request, field, json_body, key_of
 from semel.adapters.providers.reading import at, form, ours, parsed, text, witnesses
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.notification import CHANNELS
 from semel.values.outbox import Dispatch, Witness
@@ -101,10 +101,10 @@ class Generic(HttpProvider):
     def headers_of(self, dispatch: Dispatch) -> Mapping[str, str]:
         return {self._key_header: key_of(dispatch)} if self._key_header else {}
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, *self._reference_at)
 
-    def judge_status(self, answer: Heard) -> Answer:
+    def judge_status(self, answer: Answered) -> Answer:
         if not self._accepted:
             return super().judge_status(answer)
         if answer.status in self._accepted:

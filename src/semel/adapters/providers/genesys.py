@@ -14,7 +14,6 @@ from urllib.parse import quote, urlencode
 
 from semel.adapters.providers.auth import Auth, Hidden, NoAccess, Token, basic
 from semel.adapters.providers.filling import with_key
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import HttpProvider, Request, field, json_body, key_of
 from semel.adapters.providers.saying import mail_of, named_address, sender_of, text_of, texts_of
 from semel.adapters.wire.answers import Answered
@@ -64,7 +63,7 @@ class Genesys(HttpProvider):
         self._sender = sender
         self._extra = dict(extra or {})
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "id")
 
     def used_up_s(self, headers: Mapping[str, str]) -> float:
@@ -158,7 +157,7 @@ class GenesysContacts(Genesys):
         query = urlencode({"doNotQueue": "true", "clearSystemData": "false"})
         return Request(f"{self._path}?{query}", f"[{json_body(contact)}]")
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "id")
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
@@ -203,7 +202,7 @@ class GenesysCallback(Genesys):
             document["callerId"] = said.sender or self._sender
         return Request("/api/v2/conversations/callbacks", json_body(document))
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "conversation", "id")
 
 

@@ -14,20 +14,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from semel.adapters.providers.auth import Asked, Auth, NoAccess
-from semel.adapters.providers.hearing import Heard, Hearing
+from semel.adapters.providers.auth import Asked, Auth, NoAccess, without
 from semel.adapters.wire.answers import Answer as Wire
 from semel.adapters.wire.answers import Answered, Unanswered, Unsent
+from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
 from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
 EVIDENCE_CHARS = 200
 EVIDENCE_READ_BYTES = 16 * 1024  # of an answer: secrets are taken out of all of it, before it is cut
+TOKEN_LEAST = 12  # characters of a part of a URL that may be one; names of paths are shorter
 LOOK_UP_MAX_BYTES = 1024 * 1024  # a page of a list
 WRITTEN_FOR_ANOTHER = "what was kept of its request is another provider's: has this name changed its kind?"
 USUAL = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "Semel"}
@@ -62,7 +64,8 @@ class HttpProvider:
         self.url = url.rstrip("/")
         self._auth = auth
         timeout_s = self.contract.timeout_s - auth.takes_s
-        self._client = Hearing(place_of(self.contract.name, url), allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
+        self.place, self.allow = place_of(self.contract.name, url), allow
+        self._client = Client(self.place, allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
         self._closed_until = 0.0  # monotonic: its limit is used up until then
 
     # ------------------------------------------------------------------------------------- what a provider's file says
@@ -76,7 +79,7 @@ class HttpProvider:
         key = self.contract.key
         return {key.header: key_of(dispatch)} if key is not None and key.header else {}
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         """The provider's own id of what it has accepted, where the answer has one."""
         return ""
 
@@ -118,11 +121,10 @@ class HttpProvider:
                 return Refused(why)
             case Unanswered(why=why):
                 return Unknown(why)
-            case Heard():
+            case Answered():
                 return self.judge_status(answer)
-        raise AssertionError("Hearing hears every answer")
 
-    def judge_status(self, answer: Heard) -> Answer:
+    def judge_status(self, answer: Answered) -> Answer:
         match answer.status:
             case status if 200 <= status < 300:
                 if _is_page(answer) and not self.answers_in_html:
@@ -144,7 +146,7 @@ class HttpProvider:
         url = self.url + path
         proof = await self._auth.headers(Asked(method, url, body or b"", headers.get("Content-Type", "")))
         answer = await self._client.ask(url, body, {**USUAL, **headers, **proof}, method)
-        if isinstance(answer, Heard):
+        if isinstance(answer, Answered):
             if answer.status in self.NO_ACCESS:
                 self._auth.refused(proof)
             if (used_up_s := self.used_up_s(answer.headers)) > 0:
@@ -155,6 +157,7 @@ class HttpProvider:
         """A status and the beginning of its body, as one clean line without our secrets. Answers may repeat what they
         were sent: whoever shows evidence to people decides how much of it."""
         text = self._auth.hide((answer.body or b"")[:EVIDENCE_READ_BYTES].decode("utf-8", "replace"))
+        text = without(text, *tokens_in(self.url))
         line = " ".join("".join(char if char.isprintable() else " " for char in text).split())[:EVIDENCE_CHARS]
         return f"{answer.status}: {line}" if line else f"{answer.status}"
 
@@ -192,6 +195,14 @@ class JsonProvider(HttpProvider):
         return Request(self._path, json_body({**self._extra, **self.document(dispatch)}))
 
 
+def tokens_in(url: str) -> list[str]:
+    """What may be a token in a URL that a person wrote. Pages that say "not found" like to repeat it."""
+    parts = urlsplit(url)
+    values = [value for _, value in parse_qsl(parts.query) if len(value) >= TOKEN_LEAST]
+    pieces = [piece for piece in unquote(parts.path).split("/") if len(piece) >= TOKEN_LEAST]
+    return [parts.query, parts.path if pieces else "", *values, *pieces]
+
+
 def key_of(dispatch: Dispatch) -> str:
     """The same for every attempt, and for nothing else. 32 characters: every provider takes as many."""
     return dispatch.id.hex()
@@ -214,5 +225,5 @@ def json_body(document: Mapping[str, Any]) -> str:
     return _encode(document).decode()
 
 
-def _is_page(answer: Heard) -> bool:
+def _is_page(answer: Answered) -> bool:
     return answer.headers.get("content-type", "").lower().startswith("text/html")

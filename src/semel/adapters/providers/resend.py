@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
 from semel.adapters.providers.reading import at, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Contract, Key, Reported
@@ -50,7 +50,7 @@ class Resend(JsonProvider):
             message["html"] = mail.html
         return message
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "id")
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import EVIDENCE_CHARS, JsonProvider, key_of
 from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Contract, Reported
@@ -47,7 +47,7 @@ class SendGrid(JsonProvider):
             document["content"] = [{"type": kind, "value": value} for kind, value in kinds if value]
         return document
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return answer.headers.get("x-message-id", "")[:EVIDENCE_CHARS]
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from semel.adapters.providers.auth import Auth
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.mime import mailbox
 from semel.adapters.providers.posting import JsonProvider, field, json_body, key_of
 from semel.adapters.providers.reading import at, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Answer, Contract, Refused, Reported
@@ -66,10 +66,10 @@ class Ses(JsonProvider):
             },
         }
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "MessageId")
 
-    def judge_status(self, answer: Heard) -> Answer:
+    def judge_status(self, answer: Answered) -> Answer:
         """A throttle of AWS may come as 400 too."""
         code = answer.headers.get("x-amzn-errortype", "") or field(answer, "__type")
         if answer.status == 400 and code.partition(":")[0].rpartition("#")[2] in THROTTLED:

@@ -9,6 +9,7 @@ no answer after the final dot                unknown
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -22,6 +23,7 @@ from semel.adapters.providers.posting import EVIDENCE_CHARS, WRITTEN_FOR_ANOTHER
 from semel.adapters.providers.saying import mail_of
 from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls, plain_proof
 from semel.adapters.wire.failures import why_not
+from semel.adapters.wire.place import Place
 from semel.values.errors import ConfigError
 from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
@@ -71,7 +73,7 @@ class Smtp:
         self._username = username
         self._password = password
         self._domain = domain
-        self._allow = allow
+        self.place, self.allow = Place(host, port, secure=tls == "implicit"), allow
         self._context: ssl.SSLContext | None = None  # reading certificates takes a while, and not all need them
 
     def prepare(self, dispatch: Dispatch) -> bytes:
@@ -114,7 +116,7 @@ class Smtp:
     async def _tell(self, talk: Talk, envelope: _Envelope) -> Reply:
         if self._context is None and self._tls != "off":
             self._context = ssl.create_default_context()
-        await talk.connect(self._host, self._port, self._tls, self._allow, self._context)
+        await talk.connect(self._host, self._port, self._tls, self.allow, self._context)
         if self._password is not None:
             await talk.sign_in(self._username, self._password.reveal())
         return await talk.deliver(envelope.sender, envelope.to, envelope.data)
@@ -136,5 +138,7 @@ class Smtp:
 
     def _hide(self, text: str) -> str:
         if self._password is not None:
-            text = without(text, self._password.reveal(), plain_proof(self._username, self._password.reveal()))
+            password = self._password.reveal()
+            alone = base64.b64encode(password.encode()).decode()  # as LOGIN sends it
+            text = without(text, password, alone, plain_proof(self._username, password))
         return "".join(char if char.isprintable() else " " for char in text)[:EVIDENCE_CHARS]

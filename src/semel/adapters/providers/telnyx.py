@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from semel.adapters.providers.auth import Auth
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
 from semel.adapters.providers.reading import at, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import sender_of, text_of
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Contract, Key, Reported
@@ -52,7 +52,7 @@ class Telnyx(JsonProvider):
             message["webhook_url"] = self._callback
         return message
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "data", "id")
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:

@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Struct
 
 from semel.adapters.providers.auth import Auth, NoAccess
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import HttpProvider, Request, field
 from semel.adapters.providers.reading import form, ours, witnesses
 from semel.adapters.providers.saying import sender_of, text_of
@@ -103,7 +102,7 @@ class Twilio(HttpProvider):
             form["StatusCallback"] = f"{url}{mark}id={dispatch.id.hex()}{hash}{overrides}"
         return Request(self._path, urlencode(form), "application/x-www-form-urlencoded")
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "sid")
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from semel.adapters.providers.auth import Auth
-from semel.adapters.providers.hearing import Heard
 from semel.adapters.providers.posting import JsonProvider, field, key_of
 from semel.adapters.providers.reading import milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import sender_of, text_of
+from semel.adapters.wire.answers import Answered
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Contract, Reported
@@ -48,7 +48,7 @@ class Vonage(JsonProvider):
         }
         return message
 
-    def reference(self, answer: Heard) -> str:
+    def reference(self, answer: Answered) -> str:
         return field(answer, "message_uuid")
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -14,6 +15,7 @@ class Answered(Struct, frozen=True):
     body: bytes | None = None  # None: too large, compressed, or it broke off
     after_s: float | None = None  # Retry-After
     location: str = ""
+    headers: Mapping[str, str] = {}  # asked for by names in lower case
 
 
 class Unsent(Struct, frozen=True):

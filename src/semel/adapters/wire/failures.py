@@ -6,8 +6,13 @@ import socket
 import ssl
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from semel.adapters.wire.resolving import Refused
+
+
+class OutOfStep(aiohttp.ClientConnectionError):
+    """There are bytes on these connections that answer no request of ours. Nothing was sent on them."""
 
 
 def why_not(error: BaseException) -> str:
@@ -17,6 +22,8 @@ def why_not(error: BaseException) -> str:
             return why_not(error.certificate_error)
         case aiohttp.ClientConnectorError():
             return why_not(error.os_error)
+        case OutOfStep():
+            return "it speaks before it is asked"
         case Refused():
             return str(error)
         case ssl.SSLCertVerificationError():
@@ -27,7 +34,7 @@ def why_not(error: BaseException) -> str:
             return f"its name does not resolve: {error.strerror}"
         case aiohttp.ServerDisconnectedError() | ConnectionResetError() | BrokenPipeError():
             return "it closed the connection without an answer"
-        case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
+        case aiohttp.ClientPayloadError() | HttpProcessingError():
             return "its answer is not HTTP that can be read"
         case OSError():
             return f"no connection: {error.strerror or error}"

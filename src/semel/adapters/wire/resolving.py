@@ -70,7 +70,7 @@ class CheckedResolver(AbstractResolver):
         why = forbidden(address)
         if why is None or allowed(self._host, address, self._allow):
             return None
-        where = f'allow = ["{self._host}"] in its [destinations.NAME]'
+        where = f'allow = ["{self._host}"] in its table of the settings'
         return f"{address} is {why}, and is not called; if it is meant, write {where}"
 
 

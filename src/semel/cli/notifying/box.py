@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar, cast
 
 from msgspec.structs import force_setattr, replace
 
+from semel.cli.notifying.masks import Mask
 from semel.cli.operating.looking import KEY_CHARS, PAGE, SCAN_MAX, digits, paged, the_only
 from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import plain
@@ -73,11 +74,12 @@ async def listed(where: Place, sought: Sought, keep: Callable[[Shown], Kept]) ->
         return found
 
 
-def without_content(one: Shown) -> Shown:
-    said = copy(one.notification)
+def without_content(one: Shown, reveal: bool) -> Shown:
+    """Small, for a list of many. What its reason repeats of the content can be found only while that is there."""
+    reason, said = Mask(one.notification, reveal).hidden(one.reason), copy(one.notification)
     force_setattr(said, "body", "")
     force_setattr(said, "data", {})
-    return replace(one, notification=said)
+    return replace(one, notification=said, reason=reason)
 
 
 async def known(where: Place, id: str, key: str, tenant: str) -> tuple[Shown, Sequence[Shown]]:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from semel.cli.operating.words import plain
-from semel.values.masking import masked_content, masked_recipient, without
+from semel.values.masking import hidden, masked_content, masked_recipient, without
 from semel.values.notification import Notification
 
 
@@ -32,14 +32,17 @@ class Mask(Struct, frozen=True):
         """What sort of content it is; what it says stands elsewhere."""
         return plain(masked_content(self.notification))
 
+    def name(self, text: str) -> str:
+        """What a caller has named, a key, say: it may name whom the message is for."""
+        return text if self.reveal else without(text, self.notification.recipient)
+
     def text(self, text: str) -> str:
-        """For a terminal."""
+        """Said of it, for a terminal."""
         return plain(self.hidden(text))
 
     def hidden(self, text: str) -> str:
-        """Keys, evidence and reasons may name whom it is for; providers do so without the plus, too."""
-        recipient = self.notification.recipient
-        return text if self.reveal else without(without(text, recipient), recipient.removeprefix("+"))
+        """Said of it: evidence and reasons may name whom it is for, and repeat what it says."""
+        return text if self.reveal else hidden(text, self.notification)
 
     def members(self) -> dict[str, Any]:
         """What is said, for programs."""

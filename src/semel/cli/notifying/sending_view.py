@@ -26,7 +26,7 @@ def put_text(put: Put, said: Notification) -> RenderableType:
     if put.status == "added":
         facts |= {"to": f"{mask.recipient}, by {said.channel}", "content": mask.content}
     if put.dry_run:
-        facts |= {"key": mask.text(said.key), "kind": said.kind, **asked_of(said, mask)}
+        facts |= {"key": plain(mask.name(said.key)), "kind": said.kind, **asked_of(said, mask)}
     told: list[RenderableType] = [Text(_headline(put)), facts_table(facts)]
     if put.ignored and put.status == "known":
         told.append(Text(f"What it asks for is not changed by this call: {_listed(put.ignored)}."))

@@ -41,7 +41,7 @@ def _narrow(found: Sequence[Shown], now_ms: int, reveal: bool) -> Listing:
                 age(one.added_ms, now_ms),
                 cut(plain(one.notification.kind), KIND_SHOWN_CHARS),
                 cut(f"{one.notification.channel} {Mask(one.notification, reveal).recipient}", TO_SHOWN_CHARS),
-                Mask(one.notification, reveal).text(one.notification.key),
+                plain(Mask(one.notification, reveal).name(one.notification.key)),
             ]
             for one in found
         ],
@@ -76,7 +76,7 @@ def _wide(found: Sequence[Shown], reveal: bool) -> Listing:
         "kind": [plain(one.notification.kind) for one in found],
         "channel": [one.notification.channel for one in found],
         "to": [mask.recipient for mask in masks],
-        "key": [mask.text(mask.notification.key) for mask in masks],
+        "key": [plain(mask.name(mask.notification.key)) for mask in masks],
         "generation": [str(generation) if (generation := one.notification.generation) > 1 else "" for one in found],
         "provider": [plain(one.provider) for one in found],
         "twice?": [meaning.twice(one.possible_duplicates) for one in found],
@@ -126,7 +126,7 @@ def _identity(one: Shown, mask: Mask, now_ms: int) -> dict[str, str]:
         "reason": mask.text(one.reason),
         "sent twice?": meaning.twice(one.possible_duplicates),
         "suppressed by": one.suppressed_by,
-        "key": mask.text(said.key),
+        "key": plain(mask.name(said.key)),
         "kind": said.kind,
         "to": f"{mask.recipient}, by {said.channel}",
         "content": f"{mask.content}{hidden}",
@@ -139,11 +139,11 @@ def _identity(one: Shown, mask: Mask, now_ms: int) -> dict[str, str]:
 def asked_of(said: Notification, mask: Mask) -> dict[str, str]:
     """What it asks for, where that is not the usual."""
     guard = said.guard
-    of = f"of {mask.text(guard.key)!r}" if guard and guard.key else "to this recipient, of this kind"
+    of = f"of {plain(mask.name(guard.key))!r}" if guard and guard.key else "to this recipient, of this kind"
     return {
         "not after": "" if said.not_after is None else moment(int(said.not_after.timestamp() * 1000)),
         "guard": "" if guard is None else f"at most one in {meaning.window(guard.window_s)} {of}",
-        "order": mask.text(said.order),
+        "order": plain(mask.name(said.order)),
         "priority": "" if said.priority == 5 else f"{said.priority} (0 goes first, 9 last)",
         "policy": said.policy or "",
         "generation": str(said.generation) if said.generation > 1 else "",
@@ -207,13 +207,13 @@ def _document(value: Any) -> str:
 
 def answer(found: Status, now_ms: int, said: Notification | None) -> RenderableType:
     """Did this customer get the message?"""
-    evidence = plain(found.evidence) if said is None else Mask(said).text(found.evidence)
+    evidence, reference = _said_of(found, said)
     facts = {
         "state": found.state,
         "since": f"{moment(found.at_ms)}, {age(found.at_ms, now_ms)} ago" if found.at_ms else "",
         "provider": found.provider,
-        "reference": found.reference,
-        "evidence": evidence,
+        "reference": plain(reference),
+        "evidence": plain(evidence),
         "id": found.id,
     }
     word = Text.assemble((found.told, f"bold {meaning.STYLES.get(found.told, '')}"), f": {meaning.ANSWERS[found.told]}")
@@ -223,7 +223,13 @@ def answer(found: Status, now_ms: int, said: Notification | None) -> RenderableT
     return Group(word, facts_table(facts, meaning.STYLES), more)
 
 
+def _said_of(found: Status, said: Notification | None) -> tuple[str, str]:
+    """Evidence and reference. Without the notification, nobody can tell what is to be hidden in them."""
+    return ("", "") if said is None else (Mask(said).hidden(found.evidence), Mask(said).hidden(found.reference))
+
+
 def status_members(found: Status, said: Notification | None) -> dict[str, Any]:
+    evidence, reference = _said_of(found, said)
     return {
         "status": found.told,
         "id": found.id,
@@ -231,8 +237,8 @@ def status_members(found: Status, said: Notification | None) -> dict[str, Any]:
         "at": iso(found.at_ms) if found.at_ms else "",
         "at_ms": found.at_ms,
         "provider": found.provider,
-        "reference": found.reference,
-        "evidence": found.evidence if said is None else Mask(said).hidden(found.evidence),
+        "reference": reference,
+        "evidence": evidence,
     }
 
 
@@ -247,7 +253,7 @@ def members(one: Shown, reveal: bool) -> dict[str, Any]:
         "state": one.state,
         "reason": mask.hidden(one.reason),
         "tenant": said.tenant,
-        "key": mask.hidden(said.key),
+        "key": mask.name(said.key),
         "kind": said.kind,
         "channel": said.channel,
         "recipient": mask.whom,
@@ -268,13 +274,13 @@ def members(one: Shown, reveal: bool) -> dict[str, Any]:
 def whole(one: Shown, others: Sequence[Shown], now_ms: int, reveal: bool) -> dict[str, Any]:
     """With its attempts and what it asks for."""
     said, mask = one.notification, Mask(one.notification, reveal)
-    guard = None if said.guard is None else {"window_s": said.guard.window_s, "key": mask.hidden(said.guard.key)}
+    guard = None if said.guard is None else {"window_s": said.guard.window_s, "key": mask.name(said.guard.key)}
     told, commands = meaning.next_for(one, others, now_ms)
     return {
         **members(one, reveal),
         "not_after": None if said.not_after is None else iso(int(said.not_after.timestamp() * 1000)),
         "priority": said.priority,
-        "order": mask.hidden(said.order),
+        "order": mask.name(said.order),
         "guard": guard,
         "policy": said.policy,
         "attempts": [_attempt(attempt, mask) for attempt in one.attempts],
@@ -294,6 +300,6 @@ def _attempt(attempt: Attempt, mask: Mask) -> dict[str, Any]:
         "ended": iso(attempt.ended_ms) if attempt.ended_ms else None,
         "outcome": attempt.outcome,
         "evidence": mask.hidden(attempt.evidence),
-        "reference": attempt.reference,
+        "reference": mask.hidden(attempt.reference),
         "by": attempt.by,
     }

@@ -23,6 +23,8 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, extra_j
 MaybeText: TypeAlias = Annotated[
     str, Meta(max_length=TEXT_MAX, extra_json_schema={"pattern": f"^({PRINTABLE[1:-1]})?$"})
 ]
+# As in the settings: it stands in metrics and logs, where a number in the wrong field must not.
+MaybeName: TypeAlias = Annotated[str, Meta(max_length=TEXT_MAX, pattern="^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
 Reason: TypeAlias = Annotated[
     str, Meta(min_length=1, pattern="[^\\s]", description="For people, kept as evidence up to 500 characters.")
 ]
@@ -34,6 +36,7 @@ Time: TypeAlias = Annotated[
 
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
+Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": "[^\\s]"})]  # an empty text says nothing
 
 
 class GuardItem(Strict, frozen=True):
@@ -52,16 +55,19 @@ class NewNotification(Strict, frozen=True):
     key: Annotated[
         Text | None, Meta(description="The fact of your business: order-4711-shipped. null: as in Idempotency-Key.")
     ] = None
-    body: Annotated[Any, Meta(description="A text, or a document for the channel event. null: the template's.")] = None
+    body: Annotated[
+        Words | dict[str, Any] | list[Any] | None,
+        Meta(description="A text, or a document for the channel event. null: the template's."),
+    ] = None
     subject: str = ""
     sender: Annotated[MaybeText, Meta(description="Empty: the provider's configured one.")] = ""
     template: Annotated[MaybeText, Meta(description="The provider's id of a template.")] = ""
     data: Annotated[dict[str, Any], Meta(description="Of the template.")] = field(default_factory=dict)
-    not_after: Annotated[Moment | None, Meta(description="What is not sent by then expires. null: never.")] = None
+    not_after: Annotated[Moment | None, Meta(description="Not sent by then, it expires. null: as by max_age.")] = None
     priority: Annotated[float, Meta(ge=0, le=PRIORITY_MAX, multiple_of=1, description="0 goes first, 9 last.")] = 5
     order: Annotated[MaybeText, Meta(description="Those with the same one are sent one after the other.")] = ""
     guard: GuardItem | None = None
-    provider: Annotated[MaybeText, Meta(description="By name. Empty: the first one of its channel.")] = ""
+    provider: Annotated[MaybeName, Meta(description="By name. Empty: the first one of its channel.")] = ""
     policy: Annotated[
         Policy | None, Meta(description="At the deadline of an unknown outcome. null: the provider's.")
     ] = None
@@ -178,7 +184,7 @@ class NotificationLine(Struct, frozen=True):
     content: Annotated[str, Meta(description="What sort of content, and how long.")]
     provider: Annotated[str, Meta(description="Which has it, or had it last. Empty: none yet.")]
     priority: int
-    not_after: Annotated[str, Meta(description="UTC. Empty: it never expires.")]
+    not_after: Annotated[str, Meta(description="UTC. Empty: none was given.")]
     added: Time
     changed: Time
     possible_duplicates: Annotated[int, Meta(ge=0)]

@@ -34,7 +34,7 @@ from semel.service.api.notification_shapes import (
     Taken,
 )
 from semel.service.api.refusals import Refused, refusal
-from semel.service.api.reports import line, report
+from semel.service.api.reports import line, report, said_of
 from semel.service.api.shapes import KEY_PATTERN
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.notification import Guard, Notification
@@ -90,7 +90,9 @@ class Sending(Struct, frozen=True):
         if ("key" in asked) == ("recipient" in asked) or ("key" in asked and "kind" in asked):
             raise MalformedEvent("ask by recipient, by recipient and kind, or by key")
         _check_texts(**asked)
-        return told(_status(await self.outbox.status(tenant, **asked)))
+        found = await self.outbox.status(tenant, **asked)
+        said = found.evidence or found.reference  # by whoever sent it: it may name the customer, and what was said
+        return told(_status(found, await self.outbox.show(bytes.fromhex(found.id)) if said else None))
 
     async def list(self, request: Request) -> Response:
         tenant = may(request, "notifications").tenant
@@ -248,7 +250,8 @@ def _revealed(request: Request, asked: Mapping[str, str]) -> bool:
 # ------------------------------------------------------------------------------------------------------- answering
 
 
-def _status(status: Status) -> StatusReport:
+def _status(status: Status, shown: Shown | None) -> StatusReport:
+    """Without the notification, nothing of what was said of it can be shown."""
     return StatusReport(
         told=status.told,
         may_send=status.told == "never",
@@ -256,8 +259,8 @@ def _status(status: Status) -> StatusReport:
         state=status.state,
         at=time_text(status.at_ms) if status.at_ms else "",
         provider=status.provider,
-        reference=status.reference,
-        evidence=status.evidence,
+        reference="" if shown is None else said_of(shown, status.reference, revealed=False),
+        evidence="" if shown is None else said_of(shown, status.evidence, revealed=False),
     )
 
 

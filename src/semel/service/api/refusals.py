@@ -16,6 +16,10 @@ AGAIN_S = "1"  # Retry-After, in seconds: what is short is mostly over by then
 
 SAID_MAX_CHARS = 400
 
+# A claim that is answered too late goes back. What was added, or said by a person, stays.
+UNDECIDED = "nothing was decided; send the same request again"
+UNSURE = "whether it was done is not known; send the same request again, and it is done once"
+
 TITLES = {
     400: "Malformed request",
     401: "Not authenticated",
@@ -76,9 +80,10 @@ def on_ledger_down() -> Callable[[Request, Exception], Response]:
     """Which store it is, and what ails it, is nothing for those outside: the log has it."""
     trouble = Trouble("the API cannot answer")
 
-    def down(_: Request, error: Exception) -> Response:
+    def down(request: Request, error: Exception) -> Response:
         trouble.is_there(str(error))
-        return refusal(503, "nothing was decided; send the same request again", {"Retry-After": AGAIN_S})
+        written = request.method == "POST" and "/notifications" in request.url.path
+        return refusal(503, UNSURE if written else UNDECIDED, {"Retry-After": AGAIN_S})
 
     return down
 

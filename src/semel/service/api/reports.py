@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from semel.service.api.asking import ms_of, time_text
 from semel.service.api.notification_shapes import AttemptLine, NotificationLine, NotificationReport
-from semel.values.masking import masked_content, masked_recipient, without
+from semel.values.masking import hidden, masked_content, masked_recipient, without
 from semel.values.outbox import Attempt, Shown
 
 
@@ -18,19 +18,17 @@ def line(shown: Shown, revealed: bool) -> NotificationLine:
 
 
 def report(shown: Shown, revealed: bool) -> NotificationReport:
-    hidden = "" if revealed else shown.notification.recipient
-    attempts = [_attempt(one, hidden) for one in shown.attempts]
+    attempts = [_attempt(one, shown, revealed) for one in shown.attempts]
     return NotificationReport(**_told(shown, revealed), attempts=attempts)
 
 
 def _told(shown: Shown, revealed: bool) -> dict[str, Any]:
     one = shown.notification
-    hidden = "" if revealed else one.recipient
     return {
         "id": shown.id,
         "state": shown.state,
-        "reason": without(shown.reason, hidden),
-        "key": without(one.key, hidden),
+        "reason": said_of(shown, shown.reason, revealed),
+        "key": one.key if revealed else without(one.key, one.recipient),
         "kind": one.kind,
         "recipient": one.recipient if revealed else masked_recipient(one.recipient),
         "channel": one.channel,
@@ -57,14 +55,19 @@ def _all_of(shown: Shown) -> dict[str, Any]:
     return builtins
 
 
-def _attempt(one: Attempt, hidden: str) -> AttemptLine:
+def said_of(shown: Shown, text: str, revealed: bool) -> str:
+    """What somebody said of it."""
+    return text if revealed else hidden(text, shown.notification)
+
+
+def _attempt(one: Attempt, shown: Shown, revealed: bool) -> AttemptLine:
     return AttemptLine(
         number=one.number,
         provider=one.provider,
         outcome=one.outcome,
         at=time_text(one.ended_ms) if one.ended_ms else "",
         crossed=time_text(one.crossed_ms) if one.crossed_ms else "",
-        evidence=without(one.evidence, hidden),
-        reference=one.reference,
+        evidence=said_of(shown, one.evidence, revealed),
+        reference=said_of(shown, one.reference, revealed),
         by=one.by,
     )

@@ -37,6 +37,15 @@ def decide(sender: Sender, said: Notification, says: str) -> State | None:
     return sender.run(people(sender).decide(Decision(said.id, says, "because", "ada")))  # type: ignore[arg-type]
 
 
+def overdue(harness: Harness, sender: Sender) -> None:
+    """What is due is sent, nobody knows what came of it, and its policy is followed."""
+    sender.send(harness, sender.take_one(harness), Unknown("timeout"), policy_after_s=harness.unit_ms / 1000)
+    harness.advance(harness.unit_ms)
+    late = sender.take_one(harness)
+    after = sending.overdue(late.standing, late.taken_ms)
+    assert sender.record(Record(late, after, "policy", after.reason)) == [True]
+
+
 class StatusLaws(OutboxBinding):
     def test_nobody_knows_of_what_was_never_added(self, harness: Harness, ledger: Sender) -> None:
         assert status(ledger, notification(harness)) == Status("never")
@@ -60,6 +69,37 @@ class StatusLaws(OutboxBinding):
         if told == "sent":
             assert (now.id, now.state, now.reference) == (said.id.hex(), "accepted", "r-1")
             assert now.provider == provider(harness)
+
+    def test_what_was_given_up_in_doubt_may_have_been_sent(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
+        assert decide(ledger, said, "given_up") == "failed"
+        assert (status(ledger, said).told, status(ledger, said).state) == ("unknown", "failed")
+        by_key = ledger.run(people(ledger).status(said.tenant, key=said.key))
+        alone = ledger.run(people(ledger).status(said.tenant, recipient=said.recipient))
+        assert (by_key.told, alone.told) == ("unknown", "unknown")
+        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 1
+        assert status(ledger, said).told == "unknown", "nobody knows any better now"
+        assert ledger.witness(Witness("delivered", said.id)) == ["delivered"]
+        assert status(ledger, said).told == "sent"
+
+    def test_what_was_given_up_by_policy_may_have_been_sent(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness, policy="give_up")
+        ledger.add(said)
+        overdue(harness, ledger)
+        assert (status(ledger, said).told, status(ledger, said).state) == ("unknown", "failed")
+
+    def test_what_was_given_up_before_anything_was_accepted_was_never_sent(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        refused, untried = notification(harness, "refused"), notification(harness, "untried", recipient="+492")
+        ledger.add(refused)
+        ledger.send(harness, ledger.take_one(harness), Refused("busy", after_s=1000))
+        ledger.add(untried)
+        for said in (refused, untried):
+            assert decide(ledger, said, "given_up") == "failed"
+            assert status(ledger, said).told == "never"
 
     def test_what_was_sent_says_more_than_what_came_later(self, harness: Harness, ledger: Sender) -> None:
         first = notification(harness, "n-1")
@@ -142,14 +182,9 @@ class ListLaws(OutboxBinding):
         assert told == [("released", "not answered", 0)]
 
     def test_what_may_have_been_sent_twice_is_listed(self, harness: Harness, ledger: Sender) -> None:
-        said = notification(harness, policy="resend")
-        ledger.add(said, notification(harness, "another"))
-        dispatch = next(one for one in ledger.take(harness) if one.id == said.id)
-        ledger.send(harness, dispatch, Unknown("timeout"), policy_after_s=harness.unit_ms / 1000)
-        harness.advance(harness.unit_ms)
-        overdue = ledger.take_one(harness)
-        after = sending.overdue(overdue.standing, overdue.taken_ms)
-        assert ledger.record(Record(overdue, after, "policy", after.reason)) == [True]
+        ledger.add(notification(harness, policy="resend"))
+        overdue(harness, ledger)
+        ledger.add(notification(harness, "another"))
         sought = Sought(tenant=harness.namespace, possible_duplicates=True)
         assert [one.notification.key for one in ledger.run(people(ledger).find(sought))] == ["order-1"]
 
@@ -277,6 +312,18 @@ class EraseLaws(OutboxBinding):
         assert ledger.answer(harness, dispatch, Accepted("r-1"))
         assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 1
         assert (shown(ledger, said).state, shown(ledger, said).erased) == ("accepted", True)
+
+    def test_what_may_have_left_and_is_to_be_sent_again_waits(self, harness: Harness, ledger: Sender) -> None:
+        """Were its content gone, a person who says that it was not sent would have nothing to send."""
+        said = notification(harness, policy="resend")
+        ledger.add(said)
+        overdue(harness, ledger)
+        assert shown(ledger, said).state == "pending"
+        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 0
+        assert (shown(ledger, said).state, shown(ledger, said).erased) == ("pending", False)
+        assert decide(ledger, said, "cancelled") == "uncertain"
+        assert decide(ledger, said, "not_sent") == "pending"
+        assert ledger.take_one(harness).notification.body == said.body
 
     def test_an_answer_that_comes_after_a_person_gave_up_counts(
         self, harness: Harness, ledger: Sender, other: Sender

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from semel.testing.harness import Harness
 from semel.testing.laws.outbox import OutboxBinding
-from semel.testing.laws.outbox_people import shown
+from semel.testing.laws.outbox_people import people, shown
 from semel.testing.sender import Sender, contract, notification, provider
 from semel.values import sending
-from semel.values.outbox import Dispatch, Record, Witness
+from semel.values.outbox import Dispatch, Record, Sought, Witness
 from semel.values.sending import Accepted, Refused, Reported, Unknown
 
 
@@ -135,3 +135,23 @@ class ReferenceLaws(OutboxBinding):
         for says in words:
             word = Witness(says, None, provider(harness), reference)
             assert ledger.witness(word) == [says]
+
+    def test_a_word_about_another_message_of_the_same_notification_tells_of_a_second_one(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        """Its first attempt was called absent, and was only late; or another relay has sent it too."""
+        said, once = notification(harness, "twice"), notification(harness, "once")
+        ledger.add(said, once)
+        for number, dispatch in enumerate(ledger.take(harness)):
+            ledger.send(harness, dispatch, Accepted(f"r-{number} {harness.namespace}"))
+        sought = Sought(tenant=harness.namespace, possible_duplicates=True)
+        for one in (said, once):
+            reference = shown(ledger, one).attempts[0].reference
+            ledger.witness(Witness("accepted", one.id, provider(harness), reference))
+            ledger.witness(Witness("delivered", one.id, provider(harness), reference))
+            ledger.witness(Witness("delivered", one.id, provider(harness)))
+        assert ledger.run(people(ledger).find(sought)) == [], "all of it is about the message that is known"
+        for _ in range(2):  # callbacks come twice
+            ledger.witness(Witness("delivered", said.id, provider(harness), f"another {harness.namespace}"))
+        (found,) = ledger.run(people(ledger).find(sought))
+        assert (found.notification.key, found.possible_duplicates, found.state) == ("twice", 1, "delivered")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from semel.testing.clerk import altered
 from semel.testing.harness import Harness
 from semel.testing.laws.outbox import OutboxBinding
-from semel.testing.sender import Sender, answered, notification, provider, released
+from semel.testing.laws.outbox_people import overdue
+from semel.testing.sender import Sender, answered, notification, provider, released, with_standing
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import Crossed, Held, Lost, Suppressed, Witness
 from semel.values.sending import Accepted, Refused, Reported, Unknown
@@ -249,6 +251,28 @@ class WitnessLaws(OutboxBinding):
         ledger.send(harness, one, Unknown("timeout"))
         assert ledger.witness(Witness("refused", one.id)) == ["failed"]
         assert ledger.cross(two) == [Crossed()]
+
+    def test_a_refusal_by_one_provider_says_nothing_of_what_another_has(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        fallback = with_standing(dispatch, altered(dispatch.standing, others=(provider(harness, "two"),)))
+        ledger.send(harness, fallback, Refused("no such number", final=True))
+        second = ledger.take_one(harness, "two")
+        ledger.cross(second)
+        assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["sending"]
+        assert ledger.answer(harness, second, Unknown("timeout"), name="two")
+        assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["uncertain"]
+        assert ledger.witness(Witness("refused", said.id, provider(harness, "two"))) == ["failed"]
+
+    def test_a_refusal_of_what_was_sent_again_says_nothing_of_the_first_time(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        said = notification(harness, policy="resend")
+        ledger.add(said)
+        overdue(harness, ledger)
+        ledger.cross(ledger.take_one(harness))
+        assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["sending"]
 
     def test_it_stops_what_would_be_sent_again(self, harness: Harness, ledger: Sender, other: Sender) -> None:
         said = notification(harness)

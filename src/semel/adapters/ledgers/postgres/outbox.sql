@@ -1,4 +1,4 @@
--- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql to 007_forgetting.sql.
+-- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql to 008_words.sql.
 
 -- name: add_notifications
 select at, status, state
@@ -16,18 +16,31 @@ select at, gate, by from semel.cross_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 
 select * from semel.record_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 
 -- name: witness_notifications
-select at, state from semel.witness_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+select at, state from semel.witness_3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: status_by_recipient
-select id, state, changed, provider, reference, reason from semel.notification where who = $1 and kind = $2
+-- The last column: it is failed, and given up in doubt. By a person, or by its policy, or it was sent twice before.
+select id, state, changed, provider, reference, reason,
+       state = 'failed' and (possible > 0 or exists (
+           select from semel.attempt a where a.id = n.id
+                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
+from semel.notification n where who = $1 and kind = $2
 order by added desc limit $3
 
 -- name: status_by_recipient_alone
-select id, state, changed, provider, reference, reason from semel.notification where who = $1
+select id, state, changed, provider, reference, reason,
+       state = 'failed' and (possible > 0 or exists (
+           select from semel.attempt a where a.id = n.id
+                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
+from semel.notification n where who = $1
 order by added desc limit $2
 
 -- name: status_by_key
-select id, state, changed, provider, reference, reason from semel.notification where tenant = $1 and key = $2
+select id, state, changed, provider, reference, reason,
+       state = 'failed' and (possible > 0 or exists (
+           select from semel.attempt a where a.id = n.id
+                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
+from semel.notification n where tenant = $1 and key = $2
 order by added desc limit $3
 
 -- name: shown
@@ -54,8 +67,8 @@ from semel.dispatch where id = any ($1::bytea[]) order by id for update
 -- name: decide_notification
 -- A person's word counts whoever has it in hand: the token moves on.
 with word as (
-    insert into semel.attempt (id, token, outcome, provider, ended, evidence, by)
-    select n.id, nextval('semel.token'), $2, n.provider, $3, $4, $5 from semel.notification n where n.id = $1
+    insert into semel.attempt (id, token, outcome, provider, crossed, ended, evidence, by)
+    select n.id, nextval('semel.token'), $2, n.provider, $10, $3, $4, $5 from semel.notification n where n.id = $1
     returning token
 ), live as (
     update semel.dispatch d set token = w.token, taken = false, due = $8::bigint, behind = null, state = $6, standing = $9

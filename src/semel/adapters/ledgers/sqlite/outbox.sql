@@ -149,16 +149,35 @@ select distinct id from semel_attempt where reference = ?1 and provider = ?2 lim
 -- name: referred_to_by_another
 select id from semel_attempt where reference = ?1 and provider = ?2 and id <> ?3 limit 1
 
+-- name: referred_to_otherwise
+select 1 from semel_attempt where id = ?1 and reference is not null and (provider, reference) <> (?2, ?3) limit 1
+
+-- name: sent_twice
+update semel_notification set possible = 1 where id = ?1 and possible = 0
+
 -- name: status_by_recipient
-select id, state, changed, provider, reference, reason from semel_notification where who = ?1 and kind = ?2
+-- The last column: it is failed, and given up in doubt. By a person, or by its policy, or it was sent twice before.
+select id, state, changed, provider, reference, reason,
+       state = 'failed' and (possible > 0 or exists (
+           select 1 from semel_attempt a where a.id = semel_notification.id
+                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
+from semel_notification where who = ?1 and kind = ?2
 order by added desc limit ?3
 
 -- name: status_by_recipient_alone
-select id, state, changed, provider, reference, reason from semel_notification where who = ?1
+select id, state, changed, provider, reference, reason,
+       state = 'failed' and (possible > 0 or exists (
+           select 1 from semel_attempt a where a.id = semel_notification.id
+                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
+from semel_notification where who = ?1
 order by added desc limit ?2
 
 -- name: status_by_key
-select id, state, changed, provider, reference, reason from semel_notification where tenant = ?1 and key = ?2
+select id, state, changed, provider, reference, reason,
+       state = 'failed' and (possible > 0 or exists (
+           select 1 from semel_attempt a where a.id = semel_notification.id
+                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
+from semel_notification where tenant = ?1 and key = ?2
 order by added desc limit ?3
 
 -- name: shown

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import who_is
-from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of
-from semel.values.sending import LIVE, Standing, State, decided
+from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
+from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.stored import encode, readable, standing_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ async def status(connection: Connection, tenant: str, recipient: str, kind: str,
     else:
         found = await connection.fetch(sql["status_by_recipient_alone"], who_is(tenant, recipient), STATUS_ROWS)
     return told_of(
-        Status("never", id.hex(), state, changed, provider, reference or "", reason)
-        for id, state, changed, provider, reference, reason in found
+        Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
+        for id, state, changed, provider, reference, reason, in_doubt in found
     )
 
 
@@ -105,22 +105,22 @@ async def decide(connection: Connection, decision: Decision, now: int | None, sc
         if not found:  # unknown, or over
             return None
         ((_, busy, state, standing, at),) = found
-        after = decided(replace(standing_of(standing), state=state), decision.says, decision.told, not busy, at)
+        before = replace(standing_of(standing), state=state)
+        after = decided(before, decision.says, decision.told, not busy, at)
         if after is not None:
-            await _write(connection, decision, state, after, at, schema)
+            await _write(connection, decision, before, after, at, schema)
     return None if after is None else after.state
 
 
 async def _write(
-    connection: Connection, decision: Decision, before: State, after: Standing, now: int, schema: str
+    connection: Connection, decision: Decision, before: Standing, after: Standing, now: int, schema: str
 ) -> None:
     sql = statements(schema)
     due = after.due_ms if after.state == "pending" else None
     said = (decision.says, now, shown(decision.reason), shown(decision.by))
-    await connection.execute(
-        sql["decide_notification"], decision.id, *said, after.state, shown(after.reason), due, encode(after)
-    )
-    if before == "pending" and after.state not in LIVE:  # nothing has left: another one may
+    becomes = (after.state, shown(after.reason), due, encode(after), left_in_doubt_ms(before, after))
+    await connection.execute(sql["decide_notification"], decision.id, *said, *becomes)
+    if before.state == "pending" and after.state not in LIVE:  # nothing has left: another one may
         await connection.execute(sql["forget_guard"], decision.id)
 
 
@@ -137,14 +137,14 @@ async def erase(
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
         for id, busy, state, standing, at in live:
-            before = standing_of(standing)
-            if state != "pending" or busy or before.doubt_ms:
+            before = replace(standing_of(standing), state=state)
+            if state != "pending" or busy or in_doubt(before):
                 kept.add(id)
                 continue
             decision = Decision(id, "cancelled", reason, by)
-            after = decided(replace(before, state=state), decision.says, decision.told, True, at)
+            after = decided(before, decision.says, decision.told, True, at)
             assert after is not None
-            await _write(connection, decision, state, after, at, schema)
+            await _write(connection, decision, before, after, at, schema)
         over = sorted(id for id in ids if id not in kept)
         erased = await connection.fetch(sql["erase_notifications"], over)
         await connection.execute(sql["erase_attempts"], over)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from semel.adapters.ledgers.sqlite.outbox import forgetting
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in
 from semel.values.notification import who_is
-from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of
-from semel.values.sending import LIVE, Standing, State, decided
+from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
+from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.stored import encode, guard_of, readable, standing_of
 
 STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
@@ -26,8 +26,8 @@ def status(connection: apsw.Connection, tenant: str, recipient: str, kind: str, 
     else:
         found = rows(connection, SQL["status_by_recipient_alone"], who_is(tenant, recipient), STATUS_ROWS)
     return told_of(
-        Status("never", id.hex(), state, changed, provider, reference or "", reason)
-        for id, state, changed, provider, reference, reason in found
+        Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
+        for id, state, changed, provider, reference, reason, in_doubt in found
     )
 
 
@@ -93,10 +93,11 @@ def decide(connection: apsw.Connection, decision: Decision, now: int) -> State |
         return None
     state, tenant, recipient, kind, provider, options, possible, _, taken, due, standing = found[0]
     free = not taken or due <= now
-    after = decided(replace(standing_of(standing), state=state), decision.says, decision.told, free, now)
+    before = replace(standing_of(standing), state=state)
+    after = decided(before, decision.says, decision.told, free, now)
     if after is None:
         return None
-    _write(connection, decision, after, provider, possible, now)
+    _write(connection, decision, after, left_in_doubt_ms(before, after), provider, possible, now)
     if after.state in ("failed", "cancelled") and state == "pending":  # nothing has left: another one may
         guard = guard_of(tenant, recipient, kind, options)
         if guard is not None:
@@ -105,11 +106,11 @@ def decide(connection: apsw.Connection, decision: Decision, now: int) -> State |
 
 
 def _write(
-    connection: apsw.Connection, decision: Decision, after: Standing, provider: str, possible: int, now: int
+    connection: apsw.Connection, decision: Decision, after: Standing, left: int, provider: str, possible: int, now: int
 ) -> None:
     ((last,),) = rows(connection, SQL["last_token"])
     connection.execute(SQL["set_last_token"], (last + 1,))
-    attempt = (decision.id, last + 1, decision.says, 0, provider, 0, now, decision.reason, None, decision.by)
+    attempt = (decision.id, last + 1, decision.says, 0, provider, left, now, decision.reason, None, decision.by)
     insert_many(connection, SQL["add_attempts"], [attempt])
     row = (decision.id, after.state, after.reason, provider, None, possible, now)
     insert_many(connection, SQL["set_notifications"], [row])
@@ -128,7 +129,7 @@ def erase(connection: apsw.Connection, tenant: str, recipient: str, reason: str,
     over: list[bytes] = []
     for id, state, taken, due, standing in rows(connection, SQL["erasable"], who_is(tenant, recipient)):
         if state in LIVE:
-            if state != "pending" or (taken and due > now) or standing_of(standing).doubt_ms:
+            if state != "pending" or (taken and due > now) or in_doubt(standing_of(standing)):
                 continue
             decide(connection, Decision(id, "cancelled", reason, by), now)
         over.append(id)

@@ -104,13 +104,18 @@ def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | Non
         return None
     id, state, provider, possible, tenant, recipient, kind, options, erased = found[0]
     evidence = "" if erased else one.evidence
+    whose = one.provider or provider
     after = reported(state, one.says)
+    if after == "failed" and (possible or whose != provider):  # of another attempt it says nothing
+        after = state
+    if one.reference and rows(connection, SQL["referred_to_otherwise"], id, whose, one.reference):
+        connection.execute(SQL["sent_twice"], (id,))  # known by two: both may have arrived
+        possible = possible or 1
     told = (one.at_ms or now, evidence, one.reference or None, "")
-    attempt = (id, 0, one.says, 0, one.provider or provider, 0, *told)
-    insert_many(connection, SQL["add_attempts"], [attempt])
+    insert_many(connection, SQL["add_attempts"], [(id, 0, one.says, 0, whose, 0, *told)])
     if after == state:
         return after
-    row = (id, after, evidence, one.provider or provider, one.reference or None, possible, now)
+    row = (id, after, evidence, whose, one.reference or None, possible, now)
     insert_many(connection, SQL["set_notifications"], [row])
     if after in RANK or after == "failed":
         run_in(connection, SQL["end_dispatches"], [id])

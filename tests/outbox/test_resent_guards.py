@@ -1,0 +1,50 @@
+"""A deliberate repetition passes its guard unasked, and whoever comes next finds that the customer was told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.outbox.troubled import Scene, note, play
+
+from semel.core.resending import resend
+from semel.values.notification import Guard
+from semel.values.sending import Answer, Refused
+
+DAY = Guard(window_s=86_400.0)
+
+
+async def refuse() -> Answer:
+    return Refused("no such number", final=True)
+
+
+def test_what_was_refused_and_is_sent_again_suppresses_the_next(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        first, second = note("first", guard=DAY), note("second", guard=DAY)
+        scene.phone.sends = [refuse]
+        await scene.outbox.add([first])
+        async with scene.running(scene.relay()):
+            await scene.until(first, "failed")
+            again = await resend(scene.outbox, first.id, "the number is back", "anna")
+            assert again.status == "added"
+            await scene.wait(lambda: len(scene.phone.got) == 2)
+            await scene.outbox.add([second])
+            shown = await scene.until(second, "accepted", "suppressed")
+        assert (shown.state, shown.suppressed_by) == ("suppressed", again.id)
+        assert scene.phone.got == ["first", "first"]
+
+    play(tmp_path, tell)
+
+
+def test_its_own_guard_does_not_keep_it_back_nor_that_of_another(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        first, second = note("first", guard=DAY), note("second", guard=DAY)
+        async with scene.running(scene.relay()):
+            await scene.outbox.add([first])
+            await scene.until(first, "accepted")
+            await scene.outbox.add([second])
+            await scene.until(second, "suppressed")
+            for one in (first, second):
+                assert (await resend(scene.outbox, one.id, "it is wanted", "anna")).status == "added"
+            await scene.wait(lambda: sorted(scene.phone.got) == ["first", "first", "second"])
+
+    play(tmp_path, tell)
