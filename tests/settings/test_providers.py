@@ -171,6 +171,15 @@ def test_callbacks_that_anybody_can_make_are_told(tmp_path: Path, verify: str, l
         assert "can tell us at /callbacks/sms what became of messages" in findings[0].what
 
 
+def test_callbacks_that_a_proxy_lets_in_unverified_are_told(tmp_path: Path) -> None:
+    callback = 'callback = "https://semel.example.com/callbacks/sms"\n'
+    findings = found(loaded(tmp_path, f"endpoints = []\n{SMS}{callback}{CALLBACKS}", TW="x"), "access")
+    assert [one.level for one in findings] == ["error"]
+    assert "anybody who reaches semel.example.com can tell us at /callbacks/sms" in findings[0].what
+    here = callback.replace("https://semel.example.com", "http://127.0.0.1:8080")
+    assert [one.level for one in found(loaded(tmp_path, f"{SMS}{here}{CALLBACKS}", TW="x"), "access")] == ["ok"]
+
+
 def test_a_short_secret_of_callbacks_is_told(tmp_path: Path) -> None:
     verify = '[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n'
     findings = found(loaded(tmp_path, SMS + CALLBACKS + verify, TW="x"), "secrets")

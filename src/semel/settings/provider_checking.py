@@ -72,9 +72,11 @@ def providers_ok(settings: Settings) -> str:
 
 def open_callbacks(settings: Settings) -> Iterator[Finding]:
     """Whoever can reach them from outside can tell us what became of messages."""
-    host = settings.server.host
     for name, said in settings.providers.items():
-        if said.callbacks is None or is_loopback(host):
+        host = settings.server.host
+        if is_loopback(host):
+            host = host_of(said.options.get("callback", ""))
+        if said.callbacks is None or not host or is_loopback(host):
             continue
         what = (
             f"provider {name}: anybody who reaches {host} can tell us at {said.callbacks.path} what became of messages"
