@@ -9,7 +9,6 @@ SQLITE_SQL = f"{SQLITE}/outbox.sql"
 POSTGRES = "adapters/ledgers/postgres"
 TAKING_SQL = f"{POSTGRES}/schema/006_grown_outbox.sql"
 FORGETTING_SQL = f"{POSTGRES}/schema/007_forgetting.sql"
-WORDS_SQL = "adapters/ledgers/postgres/schema/008_words.sql"
 
 SQLITE_LAWS = "tests/outbox/test_sqlite_outbox.py::TestSqliteOutbox"
 POSTGRES_LAWS = "tests/ledgers/postgres/test_postgres_outbox_laws.py::TestPostgresOutbox"
@@ -118,7 +117,7 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "PostgreSQL moves one of two that share an id",
-        WORDS_SQL,
+        FORGETTING_SQL,
         ") o having count(*) = 1))",
         ") o having count(*) > 0))",
         f"{POSTGRES_LAWS}::test_a_word_about_an_id_that_two_share_moves_neither",

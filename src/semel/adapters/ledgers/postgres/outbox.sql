@@ -1,4 +1,4 @@
--- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql to 008_words.sql.
+-- The outbox's statements, by name. What relays ask stands in functions: see schema/004_outbox.sql to 007_forgetting.sql.
 
 -- name: add_notifications
 select at, status, state
@@ -16,7 +16,7 @@ select at, gate, by from semel.cross_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 
 select * from semel.record_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 
 -- name: witness_notifications
-select at, state from semel.witness_3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+select at, state from semel.witness_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: status_by_recipient
 -- The last column: it is failed, and given up in doubt. By a person, or by its policy, or it was sent twice before.

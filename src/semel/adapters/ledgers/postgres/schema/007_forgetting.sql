@@ -215,7 +215,10 @@ begin
     where not d.taken or t.outcome <> '';
 end $$;
 
--- As witness_1, but that a reference that two share moves neither, and that nothing is said about what was erased.
+-- As witness_1, but that a reference that two share moves neither, that nothing is said about what was erased, and what a
+-- word proves: that a message was refused moves only what is at that provider now, and was not sent twice; of another attempt
+-- it says nothing. And a word about one message of a notification that is known by another reference tells of a second one:
+-- both may have arrived.
 create function semel.witness_2(
     asked_ms bigint, ids bytea[], says text[], providers text[], refs text[], ats bigint[], evidences text[],
     from_states text[], from_says text[], to_states text[]
@@ -229,6 +232,7 @@ declare
     now bigint := coalesce(asked_ms, semel.now_ms());
     known bytea[];
     was record;
+    whose text;
     becomes text;
 begin
     known := array(
@@ -240,25 +244,31 @@ begin
     perform from semel.dispatch d where d.id = any (known) order by d.id for update;
     perform from semel.notification n where n.id = any (known) order by n.id for no key update;
     for place in 1 .. cardinality(known) loop
-        select n.id, n.state, n.provider, n.guarded, n.added, n.content is null as erased into was
+        select n.id, n.state, n.provider, n.guarded, n.added, n.possible, n.content is null as erased into was
         from semel.notification n where n.id = known[place];
         at := place;
         state := was.state;
         if was.id is not null then
+            whose := coalesce(nullif(providers[place], ''), was.provider);
+            if was.possible = 0 and refs[place] is not null and exists (
+                select from semel.attempt t
+                where t.id = was.id and t.reference is not null and (t.provider, t.reference) <> (whose, refs[place])
+            ) then
+                update semel.notification n set possible = 1 where n.id = was.id;
+            end if;
             insert into semel.attempt (id, token, word, outcome, provider, ended, evidence, reference)
-            values (was.id, 0, says[place], says[place], coalesce(nullif(providers[place], ''), was.provider),
-                    coalesce(nullif(ats[place], 0), now),
+            values (was.id, 0, says[place], says[place], whose, coalesce(nullif(ats[place], 0), now),
                     case when was.erased then '' else evidences[place] end, refs[place])
             on conflict do nothing;
             select m.becomes into becomes from unnest(from_states, from_says, to_states) m(was, word, becomes)
-            where m.was = was.state and m.word = says[place];
+            where m.was = was.state and m.word = says[place]
+                  and (m.becomes <> 'failed' or (was.possible = 0 and whose = was.provider));
             if becomes is not null then
                 state := becomes;
                 update semel.notification n
                 set state = becomes, ended = case when becomes in ('failed', 'undelivered') then becomes end,
                     reason = case when was.erased then '' else evidences[place] end,
-                    provider = coalesce(nullif(providers[place], ''), n.provider),
-                    reference = coalesce(refs[place], n.reference), changed = now
+                    provider = whose, reference = coalesce(refs[place], n.reference), changed = now
                 where n.id = was.id;
                 with gone as (
                     delete from semel.dispatch d where d.id = was.id returning d.*
