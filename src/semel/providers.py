@@ -30,6 +30,8 @@ def provider(kind: str, name: str, **options: Any) -> Provider:
 
 def _hidden(form: str, value: Any) -> Any:
     if form == "secret" and isinstance(value, str):
+        if value.startswith(("env:", "file:")):
+            raise ConfigError('give the secret itself, os.environ["…"]; references are for semel.toml')
         return Secret(value)
     if form == "secrets" and isinstance(value, Mapping):
         return {name: _hidden("secret", one) for name, one in value.items()}

@@ -84,7 +84,7 @@ def test_a_conflict_is_dead_and_changes_nothing(tmp_path: Path, effect: Any) -> 
         assert (await app.process(BODY)).status == "done"
         outcome = await app.process({**BODY, "id": "2"})
         assert outcome.status == "dead"
-        assert "order-1" in outcome.reason
+        assert "is known with another content: give each message" in outcome.reason
         (shown,) = await listed(app)
         assert shown.notification.body == "for 1"
 

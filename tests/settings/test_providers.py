@@ -240,6 +240,8 @@ def test_in_python_a_secret_is_given_as_it_is_and_not_shown() -> None:
     with pytest.raises(ConfigError) as raised:
         providers.provider("twilio", "sms", account="AC1", token="s3cret", sender=7)
     assert "s3cret" not in str(raised.value)
+    with pytest.raises(ConfigError, match="give the secret itself"):
+        providers.provider("twilio", "sms", account="AC1", token="env:TWILIO_TOKEN", sender="+491")
 
 
 def test_a_relay_in_python_needs_providers_and_channels_that_are_there(tmp_path: Path) -> None:

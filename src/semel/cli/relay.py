@@ -38,9 +38,9 @@ def relay(
 ) -> None:
     """Send notifications through the providers of the settings, each of them once.
 
-    Any number of relays may run on one outbox, in any processes: `semel run` is one too, unless [outbox] says
-    relay = false. SIGTERM ends it gently, also with --once: what is being sent is finished. What a relay leaves behind
-    when it is killed is sent by the next one, where nothing had left, and is called uncertain where nobody knows.
+    Any number of relays may run on one outbox, in any processes: `semel run` is one too, unless relay = false stands in
+    its outbox table. SIGTERM ends it gently, also with --once: what is being sent is finished. What a relay leaves
+    behind when it is killed is sent by the next one, where nothing had left, and is uncertain where nobody knows.
     """
     import asyncio
     import os

@@ -51,6 +51,7 @@ STORE_DOWN_S = 1.0
 KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
 LOOKS_SHARE = 0.9  # of what is left of a lease: what a look-up says has to be recorded in time
 MAX_AGE_S = 3 * 86_400.0
+DRAIN_S = 25.0  # longer than most providers take
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class Relay:
                 taken = await self.begin()
             except Exception as error:  # whatever it is: a relay that has ended sends nothing any more
                 failures += 1
-                said = str(error) if isinstance(error, SemelError) else f"{type(error).__name__}: {error}"
+                said = str(error) if isinstance(error, SemelError) else type(error).__name__
                 log.error("nothing can be sent, the outbox cannot be used now: %s", said)
                 await self._until_awake(backoff_s(failures, self._random, STORE_DOWN_S, 30.0))
                 continue
@@ -185,7 +186,7 @@ class Relay:
         self._stopping = True
         self._awake.set()
 
-    async def stop(self, within_s: float) -> None:
+    async def stop(self, within_s: float = DRAIN_S) -> None:
         """Take no more, and let what is in hand end. What has not ended in time is left as it is: its lease lapses."""
         self.begin_to_stop()
         try:

@@ -252,7 +252,10 @@ async def _notify(transaction: Transaction, act: Act) -> Reject | None:
     added = await cast(Notifies, transaction).notify(act.notifications)
     for one, notification in zip(added, act.notifications, strict=True):
         if one.status == "conflict":
-            return Reject(f"notification {notification.key!r} ({one.id}) is known with another content")
+            return Reject(
+                f"notification {one.id} ({notification.kind}) is known with another content: give each message of a "
+                "handler a kind or a key= of its own"
+            )
     return None
 
 

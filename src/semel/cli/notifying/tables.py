@@ -167,9 +167,12 @@ def _timeline(one: Shown, mask: Mask) -> Table:
 
 
 def _moments(one: Shown) -> Iterator[tuple[int, str, Sequence[str]]]:
+    """Several pieces of evidence may be about one crossing, which is told once."""
     yield one.added_ms, "added", ()
+    crossed: set[int] = set()
     for attempt in one.attempts:
-        if attempt.crossed_ms:
+        if attempt.crossed_ms and attempt.crossed_ms not in crossed:
+            crossed.add(attempt.crossed_ms)
             yield attempt.crossed_ms, meaning.crossing_of(attempt), ()
         if attempt.outcome:
             yield attempt.ended_ms, meaning.ending_of(attempt), (attempt.evidence, _reference(attempt))

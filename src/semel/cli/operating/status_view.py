@@ -18,8 +18,10 @@ from semel.core.letterbox import inbox_of
 from semel.core.outboxes import outbox_of
 from semel.ports import STATES
 from semel.values.inbox import Depth
-from semel.values.outbox import Backlog
+from semel.values.outbox import Backlog, Sought
 
+DAY_MS = 86_400_000
+FAILED_MAX = 1_000  # notifications that are counted
 MEANING = {
     "accepted": "in the inbox, not begun",
     "leased": "being handled",
@@ -38,6 +40,7 @@ class Standing(Struct, frozen=True):
     states: dict[str, int]
     inbox: list[Depth] | None  # None: this ledger has none
     outbox: list[Backlog] | None = None  # as well
+    failed: int = 0  # notifications, within a day
 
 
 async def look(where: Place) -> Standing:
@@ -47,7 +50,9 @@ async def look(where: Place) -> Standing:
         depths = None if inbox is None else await inbox.depths()
         outbox = outbox_of(ledger)
         backlog = None if outbox is None else await outbox.backlog()
-    return Standing(str(where), now_ms(), {state: states.get(state, 0) for state in STATES}, depths, backlog)
+        lately = Sought(state="failed", since_ms=now_ms() - DAY_MS, limit=FAILED_MAX)
+        failed = 0 if outbox is None else len(await outbox.find(lately))
+    return Standing(str(where), now_ms(), {state: states.get(state, 0) for state in STATES}, depths, backlog, failed)
 
 
 def hints(found: Standing) -> list[str]:
@@ -60,6 +65,9 @@ def hints(found: Standing) -> list[str]:
         lines.append(f"{counted(uncertain, 'uncertain event')}: semel dead list --state uncertain")
     if unknown := sum(one.count for one in found.outbox or () if one.state == "uncertain"):
         lines.append(f"{counted(unknown, 'uncertain notification')}: semel notify list --state uncertain")
+    if found.failed:
+        many = counted(found.failed, "notification") + (" or more" if found.failed == FAILED_MAX else "")
+        lines.append(f"{many} failed within a day: semel notify list --state failed")
     return lines
 
 
