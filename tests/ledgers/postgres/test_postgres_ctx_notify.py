@@ -56,7 +56,7 @@ def test_it_commits_with_the_outcome_and_a_conflict_undoes_all(url: str, effect:
             assert (await app.process(body("1 again"))).status == "done", "it says the same: one message"
             await app.process(body("2"))
             outcome = await app.process(body("2"))
-            assert (outcome.status, "order-1" in outcome.reason) == ("dead", True)
+            assert (outcome.status, "known with another content" in outcome.reason) == ("dead", True)
             (shown,) = await listed(app, tenant)
             assert (shown.state, shown.notification.body) == ("pending", "for 1")
             assert await rows(url, tenant) == (["1", "1 again"] if effect == "transaction" else [])

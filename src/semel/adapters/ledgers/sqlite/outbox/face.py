@@ -64,7 +64,7 @@ class SqliteOutbox:
         return await self._catalog.submit(lambda connection: people.find(connection, sought))
 
     async def show(self, id: bytes) -> Shown | None:
-        return await self._catalog.submit(lambda connection: people.show(connection, id))
+        return await self._lookout.submit(lambda connection: people.show(connection, id))  # callbacks wait for it
 
     async def decide(self, decision: Decision) -> State | None:
         return await self._writer.submit(lambda connection: people.decide(connection, decision, self._now()))
