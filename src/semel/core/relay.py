@@ -405,7 +405,7 @@ class Relay:
         """Until the outbox has it: what is known now nobody else knows."""
         is_answer = record.outcome == "accepted" and record.otherwise is None
         held = await self._insist(lambda: _asked(self._records, self._outbox.record, record), is_answer)
-        self._watch.became(record.standing.provider, record.outcome if held else "lost")
+        self._watch.became(record.dispatch.standing.provider, record.outcome if held else "lost")
         if is_answer and not held:  # too late for its lease, and evidence all the same
             late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
             await self._insist(lambda: self._outbox.witness([late]), is_answer)
