@@ -152,10 +152,13 @@ def _check_content(said: Notification) -> None:
     """What cannot be stored and read again is refused where it is said, and not when a relay comes to it."""
     if said.body is None and not said.template:
         raise ConfigError("a notification says something: give it a body or a template")
-    if said.body is not None and not isinstance(said.body, (str, Mapping, list, tuple)):
-        raise ConfigError(f"body: expected a text or a document, got {type(said.body).__name__}")
-    if isinstance(said.body, str) and not said.body.strip():
-        raise ConfigError("body: an empty text says nothing")
+    if isinstance(said.body, (bytes, bytearray, memoryview)):
+        raise ConfigError("body: expected a text or a document, got bytes: decode them")
+    if said.channel != "event" and said.body is not None:  # an event is any JSON
+        if not isinstance(said.body, (str, Mapping, list, tuple)):
+            raise ConfigError(f"body: expected a text or a document, got {type(said.body).__name__}")
+        if isinstance(said.body, str) and not said.body.strip():
+            raise ConfigError("body: an empty text says nothing")
     if not isinstance(said.subject, str):
         raise ConfigError("subject: expected a text")
     if not isinstance(said.data, Mapping) or not all(isinstance(name, str) for name in said.data):

@@ -89,7 +89,7 @@ def everything(harness: Harness, **said: Any) -> Notification:
 SAID: list[dict[str, Any]] = [
     {},
     {"body": 'a text: é – 漢字 \U0001f4de \\ " \n'},
-    {"body": "", "subject": "only that"},
+    {"body": "x", "subject": "only that"},
     {"body": [], "channel": "event"},
     {"body": False, "channel": "event"},
     {"body": 12345678901234567890123, "channel": "event"},

@@ -213,4 +213,4 @@ def test_receive_claim_handle_and_settle_are_one_trace(metrics: Metrics, spans: 
         "semel.status": 200,
     }
     assert [event.name for event in receive.events] == ["semel.granted", "semel.answered"]
-    assert "4111" not in "".join(span.to_json() for span in ended.values())
+    assert "4111 1111" not in "".join(span.to_json() for span in ended.values())
