@@ -125,7 +125,8 @@ def test_nothing_outside_of_global_unicast_may_be_called_but_what_leads_to_publi
 
 @given(st.ip_addresses())
 def test_the_standard_library_finds_nothing_private_that_we_let_through(address: IPv4Address | IPv6Address) -> None:
-    if forbidden(str(address)) is None and address not in IPv6Network("64:ff9b::/96"):
+    roads = ("64:ff9b::/96", "2002::/16")  # to IPv4, which is judged inside them; Python 3.13 calls the second private
+    if forbidden(str(address)) is None and not any(address in IPv6Network(road) for road in roads):
         assert not address.is_private or getattr(address, "ipv4_mapped", None)
         kinds = [address.is_loopback, address.is_link_local, address.is_multicast, address.is_unspecified]
         assert not any(kinds)
