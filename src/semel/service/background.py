@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 from semel.app import Semel
 from semel.core.letterbox import inbox_of
 from semel.core.pump import Pump
-from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.service.store import served_inbox, served_ledger
+from semel.service.tidying import tidy
 from semel.service.trouble import StoreHealth, Trouble
-from semel.values.errors import LedgerUnavailable, SemelError
 
 if TYPE_CHECKING:
     from semel.service.consuming import Consuming  # they count, which a mounted application need not
     from semel.service.relaying import Relaying
 
 log = logging.getLogger("semel")
-
-MORE_S = 0.05  # between two batches of a purge: others write too
 
 
 class Background:
@@ -53,7 +50,7 @@ class Background:
             inbox = served_inbox(letters, telemetry, taking)
             self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
             self._tasks.append(asyncio.create_task(self._pump.run()))
-        self._tasks.append(asyncio.create_task(self._tidy()))
+        self._tasks.append(asyncio.create_task(tidy("nothing", ledger.purge, self._say_orphans)))
         if self.consuming is not None:
             self.consuming.start()
         if self.relaying is not None:
@@ -80,23 +77,6 @@ class Background:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-
-    async def _tidy(self) -> None:
-        """Forget what is past its retention, as fast as it comes; say what waits for nobody."""
-        pause_s = 0.0
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = PURGE_EVERY_S
-            try:
-                if await self._app.ledger.purge(PURGE_MAX) == PURGE_MAX:
-                    pause_s = MORE_S
-                else:
-                    await self._say_orphans()
-            except LedgerUnavailable:
-                pass  # next time, then
-            except Exception as error:  # whatever it is: a store that forgets nothing any more fills up
-                said = str(error) if isinstance(error, SemelError) else type(error).__name__
-                log.error("nothing can be forgotten, trying again in %g s: %s", PURGE_EVERY_S, said)
 
     async def _say_orphans(self) -> None:
         inbox = inbox_of(self._app.ledger)

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from semel.core.outboxes import StoredOutbox
 from semel.core.relay import Relay, Watch
-from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.ports import Provider
 from semel.service.metrics import Metrics
+from semel.service.tidying import tidy
 from semel.service.trouble import Trouble
 from semel.settings.schema import Outbox as OutboxSettings
-from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.outbox import lane_of
 
 log = logging.getLogger("semel")
@@ -48,7 +47,7 @@ class Relaying:
         if self._providers:
             self._relay = self.relay()
             self._tasks.append(asyncio.create_task(self._relay.run()))
-        self._tasks.append(asyncio.create_task(self._tidy()))
+        self._tasks.append(asyncio.create_task(tidy("no notification", self._purge, self._say_orphans)))
 
     def relay(self, watch: Watch | None = None) -> Relay:
         """One on the running loop, as the settings have it."""
@@ -75,28 +74,13 @@ class Relaying:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _tidy(self) -> None:
-        """Forget what is past its retention, as fast as it comes; say what waits for nobody."""
-        pause_s = 0.0
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = PURGE_EVERY_S
-            try:
-                if await self._purge() >= PURGE_MAX:
-                    pause_s = MORE_S
-                elif self._said.relay:
-                    await self._say_orphans()
-            except LedgerUnavailable:
-                pass  # next time, then
-            except Exception as error:  # whatever it is: a store that forgets nothing any more fills up
-                words = str(error) if isinstance(error, SemelError) else type(error).__name__
-                log.error("no notification can be forgotten, trying again in %g s: %s", PURGE_EVERY_S, words)
-
-    async def _purge(self) -> int:
+    async def _purge(self, limit: int) -> int:
         content_ms, identity_ms = int(1000 * self._said.retention), int(1000 * self._said.identity)
-        return await self._outbox.purge(content_ms, identity_ms, PURGE_MAX)
+        return await self._outbox.purge(content_ms, identity_ms, limit)
 
     async def _say_orphans(self) -> None:
+        if not self._said.relay:
+            return
         served = {*self._providers, *(lane_of("", channel) for channel, names in self._channels.items() if names)}
         for waiting in await self._outbox.backlog():
             lane = waiting.provider

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from tests.cli.command import Ended, semel, started
 
-from semel.cli.notifying.box import Box
+from semel.core.outboxes import StoredOutbox, needed_outbox
 from semel.testing import sender
 from semel.values import sending
 from semel.values.notification import Guard, Notification
@@ -49,13 +49,13 @@ def notification(key: str = "order-1", **said: Any) -> Notification:
     return Notification(**wanted)
 
 
-def in_box(url: str, work: Callable[[Box], Awaitable[T]]) -> T:
+def in_box(url: str, work: Callable[[StoredOutbox], Awaitable[T]]) -> T:
     """Something done with the outbox of a ledger, which may be new."""
 
     async def run() -> T:
         ledger = open_ledger(url)
         try:
-            return await work(cast(Box, ledger.outbox))  # type: ignore[attr-defined]
+            return await work(needed_outbox(ledger))
         finally:
             await ledger.close()
 
@@ -72,7 +72,7 @@ def add(url: str, *notifications: Notification) -> list[str]:
 def carry(url: str, one: Notification, answer: Answer | None, **terms: Any) -> str:
     """Added, taken, crossed, and answered; without an answer it is still leaving, or was suppressed."""
 
-    async def work(box: Box) -> None:
+    async def work(box: StoredOutbox) -> None:
         await box.add([one])
         (dispatch,) = [taken for taken in await _taken(box) if taken.id == one.id]
         (gate,) = await box.cross([sender.crossing(dispatch)])
@@ -84,7 +84,7 @@ def carry(url: str, one: Notification, answer: Answer | None, **terms: Any) -> s
     return one.id.hex()
 
 
-async def _taken(box: Box) -> list[Dispatch]:
+async def _taken(box: StoredOutbox) -> list[Dispatch]:
     return await box.take({PROVIDER: Lane(1_000, PROVIDER)}, LEASE_MS)
 
 

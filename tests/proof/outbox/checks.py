@@ -15,6 +15,8 @@ IDEMPOTENT = ("telnyx",)  # its key outlives the storm
 DECIDED = ("twilio", "telnyx", "sendgrid", "hook")  # parts in which every doubt has an exit
 KILLS_MIN = 3  # that interrupted a crossing; with fewer a run has shown nothing
 
+AGAIN_UNKNOWN = "sent again once already, by policy"
+
 
 def check(account: Account) -> None:
     """First what is wrong, then whether enough was tried."""
@@ -106,8 +108,8 @@ def only_what_nobody_can_tell_is_held(account: Account) -> None:
         if life.state not in LIVE or (life.is_poison and was_poison(life)):
             continue
         assert life.was_uncertain, f"held without a doubt: {told(life)}"
-        if life.possible:
-            continue  # sent again by policy, and refused or unknown then: a person decides
+        if life.possible and (life.last_crossing == "refused" or life.reason.startswith(AGAIN_UNKNOWN)):
+            continue  # sent again by policy, once: what is refused or unknown then is for a person
         assert life.part.name not in DECIDED, f"there was a way to know: {told(life)}"
         if life.part.calls != "never":
             assert not life.got, f"a callback has told: {told(life)}"

@@ -173,6 +173,36 @@ def test_a_crash_before_the_new_generation_leaves_its_reason_and_the_next_call_m
     assert "the first reason" in kept["evidence"]
 
 
+def test_a_crash_behind_the_new_generation_leaves_one_message_and_its_reason(desk: Desk) -> None:
+    id = bytes.fromhex(desk.send())
+    desk.relay(Accepted())
+    outbox = desk.ledger.outbox
+    words = 0
+
+    class Dying:
+        """A process that ends between the message and its own note of the reason."""
+
+        show, add = staticmethod(outbox.show), staticmethod(outbox.add)
+
+        async def witness(self, witnesses: Any) -> Any:
+            nonlocal words
+            words += 1
+            if words == 2:
+                raise ConnectionAbortedError("died here")
+            return await outbox.witness(witnesses)
+
+    async def die() -> None:
+        with pytest.raises(ConnectionAbortedError, match="died here"):
+            await resend(Dying(), id, "the first reason", "ops")
+
+    asyncio.run(die())
+    reply = desk.decide(id.hex(), "resend", "the second reason")
+    assert (reply.status, reply.json()["status"], reply.json()["generation"]) == (200, "known", 2)
+    assert len(desk.listed().json()["items"]) == 2
+    (kept,) = [line for line in desk.show(id.hex())["attempts"] if line["outcome"] == "resent"]
+    assert "the first reason" in kept["evidence"]
+
+
 # ----------------------------------------------------------------------------------------------------------- erase
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar
 
 from msgspec.structs import force_setattr, replace
 
@@ -13,7 +13,7 @@ from semel.cli.notifying.masks import Mask
 from semel.cli.operating.looking import KEY_CHARS, PAGE, SCAN_MAX, digits, paged, the_only
 from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import plain
-from semel.ports import Notifications, Outbox
+from semel.core.outboxes import StoredOutbox, needed_outbox
 from semel.values.errors import ConfigError
 from semel.values.notification import CONTENT_MAX_BYTES, Notification
 from semel.values.outbox import Shown, Sought, Status
@@ -25,12 +25,8 @@ PAGE_MAX = 20_000  # notifications of a page, where they are small: messages are
 GENERATIONS = 100  # of one business key, that are told
 
 
-class Box(Outbox, Notifications, Protocol):
-    """Both sides of an outbox."""
-
-
 @asynccontextmanager
-async def outbox_at(where: Place) -> AsyncIterator[Box]:
+async def outbox_at(where: Place) -> AsyncIterator[StoredOutbox]:
     """The outbox of a ledger. The store of its letters, if it has one, is not asked: nothing of it is needed."""
     if where.ledger.reveal().partition("://")[0] not in HOLDERS:
         raise ConfigError(
@@ -38,10 +34,10 @@ async def outbox_at(where: Place) -> AsyncIterator[Box]:
             "or postgresql://…: name one by --ledger, or as the ledger of the settings"
         )
     async with opened(Place(where.ledger)) as ledger:
-        yield cast(Box, ledger.outbox)  # type: ignore[attr-defined]
+        yield needed_outbox(ledger)
 
 
-async def every(box: Box, sought: Sought) -> AsyncIterator[Shown]:
+async def every(box: StoredOutbox, sought: Sought) -> AsyncIterator[Shown]:
     """All that are sought, page after page."""
 
     async def fetch(size: int, until_ms: int | None) -> list[Shown]:
@@ -99,7 +95,7 @@ async def asked(where: Place, tenant: str, recipient: str, kind: str, key: str) 
 # ----------------------------------------------------------------------------------------------------------- one of
 
 
-async def named(box: Box, text: str, first: str = "") -> Shown:
+async def named(box: StoredOutbox, text: str, first: str = "") -> Shown:
     """The notification whose id begins with this text; among those in the state `first`, if one of them does."""
     id = await _whole(box, text, first)
     shown = await box.show(bytes.fromhex(id))
@@ -108,7 +104,7 @@ async def named(box: Box, text: str, first: str = "") -> Shown:
     return shown
 
 
-async def _whole(box: Box, text: str, first: str) -> str:
+async def _whole(box: StoredOutbox, text: str, first: str) -> str:
     beginning = digits(text, "id")
     if len(beginning) == KEY_CHARS:
         return beginning
@@ -119,7 +115,7 @@ async def _whole(box: Box, text: str, first: str) -> str:
     return the_only(matches, beginning, "id", f"{limited}. Its retention may be over; `semel notify list` has the rest")
 
 
-async def _beginning_with(box: Box, beginning: str, state: str) -> tuple[set[str], bool]:
+async def _beginning_with(box: StoredOutbox, beginning: str, state: str) -> tuple[set[str], bool]:
     matches: set[str] = set()
     looked_at = 0
     async for one in every(box, Sought(state=state)):
@@ -131,7 +127,7 @@ async def _beginning_with(box: Box, beginning: str, state: str) -> tuple[set[str
     return matches, True
 
 
-async def keyed(box: Box, key: str, tenant: str) -> Shown:
+async def keyed(box: StoredOutbox, key: str, tenant: str) -> Shown:
     """The notification of a business key: its newest generation. Raises ConfigError when there is none, or the key is
     shared by several messages."""
     found = await box.find(Sought(tenant=tenant, key=key, limit=GENERATIONS))
@@ -145,7 +141,7 @@ async def keyed(box: Box, key: str, tenant: str) -> Shown:
     return await named(box, latest.id)
 
 
-async def generations_of(box: Box, one: Shown) -> Sequence[Shown]:
+async def generations_of(box: StoredOutbox, one: Shown) -> Sequence[Shown]:
     """The other generations of a message, the oldest first."""
     said = one.notification
     found = await box.find(Sought(tenant=said.tenant, key=said.key, kind=said.kind, limit=GENERATIONS))

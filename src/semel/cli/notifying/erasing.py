@@ -9,11 +9,12 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from semel.cli.notifying.box import Box, every, outbox_at
+from semel.cli.notifying.box import every, outbox_at
 from semel.cli.notifying.meaning import MEANING
 from semel.cli.operating.deciding_view import SHOWN
 from semel.cli.operating.place import Place
 from semel.cli.operating.words import counted, plain
+from semel.core.outboxes import StoredOutbox
 from semel.values.masking import masked_recipient
 from semel.values.outbox import Shown, Sought
 
@@ -42,7 +43,7 @@ async def erase(where: Place, tenant: str, recipient: str, reason: str, by: str)
     return Erased(count, len(waiting.difference(id for id, _ in staying)), staying)
 
 
-async def _kept(box: Box, tenant: str, recipient: str) -> list[Shown]:
+async def _kept(box: StoredOutbox, tenant: str, recipient: str) -> list[Shown]:
     return [one async for one in every(box, Sought(tenant=tenant, recipient=recipient)) if not one.erased]
 
 

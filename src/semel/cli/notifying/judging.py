@@ -13,10 +13,11 @@ from typing import TypeAlias
 from msgspec import Struct, field
 from rich.console import Console
 
-from semel.cli.notifying.box import Box, every, named, outbox_at
+from semel.cli.notifying.box import every, named, outbox_at
 from semel.cli.operating.deciding import LISTED_TOGETHER, all_of, check_words, progressing
 from semel.cli.operating.place import Place
 from semel.cli.operating.words import counted
+from semel.core.outboxes import StoredOutbox
 from semel.values.errors import ConfigError, SemelError
 from semel.values.outbox import Decision, Shown, Sought
 from semel.values.sending import Resolution, State
@@ -168,7 +169,7 @@ async def _decide(where: Place, ask: Ask, report: Report, waiting: Sequence[str]
         )
 
 
-async def _one(box: Box, ask: Ask, id: str) -> tuple[bool, State | None]:
+async def _one(box: StoredOutbox, ask: Ask, id: str) -> tuple[bool, State | None]:
     """Whether the word was taken, and the state after it. None: it is gone meanwhile."""
     digest = bytes.fromhex(id)
     state = await box.decide(Decision(digest, ask.says, ask.reason, ask.by))
