@@ -17,7 +17,7 @@ from semel import Semel
 from semel.adapters.ledgers.dynamodb import DynamoLedger, client
 from semel.adapters.ledgers.dynamodb.items import FREE
 from semel.adapters.ledgers.dynamodb.schema import ATTRIBUTES, KEYS
-from semel.service import background
+from semel.service import background, tidying
 from semel.testing.harness import Harness
 from semel.testing.servers.dynamodb import DynamoServer
 from semel.values.claim import Granted, Settlement
@@ -162,7 +162,7 @@ def test_a_table_that_was_missing_is_tidied_once_it_is_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An error that looks final ends one purge, and not all of them."""
-    monkeypatch.setattr(background, "PURGE_EVERY_S", 0.05)
+    monkeypatch.setattr(tidying, "PURGE_EVERY_S", 0.05)
     table = "late-" + os.urandom(8).hex()
     app = Semel(server.url(table))
 
@@ -177,8 +177,8 @@ def test_a_table_that_was_missing_is_tidied_once_it_is_there(
         return bool(item["state"] == {"N": str(FREE)})
 
     async def whole() -> None:
-        tidying = background.Background(app)
-        tidying.start()
+        service = background.Background(app)
+        service.start()
         try:
             await until(lambda: "nothing can be forgotten" in caplog.text and "semel migrate" in caplog.text)
             assert isinstance(app.ledger, DynamoLedger)
@@ -188,7 +188,7 @@ def test_a_table_that_was_missing_is_tidied_once_it_is_there(
             assert await app.ledger.settle([Settlement(verdict.lease, NOTHING)]) == [True]
             await until(forgotten)
         finally:
-            await tidying.stop(1)
+            await service.stop(1)
             await app.close()
 
     try:
