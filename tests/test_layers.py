@@ -49,7 +49,7 @@ DRIVERS = {  # what one adapter package may import besides; a new adapter with a
     "semel.adapters.ledgers.dynamodb": {"aiobotocore", "botocore"},
     "semel.adapters.wire": {"aiohttp", "yarl"},  # which are its URLs
     "semel.adapters.destinations": {"aiohttp"},
-    "semel.adapters.providers": {"aiobotocore", "botocore"},
+    "semel.adapters.providers": {"aiobotocore", "botocore", "cryptography"},
     "semel.adapters.verifiers": {"cryptography"},
     "semel.adapters.sources.sqs": {"aiobotocore", "botocore"},
     "semel.adapters.letterboxes.eventbridge": {"aiobotocore", "botocore"},

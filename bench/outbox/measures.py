@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,18 @@ from bench.outbox.adding import added
 from bench.outbox.far_end import Away
 from bench.outbox.keeping import Full
 from bench.outbox.plan import AIMED, BATCH, Figures, Line, Scenario, Sizes, Store, Tally
-from bench.outbox.sending import add, by_client, by_hand, by_relay, carry, notifications, outbox_at
+from bench.outbox.sending import (
+    Send,
+    add,
+    by_client,
+    by_hand,
+    by_relay,
+    carry,
+    notifications,
+    our_client,
+    outbox_at,
+    usual_client,
+)
 from bench.outbox.serving import asked_over_http
 from bench.stores.plan import Sample
 from bench.stores.timing import Watch, of_processes
@@ -52,12 +63,14 @@ class Measures:
     def _lines(self) -> list[Line]:
         few = "" if self._sizes.finished >= AIMED else f"{self._sizes.finished:,} messages are fewer than {AIMED:,}"
         sent = {f"relay_{MANY}": f"relay, {MANY}", f"relay_{USUAL}": f"relay, {USUAL}"}
-        alone = {f"client_{MANY}": f"client alone, {MANY}", "loop": "loop by hand"}
+        alone = {f"client_{MANY}": f"client alone, {MANY}", "loop": "loop by hand", "usual": "loop with requests"}
         return [
             Line(f"relay_{MANY}.rate", sent[f"relay_{MANY}"], "/s", "loop.rate", at_least=5),
+            Line(f"relay_{MANY}.rate", sent[f"relay_{MANY}"], "/s", "usual.rate", at_least=5),
             Line(f"relay_{USUAL}.rate", sent[f"relay_{USUAL}"], "/s", "loop.rate"),
             Line(f"client_{MANY}.rate", alone[f"client_{MANY}"], "/s", "loop.rate"),
             Line("loop.rate", alone["loop"], "/s"),
+            Line("usual.rate", alone["usual"], "/s"),
             *[
                 Line(f"{name}.{part}", label, f"µs {part}", f"loop.{part}" if part == "in all" and name in sent else "")
                 for part in ("client", "servers", "in all")
@@ -84,6 +97,7 @@ class Measures:
     def _scenarios(self) -> list[Scenario]:
         return [
             Scenario("loop by hand", "select one, send it, update it, commit; one by one", self._loop),
+            Scenario("loop with requests", "the same, with the client that most loops have, not ours", self._usual),
             Scenario("relay", "what is due, until it is written what came of the last one", self._relay(MANY)),
             Scenario(f"relay, {USUAL}", "the same, with a provider's default concurrency", self._relay(USUAL)),
             Scenario("client alone", "the provider's adapter, without any store", self._client),
@@ -98,11 +112,14 @@ class Measures:
     # -------------------------------------------------------------------------------------------------------- sending
 
     def _loop(self) -> Figures:
-        async def measure() -> Sample:
-            async with self.store.queue(notifications(self._sizes.looped)) as queue:
-                return await by_hand(self._watch, queue, self._away, self._sizes.looped)
+        return _named("loop", run(self._by_hand(our_client)))
 
-        return _named("loop", run(measure()))
+    def _usual(self) -> Figures:
+        return _named("usual", run(self._by_hand(usual_client)))
+
+    async def _by_hand(self, sender: Callable[[Away], AbstractAsyncContextManager[Send]]) -> Sample:
+        async with self.store.queue(notifications(self._sizes.looped)) as queue:
+            return await by_hand(self._watch, queue, self._away, self._sizes.looped, sender)
 
     def _client(self) -> Figures:
         measured = by_client(self._watch, self._away, self._sizes.relayed, MANY)

@@ -1,15 +1,18 @@
 """Messages on their way out: the relay, the loop that one would write by hand, and the client alone.
 
-All three send through the same provider, prepared anew for each measure, on the event loop that the service uses.
+All three send through the same provider, prepared anew for each measure, on the event loop that the service uses. The
+loop is measured a second time as it is usually written, with `requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TypeAlias
 
+import requests
 from bench.outbox.far_end import Away
 from bench.outbox.plan import BATCH, Queue
 from bench.stores.plan import Sample
@@ -29,6 +32,9 @@ from semel.wiring import open_ledger
 CHANNEL, NAME = "sms", "bench"
 LEASE_MS = 60_000
 SOON_S = 60.0
+
+Send: TypeAlias = Callable[[Notification], Awaitable[str]]
+"""Sends one message, and returns the provider's reference."""
 
 
 def notification(number: int) -> Notification:
@@ -107,24 +113,50 @@ async def end(relay: Relay, tasks: Sequence[asyncio.Task[None]]) -> None:
         await asyncio.gather(*tasks)
 
 
-async def by_hand(watch: Watch, queue: Queue, away: Away, number: int) -> Sample:
+async def by_hand(
+    watch: Watch, queue: Queue, away: Away, number: int, sender: Callable[[Away], AbstractAsyncContextManager[Send]]
+) -> Sample:
     """Select one, send it, update it, commit; and the next. It loses nothing, and sends twice what it crashed with."""
-    provider = provider_at(away, 1)
+    async with sender(away) as send:
 
-    async def work() -> None:
-        while True:
-            async with queue.one() as found:
-                if found is None:
-                    return
-                said, sent = found
-                await sent(await _accepted(provider, said))
+        async def work() -> None:
+            while True:
+                async with queue.one() as found:
+                    if found is None:
+                        return
+                    said, sent = found
+                    await sent(await send(said))
 
-    try:
         sample = await watch.timed(number, work())
-    finally:
-        await provider.close()
     away.check(number)
     return sample
+
+
+@asynccontextmanager
+async def our_client(away: Away) -> AsyncIterator[Send]:
+    provider = provider_at(away, 1)
+
+    async def send(said: Notification) -> str:
+        return await _accepted(provider, said)
+
+    try:
+        yield send
+    finally:
+        await provider.close()
+
+
+@asynccontextmanager
+async def usual_client(away: Away) -> AsyncIterator[Send]:
+    """The one that most loops have. That it blocks does not matter to a loop that does one thing at a time."""
+    with requests.Session() as session:
+
+        async def send(said: Notification) -> str:
+            document = {"id": said.id.hex(), "recipient": said.recipient, "body": said.body}
+            answer = session.post(away.url, json=document, headers={"Idempotency-Key": said.id.hex()}, timeout=SOON_S)
+            answer.raise_for_status()
+            return str(answer.json()["id"])
+
+        yield send
 
 
 async def by_client(watch: Watch, away: Away, number: int, concurrency: int) -> Sample:

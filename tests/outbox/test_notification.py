@@ -126,3 +126,14 @@ def test_a_template_needs_no_body() -> None:
 def test_what_python_lets_through_is_refused_where_it_is_said(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         notification(**wrong)
+
+
+@pytest.mark.parametrize(
+    "said", [{"body": None, "template": "hello", "data": {"name": "Anna"}}, {"body": {"name": "Anna"}}]
+)
+def test_whoever_writes_on_in_the_same_document_does_not_change_what_was_said(said: dict[str, Any]) -> None:
+    """In a loop over customers, each would get what the last one is told."""
+    one = notification(channel="event", **said)
+    before = one.content
+    (said.get("data") or said["body"])["name"] = "Bert"
+    assert one.content == before

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from semel import ConfigError, Context, Event, Retry, Semel
+from semel.values.errors import WrongNotification
+from semel.values.notification import Notification
 from semel.values.outbox import Shown, Sought
 
 BODY = {"id": "1", "type": "a", "data": {}}
@@ -139,5 +141,102 @@ def test_what_comes_after_the_handler_has_returned_is_not_taken_and_lost(tmp_pat
         with pytest.raises(ConfigError, match="the handler has returned"):
             left[0].notify(**SAID, key="late")
         assert len(await listed(app)) == 1
+
+    story(tmp_path, tell)
+
+
+# ---------------------------------------------------------------------------------------------- what can never be sent
+
+WRONG: list[dict[str, Any]] = [
+    {"channel": "fax"},
+    {"body": object()},
+    {"recipient": ""},
+    {"nonsense": 1},
+    {"body": None},
+]
+
+
+@pytest.mark.parametrize("said", WRONG, ids=lambda said: next(iter(said)))
+@pytest.mark.parametrize(
+    ("effect", "status"), [("transaction", "dead"), ("keyed", "dead"), ("retry", "dead"), ("park", "uncertain")]
+)
+def test_an_event_whose_message_can_never_be_sent_is_given_up_at_once(
+    tmp_path: Path, effect: Any, status: str, said: dict[str, Any]
+) -> None:
+    """Of `park` nobody knows how far it came: it is not called dead, and is not tried again either."""
+
+    async def tell(app: Semel) -> None:
+        attempts = 0
+
+        @app.on("a", effect=effect, max_attempts=9)
+        async def handle(event: Event, ctx: Context) -> None:
+            nonlocal attempts
+            attempts += 1
+            ctx.notify(**SAID, key="fine")
+            ctx.notify(**{**SAID, **said})
+
+        outcome = await app.process(BODY)
+        assert outcome.status == status
+        assert ("not tried again, it would fail again: Wrong" in outcome.reason) == (effect != "park")
+        assert "Wrong" in outcome.reason
+        await app.process(BODY)
+        assert attempts == 1
+        assert await listed(app) == [], "nothing of it is sent"
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_message_that_is_made_before_it_is_asked_for_is_judged_alike(tmp_path: Path, sync: bool) -> None:
+    async def tell(app: Semel) -> None:
+        def handle_sync(event: Event, ctx: Context) -> None:
+            ctx.notify(Notification(**{**SAID, "key": "k", "recipient": " "}))
+
+        async def handle(event: Event, ctx: Context) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(asyncio.to_thread(handle_sync, event, ctx))
+
+        app.on("a", max_attempts=9)(handle_sync if sync else handle)
+        outcome = await app.process(BODY)
+        assert (outcome.status, "not tried again" in outcome.reason) == ("dead", True)
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("caught", [ConfigError, TypeError, Exception])
+def test_a_handler_may_catch_it_and_send_something_else(tmp_path: Path, caught: type[Exception]) -> None:
+    async def tell(app: Semel) -> None:
+        @app.on("a")
+        async def handle(event: Event, ctx: Context) -> None:
+            try:
+                ctx.notify(**SAID, nonsense=1)
+            except caught:
+                ctx.notify(**{**SAID, "body": "in other words"})
+
+        assert (await app.process(BODY)).status == "done"
+        (shown,) = await listed(app)
+        assert shown.notification.body == "in other words"
+
+    story(tmp_path, tell)
+
+
+def test_what_another_attempt_may_mend_is_tried_again(tmp_path: Path) -> None:
+    """An error that the handler made of it is the handler's own, and so is one that came beside it."""
+
+    async def tell(app: Semel) -> None:
+        @app.on("a", max_attempts=9)
+        async def handle(event: Event, ctx: Context) -> None:
+            wrong = WrongNotification("recipient: …")
+            match ctx.attempt:
+                case 1:
+                    raise RuntimeError("the address book is empty") from wrong
+                case 2:
+                    raise ExceptionGroup("two tasks", [wrong, ConnectionError("down")])
+                case 3:
+                    raise ConfigError("something else")
+                case _:
+                    raise ExceptionGroup("two tasks", [wrong, ExceptionGroup("of them", [wrong])])
+
+        assert [(await app.process(BODY)).status for _ in range(4)] == ["retry", "retry", "retry", "dead"]
 
     story(tmp_path, tell)

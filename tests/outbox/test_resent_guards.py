@@ -48,3 +48,20 @@ def test_its_own_guard_does_not_keep_it_back_nor_that_of_another(tmp_path: Path)
             await scene.wait(lambda: sorted(scene.phone.got) == ["first", "first", "second"])
 
     play(tmp_path, tell)
+
+
+def test_a_repetition_that_is_refused_leaves_the_guard_to_what_was_sent_before(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        first, second = note("first", guard=DAY), note("second", guard=DAY)
+        async with scene.running(scene.relay()):
+            await scene.outbox.add([first])
+            await scene.until(first, "accepted")
+            scene.phone.sends = [refuse]
+            await resend(scene.outbox, first.id, "it is wanted", "anna")
+            await scene.until(note("first", generation=2), "failed")
+            await scene.outbox.add([second])
+            told = await scene.until(second, "accepted", "suppressed")
+        assert (told.state, told.suppressed_by) == ("suppressed", first.id.hex()), "this customer was told today"
+        assert scene.phone.got == ["first", "first"]
+
+    play(tmp_path, tell)

@@ -164,6 +164,13 @@ def test_a_look_up_that_fails_relabels_nothing() -> None:
         assert standing.state == "uncertain"
 
 
+def test_look_ups_that_fail_all_day_do_not_make_the_reason_longer() -> None:
+    standing = sending.doubtful(sent(LOOKS), "timeout; of 15 s", LOOKS, NOW_MS, none)
+    for _ in range(50):
+        standing = sending.unclear(standing, "its list; could not be read", LOOKS, standing.due_ms, one)
+    assert standing.reason == "timeout; of 15 s; its list, could not be read"
+
+
 def test_look_ups_end_in_the_policy() -> None:
     standing = sending.doubtful(sent(LOOKS, policy="give_up"), "timeout", LOOKS, NOW_MS, none)
     looks = 0

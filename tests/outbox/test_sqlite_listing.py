@@ -35,6 +35,12 @@ async def shown(path: Path) -> list[Shown]:
         (Sought(tenant="t", key="k"), "semel_notification_key"),
         (Sought(tenant="t", recipient="+491"), "semel_notification_who"),
         (Sought(tenant="t", state="uncertain"), "semel_dispatch_state"),
+        (Sought(state="failed"), "semel_notification_over"),
+        (Sought(tenant="t", state="expired", kind="k", provider="p"), "semel_notification_over"),
+        (Sought(state="accepted"), "semel_notification_added"),
+        (Sought(kind="k"), "semel_notification_added"),
+        (Sought(provider="p"), "semel_notification_added"),
+        (Sought(possible_duplicates=True), "semel_notification_twice"),
     ],
     ids=str,
 )

@@ -134,6 +134,12 @@ def test_every_provider_has_a_line_of_promise(tmp_path: Path) -> None:
     assert lines[1] == "provider other (vonage): at most once: when nobody knows, a callback tells, or a person decides"
 
 
+def test_nobody_waits_for_the_callback_of_a_provider_that_calls_nobody(tmp_path: Path) -> None:
+    genesys = '[providers.g]\nkind = "genesys"\nregion = "mypurecloud.de"\nclient_id = "c"\nclient_secret = "env:TW"\n'
+    (line,) = [one.what for one in found(loaded(tmp_path, genesys, TW="x"), "providers")]
+    assert line == "provider g (genesys): at most once: when nobody knows, a person decides"
+
+
 def test_a_promise_is_made_of_the_contract() -> None:
     keyed = Contract(name="a", channels=("sms",), key=Key(header="Idempotency-Key", window_s=1000.0))
     assert promise(keyed).startswith("effectively once: it honours a key, which is sent again for 800 s")

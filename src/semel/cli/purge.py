@@ -24,7 +24,10 @@ def purge(
     limit: Annotated[int, typer.Option(min=1, help="Forget at most so many keys.")] = 10_000_000,
     as_json: Json = False,
 ) -> None:
-    """Forget settled keys whose retention is over. Dead and uncertain events stay until a person has decided."""
+    """Forget settled keys whose retention is over. Dead and uncertain events stay until a person has decided.
+
+    Messages to customers are forgotten by `semel run` and `semel relay`, after the times of the outbox table.
+    """
     import asyncio
     import json
 

@@ -39,8 +39,8 @@ def relay(
     """Send notifications through the providers of the settings, each of them once.
 
     Any number of relays may run on one outbox, in any processes: `semel run` is one too, unless relay = false stands in
-    its outbox table. SIGTERM ends it gently, also with --once: what is being sent is finished. What a relay leaves
-    behind when it is killed is sent by the next one, where nothing had left, and is uncertain where nobody knows.
+    its outbox table. SIGTERM ends it gently, also with --once: what is being sent is finished; a second one cuts that
+    off. What is left behind is sent by the next relay, where nothing had left, and is uncertain where nobody knows.
     """
     import asyncio
     import os
@@ -63,7 +63,8 @@ def relay(
         served = {*built.providers, *(f"@{channel}" for channel, names in built.channels.items() if names)}
         _tell(counts, left, served, as_json)
         raise typer.Exit(128 + sign if sign else 0)
-    asyncio.run(_until_told(built))
+    if sign := asyncio.run(_until_told(built)):
+        raise typer.Exit(128 + sign)
 
 
 async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog], int]:
@@ -72,6 +73,7 @@ async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog], 
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     from semel.core.outboxes import needed_outbox
+    from semel.core.worker import PURGE_MAX
 
     counts: Counter[tuple[str, str]] = Counter()
     outbox = needed_outbox(built.app.ledger)
@@ -89,7 +91,10 @@ async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog], 
 
         try:
             await _refuse_broken(built)
-            sign = await _until_done(_relaying(built).relay(Watch()), built.settings.server.drain)
+            relaying = _relaying(built)
+            sign = await _until_done(relaying.relay(Watch()), built.settings.server.drain)
+            if not sign:
+                await relaying.purge(PURGE_MAX)  # where a timer is all there is, nobody else keeps to the retention
             return counts, await outbox.backlog(), sign
         finally:
             await built.close()
@@ -100,38 +105,37 @@ async def _until_done(relay: Relay, drain_s: float) -> int:
     """What is due; or what is in hand, after a signal, which is told. A timer that is stopped leaves nothing in doubt
     that it could have finished."""
     import asyncio
-    import signal
 
-    told: asyncio.Queue[int] = asyncio.Queue()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sign, told.put_nowait, sign)
-    carrying, hearing = asyncio.create_task(relay.run_once()), asyncio.create_task(told.get())
-    await asyncio.wait((carrying, hearing), return_when=asyncio.FIRST_COMPLETED)
-    if hearing.done():
-        await relay.stop(drain_s)
-    hearing.cancel()
-    await carrying
-    return hearing.result() if hearing.done() else 0
+    from semel.service.ending import Ending
+
+    ending = Ending(drain_s)
+    carrying, told = asyncio.create_task(relay.run_once()), asyncio.create_task(ending.told())
+    await asyncio.wait((carrying, told), return_when=asyncio.FIRST_COMPLETED)
+    if told.done():
+        await ending.end(relay.stop)
+    told.cancel()
+    if ending.is_at_once:
+        carrying.cancel()
+    await asyncio.wait([carrying])
+    if not carrying.cancelled():
+        carrying.result()
+    return ending.number
 
 
-async def _until_told(built: Built) -> None:
-    import asyncio
+async def _until_told(built: Built) -> int:
+    """Returns the signal, where a second one has cut off what was under way."""
     import logging
-    import signal
 
-    server = built.settings.server
+    from semel.service.ending import Ending
+
     try:
         await _refuse_broken(built)
-        relaying = _relaying(built)
-        told = asyncio.Event()
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(sign, told.set)
+        relaying, ending = _relaying(built), Ending(built.settings.server.drain)
         relaying.start()
-        names = ", ".join(built.providers)
-        logging.getLogger("semel").info("relaying by %s", names)
-        await told.wait()
-        logging.getLogger("semel").info("draining: what is being sent has %g s", server.drain)
-        await relaying.stop(server.drain)
+        logging.getLogger("semel").info("relaying by %s", ", ".join(built.providers))
+        await ending.told()
+        await ending.end(relaying.stop)
+        return ending.number if ending.is_at_once else 0
     finally:
         await built.close()
         await built.app.close()
@@ -179,6 +183,8 @@ def _tell(counts: Counter[tuple[str, str]], left: list[Backlog], served: Set[str
         _table(counts, console)
     else:
         typer.echo("Nothing was due.")
+    if any(outcome == "refused" for _, outcome in counts):
+        typer.echo("Why it was refused, and what is tried again: `semel notify list`")
     for one in left:
         typer.echo(f"{one.count:,} {_where(one, served)}")
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from semel.core.handlers import Handler
 from semel.values.claim import Claim, Granted
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, WrongNotification
 from semel.values.event import Event
 from semel.values.notification import Notification
 from semel.values.outcome import Outcome
@@ -44,6 +44,10 @@ class Context:
 
         Takes a Notification, or what makes one. Its `key` is that of this effect if nothing else is said, and its
         tenant that of the event: another attempt of this event asks for the same message. Returns its id.
+
+        Raises WrongNotification, a ConfigError, for what can never be sent. A handler may catch that and go on. The
+        event of one that does not is given up at once, since the next attempt would say the same: it is dead, or in
+        doubt where the effect is "park".
         """
         notifications = self._act.notifications
         if self._over:
@@ -54,9 +58,13 @@ class Context:
         if notifications is None:
             raise ConfigError("ctx.notify: the ledger of this app holds no outbox; use SQLite or PostgreSQL")
         if notification is None:
-            notification = Notification(**{"key": self.key, "tenant": self._act.event.tenant, **said})
+            notification = _made({"key": self.key, "tenant": self._act.event.tenant, **said})
         elif said:
-            raise ConfigError("ctx.notify takes a Notification, or what makes one, and not both")
+            raise WrongNotification("ctx.notify takes a Notification, or what makes one, and not both")
+        elif not isinstance(notification, Notification):
+            raise WrongCall(
+                f"ctx.notify takes a Notification, or what makes one, and not {type(notification).__name__}"
+            )
         notification.content  # noqa: B018 - refused here, where the handler stands in the traceback
         notifications.append(notification)
         return notification.id.hex()
@@ -67,6 +75,17 @@ class Context:
 
         An async handler is cancelled then; a sync one, which cannot be, should look here before each step."""
         return self._act.stopped != ""
+
+
+class WrongCall(WrongNotification, TypeError):
+    """Arguments that a notification does not have, or lacks: to whoever catches it, as of any other call."""
+
+
+def _made(said: dict[str, Any]) -> Notification:
+    try:
+        return Notification(**said)
+    except TypeError as error:
+        raise WrongCall(f"ctx.notify: {error}") from None
 
 
 class Act:

@@ -15,11 +15,12 @@ from semel.values.retry import backoff_s
 
 
 class Failed(Exception):
-    """The handler raised something, or its time was up: nobody knows how far it came."""
+    """The handler raised something, or its time was up: nobody knows how far it came. `final`: it would do so again."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, final: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.final = final
 
 
 def before_run(handler: Handler, granted: Granted) -> Ending | None:
@@ -44,6 +45,8 @@ def after_run(
             return came_to
         case Failed(reason=reason) if handler.effect == "park":
             return Uncertain(reason)
+        case Failed(reason=reason, final=True):
+            return Reject(f"not tried again, it would fail again: {reason}")
     reason = came_to.reason or "the handler asked for a retry"
     if granted.attempt >= handler.max_attempts:
         return Reject(f"gave up after {_attempts(granted.attempt)}: {reason}")

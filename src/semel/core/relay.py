@@ -3,8 +3,9 @@
     take → what is due → guard and crossing → send → record
 
 Each notification is carried by a task of its own, from top to bottom of `_carry`. Crossings and records of all tasks
-travel together. No connection of the store is held while a provider is asked. The crossing is written, durably, before
-the first byte leaves: a relay that dies before it has done nothing, one that dies after it leaves a doubt, and says so.
+travel together, and while a provider is busy with some the outbox is asked for the next ones. No connection of the
+store is held while a provider is asked. The crossing is written, durably, before the first byte leaves: a relay that
+dies before it has done nothing, one that dies after it leaves a doubt, and says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from semel.core.asking import Asking
 from semel.core.batcher import Batcher
 from semel.core.recording import answered, looked_up, request_of
 from semel.core.steady import steady_s
@@ -31,26 +33,28 @@ from semel.values.outbox import (
     Gate,
     Held,
     Lane,
-    LookedUp,
     Lost,
     Record,
     Suppressed,
-    Unclear,
     Witness,
     lane_of,
 )
 from semel.values.retry import backoff_s
-from semel.values.sending import Answer, Refused, Standing, Unknown
+from semel.values.sending import Answer, Refused, Standing
 
 log = logging.getLogger("semel")
 
 POLL_S = 0.25  # what other processes add, and what falls due
 ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
+AHEAD_S = 0.25  # what a provider will have room for so soon is taken now
+AHEAD_MAX = 2  # times its concurrency: those that wait for it, and those that are being recorded
+PACE = 8  # so many of the last answers say how long it takes
 MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
 STORE_DOWN_S = 1.0
 KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
 LOOKS_SHARE = 0.9  # of what is left of a lease: what a look-up says has to be recorded in time
 MAX_AGE_S = 3 * 86_400.0
+CUT_S = 2.0  # for what has to be written when the time is over
 DRAIN_S = 25.0  # longer than most providers take
 
 A = TypeVar("A")
@@ -110,10 +114,10 @@ class Relay:
         self._max_age_ms = int(1000 * max_age_s)
         self._watch = watch or _Nobody()
         self._crossings: Batcher[Crossing, Gate] = Batcher(outbox.cross)
-        self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._sending > 0)
-        self._sending = 0
+        self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._asking.sending > 0)
+        self._asking = Asking()
         self._in_hand: dict[str, int] = dict.fromkeys(providers, 0)
-        self._places = sum(provider.contract.concurrency for provider in providers.values())
+        self._takes_s = {name: provider.contract.timeout_s for name, provider in providers.items()}
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -187,7 +191,7 @@ class Relay:
         self._awake.set()
 
     async def stop(self, within_s: float = DRAIN_S) -> None:
-        """Take no more, and let what is in hand end. What has not ended in time is left as it is: its lease lapses."""
+        """Take no more, begin with nothing, and let what is being sent end. What has not ended in time is cut off."""
         self.begin_to_stop()
         try:
             async with asyncio.timeout(within_s):
@@ -196,17 +200,29 @@ class Relay:
                 while self._tasks:
                     await asyncio.wait(list(self._tasks))
         except TimeoutError:
-            late = list(self._tasks)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
+            await self._cut()
+
+    async def _cut(self) -> None:
+        """The time is over. Nobody who is asked is waited for: that is unknown, and written, and the rest goes back.
+        What cannot be written now either is left as it is: its lease lapses."""
+        if self._asking.sending:
+            what = "notifications were cut off while they were sent: nobody knows yet whether they left"
+            log.warning("%d %s", self._asking.sending, what)
+        self._asking.cut()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=CUT_S)
+        for task in late:
+            task.cancel()
+        if late:
+            log.error("%d notifications are left to their leases: the outbox does not answer", len(late))
+            await asyncio.wait(late)
 
     async def _until_room(self) -> None:
         """A few places are not worth a round trip while others are about to be free: it is made for half of them, or
         a moment later. Whoever has little in hand does not wait."""
         for _ in range(ROOM_LOOKS):
-            if 2 * sum(self._in_hand.values()) <= self._places or self._stopping:
+            if 2 * sum(self._in_hand.values()) <= sum(map(self._places, self._providers)) or self._stopping:
                 return
             await asyncio.sleep(ROOM_LOOK_S)
 
@@ -221,29 +237,42 @@ class Relay:
         lanes: dict[str, Lane] = {}
         for name, provider in self._providers.items():
             contract = provider.contract
-            if (room := contract.concurrency - self._in_hand[name]) > 0:
+            if (room := self._places(name) - self._in_hand[name]) > 0:
                 lanes[name] = Lane(room, name, contract.per_second)
         for channel, names in self._routes.items():
             if names and names[0] in lanes:
                 lanes[lane_of("", channel)] = lanes[names[0]]
         return lanes
 
+    def _places(self, name: str) -> int:
+        """How many may be in hand for a provider: those that it may be asked at a time, and, where it is quick, those
+        that it will have room for by the time the outbox has handed them over. With a rate it is not it that is waited
+        for."""
+        contract = self._providers[name].contract
+        ahead_s = 0.0 if contract.per_second > 0 else AHEAD_S
+        return contract.concurrency + int(contract.concurrency * min(ahead_s / self._takes_s[name], AHEAD_MAX))
+
     # ----------------------------------------------------------------------------------------------- one notification
 
     async def _hold(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
-        """It counts against its provider's room while it is carried. What came by another lane may have to wait, and
-        is given back where its lease would not outlast that: nobody has vanished then."""
-        room = self._rooms.get(dispatch.standing.provider)
+        """It has a place in its provider's room until that has answered. It may have to wait for one, and is given back
+        where its lease would not outlast that: nobody has vanished then."""
+        provider = self._providers.get(dispatch.standing.provider)
         try:
-            if room is None:
-                await self._carry(dispatch, taken_at, ends_at)
-            elif not await self._gets(room, self._starts_by(dispatch, ends_at)):
+            if provider is None:
+                await self._record(_put_off(dispatch, f"there is no provider {dispatch.standing.provider!r} here"))
+                return
+            room = self._rooms[dispatch.standing.provider]
+            if not await self._gets(room, ends_at - provider.contract.timeout_s):
                 await self._give_back([dispatch])
-            else:
-                try:
-                    await self._carry(dispatch, taken_at, ends_at)
-                finally:
-                    room.release()
+                return
+            try:
+                record = await self._carry(dispatch, provider, taken_at, ends_at)
+            finally:
+                room.release()
+            if record is not None:
+                await self._record(record)
+                self._observe(Step.AFTER_RECORD)
         except LedgerUnavailable as error:
             log.error("notification %s: its lease lapses, the outbox is out of reach: %s", dispatch.id.hex(), error)
         except Exception as error:  # a bug: its lease lapses, and nobody else is held up
@@ -252,12 +281,8 @@ class Relay:
             self._count(dispatch, -1)
             self._awake.set()
 
-    def _starts_by(self, dispatch: Dispatch, ends_at: float) -> float:
-        """From here on a request might still be under way when its lease is over, and another relay has it."""
-        provider = self._providers.get(dispatch.standing.provider)
-        return ends_at - (0.0 if provider is None else provider.contract.timeout_s)
-
     async def _gets(self, room: asyncio.Semaphore, by: float) -> bool:
+        """From `by` on a request might still be under way when its lease is over, and another relay has it."""
         if not room.locked():
             return await room.acquire()
         try:
@@ -270,48 +295,45 @@ class Relay:
         name = dispatch.standing.provider
         self._in_hand[name] = self._in_hand.get(name, 0) + by
 
-    async def _carry(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
+    async def _carry(self, dispatch: Dispatch, provider: Provider, taken_at: float, ends_at: float) -> Record | None:
+        """What is to be written of it. None: the outbox has written it, or somebody else has it."""
+
         def now_ms() -> int:  # by the store's clock: relays do not compare theirs
             return dispatch.taken_ms + int(1000 * (self._clock() - taken_at))
 
-        provider = self._providers.get(dispatch.standing.provider)
-        if provider is None:
-            await self._put_off(dispatch, f"there is no provider {dispatch.standing.provider!r} here", now_ms())
-            return
         policy = dispatch.notification.policy or provider.contract.policy
         dispatch = replace(dispatch, standing=replace(dispatch.standing, policy=policy))
         standing, record = await self._due(dispatch, provider, now_ms, ends_at)
         if record is not None:
-            await self._record(record)
-            return
+            return record
         request = request_of(dispatch, provider)
         if isinstance(request, Refused):
-            await self._record(answered(dispatch, standing, request, provider.contract, now_ms(), _none))
-            return
+            return answered(dispatch, standing, request, provider.contract, now_ms(), _none)
 
         if (early_ms := dispatch.slot_ms - now_ms()) > 0:
             await asyncio.sleep(early_ms / 1000)
+        if self._stopping:  # it would hold up the end, or be cut off by it
+            return Record(dispatch, dispatch.standing, "released")
         self._observe(Step.BEFORE_CROSS)
         crossed = sending.crossed(standing, now_ms())
-        match await self._cross(Crossing(dispatch, crossed, request)):
+        try:
+            gate = await _asked(self._crossings, self._outbox.cross, Crossing(dispatch, crossed, request))
+        except LedgerUnavailable:
+            return _taken_back(dispatch, "the crossing was not answered")
+        match gate:
             case Crossed():
                 self._observe(Step.AFTER_CROSS)
-                begun = self._clock()
                 if why := self._too_late(dispatch, standing, provider, ends_at):
-                    await self._take_back(dispatch, why)
-                    return
+                    return _taken_back(dispatch, why)
                 answer = await self._send(provider, dispatch, request, ends_at)
-                self._watch.sent(provider.contract.name, self._clock() - begun)
                 self._observe(Step.AFTER_SEND)
-                record = answered(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
-                await self._record(record)
-                self._observe(Step.AFTER_RECORD)
+                return answered(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
             case Held(by=by):
                 self._watch.became(provider.contract.name, "held")
-                later = sending.held(dispatch.standing, by, dispatch.added_ms, now_ms())
-                await self._record(Record(dispatch, later, "released"))
-            case (Suppressed() | Lost()) as gate:  # the outbox has written it, or somebody else has it
+                return Record(dispatch, sending.held(dispatch.standing, by, dispatch.added_ms, now_ms()), "released")
+            case Suppressed() | Lost():
                 self._watch.became(provider.contract.name, type(gate).__name__.lower())
+                return None
 
     async def _due(
         self, dispatch: Dispatch, provider: Provider, now_ms: Callable[[], int], ends_at: float
@@ -327,7 +349,7 @@ class Relay:
                 case "replay":
                     standing = sending.replayed(standing)
                 case "look_up":
-                    said = await self._look_up(provider, dispatch, ends_at)
+                    said = await self._asking.look_up(provider, dispatch, LOOKS_SHARE * (ends_at - self._clock()))
                     return standing, looked_up(dispatch, said, contract, now_ms(), self._random)
                 case _:
                     after = sending.overdue(standing, now_ms())
@@ -347,28 +369,14 @@ class Relay:
             standing = replace(standing, provider=first, others=tuple(others))
         return replace(dispatch, standing=standing)
 
-    async def _put_off(self, dispatch: Dispatch, reason: str, now_ms: int) -> None:
-        """Another relay, or another version of the settings, may know what to do with it."""
-        later = replace(dispatch.standing, due_ms=now_ms + int(1000 * STORE_DOWN_S * 30), reason=reason)
-        await self._record(Record(dispatch, later, "released", reason))
-
     # ------------------------------------------------------------------------------------------------------ its steps
-
-    async def _cross(self, crossing: Crossing) -> Gate:
-        try:
-            return await _asked(self._crossings, self._outbox.cross, crossing)
-        except LedgerUnavailable:
-            await self._take_back(crossing.dispatch, "the crossing was not answered")
-            return Lost()
-
-    async def _take_back(self, dispatch: Dispatch, reason: str) -> None:
-        """It has crossed, or may have; but nothing has left, and nothing will: told in time, that is no doubt."""
-        await self._record(Record(dispatch, replace(dispatch.standing, claims=0), "released", reason))
 
     def _too_late(self, dispatch: Dispatch, standing: Standing, provider: Provider, ends_at: float) -> str:
         """Why it is not sent after all, though it has crossed: the process was stopped, or its slot or the outbox kept
         it waiting. Empty: it is in time."""
         left_s = ends_at - self._clock()
+        if self._asking.is_cut:
+            return "its relay was told to end when it had crossed"
         if left_s < provider.contract.timeout_s:
             return "too little of its lease was left when it had crossed: another relay may have it before it is over"
         latest_ms = dispatch.taken_ms + self._lease_ms - int(1000 * left_s)  # also where the outbox answered slowly
@@ -376,30 +384,15 @@ class Relay:
             return "its time, or that of its key, was over when it had crossed"
         return ""
 
-    async def _look_up(self, provider: Provider, dispatch: Dispatch, ends_at: float) -> LookedUp:
-        try:
-            async with asyncio.timeout(LOOKS_SHARE * (ends_at - self._clock())):
-                return await provider.look_up(dispatch)
-        except TimeoutError:
-            return Unclear("its look-up was not answered in time")
-        except Exception as error:  # a bug of the provider's adapter: as if there were no look-up
-            log.exception("provider %s", provider.contract.name)
-            return Unclear(f"{type(error).__name__} in the adapter")
-
     async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes, ends_at: float) -> Answer:
-        contract = provider.contract
-        at_most_s = min(contract.timeout_s + 1.0, ends_at - self._clock())  # the provider's own comes first
-        self._sending += 1
+        contract, begun = provider.contract, self._clock()
+        at_most_s = min(contract.timeout_s + 1.0, ends_at - begun)  # the provider's own comes first
         try:
-            async with asyncio.timeout(at_most_s):
-                return await provider.send(dispatch, request)
-        except TimeoutError:
-            return Unknown(f"no answer within {contract.timeout_s:g} s")
-        except Exception as error:  # a bug of the provider's adapter, after the crossing
-            log.exception("provider %s", contract.name)
-            return Unknown(f"{type(error).__name__} in the adapter")
+            return await self._asking.send(provider, dispatch, request, at_most_s)
         finally:
-            self._sending -= 1
+            took_s = self._clock() - begun
+            self._takes_s[contract.name] += (took_s - self._takes_s[contract.name]) / PACE
+            self._watch.sent(contract.name, took_s)
 
     async def _record(self, record: Record) -> None:
         """Until the outbox has it: what is known now nobody else knows."""
@@ -435,6 +428,17 @@ async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitab
         log.error("the outbox refuses a batch, so they are written one by one: %s", type(error).__name__)
         (answer,) = await alone([one])
     return answer
+
+
+def _put_off(dispatch: Dispatch, reason: str) -> Record:
+    """Another relay, or another version of the settings, may know what to do with it."""
+    later = replace(dispatch.standing, due_ms=dispatch.taken_ms + int(1000 * STORE_DOWN_S * 30), reason=reason)
+    return Record(dispatch, later, "released", reason)
+
+
+def _taken_back(dispatch: Dispatch, reason: str) -> Record:
+    """It has crossed, or may have; but nothing has left, and nothing will: told in time, that is no doubt."""
+    return Record(dispatch, replace(dispatch.standing, claims=0), "released", reason)
 
 
 def _none() -> float:

@@ -23,6 +23,7 @@ from semel.values.outbox import Added, Shown, Witness
 from semel.values.sending import LIVE, Reported, State
 
 RESENT: Reported = "resent"  # a word that moves no state: it is only kept
+REPEATED: Reported = "repeated"  # the same, of what is a repetition itself: of that, "resent" says why it was made
 PASSED_S = 0.001
 UNREADABLE = "(cannot be read)"  # what stores show in place of a content that somebody wrote by hand
 
@@ -54,6 +55,22 @@ async def resend(outbox: Repeats, id: bytes, reason: str, by: str, *, tenant: st
     shown = await outbox.show(id)
     if shown is None or (tenant is not None and shown.notification.tenant != tenant):
         return Resent("missing")
+    following = await _following(outbox, shown)
+    if isinstance(following, Resent):
+        return following
+    return await _add(outbox, shown, following, f"says {by}: {reason}")
+
+
+async def foreseen(outbox: Repeats, shown: Shown) -> Resent:
+    """What a resend would come to now. "added": it would be."""
+    following = await _following(outbox, shown)
+    if isinstance(following, Resent):
+        return following
+    return Resent("added", following.id.hex(), following.generation, "pending")
+
+
+async def _following(outbox: Repeats, shown: Shown) -> Notification | Resent:
+    """The next generation; or why there is none to be added."""
     if shown.erased:
         return _refused(shown, "it was erased, and there is nothing left that could be sent")
     try:
@@ -64,7 +81,7 @@ async def resend(outbox: Repeats, id: bytes, reason: str, by: str, *, tenant: st
         return Resent("known", known.id, following.generation, known.state)
     if (why_not := _why_not(shown)) is not None:
         return _refused(shown, why_not)
-    return await _add(outbox, shown, following, f"says {by}: {reason}")
+    return following
 
 
 def _passing(shown: Shown) -> Guard | None:
@@ -76,7 +93,8 @@ def _passing(shown: Shown) -> Guard | None:
 async def _add(outbox: Repeats, shown: Shown, following: Notification, why: str) -> Resent:
     """Each step can be repeated: what is written already stays as it is."""
     number = following.generation
-    first = Witness(RESENT, bytes.fromhex(shown.id), evidence=f"to be sent again as generation {number}, {why}")
+    word = RESENT if shown.notification.generation == 1 else REPEATED
+    first = Witness(word, bytes.fromhex(shown.id), evidence=f"to be sent again as generation {number}, {why}")
     await outbox.witness([first])
     (added,) = await outbox.add([following])
     if added.status == "conflict":  # somebody has added it between our look and now, and says something else

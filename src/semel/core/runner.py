@@ -19,7 +19,14 @@ from semel.core.settling import AGAIN_S
 from semel.core.threads import in_thread
 from semel.ports import Ledger, Notifies, Telemetry, Transaction, TransactionalLedger
 from semel.values.claim import Settlement
-from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, NotRecorded, TransactionOver
+from semel.values.errors import (
+    ConfigError,
+    LedgerUnavailable,
+    MalformedEvent,
+    NotRecorded,
+    TransactionOver,
+    WrongNotification,
+)
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
 from semel.values.strict_json import DEPTH_MAX, check_bounds
 
@@ -198,7 +205,7 @@ class Runner:
             raise
         except BaseException as error:  # a panic of an extension module is no Exception, and neither is sys.exit()
             log.warning("the handler %s raised %s%s", act.handler.name, type(error).__name__, _where(error))
-            value = Failed(_sentence(error))
+            value = Failed(_sentence(error), final=_is_final(error))
         finally:
             act.task = act.times_out = None
             for _ in range(act.cancels):
@@ -291,6 +298,13 @@ def _came_to(value: Any) -> Ran:
     except MalformedEvent:
         return Ran(Reject(f"the handler ran, but its result nests deeper than {DEPTH_MAX} levels"))
     return Ran(Done(stored), value)
+
+
+def _is_final(error: BaseException) -> bool:
+    """Another attempt would end like this one. Of several tasks that failed together, each of them."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_final, error.exceptions))
+    return isinstance(error, WrongNotification)
 
 
 def _where(error: BaseException) -> str:

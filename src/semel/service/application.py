@@ -48,6 +48,7 @@ class Service:
         self._on_stop = on_stop
         self._ingest: Ingest | None = None
         self._background: Background | None = None
+        self._cutting: asyncio.Task[None] | None = None
         self._stop_at: float | None = None  # loop time: when the drain is over
         self._looked: tuple[float, Answer] = (-READY_S, READY)
         self._unready = Trouble("not ready, the ledger cannot be written", "ready again")
@@ -98,6 +99,14 @@ class Service:
             self._stop_at = asyncio.get_running_loop().time() + self._drain_s
             if self._background is not None:
                 self._background.begin_to_stop()
+
+    def hurry(self, then: Callable[[], None]) -> None:
+        """The drain is over now: what has not ended goes back, or is told. `then` the process may end."""
+        if self._background is None:
+            then()
+            return
+        self._cutting = asyncio.create_task(self._background.stop(0.0))
+        self._cutting.add_done_callback(lambda _: then())
 
     async def _stop(self) -> None:
         self.begin_to_drain()

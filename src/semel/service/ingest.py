@@ -11,7 +11,6 @@ whoever sends slowly would take the turns of all others.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
@@ -27,14 +26,13 @@ from semel.service.doors import Door
 from semel.service.handing_on import HandingOn, parcel_of
 from semel.service.hearing import Hearing
 from semel.service.turns import Place, Room, Turns
+from semel.service.unverified import Unverified
 from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-log = logging.getLogger("semel")
 
 MAX_IN_FLIGHT = 256  # deliveries being answered at a time
 ARRIVING_MAX_BYTES = 64 * 1024 * 1024  # of all bodies that wait for their rest or for their turn
@@ -95,6 +93,7 @@ class Ingest:
         self._handing_on = _one_each(doors, planner)
         self._hearing = _hearing(doors, outbox)
         self._handling = handling
+        self._unverified = Unverified()
         self._turns = Turns(max_in_flight)
         self._room = Room(ARRIVING_MAX_BYTES)
         self._read_timeout_s = read_timeout_s
@@ -134,7 +133,7 @@ class Ingest:
     async def _answer(self, door: Door, headers: Mapping[bytes, bytes], body: bytes, query: bytes) -> Answer:
         try:
             if door.verifier is not None and not await door.verifier.verify({**headers, QUERY: query}, body):
-                log.warning("a delivery at %s was not verified", door.path)
+                await self._unverified.tell(door, {**headers, QUERY: query}, body)
                 return answers.NOT_VERIFIED
         except VerifierUnavailable as error:
             return answers.cannot_verify(str(error), VERIFIER_DOWN_S)

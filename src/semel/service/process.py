@@ -64,9 +64,8 @@ def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int
     service = assemble(built, metrics)
     if parent_fd is not None:
         _end_with_parent(parent_fd)
-    code = 0
     try:
-        serve(service, server, listening, supervised=parent_fd is not None)
+        code = serve(service, server, listening, supervised=parent_fd is not None)
     except SystemExit as end:  # of uvicorn, when the service cannot begin
         code = end.code if isinstance(end.code, int) else 1
     except Exception:

@@ -22,6 +22,7 @@ log = logging.getLogger("semel")
 
 IN_A_ROW = 5  # requests that a provider did not take: less may be the messages' own fault
 MORE_S = 0.05  # between two batches of a purge: others write too
+WAITING = {"pending": "wait for", "uncertain": "are uncertain at", "sending": "were left behind by a relay at"}
 
 
 class Relaying:
@@ -42,12 +43,13 @@ class Relaying:
         self._watch = _Watched(metrics, self._providers)
         self._relay: Relay | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._leaving: dict[str, int] = {}  # where nobody here sends: when the oldest that leaves was added
 
     def start(self) -> None:
         if self._providers:
             self._relay = self.relay()
             self._tasks.append(asyncio.create_task(self._relay.run()))
-        self._tasks.append(asyncio.create_task(tidy("no notification", self._purge, self._say_orphans)))
+        self._tasks.append(asyncio.create_task(tidy("no notification", self.purge, self._say_orphans)))
 
     def relay(self, watch: Watch | None = None) -> Relay:
         """One on the running loop, as the settings have it."""
@@ -74,7 +76,8 @@ class Relaying:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _purge(self, limit: int) -> int:
+    async def purge(self, limit: int) -> int:
+        """Forget what is past its retention: at most so many."""
         content_ms, identity_ms = int(1000 * self._said.retention), int(1000 * self._said.identity)
         return await self._outbox.purge(content_ms, identity_ms, limit)
 
@@ -82,12 +85,17 @@ class Relaying:
         if not self._said.relay:
             return
         served = {*self._providers, *(lane_of("", channel) for channel, names in self._channels.items() if names)}
+        left, self._leaving = self._leaving, {}
         for waiting in await self._outbox.backlog():
             lane = waiting.provider
-            if lane in served or waiting.state == "sending":
+            if lane in served:
                 continue
+            if waiting.state == "sending":  # in the hands of another relay, unless it is still there the next time
+                self._leaving[lane] = waiting.oldest_ms
+                if left.get(lane) != waiting.oldest_ms:
+                    continue
             where = f"channel {lane[1:]}" if lane.startswith("@") else f"provider {lane}"
-            what = "wait for" if waiting.state == "pending" else "are uncertain at"
+            what = WAITING[waiting.state]
             log.error(
                 "%d notifications %s %s, which nobody here serves: add it to [providers], or run what has it",
                 waiting.count,

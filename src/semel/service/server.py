@@ -19,22 +19,22 @@ import uvicorn
 
 from semel.service.application import Service
 from semel.service.connection import Limits, connection_class, sweep
+from semel.service.ending import AT_ONCE_S, HURRY, LATE_S, end_after, ending_signals
 from semel.settings.schema import Server as ServerSettings
 
 log = logging.getLogger("semel")
 
 BACKLOG = 2_048
 SWEEP_TICKS = 10  # of 0.1 s
-LATE_S = 5.0  # beyond the drain: then the process ends, whatever somebody still does in it
 SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
 SWITCH_S = 0.0005  # the ledger's thread and the event loop take turns: the default of 5 ms lets one wait for the other
 
 
 class Server(uvicorn.Server):
-    """Stops accepting on the first SIGTERM or SIGINT and lets what is under way end; the second ends at once.
+    """Stops accepting on the first SIGTERM or SIGINT and lets what is under way end; the second cuts that off.
 
-    Under a supervisor it is the one that knows a second signal: what arrives here may be the same one twice, from it
-    and from whoever tells all processes of a service."""
+    Under a supervisor it is the one that knows a second signal, and says so in its own way: what arrives here may be
+    the same one twice, from it and from whoever tells all processes of a service."""
 
     def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, *, supervised: bool) -> None:
         super().__init__(config)
@@ -42,6 +42,7 @@ class Server(uvicorn.Server):
         self._drain_s = drain_s
         self._supervised = supervised
         self._told = threading.Event()
+        self.code = 0  # of its end: not 0 when it was cut off
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,7 +66,8 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        signals = [*ending_signals(), *([HURRY] if self._supervised and HURRY is not None else [])]
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
             yield  # after a drain the process ends with 0: it did as it was told
         finally:
@@ -74,14 +76,25 @@ class Server(uvicorn.Server):
                     signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == HURRY:
+            self._end_at_once(128 + signal.SIGTERM)
+        elif self.should_exit and not self._supervised:
+            self._end_at_once(128 + sig)
         if self.should_exit:
-            if self._supervised:
-                return
-            os._exit(128 + sig)  # as a crash: nothing that was answered is lost by it
+            return
         self.should_exit = True
         self._told.set()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.begin_to_drain)
+
+    def _end_at_once(self, code: int) -> None:
+        """What is under way is cut off: what can be given back is, and what was being sent is told. A third signal ends
+        as a crash does: nothing that was answered is lost by it."""
+        if self.code or self._loop is None:
+            os._exit(code)
+        self.code = code
+        end_after(AT_ONCE_S, code)
+        self._loop.call_soon_threadsafe(self._service.hurry, lambda: end_after(0.0, code))
 
     def _end_in_time(self) -> None:
         """A handler that blocks the event loop, or does not let itself be cancelled, has a deadline all the same."""
@@ -93,8 +106,9 @@ class Server(uvicorn.Server):
         os._exit(1)
 
 
-def serve(service: Service, settings: ServerSettings, listening: socket.socket, *, supervised: bool = False) -> None:
-    """Serve until a signal says to end. Tasks and threads may be left: the process must end now, and not wait."""
+def serve(service: Service, settings: ServerSettings, listening: socket.socket, *, supervised: bool = False) -> int:
+    """Serve until a signal says to end; returns the exit code. Tasks and threads may be left: the process must end now,
+    and not wait."""
     _allow_many_files()
     sys.setswitchinterval(SWITCH_S)
     limits = Limits(
@@ -120,7 +134,9 @@ def serve(service: Service, settings: ServerSettings, listening: socket.socket, 
         timeout_graceful_shutdown=max(1, round(settings.drain)),
     )
     _collect_rarely()
-    Server(config, service, settings.drain, supervised=supervised).run(sockets=[listening])
+    server = Server(config, service, settings.drain, supervised=supervised)
+    server.run(sockets=[listening])
+    return server.code
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from semel.service.ending import AT_ONCE_S, HURRY, ending_signals
+
 log = logging.getLogger("semel")
 
 LOOK_S = 0.05
-GRACE_S = 8.0  # beyond the drain: more than the time after which a worker ends itself (server.LATE_S)
+GRACE_S = 8.0  # beyond the drain: more than the time after which a worker ends itself (ending.LATE_S)
 SOON_S = 5.0  # a worker that dies within this time was not able to work
 BACKOFF_MAX_S = 5.0
 GIVE_UP_AFTER = 10  # deaths in a row that came soon, in every place
@@ -80,10 +82,11 @@ class Supervisor:
         self._shared = tempfile.mkdtemp(prefix="semel-metrics-")
         self._workers = [Worker(self._start_one) for _ in range(count)]
         self._told_to_end = False
+        self._hurried = 0  # the second signal
 
     def run(self, greet: Callable[[], None]) -> int:
         """Until all have ended. The exit code is 0 when that was asked for. `greet`s when a signal does no harm."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ending_signals():
             signal.signal(number, self._on_signal)
         try:
             greet()
@@ -117,9 +120,11 @@ class Supervisor:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """Only takes note: it may have come in the middle of a start, and that worker must be told too."""
-        if self._told_to_end:
+        if self._hurried:
             self._kill()
             os._exit(128 + number)
+        if self._told_to_end:
+            self._hurried = number
         self._told_to_end = True
 
     def _end(self) -> int:
@@ -128,13 +133,25 @@ class Supervisor:
         running = [worker.process for worker in self._workers if worker.process is not None]
         for process in running:
             process.terminate()
-        deadline = time.monotonic() + self._drain_s + GRACE_S
-        while time.monotonic() < deadline:
+        if not self._hurried and self._have_ended(running, self._drain_s + GRACE_S):
+            return 0
+        if not self._hurried:
+            log.error("workers did not end in time and are killed")
+            return 1
+        for process in running:
+            if HURRY is not None:
+                process.send_signal(HURRY)
+        self._have_ended(running, AT_ONCE_S + 1.0)
+        return 128 + self._hurried
+
+    def _have_ended(self, running: Sequence[subprocess.Popen[bytes]], within_s: float) -> bool:
+        """False: in this time they have not, or a second signal has come."""
+        hurried, deadline = self._hurried, time.monotonic() + within_s
+        while time.monotonic() < deadline and self._hurried == hurried:
             if all(process.poll() is not None for process in running):
-                return 0
+                return True
             time.sleep(LOOK_S)
-        log.error("workers did not end in time and are killed")
-        return 1
+        return False
 
     def _kill(self) -> None:
         for worker in self._workers:

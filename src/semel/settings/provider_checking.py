@@ -22,7 +22,7 @@ def provider_findings(settings: Settings) -> Iterator[Finding]:
     routed = {name for names in channels_of(settings, made).values() for name in names}
     for name, one in made.items():
         contract, kind = one.contract, settings.providers[name].kind
-        yield Finding("ok", f"provider {name} ({kind}): {promise(contract)}")
+        yield Finding("ok", f"provider {name} ({kind}): {promise(contract, calls=calls_of(kind) is not None)}")
         if contract.timeout_s > settings.server.drain:
             drain = span(settings.server.drain)
             what = f"provider {name}: a message may take {span(contract.timeout_s)}, and a drain ends after {drain}"
@@ -45,8 +45,8 @@ def provider_findings(settings: Settings) -> Iterator[Finding]:
         yield Finding("error", what, "set identity well above max_age")
 
 
-def promise(contract: Contract) -> str:
-    """What may be promised of a message by this provider, in one line."""
+def promise(contract: Contract, *, calls: bool = True) -> str:
+    """What may be promised of a message by this provider, in one line. `calls`: it tells us later what became of it."""
     rest = {
         "hold": "a person decides",
         "presume_sent": f"it is presumed to be sent after {_after(contract)}",
@@ -59,7 +59,7 @@ def promise(contract: Contract) -> str:
     if contract.looks_up:
         settled = span(contract.settle_s)
         return f"at most once: when nobody knows, its own list is asked after {settled}; if that says nothing, {rest}"
-    return f"at most once: when nobody knows, a callback tells, or {rest}"
+    return f"at most once: when nobody knows, {'a callback tells, or ' if calls else ''}{rest}"
 
 
 def _after(contract: Contract) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from semel.testing.laws.outbox import AddLaws, TakeLaws
 from semel.testing.laws.outbox_forgetting import BacklogLaws, PurgeLaws
+from semel.testing.laws.outbox_interplay import InterplayLaws
 from semel.testing.laws.outbox_people import DecideLaws, EraseLaws, ListLaws, StatusLaws
 from semel.testing.laws.outbox_queues import OrderLaws, RateLaws
 from semel.testing.laws.outbox_references import ReferenceLaws
@@ -37,5 +38,6 @@ class OutboxLaws(
     EraseLaws,
     BacklogLaws,
     PurgeLaws,
+    InterplayLaws,
 ):
     """All laws that every outbox keeps."""

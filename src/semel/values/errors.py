@@ -2,6 +2,7 @@
 
 SemelError
 ├── ConfigError        the app is put together wrongly; says what to change
+│   └── WrongNotification  a message that can never be sent as it is: another attempt would say the same
 ├── MalformedEvent     a body that is no event we can act on; says what is wrong and where
 │   └── NoKey          an event without the identity its handler asks for
 ├── LedgerUnavailable  the store could not be read or written: nothing was decided, nothing was run
@@ -19,6 +20,10 @@ class SemelError(Exception):
 
 class ConfigError(SemelError):
     """The app is put together wrongly."""
+
+
+class WrongNotification(ConfigError):
+    """A message that can never be sent as it is. An event whose handler fails by it is not tried again."""
 
 
 class MalformedEvent(SemelError, ValueError):

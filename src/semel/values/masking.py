@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from semel.values.errors import ConfigError
@@ -19,7 +19,8 @@ OWN_DIGITS = 7  # at the end of a number: what stays of it when somebody writes 
 
 _NUMBER = re.compile(r"\+?[0-9][0-9 ()./-]*")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[a-z]")
-_BETWEEN = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|[\W_]){0,3}"
+_BETWEEN = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|[\W_]){0,3}+"  # taken as a whole: trying again could take for ever
+_NO_LETTER, _NO_ASCII_LETTER = re.compile(r"[^\w\n]|_"), re.compile(r"[^A-Za-z0-9\n]")
 
 
 def masked_recipient(text: str) -> str:
@@ -53,9 +54,11 @@ def masked_content(notification: Notification) -> str:
 
 def hidden(text: str, said: Notification) -> str:
     """What providers and people say of a notification: they may name whom it is for, and repeat what it says."""
-    for content in {*_texts((said.body, said.subject, said.data))} - {ERASED}:
-        for ascii_only in (False, True):  # an answer may spell out what is not ASCII, and every provider otherwise
-            text = _not_repeating(text, content, ascii_only)
+    if not text:
+        return text
+    contents = {*_texts((said.body, said.subject, said.data))} - {ERASED}
+    for ascii_only in (False, True):  # an answer may spell out what is not ASCII, and every provider otherwise
+        text = _not_repeating(text, contents, ascii_only)
     return without(text, said.recipient)
 
 
@@ -90,24 +93,36 @@ def _texts(value: Any) -> Iterator[str]:
                 yield from _texts(one)
 
 
-def _not_repeating(text: str, content: str, ascii_only: bool) -> str:
-    """The text without what it has in common with a content; only letters and digits are compared."""
-    told, said = _letters(text, ascii_only), "".join(char for char, _ in _letters(content, ascii_only))
-    least = min(REPEATED_LEAST, len(said))
-    if least < NAMED_LEAST:
-        return text
-    words, parts, end = "".join(char for char, _ in told), [], 0
-    first = 0
-    while first <= len(told) - least:
-        last = first + least
-        if words[first:last] not in said:
-            first += 1
+def _not_repeating(text: str, contents: Collection[str], ascii_only: bool) -> str:
+    """The text without what it has in common with a content; only letters and digits are compared. There may be ten
+    thousands of contents, in one document, so that they are looked through together."""
+    told, said = _letters(text, ascii_only), _bare(contents, ascii_only)
+    words, long = "".join(char for char, _ in told), "\n".join(one for one in said if len(one) >= REPEATED_LEAST)
+    short = {one for one in said if NAMED_LEAST <= len(one) < REPEATED_LEAST}
+    parts: list[str] = []
+    end, until = 0, 0  # a place in the text, and one among its letters: so far it is hidden
+    for first in range(len(told)):
+        if not (length := _repeated(words[first : first + REPEATED_LEAST], long, short)):
             continue
-        while last < len(told) and words[last - least + 1 : last + 1] in said:
-            last += 1
-        parts += [text[end : told[first][1]], "…"]
-        end, first = told[last - 1][1] + 1, last
+        if first > until or not parts:
+            parts += [text[end : told[first][1]], "…"]
+        until = max(until, first + length)
+        end = told[until - 1][1] + 1
     return "".join((*parts, text[end:]))
+
+
+def _repeated(words: str, long: str, short: Collection[str]) -> int:
+    """How many letters at the beginning are said in a content, too."""
+    if len(words) == REPEATED_LEAST and words in long:
+        return REPEATED_LEAST
+    return max((least for least in range(NAMED_LEAST, len(words) + 1) if words[:least] in short), default=0)
+
+
+def _bare(contents: Collection[str], ascii_only: bool) -> list[str]:
+    """The letters and digits of each."""
+    together = _ESCAPE.sub(" ", "\n".join(one.replace("\n", " ") for one in contents))
+    bare = (_NO_ASCII_LETTER if ascii_only else _NO_LETTER).sub("", together)
+    return bare.replace("İ", "i").lower().split("\n")  # a letter for a letter
 
 
 def _letters(text: str, ascii_only: bool) -> list[tuple[str, int]]:

@@ -7,14 +7,16 @@ per call or per attempt, so the same call twice is one notification; a deliberat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
-from semel.values.errors import ConfigError
+from semel.values.errors import WrongNotification
 
 Channel: TypeAlias = Literal["sms", "email", "voice", "message", "event"]
 CHANNELS: tuple[str, ...] = get_args(Channel)
@@ -68,29 +70,31 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     generation: int = 1  # 2 is a deliberate repetition
 
     def __post_init__(self) -> None:
+        if self.data or not (self.body is None or isinstance(self.body, str)):
+            _keep(self)
         for name in ("key", "kind", "recipient"):
             _check_text(name, getattr(self, name), least=1)
         for name in ("tenant", "order", "provider", "sender", "template"):
             _check_text(name, getattr(self, name))
         if self.channel not in CHANNELS:
-            raise ConfigError(f"channel={self.channel!r}: expected one of {', '.join(CHANNELS)}")
+            raise WrongNotification(f"channel={self.channel!r}: expected one of {', '.join(CHANNELS)}")
         if self.policy is not None and self.policy not in POLICIES:
-            raise ConfigError(f"policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
+            raise WrongNotification(f"policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
         _check_content(self)
         if self.not_after is not None and not isinstance(self.not_after, datetime):
-            raise ConfigError("not_after: expected a datetime with its zone, datetime.now(timezone.utc) + …")
+            raise WrongNotification("not_after: expected a datetime with its zone, datetime.now(timezone.utc) + …")
         if self.not_after is not None and self.not_after.tzinfo is None:
-            raise ConfigError("not_after has no time zone: give it one, datetime.now(timezone.utc) + …")
+            raise WrongNotification("not_after has no time zone: give it one, datetime.now(timezone.utc) + …")
         if type(self.priority) is not int or not 0 <= self.priority <= PRIORITY_MAX:
-            raise ConfigError(f"priority={self.priority!r}: expected 0 (first) to {PRIORITY_MAX}")
+            raise WrongNotification(f"priority={self.priority!r}: expected 0 (first) to {PRIORITY_MAX}")
         if type(self.generation) is not int or not 1 <= self.generation < 2**31:
-            raise ConfigError(f"generation={self.generation!r}: expected a whole number, 1 or more")
+            raise WrongNotification(f"generation={self.generation!r}: expected a whole number, 1 or more")
         if self.guard is not None and not isinstance(self.guard, Guard):
-            raise ConfigError("guard: expected a Guard, Guard(window_s=86_400)")
+            raise WrongNotification("guard: expected a Guard, Guard(window_s=86_400)")
         if self.guard is not None:
             _check_text("guard.key", self.guard.key)
             if not _is_number(self.guard.window_s) or not 0 < self.guard.window_s <= WINDOW_MAX_S:
-                raise ConfigError(
+                raise WrongNotification(
                     f"guard.window_s={self.guard.window_s!r}: expected seconds, above 0 and at most {WINDOW_MAX_S:g}"
                 )
 
@@ -107,9 +111,9 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         try:
             raw = _encode(content)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the notification's body or data cannot be written as JSON: {error}") from None
+            raise WrongNotification(f"the notification's body or data cannot be written as JSON: {error}") from None
         if len(raw) > CONTENT_MAX_BYTES:
-            raise ConfigError(f"the notification has {len(raw):,} bytes; {CONTENT_MAX_BYTES:,} is the most")
+            raise WrongNotification(f"the notification has {len(raw):,} bytes; {CONTENT_MAX_BYTES:,} is the most")
         return raw
 
     @property
@@ -148,21 +152,31 @@ def read_content(raw: bytes) -> Content:
     return _decode(raw)
 
 
+def _keep(said: Notification) -> None:
+    """A copy of its own: whoever writes the next customer's name into the same document does not change this one."""
+    try:
+        body, data = deepcopy((said.body, said.data))
+    except Exception:  # whatever it is: what cannot be copied is no JSON, and is refused as that
+        return
+    force_setattr(said, "body", body)
+    force_setattr(said, "data", data)
+
+
 def _check_content(said: Notification) -> None:
     """What cannot be stored and read again is refused where it is said, and not when a relay comes to it."""
     if said.body is None and not said.template:
-        raise ConfigError("a notification says something: give it a body or a template")
+        raise WrongNotification("a notification says something: give it a body or a template")
     if isinstance(said.body, (bytes, bytearray, memoryview)):
-        raise ConfigError("body: expected a text or a document, got bytes: decode them")
+        raise WrongNotification("body: expected a text or a document, got bytes: decode them")
     if said.channel != "event" and said.body is not None:  # an event is any JSON
         if not isinstance(said.body, (str, Mapping, list, tuple)):
-            raise ConfigError(f"body: expected a text or a document, got {type(said.body).__name__}")
+            raise WrongNotification(f"body: expected a text or a document, got {type(said.body).__name__}")
         if isinstance(said.body, str) and not said.body.strip():
-            raise ConfigError("body: an empty text says nothing")
+            raise WrongNotification("body: an empty text says nothing")
     if not isinstance(said.subject, str):
-        raise ConfigError("subject: expected a text")
+        raise WrongNotification("subject: expected a text")
     if not isinstance(said.data, Mapping) or not all(isinstance(name, str) for name in said.data):
-        raise ConfigError('data: expected the fields of the template, {"name": …}')
+        raise WrongNotification('data: expected the fields of the template, {"name": …}')
 
 
 def _is_number(value: object) -> bool:
@@ -171,9 +185,11 @@ def _is_number(value: object) -> bool:
 
 def _check_text(name: str, text: object, least: int = 0) -> None:
     if not isinstance(text, str) or not least <= len(text) <= TEXT_MAX:
-        raise ConfigError(f"{name}: expected a text of {least} to {TEXT_MAX} characters")
+        raise WrongNotification(f"{name}: expected a text of {least} to {TEXT_MAX} characters")
     if "\x00" in text or not text.isprintable() or text != text.strip():
-        raise ConfigError(f"{name}: white space around it or characters that cannot be printed would make it another")
+        raise WrongNotification(
+            f"{name}: white space around it or characters that cannot be printed would make it another"
+        )
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode

@@ -139,6 +139,8 @@ class Shown(Struct, frozen=True):
     suppressed_by: str = ""
     attempts: tuple[Attempt, ...] = ()
     erased: bool = False
+    standing: Standing | None = None  # while it is not over; None also where it cannot be read
+    taken: bool = False  # in a relay's hands, until `due_ms`
 
 
 class Found(Struct, frozen=True):

@@ -128,6 +128,7 @@ class Standing(Struct, frozen=True):
     exit: Exit = ""  # and what, where it is uncertain
     not_after_ms: int | None = None
     policy: Policy = "hold"
+    policy_ms: int = 0  # when that counts, at the latest, where it is uncertain; 0: not told
     looks: int = 0  # look-ups that were unclear
     possible_duplicates: int = 0
     reason: str = ""
@@ -253,10 +254,12 @@ def _wait_ms(refused: Refused, attempt: int, random: Callable[[], float]) -> int
 
 def doubtful(standing: Standing, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:
     """Uncertain, with the next exit and its time."""
-    uncertain = replace(standing, state="uncertain", doubt_ms=standing.doubt_ms or standing.crossed_ms, reason=reason)
-    policy_ms = uncertain.doubt_ms + int(1000 * contract.policy_after_s)
+    doubt_ms = standing.doubt_ms or standing.crossed_ms
+    policy_ms = doubt_ms + int(1000 * contract.policy_after_s)
+    uncertain = replace(standing, state="uncertain", doubt_ms=doubt_ms, policy_ms=policy_ms, reason=reason)
     if (again_ms := _key_again_ms(uncertain, contract, now_ms, random)) is not None:
-        return replace(uncertain, exit="replay", due_ms=again_ms)
+        latest_ms = max(policy_ms, _key_ends_ms(uncertain, contract))  # a key that counts goes before the policy
+        return replace(uncertain, exit="replay", due_ms=again_ms, policy_ms=latest_ms)
     if contract.looks_up:
         look_ms = now_ms + int(1000 * contract.settle_s)  # what left last may have left just now
         if standing.looks:
@@ -279,7 +282,12 @@ def _key_again_ms(standing: Standing, contract: Contract, now_ms: int, random: C
 
 
 def _key_counts(standing: Standing, contract: Contract, at_ms: int) -> bool:
-    return contract.key is not None and at_ms < standing.keyed_ms + int(1000 * KEYED_SHARE * contract.key.window_s)
+    return at_ms < _key_ends_ms(standing, contract)
+
+
+def _key_ends_ms(standing: Standing, contract: Contract) -> int:
+    """Until then the provider is sure to remember its key; 0: it honours none."""
+    return 0 if contract.key is None else standing.keyed_ms + int(1000 * KEYED_SHARE * contract.key.window_s)
 
 
 def replayed(standing: Standing) -> Standing:
@@ -301,8 +309,11 @@ def absent(standing: Standing, now_ms: int) -> Standing:
 
 def unclear(standing: Standing, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:
     """A look-up that failed says nothing: it is as uncertain as before."""
+    before = standing.reason.rpartition("; ")[0] if standing.looks else ""  # of many unclear ones the newest is told
+    doubt = before or standing.reason
     again = replace(standing, looks=standing.looks + 1)
-    return replace(doubtful(again, standing.reason, contract, now_ms, random), reason=f"{standing.reason}; {reason}")
+    told = f"{doubt}; {reason.replace('; ', ', ')}"
+    return replace(doubtful(again, doubt, contract, now_ms, random), reason=told)
 
 
 def overdue(standing: Standing, now_ms: int) -> Standing:
@@ -331,7 +342,7 @@ def overdue(standing: Standing, now_ms: int) -> Standing:
 
 def left_in_doubt_ms(before: Standing, after: Standing) -> int:
     """When that left of which nobody will know what came of it; 0: there is nothing."""
-    if (before.state, after.state) != ("uncertain", "failed"):
+    if before.state not in ("uncertain", "sending") or after.state != "failed":
         return 0
     return before.doubt_ms or before.crossed_ms
 
@@ -341,7 +352,10 @@ Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
 
 
 def decided(standing: Standing, says: Resolution, reason: str, free: bool, now_ms: int) -> Standing | None:
-    """What becomes of it; None: this cannot be said of it now. `free`: it is in nobody's hands."""
+    """What becomes of it; None: this cannot be said of it now. `free`: it is in nobody's hands. What was leaving when
+    its relay vanished is in doubt, also where no relay comes that could say so: its provider may be gone."""
+    if standing.state == "sending" and standing.crossed_ms and free:
+        standing = replace(standing, state="uncertain", doubt_ms=standing.doubt_ms or standing.crossed_ms)
     match standing.state, says:
         case "uncertain", "sent":
             return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
@@ -362,14 +376,15 @@ def decided(standing: Standing, says: Resolution, reason: str, free: bool, now_m
 RANK: dict[State, int] = {"accepted": 1, "undelivered": 2, "delivered": 3}
 """Reports of a provider come twice, late and out of order: a state moves up or not at all."""
 
-Reported: TypeAlias = Literal["accepted", "delivered", "undelivered", "refused", "resent"]
-"""Words about a message. "resent" is a person's, and moves nothing: it is only kept."""
+Reported: TypeAlias = Literal["accepted", "delivered", "undelivered", "refused", "resent", "repeated"]
+"""Words about a message, each of them kept once. "resent" and "repeated" are a person's, and move nothing."""
 
 
 def reported(state: State, report: Reported) -> State:
     """What a provider's own word about this message makes of it. It says more than anything that we concluded."""
-    if report == "refused":
-        return "failed" if state in ("sending", "uncertain") else state
-    if report == "resent":
-        return state
+    match report:
+        case "refused":
+            return "failed" if state in ("sending", "uncertain") else state
+        case "resent" | "repeated":
+            return state
     return report if RANK.get(report, 0) > RANK.get(state, 0) else state

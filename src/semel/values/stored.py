@@ -42,6 +42,14 @@ def options_of(one: Notification) -> Options:
     return Options(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
 
 
+def readable_standing(standing: bytes | None) -> Standing | None:
+    """As people see it: None for what is over, and for what somebody wrote by hand."""
+    try:
+        return None if standing is None else standing_of(standing)
+    except UNREADABLE:
+        return None
+
+
 def guard_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> bytes | None:
     """What a notification's guard watches; None: it has none."""
     guard = _options(options).guard

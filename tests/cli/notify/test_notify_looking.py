@@ -10,6 +10,7 @@ from tests.cli.notify.outboxes import (
     EVIL,
     MAIL,
     NUMBER,
+    PROVIDER,
     SECRET,
     add,
     carry,
@@ -18,11 +19,13 @@ from tests.cli.notify.outboxes import (
     in_box,
     notification,
     notify,
+    shown,
     url_of,
     witness,
 )
 
-from semel.values.outbox import Sought
+from semel.cli.notifying import meaning
+from semel.values.outbox import Lane, Sought
 from semel.values.sending import STATES, Accepted, Key, Unknown
 
 
@@ -186,11 +189,48 @@ def test_an_uncertain_one_tells_when_a_relay_goes_on(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     by_policy = carry(url, notification("p", policy="presume_sent"), Unknown("reset"), policy_after_s=86_400.0)
     by_key = carry(url, notification("k"), Unknown("reset"), key=Key("Idempotency-Key"))
-    out = notify(url, "show", by_policy).out
-    assert "hours from now): with the same key" in out
-    assert "by its policy, presume_sent" in out
+    out = " ".join(notify(url, "show", by_policy).out.split())
+    assert "hours from now): its policy `presume_sent`: it counts as sent. A report" in out
     assert document(url, "show", by_policy)["due"] is not None
-    assert "A relay goes on" in notify(url, "show", by_key).out
+    told = " ".join(notify(url, "show", by_key).out.split())
+    assert "A relay goes on" in told
+    assert ": the same key again, which the provider honours. At the latest at " in told
+    assert "hours from now) its policy `hold` counts: it waits for you." in told
+
+
+def test_what_a_relay_left_behind_names_the_words_that_a_person_may_say(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    one = shown(url, carry(url, notification(), None))
+    for now_ms, commands in ((one.due_ms - 1, 0), (one.due_ms, 3)):
+        told, found = meaning.next_for(one, [], now_ms)
+        assert ("it is in doubt. The next relay that runs goes on" in told) == bool(commands)
+        assert len(found) == commands
+
+
+def test_programs_hear_which_way_out_comes_next_and_when(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    terms: dict[str, Any] = {"looks_up": True, "settle_s": 3_600.0, "policy_after_s": 86_400.0}
+    id = carry(url, notification("l", policy="give_up"), Unknown("reset"), **terms)
+    found = document(url, "show", id)
+    next = found["next"]
+    assert (next["exit"], next["at"], next["policy"]) == ("look_up", found["due"], "give_up")
+    assert next["at"] < next["policy_at"]
+    assert next["says"] in " ".join(notify(url, "show", id).out.split())
+    in_box(url, lambda box: box.take({PROVIDER: Lane(10, PROVIDER)}, 3_600_000))
+    assert document(url, "show", id)["next"]["under_way"] is False, "it is not due"
+    assert document(url, "show", carry(url, notification("a"), Accepted()))["next"]["exit"] is None
+
+
+def test_what_a_relay_has_in_hand_tells_no_time(tmp_path: Path) -> None:
+    """Its `due` is the end of a lease, and no step is made then."""
+    url = url_of(tmp_path)
+    (id,) = add(url, notification())
+    waiting = document(url, "show", id)["next"]
+    in_box(url, lambda box: box.take({PROVIDER: Lane(10, PROVIDER)}, 3_600_000))
+    taken = document(url, "show", id)["next"]
+    assert [(one["exit"], one["under_way"]) for one in (waiting, taken)] == [("send", False), ("send", True)]
+    assert taken["at"] is None
+    assert "A relay has it in its hands" in notify(url, "show", id).out
 
 
 def test_a_key_shows_its_newest_generation(tmp_path: Path) -> None:

@@ -79,3 +79,35 @@ def test_a_statement_that_was_not_awaited_sends_nothing(url: str) -> None:
             assert await listed(app, tenant) == []
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("wrong", ["arguments", "conflict"])
+@pytest.mark.parametrize("effect", ["transaction", "keyed", "retry", "park"])
+def test_a_message_that_can_never_be_sent_ends_its_event_at_once(url: str, effect: Any, wrong: str) -> None:
+    tenant = uuid4().hex
+    attempts = 0
+
+    async def story() -> None:
+        async with connected(url) as connection:
+            await connection.execute("create table if not exists mine (tenant text, id text)")
+        async with Semel(url, tenant=tenant, random=lambda: 0.0) as app:
+
+            @app.on("a", effect=effect, max_attempts=9)
+            async def handle(event: Event, ctx: Context) -> None:
+                nonlocal attempts
+                attempts += 1
+                if effect == "transaction":
+                    await ctx.tx.execute("insert into mine values ($1, $2)", tenant, event.id)
+                ctx.notify(**SAID, key="order-1", body="On its way")
+                ctx.notify(**SAID, key="order-1", body="Gone" if wrong == "conflict" else "")
+
+            outcome = await app.process(body("1"))
+            in_doubt = effect == "park" and wrong == "arguments"  # it was raised, so nobody knows how far it came
+            assert outcome.status == ("uncertain" if in_doubt else "dead")
+            assert ("known with another content" if wrong == "conflict" else "body: an empty text") in outcome.reason
+            await app.process(body("1"))
+            assert attempts == 1
+            assert await listed(app, tenant) == []
+            assert await rows(url, tenant) == []
+
+    asyncio.run(story())

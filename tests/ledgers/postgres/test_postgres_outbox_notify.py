@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import msgspec
 import pytest
-from tests.ledgers.postgres.opening import connected, opened
+from tests.ledgers.postgres.opening import SOON_S, connected, opened
 
 from semel.adapters.ledgers.postgres import PostgresLedger
 from semel.testing.harness import Harness
@@ -350,3 +350,32 @@ def test_what_nobody_can_read_keeps_nothing_else_from_being_taken(
     assert broken.hex() in caplog.text
     asked = ledger.ledger.outbox.show(broken)  # type: ignore[attr-defined]
     assert ledger.run(asked).notification.body == "(cannot be read)"
+
+
+def test_what_is_forgotten_while_it_is_looked_at_is_added_anew(fresh_url: str) -> None:
+    """Whoever calls would else go on without a message, and without an answer."""
+    said = {"key": "k", "kind": "shipping", "recipient": "+491", "channel": "sms", "body": '"On its way"'}
+    pause = """
+        create function public.pause() returns trigger language plpgsql
+        as $$ begin perform pg_advisory_xact_lock(77); return null; end $$;
+        create trigger pause after insert on semel.notification for each statement execute function public.pause();
+    """
+
+    async def story() -> str:
+        async with connected(fresh_url) as eye, connected(fresh_url) as blocker, connected(fresh_url) as caller:
+            await notify(eye, said)
+            await eye.execute("delete from semel.dispatch")  # it was sent
+            await eye.execute(pause)
+            async with blocker.transaction():
+                await blocker.execute("select pg_advisory_xact_lock(77)")
+                answer = asyncio.create_task(notify(caller, said))  # it has seen the old one when it waits
+                waits = "select exists (select from pg_locks where locktype = 'advisory' and not granted)"
+                async with asyncio.timeout(SOON_S):
+                    while not await eye.fetchval(waits):
+                        await eye.execute("select pg_sleep(0.01)")
+                await eye.execute("delete from semel.notification")
+            status = (await answer)[1]
+            assert await eye.fetchval("select count(*) from semel.dispatch") == 1
+            return status
+
+    assert asyncio.run(story()) == "added"

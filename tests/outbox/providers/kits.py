@@ -164,6 +164,14 @@ def api_key_kit(kind: str, secret: str, simulator: SimulatorProcess, sender: str
     return kit(simulator, kind, kind, secret, options, **said)
 
 
+def telnyx_kit(simulator: SimulatorProcess) -> ProviderKit:
+    def options(opening: Opening, secret: Secret) -> dict[str, Any]:
+        known = {"url": opening.url, "api_key": secret, "sender": "+490"}
+        return {**known, "callback": opening.callback} if opening.callback else known
+
+    return kit(simulator, "telnyx", "telnyx", telnyx.SECRET, options, **short_messages())
+
+
 def vonage_kit(simulator: SimulatorProcess) -> ProviderKit:
     def options(opening: Opening, secret: Secret) -> dict[str, Any]:
         return {"url": opening.url, "api_key": vonage.KEY, "api_secret": secret, "sender": "490"}
@@ -252,8 +260,8 @@ KITS: dict[str, Callable[[SimulatorProcess], ProviderKit]] = {
     "resend": lambda simulator: api_key_kit(
         "resend", resend.SECRET, simulator, SENDER, mails(unfit=(*NO_MAILS, NO_TEMPLATES))
     ),
-    "telnyx": lambda simulator: api_key_kit("telnyx", telnyx.SECRET, simulator, "+490", short_messages()),
-    "brevo": lambda simulator: api_key_kit("brevo", brevo.SECRET, simulator, SENDER, mails()),
+    "telnyx": telnyx_kit,
+    "brevo": lambda simulator: api_key_kit("brevo", brevo.SECRET, simulator, SENDER, mails(replays=False)),
     "vonage": vonage_kit,
     "smtp": smtp_kit,
     "http-header": lambda simulator: generic_kit(simulator, {"key_header": "Idempotency-Key", "key_window": 600}),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from uuid import uuid4
 
+import pytest
 from msgspec.structs import replace
 from tests.outbox.providers.kits import HERE, text
 
@@ -78,6 +79,24 @@ def test_the_same_text_at_about_that_time_is_not_taken_for_this_one(simulator: S
     sent = dispatch(name, now)
     assert isinstance(looked_up(simulator, dispatch(name, now + TIGHT_S + 60), sent), Unclear)
     assert isinstance(looked_up(simulator, dispatch(name, now - 120)), Unclear)
+
+
+@pytest.mark.parametrize(
+    "shown", ["Sent from your Twilio trial account - It's «the» same text", "It’s the same text", "********"]
+)
+def test_a_text_that_may_have_been_changed_on_its_way_is_not_taken_for_another(
+    simulator: SimulatorProcess, shown: str
+) -> None:
+    """Twilio writes other quotation marks, a trial account something before it, and some accounts show no texts."""
+    name, now = uuid4().hex, time.time()
+    mine, listed = dispatch(name, now, "It's “the” same text"), dispatch(name, now, shown, key=f"{name}-shown")
+    assert isinstance(looked_up(simulator, mine, listed), Unclear)
+
+
+def test_a_number_that_its_list_writes_otherwise_is_not_looked_up(simulator: SimulatorProcess) -> None:
+    mine = dispatch(uuid4().hex, time.time())
+    nationally = replace(mine, notification=replace(mine.notification, recipient="0170 1234567"))
+    assert isinstance(looked_up(simulator, nationally), Unclear)
 
 
 def test_two_of_the_same_text_leave_it_open_which_is_which(simulator: SimulatorProcess) -> None:

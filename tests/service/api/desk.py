@@ -55,11 +55,11 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------------ as a relay
 
-    def relay(self, answer: Answer | None) -> list[str]:
+    def relay(self, answer: Answer | None, contract: Contract = CONTRACT) -> list[str]:
         """Take what is due, let it cross, and be answered so; None: the relay is still waiting. Its ids."""
-        return asyncio.run(self._relay(answer))
+        return asyncio.run(self._relay(answer, contract))
 
-    async def _relay(self, answer: Answer | None) -> list[str]:
+    async def _relay(self, answer: Answer | None, contract: Contract) -> list[str]:
         outbox = self.ledger.outbox
         taken = await outbox.take({"@sms": Lane(100)}, LONG_MS)
         standings = [sending.crossed(one.standing, one.taken_ms) for one in taken]
@@ -67,7 +67,7 @@ class Desk:
         records = []
         for one, gate, at in zip(taken, gates, standings, strict=True):
             if answer is not None and isinstance(gate, Crossed):
-                after = sending.answered(at, answer, CONTRACT, one.taken_ms, lambda: 0.0)
+                after = sending.answered(at, answer, contract, one.taken_ms, lambda: 0.0)
                 records.append(Record(one, after, *_said(answer)))
         assert all(await outbox.record(records))
         return [one.id.hex() for one in taken]

@@ -119,3 +119,30 @@ def test_ordinary_words_of_an_answer_stay() -> None:
 def test_a_whole_content_never_stays(before: str, body: str, after: str) -> None:
     told = hidden(f"{before} {body} {after}", to_anna(channel="event", body=body))
     assert body not in told or sum(char.isalnum() for char in body) < NAMED_LEAST
+
+
+def test_escapes_that_could_be_read_in_many_ways_are_read_once() -> None:
+    """Tried one way after the other, this would take longer than the earth is old."""
+    recipient = "41" * 40 + "9"
+    assert without("%41" * 80, recipient) == "%41" * 80
+    assert without("to 41%2041" + "41" * 38 + "9", recipient) == f"to {masked_recipient(recipient)}"
+
+
+def test_of_contents_that_overlap_in_a_text_nothing_is_left() -> None:
+    asked = {
+        "key": "k",
+        "kind": "k",
+        "recipient": "r",
+        "channel": "event",
+        "body": ["Your code is 4711-0815", "0815-77"],
+    }
+    said = Notification(**asked)  # type: ignore[arg-type]
+    assert hidden("400: Your code is 4711-0815-77", said) == "400: …"
+    assert hidden("400: 0815-77 your code", said) == "400: … your code"
+
+
+def test_what_a_large_document_says_is_hidden_too() -> None:
+    words = [f"value{number:05d}" for number in range(10_000)]
+    asked = {"key": "k", "kind": "k", "recipient": "r", "channel": "event", "body": {"all": words}}
+    said = Notification(**asked)  # type: ignore[arg-type]
+    assert hidden("400: value09999 and value 00001 are wrong", said) == "400: … and … are wrong"

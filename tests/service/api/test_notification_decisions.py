@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.api.desk import PHONE, Desk, desk_on
+from msgspec.structs import replace
+from tests.service.api.desk import CONTRACT, PHONE, Desk, desk_on
 
 from semel.core.resending import resend
 from semel.values.outbox import Added
@@ -39,6 +40,21 @@ def test_what_is_uncertain_can_be_resolved(desk: Desk, says: str, state: str) ->
     assert shown["state"] == state
     (word,) = [one for one in shown["attempts"] if one["by"]]
     assert (word["by"], word["outcome"], word["evidence"]) == ("acme", says, "the log of the provider")
+
+
+def test_a_doubt_tells_which_way_out_comes_next_and_when(desk: Desk) -> None:
+    looks_up = replace(CONTRACT, looks_up=True, settle_s=3_600.0)
+    id = desk.send(policy="presume_sent")
+    assert desk.show(id)["next"]["exit"] == "send"
+    desk.relay(Unknown("no answer"), looks_up)
+    next = desk.show(id)["next"]
+    assert (next["exit"], next["under_way"], next["policy"]) == ("look_up", False, "presume_sent")
+    waits = [datetime.fromisoformat(next[at]) - datetime.now(UTC) for at in ("at", "policy_at")]
+    assert timedelta(0) < waits[0] <= timedelta(hours=1) < waits[1] <= timedelta(days=1)
+    nobody = {"exit": "person", "at": "", "under_way": False, "policy": "", "policy_at": ""}
+    assert desk.show(uncertain(desk, key="b"))["next"] == nobody
+    assert desk.decide(id, "resolve", says="sent").status == 200
+    assert desk.show(id)["next"] is None
 
 
 def test_a_decision_whose_answer_got_lost_can_be_sent_again(desk: Desk) -> None:
@@ -111,6 +127,18 @@ def test_a_resend_that_is_sent_again_makes_no_third_generation(desk: Desk) -> No
     assert len(desk.listed().json()["items"]) == 2
     third = desk.decide(first["id"], "resend").json()
     assert (third["status"], third["generation"]) == ("added", 3)
+
+
+def test_a_repetition_that_is_repeated_keeps_both_reasons(desk: Desk) -> None:
+    """Why it was made, and why it was made again: the second is durable before the third message is."""
+    id = desk.send()
+    desk.relay(Accepted())
+    second = desk.decide(id, "resend", "the first reason").json()["id"]
+    desk.relay(Accepted())
+    assert desk.decide(second, "resend", "the second reason").json()["generation"] == 3
+    words = {one["outcome"]: one["evidence"] for one in desk.show(second)["attempts"]}
+    assert "generation 2, says acme: the first reason" in words["resent"]
+    assert "to be sent again as generation 3, says acme: the second reason" in words["repeated"]
 
 
 def test_racing_resends_make_one_new_generation(desk: Desk) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 from tests.service.running import ROOT, service
 
 from semel import Notification, Semel
+from semel.testing.servers.process import free_port
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
 from semel.values.outbox import Shown, Sought
@@ -53,13 +53,6 @@ relay = {str(relay).lower()}
 
 
 ENV = {"TWILIO_TOKEN": SECRET}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(holds: Callable[[], bool], otherwise: Callable[[], str]) -> None:

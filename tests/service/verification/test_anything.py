@@ -13,6 +13,7 @@ from tests.service.verification.sns_sender import CERTIFICATE_URL, NOTIFICATION,
 from tests.service.verification.test_provider_schemes import SENDGRID_KEY, TELNYX, ed25519_key
 
 from semel.adapters.verifiers import verifier
+from semel.service.unverified import Objecting
 
 HOST = Host()
 VERIFIERS = {
@@ -109,3 +110,17 @@ def test_no_verifier_raises_and_none_is_deceived(headers: dict[bytes, bytes], bo
 def test_a_forged_signature_is_refused_under_the_true_certificate(body: bytes) -> None:
     assert not asyncio.run(VERIFIERS["sns"].verify({}, body))
     assert HOST.asked == [CERTIFICATE_URL], "it was looked at"
+
+
+@given(headers=headers, body=bodies)
+def test_every_refusal_has_a_reason_in_words_of_ours(headers: dict[bytes, bytes], body: bytes) -> None:
+    """A sender's own words in it would be a way into the log."""
+
+    async def ask_all(given: dict[bytes, bytes], sent: bytes) -> list[str]:
+        return [await ours.objection(given, sent) for ours in VERIFIERS.values() if isinstance(ours, Objecting)]
+
+    told = asyncio.run(ask_all(headers, body))
+    assert len(told) == len(VERIFIERS)
+    assert all(0 < len(reason) < 200 and reason.isprintable() for reason in told)
+    sent = [value.decode("latin-1") for value in headers.values()] + [body.decode("latin-1")]
+    assert [text for text in sent for reason in told if len(text) > 12 and text in reason] == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.sources.kafka.test_kafka_groups import opened, received, run, until
-from tests.sources.kafka.topics import Topics
+from tests.sources.kafka.topics import OUTLASTING, Topics
 
 from semel.testing.servers.kafka import PRODUCE, KafkaServer
 from semel.values.parcel import Note, write_note
@@ -113,7 +113,7 @@ def settled_only_when_durable(own_kafka: KafkaServer) -> None:
 
     async def story() -> None:
         topics.send([b"poison", b"good"])
-        async with opened(topics.source()) as source:
+        async with opened(topics.source(options=OUTLASTING)) as source:
             poison, good = await received(source, 2)
             own_kafka.down()
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from tests.sources.kafka.topics import SOON_S, Topics
+from tests.sources.kafka.topics import OUTLASTING, SOON_S, Topics
 
 from semel.adapters.sources.kafka import KafkaDelivery, KafkaSource
 from semel.adapters.sources.kafka.steps import Step
@@ -251,7 +251,7 @@ def test_a_broker_that_is_down_is_waited_for(own_kafka: KafkaServer, caplog: pyt
     async def story() -> None:
         topics.send(bodies(3))
         quick = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, "retry.backoff.max.ms": 300}
-        async with opened(topics.source(options=quick)) as source:
+        async with opened(topics.source(options={**OUTLASTING, **quick})) as source:
             done, given_up, again = await received(source, 3)
             own_kafka.down()
             await done.ack()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -27,6 +27,7 @@ HOLD_S = 30.0  # a message is ours for as long as its partition is, and that is 
 STEPS = (*Step, Boundary.AFTER_CLAIM, Boundary.AFTER_SETTLE)
 SESSION_MS = 2_500  # long enough for a busy machine; the mock cluster lets a whole one pass before a rebalance
 GIVEN_SESSION_MS = 6_000  # a real broker takes no shorter one by default
+OUTLASTING: Mapping[str, Any] = {"session.timeout.ms": 120_000}  # of who must still be a member after an outage
 SHORT_SESSION_MS = 750  # of processes that are killed: the next one waits for its end
 
 

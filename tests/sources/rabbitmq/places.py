@@ -35,15 +35,30 @@ READY_S = (1, 2)  # delays whose queues are there: a new one is only used when i
 CALL_S = 60.0
 SETTLED_S = 1.5  # after which a given broker, which does not tell what is in somebody's hands, is believed
 
-# Twice, so that a message on its way from one queue to the other is seen at one of them.
+# The broker says that an acknowledgement is heard when it is in the queue's log, and counts when that is on the disk. A
+# command of our own goes behind all of them: once it is answered, they count. And a message that waited is for a moment
+# in both queues, or seen in neither by two looks: two looks at all of them that are the same, with nothing on its way,
+# are a true count. Where somebody keeps working there is no such moment; then it is never nothing.
 COUNT = """
-    Queues = [Q || Q <- rabbit_amqqueue:list(<<"/">>), lists:prefix("{queue}", binary_to_list(element(4,
-        amqqueue:get_name(Q)))), binary_to_list(element(4, amqqueue:get_name(Q))) =/= "{dead}"],
-    Own = [Q || Q <- Queues, binary_to_list(element(4, amqqueue:get_name(Q))) =:= "{queue}"],
-    Count = fun(Some) -> lists:sum([case ra:leader_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1) of
-        {{ok, {{_, N}}, _}} -> N end || Q <- Some]) end,
-    case Count(Own) + Count(Queues -- Own) of 0 -> Count(Own) + Count(Queues -- Own); Found -> Found end
+    Named = fun(Q) -> binary_to_list(element(4, amqqueue:get_name(Q))) end,
+    Queues = [Q || Q <- rabbit_amqqueue:list(<<"/">>), lists:prefix("{queue}", Named(Q)), Named(Q) =/= "{dead}"],
+    [{{ok, _, _}} = ra:process_command(amqqueue:get_pid(Q), rabbit_fifo:make_garbage_collection())
+        || Q <- Queues, Named(Q) =:= "{queue}"],
+    Counts = fun(State) -> {{rabbit_fifo:query_messages_total(State), rabbit_fifo:query_stat_dlx(State)}} end,
+    Look = fun() -> [element(2, {{ok, _, _}} = ra:leader_query(amqqueue:get_pid(Q), Counts)) || Q <- Queues] end,
+    Sum = fun(Seen) -> lists:sum([Total || {{_, {{Total, _}}}} <- Seen]) end,
+    Moving = fun(Seen) -> lists:sum([Moves || {{_, {{_, {{Moves, _}}}}}} <- Seen]) end,
+    Still = fun
+        Again(Seen, 0) -> max(1, Sum(Seen));
+        Again(Seen, Looks) ->
+            case {{Look(), Moving(Seen)}} of
+                {{Seen, 0}} -> Sum(Seen);
+                {{Other, _}} -> timer:sleep(5), Again(Other, Looks - 1)
+            end
+    end,
+    Still(Look(), {looks})
 """
+LOOKS = 40
 
 
 class Client:
@@ -151,7 +166,7 @@ class Place:
     def left(self) -> int:
         """Not acknowledged, retries that wait included."""
         if self.broker.is_ours:
-            return int(self.broker.evaluate(COUNT.format(queue=self.queue, dead=self.dead)))
+            return int(self.broker.evaluate(COUNT.format(queue=self.queue, dead=self.dead, looks=LOOKS)))
         waiting = sum(self.ready(name) for name in [wait_queue(self.queue, delay) for delay in DELAYS_S])
         seen = self.ready(self.queue) + waiting + sum(len(source._hand) for source in self._sources if source._opened)
         now = time.monotonic()
@@ -182,6 +197,8 @@ class Place:
             found = []
             while isinstance((message := await channel.basic_get(name)).delivery, Basic.GetOk):
                 found.append(message)
+            if found:  # said, or they come back some time after the channel is closed, and the next look sees fewer
+                await channel.basic_nack(0, multiple=True, requeue=True)
             await channel.close()
             return found
 

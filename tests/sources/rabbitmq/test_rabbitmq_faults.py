@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiormq.abc import AbstractChannel
 from tests.sources.consumer_process import in_transaction
 from tests.sources.rabbitmq.places import Client, Place
 from tests.sources.rabbitmq.test_rabbitmq_answers import until
@@ -32,6 +34,7 @@ from semel.values.parcel import Parcel
 TIMEOUT_S = 5.0  # of the impatient broker, for an answer
 CUTS = 8
 LATER_S = 3
+SLOW_S = 0.3  # for a question to be asked meanwhile; an early answer is a wrong one
 
 
 @pytest.fixture
@@ -217,9 +220,10 @@ def test_a_broker_that_is_short_of_memory_still_hears_what_is_settled(
     alarm = "{{resource_limit, memory, node()}, []}"
 
     async def story(place: Place) -> None:
-        publisher = RabbitPublisher(server.url, place.queue, timeout=0.5, random=lambda: 0.0)
+        publisher = RabbitPublisher(server.url, place.queue, timeout=SOON_S / 2, random=lambda: 0.0)
         bodies = [document("retried"), document("settled")]
         assert await publisher.publish([Parcel(body) for body in bodies]) == ["", ""]
+        publisher.timeout = 0.5  # from here on for what is never confirmed
         source = place.source(handed_on=True)
         deliveries = {delivery.body: delivery for delivery in await received(source, 2)}
         server.broker.evaluate(f"rabbit_alarm:set_alarm({alarm})")
@@ -238,6 +242,33 @@ def test_a_broker_that_is_short_of_memory_still_hears_what_is_settled(
 
     with Client(server.url) as client:
         asyncio.run(story(Place(server.broker, client)))
+
+
+def test_an_answer_that_is_heard_is_counted_though_the_disk_is_slow(server: RabbitServer) -> None:
+    """The broker says that it has closed a channel before the channel's answers are on its disk: our count waits."""
+
+    async def taken(place: Place) -> tuple[AbstractChannel, list[int]]:
+        channel = await place.client.channel()
+        return channel, [(await channel.basic_get(place.queue)).delivery_tag or 0 for _ in range(5)]
+
+    async def answered(channel: AbstractChannel, tags: list[int]) -> None:
+        for tag in tags:
+            await channel.basic_ack(tag)
+        await channel.close()
+
+    with Client(server.url) as client, ThreadPoolExecutor(1) as thread:
+        place = Place(server.broker, client)
+        place.send([document(f"e{number}") for number in range(5)])
+        channel, tags = client.run(taken(place))
+        server.broker.evaluate("sys:suspend(ra_log_wal)")
+        try:
+            client.run(answered(channel, tags[1:]))
+            assert server.broker.messages(place.queue) == 5, "inconclusive: the disk was not slow"
+            counting = thread.submit(place.left)
+            time.sleep(SLOW_S)
+        finally:
+            server.broker.evaluate("sys:resume(ra_log_wal)")
+        assert counting.result(SOON_S) == 1
 
 
 def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: RabbitServer, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.testing.servers.process import NoServer, not_here
+from semel.testing.servers.process import NoServer, free_port, not_here
 from semel.testing.servers.rabbitmq import RabbitServer, _dying_with_us
 from semel.testing.servers.rabbitmq_packages import PACKAGES
 
@@ -131,6 +132,16 @@ def _is_shell(pid: int) -> bool:
         return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sh\0")
     except OSError:
         return False
+
+
+@LINUX
+def test_a_port_that_is_kept_for_a_broker_is_nobody_elses_until_it_listens() -> None:
+    """It takes seconds to come up, and any other test may ask for a free port meanwhile."""
+    place = ("127.0.0.1", free_port())
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(place)
+    with socket.create_server(place) as ours, socket.create_connection(place, SOON_S):  # says what Erlang says
+        ours.accept()[0].close()
 
 
 @LINUX

@@ -1,5 +1,9 @@
-"""Brevo: mail. It takes `headers.idempotencyKey` in the JSON, and honours it for 30 minutes; an older page says 15, and
-the shorter one is what is relied on.
+"""Brevo: mail. It takes `headers.idempotencyKey` in the JSON, a UUID, and honours it for 30 minutes; an older page says
+15, and the shorter one is what is relied on.
+
+A key that it knows is not answered as it was the first time, but with an error that says so, and has no reference: who
+repeats what is in doubt learns that it was taken. Whether it also knows keys of requests that it refused is not said,
+so that this error is unknown where nothing is in doubt.
 
 The path and the fields of the body are those of its public reference; `path` and `extra` change them. Our id goes as a
 tag too, and comes back in its webhooks.
@@ -9,23 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from uuid import UUID
 
+from semel.adapters.providers.limits import rest_s
 from semel.adapters.providers.posting import JsonProvider, field, key_of
 from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
 from semel.adapters.wire.answers import Answered
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Dispatch, Witness
-from semel.values.sending import Contract, Key, Reported
+from semel.values.sending import Accepted, Answer, Contract, Key, Reported, Unknown
 
 WINDOW_S = 15 * 60.0
+KNOWN = "duplicate_parameter: a request with this key came before"
 REPORTS: dict[str, Reported] = {
     "request": "accepted",
     "deferred": "accepted",
     "delivered": "delivered",
     "opened": "delivered",
     "unique_opened": "delivered",
+    "proxy_open": "delivered",
+    "unique_proxy_open": "delivered",
     "click": "delivered",
+    "spam": "delivered",  # so somebody calls it who has it
+    "complaint": "delivered",
+    "unsubscribed": "delivered",
     "hard_bounce": "undelivered",
     "soft_bounce": "undelivered",
     "invalid_email": "undelivered",
@@ -46,7 +58,7 @@ class Brevo(JsonProvider):
         message: dict[str, Any] = {
             "sender": named_address(mail.sender),
             "to": [{"email": mail.to}],
-            "headers": {"idempotencyKey": key_of(dispatch)},
+            "headers": {"idempotencyKey": str(UUID(bytes=dispatch.id))},
             "tags": [key_of(dispatch)],
         }
         if said.template:
@@ -63,6 +75,20 @@ class Brevo(JsonProvider):
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "messageId")
+
+    async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
+        answer = await super().send(dispatch, request)
+        if answer == Unknown(KNOWN) and dispatch.standing.doubt_ms:
+            return Accepted(evidence=KNOWN)
+        return answer
+
+    def judge_status(self, answer: Answered) -> Answer:
+        if 400 <= answer.status < 500 and field(answer, "code") == "duplicate_parameter":
+            return Unknown(KNOWN)
+        return super().judge_status(answer)
+
+    def used_up_s(self, headers: Mapping[str, str]) -> float:
+        return rest_s(headers, "x-sib-ratelimit-remaining", "x-sib-ratelimit-reset")
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
         told = parsed(body, "brevo")

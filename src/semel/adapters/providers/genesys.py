@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 
 from semel.adapters.providers.auth import Auth, Hidden, NoAccess, Token, basic
 from semel.adapters.providers.filling import with_key
-from semel.adapters.providers.posting import HttpProvider, Request, field, json_body, key_of
-from semel.adapters.providers.saying import mail_of, named_address, sender_of, text_of, texts_of
+from semel.adapters.providers.posting import ASKED_ELSEWHERE, HttpProvider, Request, field, json_body, key_of
+from semel.adapters.providers.saying import bare_number, mail_of, named_address, sender_of, text_of, texts_of
 from semel.adapters.wire.answers import Answered
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
@@ -91,7 +91,7 @@ class GenesysMessage(Genesys):
         said = dispatch.notification
         document: dict[str, Any] = {
             "fromAddress": sender_of(dispatch, "genesys", self._sender),
-            "toAddress": said.recipient,
+            "toAddress": bare_number(said.recipient) if self._messenger == "whatsapp" else said.recipient,
             "toAddressMessengerType": self._messenger,
         }
         if said.template:
@@ -161,6 +161,8 @@ class GenesysContacts(Genesys):
         return field(answer, "id")
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
+        if self.asked_elsewhere(dispatch):
+            return Unclear(ASKED_ELSEWHERE)
         try:
             answer = await self.ask(f"{self._path}/{key_of(dispatch)}", None, {}, "GET")
         except NoAccess as error:

@@ -2,8 +2,8 @@
 
     provider("twilio", "sms-eu", {"account": "AC…", "token": Secret(…), "sender": "+49…"})
 
-Options are checked before anything is sent. Where an option is marked "not among our facts", its default is that of the
-provider's public reference, and nobody here has seen it work.
+Options are checked before anything is sent. Defaults are those of the providers' public references (docs/providers.md
+names them), and nobody here has seen them work; "not among our facts" marks what no reference told us.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from semel.adapters.providers.smtp import Smtp
 from semel.adapters.providers.telnyx import Telnyx
 from semel.adapters.providers.twilio import Twilio
 from semel.adapters.providers.vonage import Vonage
+from semel.adapters.providers.vonage import access as vonage_access
 from semel.ports import Provider
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS, POLICIES
@@ -146,11 +147,12 @@ HTTP = {
 URL = {"url": Option(TEXT, "another one than the provider's own")}
 SENDER = {"sender": Option(TEXT, "a number or an address of ours, where the notification has none")}
 SHAPE = {
-    "path": Option(TEXT, "behind the URL; not among our facts"),
-    "extra": Option(OBJECT, "fields that are added to each body; not among our facts"),
+    "path": Option(TEXT, "behind the URL, another one than the provider's own"),
+    "extra": Option(OBJECT, "fields that are added to each body"),
 }
+GUESSED = {"path": Option(TEXT, "behind the URL; not among our facts")}
 KEY_WINDOW = {"key_window": Option(ABOVE_0, "for how long the key is relied on")}
-TEXT_MAX = {"text_max": Option(WHOLE, "characters of a text; not among our facts")}
+TEXT_MAX = {"text_max": Option(WHOLE, "characters of a text, at the most")}
 GENESYS = {
     **HTTP,
     "region": Option(TEXT, "its domain: mypurecloud.de, say", needed=False),
@@ -285,7 +287,7 @@ KINDS: Mapping[str, Kind] = {
         {
             **GENESYS,
             **KEY_WINDOW,
-            "path": SHAPE["path"],
+            **GUESSED,
             "key_path": Option(TEXT, "where the key goes in the body"),
             "recipient_name": Option(TEXT, "where the recipient goes in the body"),
         },
@@ -311,7 +313,7 @@ KINDS: Mapping[str, Kind] = {
         {
             **CXONE,
             **KEY_WINDOW,
-            "path": SHAPE["path"],
+            **GUESSED,
             "key_path": Option(TEXT, "where the key goes in the body"),
         },
         lambda given: cxone.CxoneEvents(*_cxone(given), **given.some("path", "key_path", "reference_at")),
@@ -383,13 +385,15 @@ KINDS: Mapping[str, Kind] = {
             **SENDER,
             **SHAPE,
             **TEXT_MAX,
-            "api_key": Option(TEXT, "of the account", needed=True),
-            "api_secret": Option(SECRET, "of the account", needed=True),
+            "api_key": Option(TEXT, "of the account: no callbacks"),
+            "api_secret": Option(SECRET, "of the account"),
+            "application_id": Option(TEXT, "in its place: of an application, whose status URL is called back"),
+            "private_key": Option(SECRET, "of that application"),
             "messenger": Option(TEXT, 'its channel: "sms"'),
         },
         lambda given: Vonage(
             given.get("url", "https://api.nexmo.com"),
-            Basic(given["api_key"], given["api_secret"]),
+            vonage_access(given.contract.name, given.options),
             **given.some("sender", "path", "extra", "text_max", "messenger"),
         ),
     ),

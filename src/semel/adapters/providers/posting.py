@@ -18,12 +18,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.adapters.providers.auth import Asked, Auth, NoAccess, without
 from semel.adapters.wire.answers import Answer as Wire
 from semel.adapters.wire.answers import Answered, Unanswered, Unsent
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
+from semel.values.errors import ConfigError
 from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
@@ -31,7 +33,8 @@ EVIDENCE_CHARS = 200
 EVIDENCE_READ_BYTES = 16 * 1024  # of an answer: secrets are taken out of all of it, before it is cut
 TOKEN_LEAST = 12  # characters of a part of a URL that may be one; names of paths are shorter
 LOOK_UP_MAX_BYTES = 1024 * 1024  # a page of a list
-WRITTEN_FOR_ANOTHER = "what was kept of its request is another provider's: has this name changed its kind?"
+WRITTEN_FOR_ANOTHER = "it may have left by another provider, which had this name before: a person decides"
+ASKED_ELSEWHERE = "it may have left by another provider, which had this name before"
 USUAL = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "Semel"}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -45,6 +48,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     body: str
     content_type: str = "application/json"
     method: str = "POST"
+    whose: str = ""  # by kind, host and account: under one name there may be another one tomorrow
 
 
 _request = msgspec.json.Decoder(Request).decode
@@ -65,6 +69,7 @@ class HttpProvider:
         self._auth = auth
         timeout_s = self.contract.timeout_s - auth.takes_s
         self.place, self.allow = place_of(self.contract.name, url), allow
+        self._who = f"{self.CONTRACT.name} {self.place.host}:{self.place.port}"
         self._client = Client(self.place, allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
         self._closed_until = 0.0  # monotonic: its limit is used up until then
 
@@ -99,14 +104,16 @@ class HttpProvider:
     # ------------------------------------------------------------------------------------------------- the port
 
     def prepare(self, dispatch: Dispatch) -> bytes:
-        return _encode(self.write(dispatch))
+        return _encode(replace(self.write(dispatch), whose=self._who))
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
         if (closed_s := self._closed_until - time.monotonic()) > 0:
             return Refused("its rate limit is used up", after_s=closed_s, limited=True)
         try:
-            kept = _request(request)
-        except msgspec.DecodeError:
+            kept = self._kept(request) or self._anew(dispatch)
+        except ConfigError as error:
+            return Refused(str(error), final=True)
+        if kept is None:
             return Refused(WRITTEN_FOR_ANOTHER)
         headers = {"Content-Type": kept.content_type, **self.headers_of(dispatch)}
         try:
@@ -114,6 +121,22 @@ class HttpProvider:
         except NoAccess as error:
             return Refused(self._auth.hide(str(error)), after_s=error.after_s)
         return self.judge(answer)
+
+    def asked_elsewhere(self, dispatch: Dispatch) -> bool:
+        """What may have left was sent by another one of this name: what is found or missing here says nothing of it."""
+        return dispatch.request is not None and self._kept(dispatch.request) is None
+
+    def _kept(self, request: bytes) -> Request | None:
+        """None: it is another provider's, who had this name before."""
+        try:
+            kept = _request(request)
+        except msgspec.DecodeError:
+            return None
+        return kept if kept.whose in ("", self._who) else None
+
+    def _anew(self, dispatch: Dispatch) -> Request | None:
+        """Nothing of what the other one had has left; where that is in doubt, it must not be sent by us as well."""
+        return None if dispatch.standing.doubt_ms else self.write(dispatch)
 
     def judge(self, answer: Wire) -> Answer:
         match answer:

@@ -49,9 +49,9 @@ def at(value: Any, *path: str) -> Any:
     return value
 
 
-def text(value: Any, *path: str) -> str:
+def text(value: Any, *path: str, longest: int = TEXT_MAX) -> str:
     found = at(value, *path)
-    return found[:TEXT_MAX] if isinstance(found, str) else ""
+    return found[:longest] if isinstance(found, str) else ""
 
 
 def milliseconds(value: object) -> int:

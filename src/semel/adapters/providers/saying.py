@@ -16,6 +16,7 @@ from semel.values.outbox import Dispatch
 
 SUBJECT_MAX = 998  # characters: the longest line of a mail
 _EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_NUMBER = re.compile(r"\+[0-9]{1,15}", re.ASCII)
 _NAMED = re.compile(r"(?P<name>[^<>@\"\\]{0,200}?)\s*<(?P<email>[^<>]+)>")
 
 
@@ -53,6 +54,11 @@ def sender_of(dispatch: Dispatch, who: str, ours: str) -> str:
     if not sender:
         raise ConfigError(f"{who} needs a sender: give the notification one, or the provider (sender)")
     return sender
+
+
+def bare_number(address: str) -> str:
+    """A number without its plus sign, as some write it; any other address as it is."""
+    return address[1:] if _NUMBER.fullmatch(address) is not None else address
 
 
 def mail_of(dispatch: Dispatch, who: str, ours: str, *, templates: bool = False) -> Mail:

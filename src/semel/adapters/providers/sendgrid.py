@@ -5,9 +5,11 @@ The path and the fields of the body are those of its public reference; `path` an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from semel.adapters.providers.limits import rest_s
 from semel.adapters.providers.posting import EVIDENCE_CHARS, JsonProvider, key_of
 from semel.adapters.providers.reading import WITNESSES_MAX, milliseconds, ours, parsed, text, witnesses
 from semel.adapters.providers.saying import mail_of, named_address
@@ -23,6 +25,9 @@ REPORTS: dict[str, Reported] = {
     "delivered": "delivered",
     "open": "delivered",
     "click": "delivered",
+    "spamreport": "delivered",  # by somebody who has it
+    "unsubscribe": "delivered",
+    "group_unsubscribe": "delivered",
     "bounce": "undelivered",
     "dropped": "undelivered",
 }
@@ -31,6 +36,7 @@ REPORTS: dict[str, Reported] = {
 class SendGrid(JsonProvider):
     CONTRACT: ClassVar[Contract] = Contract(name="sendgrid", channels=("email",))
     PATH: ClassVar[str] = "/v3/mail/send"
+    NO_ACCESS: ClassVar[frozenset[int]] = frozenset({401, 403})  # 403 is also how it blocks somebody for a while
 
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         said = dispatch.notification
@@ -49,6 +55,9 @@ class SendGrid(JsonProvider):
 
     def reference(self, answer: Answered) -> str:
         return answer.headers.get("x-message-id", "")[:EVIDENCE_CHARS]
+
+    def used_up_s(self, headers: Mapping[str, str]) -> float:
+        return rest_s(headers, "x-ratelimit-remaining", "x-ratelimit-reset", now_s=time.time())
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
         told = parsed(body, "sendgrid")

@@ -18,12 +18,16 @@ from semel.values.sending import Answer, Contract, Refused, Reported
 
 TAG = "semel-id"
 THROTTLED = ("ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded")
+PAUSED = ("SendingPausedException", "LimitExceededException")  # of the account, not of this mail
+TIMED = ("bounce", "complaint", "delivery", "open", "click", "deliveryDelay", "subscription")  # these say when
 REPORTS: dict[str, Reported] = {
     "Send": "accepted",
     "DeliveryDelay": "accepted",
     "Delivery": "delivered",
     "Open": "delivered",
     "Click": "delivered",
+    "Complaint": "delivered",  # by somebody who has it
+    "Subscription": "delivered",
     "Bounce": "undelivered",
     "Reject": "undelivered",
     "Rendering Failure": "undelivered",
@@ -70,10 +74,13 @@ class Ses(JsonProvider):
         return field(answer, "MessageId")
 
     def judge_status(self, answer: Answered) -> Answer:
-        """A throttle of AWS may come as 400 too."""
-        code = answer.headers.get("x-amzn-errortype", "") or field(answer, "__type")
-        if answer.status == 400 and code.partition(":")[0].rpartition("#")[2] in THROTTLED:
+        """A throttle of AWS may come as 400 too, and so does what a person can put right."""
+        written = answer.headers.get("x-amzn-errortype", "") or field(answer, "__type")
+        code = written.partition(":")[0].rpartition("#")[2]
+        if answer.status == 400 and code in THROTTLED:
             return Refused(self.told(answer), after_s=answer.after_s, limited=True)
+        if answer.status == 400 and code in PAUSED:
+            return Refused(self.told(answer), after_s=answer.after_s)
         return super().judge_status(answer)
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
@@ -91,7 +98,7 @@ class Ses(JsonProvider):
             status,
             id=_tagged(at(told, "mail", "tags", TAG)),
             reference=text(told, "mail", "messageId"),
-            at_ms=milliseconds(at(told, "mail", "timestamp")),
+            at_ms=max(milliseconds(at(told, name, "timestamp")) for name in ("mail", *TIMED)),
         )
 
 

@@ -85,9 +85,12 @@ class Smtp:
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
         try:
-            envelope, talk = _envelope(request), Talk()
-        except msgspec.DecodeError:
+            envelope = self._kept(dispatch, request)
+        except ConfigError as error:
+            return Refused(str(error), final=True)
+        if envelope is None:
             return Refused(WRITTEN_FOR_ANOTHER)
+        talk = Talk()
         answer: Answer | None = None
         try:
             async with asyncio.timeout(self.contract.timeout_s):
@@ -112,6 +115,13 @@ class Smtp:
 
     async def close(self) -> None:
         """A conversation ends with its mail."""
+
+    def _kept(self, dispatch: Dispatch, request: bytes) -> _Envelope | None:
+        """Anew where it is another provider's, who had this name before; None where that one may have sent it."""
+        try:
+            return _envelope(request)
+        except msgspec.DecodeError:
+            return None if dispatch.standing.doubt_ms else _envelope(self.prepare(dispatch))
 
     async def _tell(self, talk: Talk, envelope: _Envelope) -> Reply:
         if self._context is None and self._tls != "off":

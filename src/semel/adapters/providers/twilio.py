@@ -6,22 +6,27 @@ taken for this one; where another one could be meant, or a clock be wrong, the l
     ── WIDE_S ──┬── TIGHT_S ──┬ crossing ┄ timeout ┬── TIGHT_S ──┬── settle time, WIDE_S ──
       cannot tell             │  exactly one: found │                   cannot tell
                   nothing with this text in all of it: it did not leave
+
+It is asked for by its two numbers and not by its date: that is the date of sending, and what waits in Twilio's queue
+has none. A text that was changed on its way (other quotation marks, words of a trial account before it), or that an
+account does not show, may be ours: nothing can be told then.
 """
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
 
+from semel.adapters.providers import addressing
 from semel.adapters.providers.auth import Auth, NoAccess
-from semel.adapters.providers.posting import HttpProvider, Request, field
+from semel.adapters.providers.posting import ASKED_ELSEWHERE, HttpProvider, Request, field
 from semel.adapters.providers.reading import form, ours, witnesses
 from semel.adapters.providers.saying import sender_of, text_of
 from semel.adapters.wire.answers import Answered
@@ -29,15 +34,17 @@ from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Reported
 
-TEXT_MAX = 1600  # characters; not in our facts, so `text_max` changes it
+TEXT_MAX = 1600  # characters, of its public reference; `text_max` changes it
 TIGHT_S = 5.0  # between two clocks that are kept, and whole seconds
 WIDE_S = 900.0  # clocks that are this far apart are somebody's alarm
 PAGES_MAX = 5
+_LISTED = re.compile(r"(?:[a-z]+:)?\+[1-9][0-9]{1,14}", re.ASCII)  # a number as its list has it
 KNOWN_MAX = 10_000  # references of this process, so that nobody else's message is taken for this one
 
 REPORTS: dict[str, Reported] = {
     "accepted": "accepted",
     "scheduled": "accepted",
+    "partially_delivered": "accepted",
     "queued": "accepted",
     "sending": "accepted",
     "sent": "accepted",
@@ -51,9 +58,9 @@ REPORTS: dict[str, Reported] = {
 
 class _Message(Struct):
     sid: str
-    to: str = ""
-    body: str = ""
-    date_created: str = ""
+    to: str | None = None
+    body: str | None = None
+    date_created: str | None = None
 
 
 class _Page(Struct):
@@ -81,10 +88,8 @@ class Twilio(HttpProvider):
     ) -> None:
         """`callback`: the URL of Semel that Twilio tells what became of a message; our id is added to it."""
         super().__init__(url, auth, contract=contract, allow=allow)
-        if "id" in parse_qs(urlsplit(callback).query, keep_blank_values=True):
-            raise ConfigError(
-                f"provider {self.contract.name!r}: callback: ?id= is where our id goes: call yours otherwise"
-            )
+        addressing.check(callback, self.contract.name)
+        self._who += f" {account}"
         self._path = f"/2010-04-01/Accounts/{quote(account, safe='')}/Messages.json"
         self._sender = sender
         self._callback = callback
@@ -97,9 +102,7 @@ class Twilio(HttpProvider):
         text = text_of(dispatch, "twilio", self._text_max)
         form = {"To": said.recipient, "From": sender_of(dispatch, "twilio", self._sender), "Body": text}
         if self._callback:
-            url, hash, overrides = self._callback.partition("#")  # behind it Twilio is told how often to come again
-            mark = "&" if "?" in url else "?"
-            form["StatusCallback"] = f"{url}{mark}id={dispatch.id.hex()}{hash}{overrides}"
+            form["StatusCallback"] = addressing.with_id(self._callback, dispatch.id.hex())
         return Request(self._path, urlencode(form), "application/x-www-form-urlencoded")
 
     def reference(self, answer: Answered) -> str:
@@ -122,6 +125,8 @@ class Twilio(HttpProvider):
     # ------------------------------------------------------------------------------------------------------ looking up
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
+        if self.asked_elsewhere(dispatch):
+            return Unclear(ASKED_ELSEWHERE)
         listed = await self._listed(dispatch)
         if isinstance(listed, Unclear):
             return listed
@@ -131,13 +136,15 @@ class Twilio(HttpProvider):
         tight = (first_s - TIGHT_S, last_s + self.contract.timeout_s + TIGHT_S)
         near: list[str] = []
         for message in listed:
-            if message.body != said.body or self._whose.get(message.sid, dispatch.id) != dispatch.id:
+            if self._whose.get(message.sid, dispatch.id) != dispatch.id or not _may_be(message.body, said.body):
                 continue
             made_s = _seconds(message.date_created)
             if made_s is not None and not wide[0] <= made_s <= wide[1]:
                 continue
             if made_s is None or not tight[0] <= made_s <= tight[1]:
                 return Unclear("its list has this text at about that time, and it may be another message")
+            if message.body != said.body:
+                return Unclear("its list has a text at that time that may be this one, and is not the same")
             near.append(message.sid)
         if len(near) > 1:
             return Unclear(f"its list has this text {len(near)} times at that time")
@@ -147,14 +154,15 @@ class Twilio(HttpProvider):
         return Found(near[0])
 
     async def _listed(self, dispatch: Dispatch) -> list[_Message] | Unclear:
-        """All messages between these numbers since the day before the first crossing."""
-        said, standing = dispatch.notification, dispatch.standing
+        """All messages between these numbers."""
+        said = dispatch.notification
+        if _LISTED.fullmatch(said.recipient) is None:
+            return Unclear("its list writes numbers as +49…, and the recipient is written otherwise")
         try:
             sender = sender_of(dispatch, "twilio", self._sender)
         except ConfigError as error:
             return Unclear(str(error))
-        since = datetime.fromtimestamp((standing.doubt_ms or standing.crossed_ms) / 1000, UTC) - timedelta(days=1)
-        query = {"To": said.recipient, "From": sender, "DateSent>": since.strftime("%Y-%m-%d"), "PageSize": "200"}
+        query = {"To": said.recipient, "From": sender, "PageSize": "200"}
         path = f"{self._path}?{urlencode(query)}"
         found: list[_Message] = []
         for _ in range(PAGES_MAX):
@@ -188,9 +196,19 @@ class Twilio(HttpProvider):
                 self._whose.popitem(last=False)
 
 
-def _seconds(date: str) -> float | None:
+def _may_be(listed: str | None, said: object) -> bool:
+    """Not by its signs, which may be changed, and with something before it; a text that is not shown may be any."""
+    letters = _letters(listed or "")
+    return not letters or letters.endswith(_letters(str(said)))
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in text if char.isalnum())
+
+
+def _seconds(date: str | None) -> float | None:
     """Of a date as mail writes it."""
     try:
-        return parsedate_to_datetime(date).timestamp()
+        return parsedate_to_datetime(date or "").timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

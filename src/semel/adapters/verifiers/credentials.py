@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
-from semel.adapters.verifiers.comparing import any_same, header
+from semel.adapters.verifiers.comparing import any_same, header, wrong
 
 API_KEY_HEADER = b"x-api-key"
 
@@ -30,6 +30,12 @@ class StaticHeader:
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
         return any_same(self._digests, sha256(header(headers, self._name)).digest())
 
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
+        if await self.verify(headers, body):
+            return ""
+        known = self._name in headers
+        return f"the header {self._name.decode()} has another secret" if known else wrong(headers, self._name)
+
 
 class Basic:
     """`Authorization: Basic <base64 of username:secret>`, both in UTF-8."""
@@ -40,5 +46,11 @@ class Basic:
         self._digests = [sha256(b64encode(username + b":" + secret)).digest() for secret in secrets]
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         match = _BASIC.fullmatch(header(headers, b"authorization"))
-        return match is not None and any_same(self._digests, sha256(match[1]).digest())
+        if match is None:
+            return wrong(headers, b"authorization")
+        same = any_same(self._digests, sha256(match[1]).digest())
+        return "" if same else "another username or secret in authorization"

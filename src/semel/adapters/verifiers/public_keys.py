@@ -17,13 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from semel.adapters.verifiers.comparing import header
+from semel.adapters.verifiers.comparing import DIFFERS, header, untimely, wrong
 from semel.values.errors import ConfigError
 
 TOLERANCE_S = 300  # either way, as Telnyx's own libraries have it
 RETRIED_S = 86_400  # SendGrid comes again for a day, and does not say whether it signs anew
 
 _TIMESTAMP = re.compile(rb"[0-9]{1,12}")
+_SENDGRID, _SENDGRID_TIME = (b"x-twilio-email-event-webhook-" + part for part in (b"signature", b"timestamp"))
+_TELNYX, _TELNYX_TIME = b"telnyx-signature-ed25519", b"telnyx-timestamp"
 
 
 class SendGrid:
@@ -36,11 +38,18 @@ class SendGrid:
         self._now = now
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        signature = _decoded(header(headers, b"x-twilio-email-event-webhook-signature"))
-        timestamp = header(headers, b"x-twilio-email-event-webhook-timestamp")
-        if not signature or not _is_young(timestamp, self._now(), RETRIED_S + TOLERANCE_S):
-            return False
-        return any(_signed(key, signature, timestamp + body) for key in self._keys)
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
+        signature = _decoded(header(headers, _SENDGRID))
+        timestamp = header(headers, _SENDGRID_TIME)
+        if not signature:
+            return wrong(headers, _SENDGRID)
+        if _TIMESTAMP.fullmatch(timestamp) is None:
+            return wrong(headers, _SENDGRID_TIME)
+        if late := untimely(_SENDGRID_TIME, self._now() - int(timestamp), RETRIED_S + TOLERANCE_S, TOLERANCE_S):
+            return late
+        return "" if any(_signed(key, signature, timestamp + body) for key in self._keys) else DIFFERS
 
 
 class Telnyx:
@@ -53,15 +62,18 @@ class Telnyx:
         self._now = now
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        signature = _decoded(header(headers, b"telnyx-signature-ed25519"))
-        timestamp = header(headers, b"telnyx-timestamp")
-        if not signature or not _is_young(timestamp, self._now(), TOLERANCE_S):
-            return False
-        return any(_signed(key, signature, timestamp + b"|" + body) for key in self._keys)
+        return not await self.objection(headers, body)
 
-
-def _is_young(timestamp: bytes, now_s: float, most_s: float) -> bool:
-    return _TIMESTAMP.fullmatch(timestamp) is not None and -TOLERANCE_S <= now_s - int(timestamp) <= most_s
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
+        signature = _decoded(header(headers, _TELNYX))
+        timestamp = header(headers, _TELNYX_TIME)
+        if not signature:
+            return wrong(headers, _TELNYX)
+        if _TIMESTAMP.fullmatch(timestamp) is None:
+            return wrong(headers, _TELNYX_TIME)
+        if late := untimely(_TELNYX_TIME, self._now() - int(timestamp), TOLERANCE_S, TOLERANCE_S):
+            return late
+        return "" if any(_signed(key, signature, timestamp + b"|" + body) for key in self._keys) else DIFFERS
 
 
 def _signed(key: EllipticCurvePublicKey | Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:

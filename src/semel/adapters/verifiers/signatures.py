@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hmac import digest
 
-from semel.adapters.verifiers.comparing import any_same, header
+from semel.adapters.verifiers.comparing import DIFFERS, any_same, header, wrong
 
 SIGNATURE_HEADER = b"x-hub-signature-256"
 
@@ -29,11 +29,15 @@ class Genesys:
         self._secrets = tuple(secrets)
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         match = _BASE64.fullmatch(header(headers, SIGNATURE_HEADER))
         if match is None:
-            return False
+            return wrong(headers, SIGNATURE_HEADER)
         # Compared as text: four spellings of base64 decode to the same digest, and only one of them is the sender's.
-        return any_same([b64encode(digest(secret, body, "sha256")) for secret in self._secrets], match[1])
+        same = any_same([b64encode(digest(secret, body, "sha256")) for secret in self._secrets], match[1])
+        return "" if same else DIFFERS
 
 
 class HmacHex:
@@ -48,8 +52,11 @@ class HmacHex:
         self._form = _HEX if name == SIGNATURE_HEADER else _HEX_ALONE
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         match = self._form.fullmatch(header(headers, self._name))
         if match is None:
-            return False
+            return wrong(headers, self._name)
         given = bytes.fromhex(match[1].decode("ascii"))
-        return any_same([digest(secret, body, "sha256") for secret in self._secrets], given)
+        return "" if any_same([digest(secret, body, "sha256") for secret in self._secrets], given) else DIFFERS

@@ -42,20 +42,29 @@ class Sns:
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
         """Raises VerifierUnavailable when the certificate could not be had: that is not the sender's doing."""
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         try:
             fields = read(body)
         except MalformedEvent:
-            return False
+            return "no message of SNS (is raw message delivery off?)"
         address = self._homes.get(fields["TopicArn"])
         url = fields.get("SigningCertURL", "")
         signature = _decoded(fields.get("Signature", ""))
         version = fields.get("SignatureVersion", "")
-        if address is None or not signature or version not in ("1", "2"):
-            return False
+        if address is None:
+            return "it is of a topic that `topics` does not name"
+        if not signature or version not in ("1", "2"):
+            return "Signature or SignatureVersion is missing, or has another form"
         if not url.startswith(address) or not _FILE.fullmatch(url, len(address)):
-            return False
+            return "SigningCertURL does not lead to the SNS of its region"
         certificate = await self._certificates.get(url)
-        return certificate is not None and certificate.signed(canonical(fields), signature, version, self._now())
+        if certificate is None:
+            return "there is no certificate at its SigningCertURL"
+        if not certificate.signed(canonical(fields), signature, version, self._now()):
+            return "the signature differs, or its certificate is not valid now"
+        return ""
 
 
 def _decoded(signature: str) -> bytes:

@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from hmac import digest
 
-from semel.adapters.verifiers.comparing import any_same, header
+from semel.adapters.verifiers.comparing import DIFFERS, any_same, header, untimely, wrong
 from semel.values.errors import ConfigError
 
 TOLERANCE_S = 300  # either way: the clocks of two machines, and a slow road between them
@@ -32,20 +32,28 @@ class StandardWebhooks:
         self._now = now
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         kind = b"webhook" if b"webhook-id" in headers else b"svix"
         message_id = header(headers, kind + b"-id")
         timestamp = header(headers, kind + b"-timestamp")
-        if _ID.fullmatch(message_id) is None or _TIMESTAMP.fullmatch(timestamp) is None:
-            return False
-        if abs(self._now() - int(timestamp)) > TOLERANCE_S:
-            return False
+        if _ID.fullmatch(message_id) is None:
+            return wrong(headers, kind + b"-id")
+        if _TIMESTAMP.fullmatch(timestamp) is None:
+            return wrong(headers, kind + b"-timestamp")
+        if late := untimely(kind + b"-timestamp", self._now() - int(timestamp), TOLERANCE_S, TOLERANCE_S):
+            return late
         signed = b".".join((message_id, timestamp, body))
         expected = [b64encode(digest(key, signed, "sha256")) for key in self._keys]
-        verified = False
+        verified = listed_any = False
         for listed in header(headers, kind + b"-signature").split(b" "):
             if match := _SIGNATURE.fullmatch(listed):  # other versions are of no concern to us, the list goes on
+                listed_any = True
                 verified |= any_same(expected, match[1])
-        return verified
+        if not listed_any:
+            return wrong(headers, kind + b"-signature")
+        return "" if verified else DIFFERS
 
 
 def _key(secret: bytes, number: int) -> bytes:

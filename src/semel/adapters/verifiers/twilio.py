@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from hmac import digest
 from urllib.parse import parse_qsl, urlsplit
 
-from semel.adapters.verifiers.comparing import any_same, header
+from semel.adapters.verifiers.comparing import any_same, header, wrong
 from semel.values.errors import ConfigError
 
 QUERY = b":query"
@@ -22,6 +22,8 @@ QUERY = b":query"
 QUERY_MAX_BYTES = 4096
 FIELDS_MAX = 200  # a status callback has about twenty
 
+_HEADER = b"x-twilio-signature"
+_HOST = re.compile(rb"[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?")
 _SIGNATURE = re.compile(rb"[A-Za-z0-9+/]{27}=")
 _BODY_DIGEST = re.compile(rb"(?:^|&)bodySHA256=([0-9a-f]{64})(?=&|$)")
 _PORTS = {"https": 443, "http": 80}
@@ -34,22 +36,55 @@ class Twilio:
     covers_query = True
 
     def __init__(self, secrets: Sequence[bytes], url: str) -> None:
-        """`url`: what Twilio was told, without the query. It signs a usual port, or leaves it out: both are taken."""
+        """`url`: what Twilio was told, without the query. As its libraries do, we try it with the port and without."""
         self._secrets = tuple(secrets)
         self._urls = _spellings(url)
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        given, query = header(headers, b"x-twilio-signature"), headers.get(QUERY, b"")
-        if _SIGNATURE.fullmatch(given) is None or len(query) > QUERY_MAX_BYTES:
-            return False
+        given, query = header(headers, _HEADER), headers.get(QUERY, b"")
+        return not _malformed(headers, query) and self._has_signed(self._urls, given, query, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
+        given, query = header(headers, _HEADER), headers.get(QUERY, b"")
+        if malformed := _malformed(headers, query):
+            return malformed
+        if self._has_signed(self._urls, given, query, body):
+            return ""
+        if _said(query, body) is None:
+            return "the body is no form, and the query has no digest of it"
+        for url in _others(self._urls[0], header(headers, b"host"), header(headers, b"x-forwarded-host")):
+            if self._has_signed([url], given, query, body):  # so the secret is right, and this is what Twilio was told
+                return f"the signature is that of {_shown(url)}: `url` says otherwise"
+        return "the signature differs: another secret, another `url`, or a proxy that changed the query or the body"
+
+    def _has_signed(self, urls: Sequence[bytes], given: bytes, query: bytes, body: bytes) -> bool:
         said = _said(query, body)
         if said is None:
             return False
         asked = b"?" + query if query else b""
-        expected = [
-            b64encode(digest(secret, url + asked + said, "sha1")) for secret in self._secrets for url in self._urls
-        ]
+        expected = [b64encode(digest(secret, url + asked + said, "sha1")) for secret in self._secrets for url in urls]
         return any_same(expected, given)
+
+
+def _malformed(headers: Mapping[bytes, bytes], query: bytes) -> str:
+    if _SIGNATURE.fullmatch(header(headers, _HEADER)) is None:
+        return wrong(headers, _HEADER)
+    return f"the query has more than {QUERY_MAX_BYTES:,} bytes" if len(query) > QUERY_MAX_BYTES else ""
+
+
+def _shown(url: bytes) -> str:
+    """Without a name and a password, which it may have before its host."""
+    parts = urlsplit(url.decode())
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _others(url: bytes, *hosts: bytes) -> Iterator[bytes]:
+    """What Twilio may have been told instead: by the names that this request has for us, with a slash or without."""
+    parts = urlsplit(url.decode())
+    for netloc in (parts.netloc, *(host.decode("latin-1") for host in hosts if _HOST.fullmatch(host))):
+        for scheme in _PORTS:
+            other = parts._replace(scheme=scheme, netloc=netloc).geturl().rstrip("/")
+            yield from (other.encode(), other.encode() + b"/")
 
 
 def _said(query: bytes, body: bytes) -> bytes | None:
@@ -76,7 +111,5 @@ def _spellings(url: str) -> list[bytes]:
             "verify: scheme 'twilio' needs a `url`: the one that Twilio was told, such as "
             "https://semel.example.com/callbacks/twilio, without what is added behind a question mark"
         )
-    usual = _PORTS[parts.scheme]
-    others = {None: f"{parts.netloc}:{usual}", usual: parts.netloc.removesuffix(f":{usual}")}
-    spelt = [url] if port not in others else [url, parts._replace(netloc=others[port]).geturl()]
-    return [one.encode() for one in spelt]
+    other = f"{parts.netloc}:{_PORTS[parts.scheme]}" if port is None else parts.netloc.removesuffix(f":{port}")
+    return [url.encode(), parts._replace(netloc=other).geturl().encode()]

@@ -12,7 +12,7 @@ from hmac import digest
 import msgspec
 from msgspec import Struct
 
-from semel.adapters.verifiers.comparing import any_same, header
+from semel.adapters.verifiers.comparing import any_same, header, untimely, wrong
 
 TOLERANCE_S = 300
 RETRIED_S = 86_400  # it comes again for a day, and does not say whether it signs anew
@@ -44,24 +44,31 @@ class Vonage:
         self._now = now
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         found = _TOKEN.fullmatch(header(headers, b"authorization"))
         if found is None:
-            return False
+            return wrong(headers, b"authorization")
         signed = found[1] + b"." + found[2]
         expected = [urlsafe_b64encode(digest(secret, signed, "sha256")).rstrip(b"=") for secret in self._secrets]
         if not any_same(expected, found[3]):
-            return False
+            return "the signature of the token differs: another secret"
         try:  # the token is genuine: now it may be read
             head, claims = _head(_decoded(found[1])), _claims(_decoded(found[2]))
         except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, RecursionError):
-            return False
-        return head.alg == "HS256" and self._is_young(claims) and _is_about(claims, body)
+            return "the token lacks a claim, or cannot be read"
+        if head.alg != "HS256":
+            return "the token has another algorithm than HS256"
+        return self._untimely(claims) or ("" if _is_about(claims, body) else "the token is about another body")
 
-    def _is_young(self, claims: _Claims) -> bool:
+    def _untimely(self, claims: _Claims) -> str:
         now_s = self._now()
         if claims.exp is not None and now_s > claims.exp + TOLERANCE_S:
-            return False
-        return -TOLERANCE_S <= now_s - claims.iat <= RETRIED_S + TOLERANCE_S
+            return "the token has expired"
+        if not -TOLERANCE_S <= now_s - claims.iat <= RETRIED_S + TOLERANCE_S:  # also what is no number
+            return untimely(b"iat", now_s - claims.iat, RETRIED_S + TOLERANCE_S, TOLERANCE_S) or "iat is no time"
+        return ""
 
 
 def _is_about(claims: _Claims, body: bytes) -> bool:

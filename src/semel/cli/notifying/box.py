@@ -92,6 +92,16 @@ async def asked(where: Place, tenant: str, recipient: str, kind: str, key: str) 
         return found, await box.show(bytes.fromhex(found.id)) if found.id else None
 
 
+async def meant(box: StoredOutbox, ids: Sequence[str], sought: Sought, matching: str = "") -> AsyncIterator[Shown]:
+    """Those that are named; or all that are sought, and of these the ones with this text in their reason."""
+    for text in ids:
+        yield await named(box, text, first=sought.state)
+    if not ids:
+        async for one in every(box, sought):
+            if matching in one.reason:
+                yield one
+
+
 # ----------------------------------------------------------------------------------------------------------- one of
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from semel.cli.notifying.options import All, BusinessKey, Id, Ids, Kind, Of, OfProvider, To, WouldBe, sought, tell
+from semel.cli.notifying.options import All, BusinessKey, Contains, Ids, Kind, Of, OfProvider, To, WouldBe, sought, tell
 from semel.cli.options import By, Config, DryRun, Json, Ledger, Rate, Since, Tenant, Until, Why, Yes
 from semel.values.sending import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from semel.cli.notifying.judging import Ask
+    from semel.cli.notifying.judging import Ask, Choice, Listed
     from semel.values.outbox import Shown
     from semel.values.sending import Resolution
 
@@ -30,22 +30,25 @@ does not have it, so it is sent. --give-up: let it be; nothing is sent, and
 what the customer got stays unknown.
 
 Name ids, or say --all, or filter. More than one is asked about, or --yes.
+Whatever was interrupted goes on when the same command is given again.
 {EXIT_CODES}"""
 CANCEL = f"""Take back what has not been sent.
 
 Name ids, or say --all, or filter, as for resolve. Where an attempt is in
 doubt already, the notification is uncertain then: resolve it.
 {EXIT_CODES}"""
-RESEND = """Send a notification once more: the customer gets it again.
+RESEND = f"""Send notifications once more: their customers get them again.
 
-It is added as its next generation, and kept with the reason. The same
+Each is added as its next generation, and kept with the reason. The same
 command again makes no third message. Refused while it is on its way or
 uncertain (say what came of it first: resolve), and where it is erased or its
 time is over. Its guard is not asked.
 
-Exit codes: 0, added or known. 1, refused. 2, the command cannot work as
-given, and nothing was done.
-"""
+Name ids, or say --all, or filter: failed ones, if --state says nothing else.
+A filter leaves alone what was given up in doubt, and what was sent again
+already and taken by the provider. Each time it is asked about, or --yes.
+Whatever was interrupted goes on when the same command is given again.
+{EXIT_CODES}"""
 ERASE = """Forget a customer: contents, evidence, and whom they were for.
 
 What has not been sent is cancelled. What is leaving or uncertain stays until
@@ -77,6 +80,7 @@ def resolve(
     tenant: Tenant = None,
     since: Since = "",
     until: Until = "",
+    matching: Contains = "",
     reason: Why = "",
     by: By = "",
     rate: Rate = None,
@@ -98,6 +102,7 @@ def resolve(
         ids=ids or [],
         every=all_of_them or state is not None,
         sought=sought(state or "uncertain", recipient, kind, key, provider, tenant, since, until),
+        matching=matching,
         reason=reason.strip(),
         by=_decider(by),
         rate=rate,
@@ -109,12 +114,15 @@ def resolve(
 def cancel(
     ids: Ids = None,
     all_of_them: All = False,
+    state: Annotated[State | None, typer.Option(help="pending, if it is said at all.", show_choices=False)] = None,
+    provider: OfProvider = "",
     recipient: To = "",
     kind: Kind = "",
     key: BusinessKey = "",
     tenant: Tenant = None,
     since: Since = "",
     until: Until = "",
+    matching: Contains = "",
     reason: Why = "",
     by: By = "",
     rate: Rate = None,
@@ -129,8 +137,9 @@ def cancel(
     ask = judging.Ask(
         says="cancelled",
         ids=ids or [],
-        every=all_of_them,
-        sought=sought("pending", recipient, kind, key, "", tenant, since, until),
+        every=all_of_them or state is not None,
+        sought=sought(state or "pending", recipient, kind, key, provider, tenant, since, until),
+        matching=matching,
         reason=reason.strip(),
         by=_decider(by),
         rate=rate,
@@ -140,14 +149,46 @@ def cancel(
 
 
 def resend(
-    id: Id,
+    ids: Ids = None,
+    all_of_them: All = False,
+    state: Annotated[
+        State | None, typer.Option(help="Which of them; failed ones if nothing is said.", show_choices=False)
+    ] = None,
+    provider: OfProvider = "",
+    recipient: To = "",
+    kind: Kind = "",
+    key: BusinessKey = "",
+    tenant: Tenant = None,
+    since: Since = "",
+    until: Until = "",
+    matching: Contains = "",
     reason: Why = "",
     by: By = "",
+    rate: Rate = None,
+    dry_run: WouldBe = False,
     yes: Yes = False,
     ledger: Ledger = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
+    from semel.cli.notifying import judging
+
+    choice = judging.Choice(
+        ids=ids or [],
+        every=all_of_them or state is not None,
+        sought=sought(state or "failed", recipient, kind, key, provider, tenant, since, until),
+        matching=matching,
+        reason=reason.strip(),
+        by=_decider(by),
+        rate=rate,
+        dry_run=dry_run,
+    )
+    alone = len(choice.ids) == 1 and not choice.filtered and not dry_run
+    (_repeat_one if alone else _repeat_many)(choice, yes, ledger, config, as_json)
+
+
+def _repeat_one(choice: Choice, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
+    """It is told in other words than many are: which one it is, and what has become of it."""
     import asyncio
 
     from semel.cli.notifying import repeating, sending_view
@@ -155,15 +196,27 @@ def resend(
     from semel.cli.operating.deciding import check_words
     from semel.cli.operating.place import place
 
-    why, decider = reason.strip(), _decider(by)
-    check_words(why, decider, dry_run=False)
+    check_words(choice.reason, choice.by, dry_run=False)
     where = place(ledger, config)
-    one = asyncio.run(repeating.look(where, id))
+    one = asyncio.run(repeating.look(where, choice.ids[0]))
     if not yes and repeating.needs_asking(one) and not confirmed(repeating.question(one), "say --yes"):
         _nothing_done()
-    resent = asyncio.run(repeating.repeat(where, one, why, decider))
+    resent = asyncio.run(repeating.repeat(where, one, choice.reason, choice.by))
     tell(as_json, sending_view.resent_members(resent), sending_view.resent_text(resent))
     raise typer.Exit(0 if resent.status in ("added", "known") else 1)
+
+
+def _repeat_many(choice: Choice, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from semel.cli.notifying import repeating, repeating_view
+    from semel.cli.operating.asking import confirmed
+    from semel.cli.operating.place import place
+
+    shown = _lister() if choice.dry_run and not as_json else None
+    report = repeating.run(place(ledger, config), choice, Console(stderr=True), None if yes else confirmed, shown)
+    tell(as_json, repeating_view.as_json(report), repeating_view.as_tables(report))
+    raise typer.Exit(0 if report.holds else 1)
 
 
 # ----------------------------------------------------------------------------------------------------------- erasing
@@ -202,20 +255,28 @@ def erase(
 def _judge(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
     from rich.console import Console
 
-    from semel.cli.notifying import judging, judging_view, tables
-    from semel.cli.operating import looking
+    from semel.cli.notifying import judging, judging_view
     from semel.cli.operating.asking import confirmed
     from semel.cli.operating.place import place
+
+    shown = _lister() if ask.dry_run and not as_json else None
+    report = judging.run(place(ledger, config), ask, Console(stderr=True), None if yes else confirmed, shown)
+    tell(as_json, judging_view.as_json(report), judging_view.as_tables(report))
+    raise typer.Exit(0 if report.holds else 1)
+
+
+def _lister() -> Listed:
+    from rich.console import Console
+
+    from semel.cli.notifying import tables
+    from semel.cli.operating import looking
 
     out = Console()
 
     def listed(found: Sequence[Shown]) -> None:
         out.print(tables.listing(found, looking.now_ms(), wide=False, reveal=False))
 
-    shown = listed if ask.dry_run and not as_json else None
-    report = judging.run(place(ledger, config), ask, Console(stderr=True), None if yes else confirmed, shown)
-    tell(as_json, judging_view.as_json(report), judging_view.as_tables(report))
-    raise typer.Exit(0 if report.holds else 1)
+    return listed
 
 
 def _decider(by: str) -> str:

@@ -1,4 +1,4 @@
-"""Resolving and cancelling: choose, ask, decide, tell.
+"""Resolving and cancelling: choose, ask, decide, tell. Sending again goes the same way (`repeating`).
 
 Between choosing and deciding a callback may come, a relay may go on, or somebody else may decide. The outbox settles
 that: it takes each word only while it can be said. So whatever was interrupted is simply asked for again.
@@ -7,13 +7,14 @@ that: it takes each word only while it can be said. So whatever was interrupted 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 from rich.console import Console
 
-from semel.cli.notifying.box import every, named, outbox_at
+from semel.cli.notifying.box import meant, outbox_at, without_content
 from semel.cli.operating.deciding import LISTED_TOGETHER, all_of, check_words, progressing
 from semel.cli.operating.place import Place
 from semel.cli.operating.words import counted
@@ -22,7 +23,15 @@ from semel.values.errors import ConfigError, SemelError
 from semel.values.outbox import Decision, Shown, Sought
 from semel.values.sending import Resolution, State
 
-PAST = {"sent": "resolved", "not_sent": "resolved", "given_up": "given up", "cancelled": "cancelled"}
+Word: TypeAlias = Resolution | Literal["resent"]
+
+PAST: dict[Word, str] = {
+    "sent": "resolved",
+    "not_sent": "resolved",
+    "given_up": "given up",
+    "cancelled": "cancelled",
+    "resent": "sent again",
+}
 QUESTIONS = {
     "sent": "Say that {} were sent?",
     "not_sent": "Send {} again?",
@@ -43,29 +52,36 @@ AGREES: dict[Resolution, tuple[State, ...]] = {  # it stands like this already: 
 }
 
 Listed: TypeAlias = Callable[[Sequence[Shown]], None]
+Judge: TypeAlias = Callable[[StoredOutbox, Shown], Awaitable[bool]]
 
 
-class Ask(Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+class Choice(Struct, frozen=True, kw_only=True):
+    """Which ones are meant, and what is said of each of them."""
 
-    says: Resolution
     ids: list[str]
     every: bool
     sought: Sought  # its state is the one that is meant
     reason: str
     by: str
+    matching: str = ""  # in the reason of how it stands
     rate: float | None = None
     dry_run: bool = False
 
     @property
     def filtered(self) -> bool:
-        return self.sought != Sought(state=self.sought.state)
+        return self.every or bool(self.matching) or self.sought != Sought(state=self.sought.state)
+
+
+class Ask(Choice, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    says: Resolution
 
 
 class Report(Struct):
     """What came of it; it follows along."""
 
-    says: Resolution
+    says: Word
     dry_run: bool
     chosen: dict[str, str] = field(default_factory=dict)  # their states when they were chosen
     decided: dict[str, str] = field(default_factory=dict)  # their states from then on
@@ -95,7 +111,8 @@ def run(
 ) -> Report:
     """Raises ConfigError, before anything is decided, for what cannot work."""
     _check(ask)
-    report = asyncio.run(_choose(where, ask, listed))
+    report = Report(ask.says, ask.dry_run)
+    asyncio.run(choose(where, ask, report, lambda _, one: _judge(report, ask, one), listed))
     waiting = report.waiting
     if ask.dry_run or not waiting:
         return report
@@ -111,42 +128,50 @@ def run(
 
 
 def _check(ask: Ask) -> None:
-    if ask.ids and (ask.every or ask.filtered):
-        raise ConfigError("name ids, or say --all or filter: not both")
-    if not (ask.ids or ask.every or ask.filtered):
-        raise ConfigError("which ones? Name ids, or say --all or filter; `semel notify list` shows what there is")
+    check_choice(ask)
     may_be = DECIDABLE[ask.says]
     if ask.sought.state not in may_be:
         raise ConfigError(f"--state {ask.sought.state}: this can only be said of what is {' or '.join(may_be)}")
     check_words(ask.reason, ask.by, ask.dry_run)
 
 
+def check_choice(ask: Choice) -> None:
+    if ask.ids and ask.filtered:
+        raise ConfigError("name ids, or say --all or filter: not both")
+    if not (ask.ids or ask.filtered):
+        raise ConfigError("which ones? Name ids, or say --all or filter; `semel notify list` shows what there is")
+
+
 # ------------------------------------------------------------------------------------------------------- choosing
 
 
-async def _choose(where: Place, ask: Ask, listed: Listed | None) -> Report:
-    report = Report(ask.says, ask.dry_run)
+async def choose(where: Place, ask: Choice, report: Report, judge: Judge, listed: Listed | None) -> None:
+    """Page by page into the report. `judge`: whether something is to be done about this one; else it says why not.
+    `listed` is told those about which something is, some at a time."""
     told: list[Shown] = []
     async with outbox_at(where) as box:
-        if ask.ids:
-            for text in ask.ids:
-                one = await named(box, text, first=ask.sought.state)
-                report.chosen[one.id] = one.state
-                if one.state in DECIDABLE[ask.says]:
-                    told.append(one)
-                else:
-                    _leave_alone(report, ask, one.id, one.state)
-        else:
-            async for one in every(box, ask.sought):
-                report.chosen[one.id] = one.state
-                if listed is not None:
-                    told.append(one)
-                    if len(told) == LISTED_TOGETHER:
-                        listed(told)
-                        told = []
+        async for one in meant(box, ask.ids, ask.sought, ask.matching):
+            report.chosen[one.id] = one.state
+            if await judge(box, one) and listed is not None:
+                told.append(without_content(one, reveal=False))
+            if listed is not None and len(told) == LISTED_TOGETHER:
+                listed(told)
+                told = []
     if listed is not None and told:
         listed(told)
-    return report
+
+
+async def _judge(report: Report, ask: Ask, one: Shown) -> bool:
+    if not ask.ids or one.state in DECIDABLE[ask.says] or _is_left_behind(ask, one):
+        return True
+    _leave_alone(report, ask, one.id, one.state)
+    return False
+
+
+def _is_left_behind(ask: Ask, one: Shown) -> bool:
+    """It was leaving when its relay vanished, so it is in doubt, also where no relay comes that could say so."""
+    lapsed = one.state == "sending" and one.due_ms <= time.time() * 1000
+    return lapsed and "uncertain" in DECIDABLE[ask.says]
 
 
 def _leave_alone(report: Report, ask: Ask, id: str, state: State) -> None:

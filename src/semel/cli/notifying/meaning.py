@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.cli.operating.words import age, counted, moment, short
+from semel.values.coming import Coming, coming
 from semel.values.outbox import Attempt, Shown
 
 STYLES = {
@@ -55,8 +56,22 @@ _ENDED = {
     "released": "given back",
     "policy": "decided by its policy",
     "resent": "repeated deliberately",
+    "repeated": "repeated deliberately, once more",
     "delivered": "delivered, says the provider",
     "undelivered": "not delivered, says the provider",
+}
+
+_WAYS = {
+    "replay": "the same key again, which the provider honours",
+    "look_up": "a look-up at the provider",
+    "policy": "its policy",
+}
+
+_POLICIES = {
+    "hold": "it waits for you",
+    "presume_sent": "it counts as sent",
+    "resend": "it is sent once more, and may then have been sent twice",
+    "give_up": "it is given up; it may have been sent",
 }
 
 _SAID = {
@@ -71,20 +86,20 @@ def next_for(one: Shown, others: Sequence[Shown], now_ms: int) -> tuple[str, dic
     """What happens to it from here on, and the commands by which a person can change that, each with its effect."""
     id = short_id(one.id)
     match one.state:
+        case "pending" if one.taken and one.due_ms > now_ms:
+            return "A relay has it in its hands, and is about to send it.", {}
         case "pending" if one.due_ms > now_ms:
             return f"A relay sends it, not before {_then(one.due_ms, now_ms)}.", _cancelling(id)
         case "pending":
             return "The relay that runs sends it, or the next `semel relay --once`.", _cancelling(id)
+        case "sending" if one.due_ms <= now_ms:
+            said = f"Its relay should have said what came of it by {_then(one.due_ms, now_ms)}: it is in doubt"
+            return f"{said}. The next relay that runs goes on, unless you decide first.", _resolving(id)
         case "sending":
             said = f"by {_then(one.due_ms, now_ms)}, it is uncertain"
             return f"The relay that sends it says what came of it. If it has said nothing {said}.", {}
-        case "uncertain" if one.due_ms:
-            when = f"at {_then(one.due_ms, now_ms)}" if one.due_ms > now_ms else "as soon as one runs"
-            policy = f", {one.notification.policy}" if one.notification.policy else ""
-            ways = f"with the same key where the provider honours it, with a look-up, or by its policy{policy}"
-            return f"A relay goes on {when}: {ways}. A report of the provider, or you, may come first.", _resolving(id)
         case "uncertain":
-            return "You decide, unless a report of the provider still comes.", _resolving(id)
+            return _doubt(coming(one, now_ms), now_ms), _resolving(id)
         case "accepted":
             return "Nothing. A report of the provider tells whether it was delivered.", {}
         case "suppressed":
@@ -96,6 +111,21 @@ def next_for(one: Shown, others: Sequence[Shown], now_ms: int) -> tuple[str, dic
         case _ if later := [other for other in others if other.notification.generation > one.notification.generation]:
             return "Nothing.", {f"semel notify show {short_id(later[-1].id)}": "its newest generation"}
     return "Nothing.", {f"semel notify resend {id} --reason TEXT": "send it once more, as its next generation"}
+
+
+def _doubt(next: Coming | None, now_ms: int) -> str:
+    """Which way out of a doubt comes next and when, and which one at the latest."""
+    if next is None or next.exit not in _WAYS:
+        return "You decide, unless a report of the provider still comes."
+    way = _WAYS[next.exit]
+    if next.exit == "policy":
+        way = f"{way} `{next.policy}`: {_POLICIES[next.policy or 'hold']}"
+    when = f"at {_then(next.at_ms, now_ms)}" if next.at_ms > now_ms else "as soon as one runs"
+    told = f"A relay is at it now: {way}." if next.under_way else f"A relay goes on {when}: {way}."
+    if next.exit != "policy" and next.policy_ms:
+        latest = f"At the latest at {_then(next.policy_ms, now_ms)} its policy `{next.policy}` counts"
+        told += f" {latest}: {_POLICIES[next.policy or 'hold']}."
+    return f"{told} A report of the provider, or you, may come first."
 
 
 def _cancelling(id: str) -> dict[str, str]:
@@ -132,7 +162,9 @@ def ending_of(attempt: Attempt) -> str:
     ended = _ENDED.get(attempt.outcome, attempt.outcome)
     if attempt.crossed_ms:
         return f"{_which(attempt)}: {ended}"
-    return f"{attempt.provider}: {ended}" if attempt.provider and attempt.outcome != "resent" else ended
+    return (
+        f"{attempt.provider}: {ended}" if attempt.provider and attempt.outcome not in ("resent", "repeated") else ended
+    )
 
 
 def _which(attempt: Attempt) -> str:

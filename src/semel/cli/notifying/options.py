@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from semel.values.outbox import Sought
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The whole id, or as much of its beginning as tells it apart.")]
 MaybeId = Annotated[str, typer.Argument(metavar="[ID]", help="The id, or its beginning; or say --key.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or the beginnings of ids.")]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Show recipients and contents whole: they are customers' data.")]
@@ -25,6 +24,7 @@ BusinessKey = Annotated[str, typer.Option("--key", help="Only of this business k
 OfProvider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Only at this provider.")]
 Of = Annotated[str, typer.Option("--tenant", help="Whose it is, where there are tenants.")]
 All = Annotated[bool, typer.Option("--all", help="All that match the filters.")]
+Contains = Annotated[str, typer.Option("--matching", metavar="TEXT", help="Only those with this in their reason.")]
 WouldBe = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 

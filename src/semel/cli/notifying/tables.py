@@ -15,6 +15,7 @@ from semel.cli.notifying import meaning
 from semel.cli.notifying.masks import Mask
 from semel.cli.operating.ledger_tables import REASON_SHOWN_CHARS, Listing, excerpt, facts_table
 from semel.cli.operating.words import age, cut, iso, moment, plain, short
+from semel.values.coming import coming
 from semel.values.notification import Notification
 from semel.values.outbox import Attempt, Shown, Status
 from semel.values.sending import LIVE
@@ -290,8 +291,23 @@ def whole(one: Shown, others: Sequence[Shown], now_ms: int, reveal: bool) -> dic
         "generations": [
             {"generation": other.notification.generation, "id": other.id, "state": other.state} for other in others
         ],
-        "next": told,
+        "next": _coming(one, now_ms, told),
         "commands": list(commands),
+    }
+
+
+def _coming(one: Shown, now_ms: int, told: str) -> dict[str, Any]:
+    """What happens next by itself: `says` for people, the rest for programs."""
+    next = coming(one, now_ms)
+    if next is None:
+        return {"exit": None, "at": None, "under_way": False, "policy": None, "policy_at": None, "says": told}
+    return {
+        "exit": next.exit,
+        "at": iso(next.at_ms) if next.at_ms else None,
+        "under_way": next.under_way,
+        "policy": next.policy,
+        "policy_at": iso(next.policy_ms) if next.policy_ms else None,
+        "says": told,
     }
 
 

@@ -141,5 +141,10 @@ def _backlog(backlog: list[Backlog], at_ms: int) -> Table:
     for waiting in backlog:
         state = Text(waiting.state, style=STYLES.get(waiting.state, ""))
         oldest = f"{age(waiting.oldest_ms, at_ms)} ago"
-        table.add_row(Text(plain(waiting.provider)), state, f"{waiting.count:,}", oldest)
+        table.add_row(Text(_to_whom(waiting.provider)), state, f"{waiting.count:,}", oldest)
     return table
+
+
+def _to_whom(provider: str) -> str:
+    """What no relay has taken yet waits for its channel: until it expires, where no provider sends that."""
+    return f"none yet, for {plain(provider[1:])}" if provider[:1] == "@" else plain(provider)

@@ -12,11 +12,13 @@ from starlette.requests import ClientDisconnect, Request
 from semel.service.api.refusals import Refused
 from semel.service.api.shapes import SettleItem
 from semel.values.errors import MalformedEvent
+from semel.values.notification import CHANNELS, POLICIES
 from semel.values.strict_json import parse
 
 Shape = TypeVar("Shape")
 
 OUTCOMES = [settlement.__struct_config__.tag for settlement in get_args(SettleItem)]
+_WORDS = {"outcome": OUTCOMES, "channel": CHANNELS, "policy": POLICIES, "says": ("sent", "not_sent", "given_up")}
 
 _PLACED = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)  # as msgspec says where something is wrong
 _TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}  # of Python, and in JSON
@@ -40,8 +42,8 @@ def _told(said: str) -> str:
         what = re.sub(
             r"`([a-z| ]+)`", lambda kinds: re.sub(r"\w+", lambda one: _TYPES.get(one[0], one[0]), kinds[1]), what
         )
-    if what.startswith("Invalid value") and where.endswith("outcome"):
-        what = f"expected one of {', '.join(OUTCOMES)}, got {what.removeprefix('Invalid value ')}"
+    if what.startswith(("Invalid value ", "Invalid enum value ")) and (words := _WORDS.get(where.rpartition(".")[2])):
+        what = f"expected one of {', '.join(words)}, got {what.partition('value ')[2]}"
     what = what[:1].lower() + what[1:]
     return f"{where}: {what}" if where else what
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct, field
 
 from semel.service.api.shapes import KEY_PATTERN, Strict
-from semel.values.notification import PRIORITY_MAX, TEXT_MAX, WINDOW_MAX_S, Channel, Policy
+from semel.values.coming import Step
+from semel.values.notification import POLICIES, PRIORITY_MAX, TEXT_MAX, WINDOW_MAX_S, Channel, Policy
 from semel.values.outbox import Told
 from semel.values.sending import STATES
 
@@ -193,9 +194,33 @@ class NotificationLine(Struct, frozen=True):
     revealed: Annotated[dict[str, Any] | None, Meta(description="With reveal: all that was asked for. Else null.")]
 
 
+class NextStep(Struct, frozen=True):
+    """What happens next if nobody does anything. A report of the provider, or a person, may come first."""
+
+    exit: Annotated[
+        Step,
+        Meta(
+            description="send: a relay sends it; answer: the relay that sends it hears what came of it; in doubt: "
+            "replay, the same key again; look_up, the provider is asked; policy, its policy counts; person: nobody "
+            "goes on, so resolve it."
+        ),
+    ]
+    at: Annotated[str, Meta(description="Not before then, UTC; of answer, at the latest. Empty: now, or no such time.")]
+    under_way: Annotated[bool, Meta(description="A relay has it in its hands.")]
+    policy: Annotated[
+        str,
+        Meta(
+            description="In doubt: what counts where nothing is known by `policy_at`.",
+            extra_json_schema={"enum": ["", *POLICIES]},
+        ),
+    ]
+    policy_at: Annotated[str, Meta(description="At the latest then, UTC. Empty: there is none.")]
+
+
 class NotificationReport(NotificationLine, frozen=True, kw_only=True):
     """Everything known of one notification."""
 
+    next: Annotated[NextStep | None, Meta(description="null: it is over.")]
     attempts: Annotated[list[AttemptLine], Meta(description="All evidence, the oldest first.")]
 
 

@@ -5,6 +5,7 @@ The tenant of everything is the token's. Whoever asks for another tenant's notif
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import NoReturn, TypeVar
 
@@ -104,7 +105,7 @@ class Sending(Struct, frozen=True):
     async def show(self, request: Request) -> Response:
         tenant, id = may(request, "notifications").tenant, _id(request)
         revealed = _revealed(request, query(request, ("reveal",)))
-        return told(report(await self._known(id, tenant), revealed))
+        return told(report(await self._known(id, tenant), revealed, time.time_ns() // 1_000_000))
 
     # ------------------------------------------------------------------------------------------------------- decide
 

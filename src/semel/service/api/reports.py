@@ -8,7 +8,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from semel.service.api.asking import ms_of, time_text
-from semel.service.api.notification_shapes import AttemptLine, NotificationLine, NotificationReport
+from semel.service.api.notification_shapes import AttemptLine, NextStep, NotificationLine, NotificationReport
+from semel.values.coming import Coming, coming
 from semel.values.masking import hidden, masked_content, masked_recipient, without
 from semel.values.outbox import Attempt, Shown
 
@@ -17,9 +18,21 @@ def line(shown: Shown, revealed: bool) -> NotificationLine:
     return NotificationLine(**_told(shown, revealed))
 
 
-def report(shown: Shown, revealed: bool) -> NotificationReport:
+def report(shown: Shown, revealed: bool, now_ms: int) -> NotificationReport:
     attempts = [_attempt(one, shown, revealed) for one in shown.attempts]
-    return NotificationReport(**_told(shown, revealed), attempts=attempts)
+    return NotificationReport(**_told(shown, revealed), attempts=attempts, next=_next(coming(shown, now_ms)))
+
+
+def _next(next: Coming | None) -> NextStep | None:
+    if next is None:
+        return None
+    return NextStep(
+        exit=next.exit,
+        at=time_text(next.at_ms) if next.at_ms else "",
+        under_way=next.under_way,
+        policy=next.policy or "",
+        policy_at=time_text(next.policy_ms) if next.policy_ms else "",
+    )
 
 
 def _told(shown: Shown, revealed: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,10 +35,18 @@ def not_here(why: Exception | str) -> NoReturn:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of loopback that nobody listens on. On Linux nobody else is given it as long as this process lives: a
+    server may take seconds until it listens, and again after a kill. Two may bind it there who both say that it may be
+    used again, as servers do, if only one of them listens; other systems do not let them."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = int(kept.getsockname()[1])
+    if sys.platform == "linux":
+        kept.detach()
+    else:
+        kept.close()
+    return port
 
 
 class ServerProcess:

@@ -1,14 +1,19 @@
-"""Runs until its standard input is closed: when whoever started it dies, it ends too."""
+"""Runs until its standard input is closed: when whoever started it dies, it ends too. On a terminal, until Ctrl-C."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
+import signal
 import sys
 
 from semel.testing.simulator.dialects import every_dialect
-from semel.testing.simulator.server import Simulator
+from semel.testing.simulator.server import CONTROL, Simulator
 from semel.testing.simulator.state import State
+
+ABOUT = f"""Providers of messages on 127.0.0.1, which can be told to lie. Prints its port, and that of its mail server.
+POST {CONTROL}lie plans a lie, GET {CONTROL}phone tells what customers have got: docs/outbox.md tries both."""
 
 
 async def main(port: int) -> None:
@@ -21,4 +26,7 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    options = argparse.ArgumentParser(prog="python -m semel.testing.simulator", description=ABOUT)
+    options.add_argument("port", nargs="?", type=int, default=0, help="0: any that is free")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once: the thread that reads would hold Ctrl-C up until Ctrl-D
+    asyncio.run(main(options.parse_args().port))

@@ -87,18 +87,19 @@ class Simulator:
         lie = self._teller.next(dialect.name, message)
         known = self._state.known(dialect.name, message.key)
         if known is not None and known.body != request.body:
-            return await self._say(writer, dialect, dialect.refused(dialect.differs, "the key came with another body"))
+            return await self._say(writer, dialect, dialect.repeated(message, known.reference, same=False))
         response = self._accept(dialect, request, message, known.reference if known else "") if lie.delivers else None
         if self._state.latency_s:
             await asyncio.sleep(self._state.latency_s)
         return await self._hear(lie, dialect, response, writer)
 
     def _accept(self, dialect: Dialect, request: Request, message: Message, known: str) -> Response:
-        reference = known or self._state.reference(dialect.prefix)
-        if not known:
-            self._state.deliver(dialect.name, message, reference)
-            self._state.remember(dialect.name, message.key, reference, request.body)
-            self._caller.about(dialect, message, reference)
+        if known:
+            return dialect.repeated(message, known, same=True)
+        reference = self._state.reference(dialect.prefix)
+        self._state.deliver(dialect.name, message, reference)
+        self._state.remember(dialect.name, message.key, reference, request.body)
+        self._caller.about(dialect, message, reference)
         return dialect.accepted(message, reference)
 
     async def _hear(self, lie: Lie, dialect: Dialect, response: Response | None, writer: asyncio.StreamWriter) -> bool:
@@ -125,7 +126,7 @@ class Simulator:
 
     async def _limited(self, writer: asyncio.StreamWriter, dialect: Dialect, after_s: float) -> bool:
         refusal = dialect.refused(429, "too many requests")
-        return await self._say(writer, dialect, _with(refusal, {"Retry-After": f"{after_s:.0f}"}))
+        return await self._say(writer, dialect, _with(refusal, dialect.wait(after_s)))
 
     async def _say(self, writer: asyncio.StreamWriter, dialect: Dialect, response: Response) -> bool:
         await write_response(writer, _with(response, dialect.about(self._state)))

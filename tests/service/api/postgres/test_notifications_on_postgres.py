@@ -58,6 +58,17 @@ def test_racing_resends_make_one_new_generation_and_its_reason_is_kept(client: C
         assert "generation 2, says acme: idea " in word["evidence"]
 
 
+def test_a_repetition_that_is_repeated_keeps_both_reasons(client: Client) -> None:
+    id = asked(client, "twice").json()["id"]
+    assert decided(client, id, "cancel").status == 200
+    second = decided(client, id, "resend", "the first reason").json()["id"]
+    assert decided(client, second, "cancel").status == 200
+    assert decided(client, second, "resend", "the second reason").json()["generation"] == 3
+    words = {one["outcome"]: one["evidence"] for one in client.ask("GET", f"{PATH}/{second}").json()["attempts"]}
+    assert "the first reason" in words["resent"]
+    assert "to be sent again as generation 3, says acme: the second reason" in words["repeated"]
+
+
 def test_pages_lose_nothing_and_what_is_erased_is_still_known(client: Client) -> None:
     keys = {f"page-{n}" for n in range(7)}
     for key in keys:

@@ -45,7 +45,8 @@ order by added desc limit $3
 
 -- name: shown
 select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content, n.options::text, n.state, n.reason,
-       n.provider, n.added, n.changed, coalesce(d.due, d.behind, 0), n.possible, n.by_id
+       n.provider, n.added, n.changed, coalesce(d.due, d.behind, 0), n.possible, n.by_id, d.standing,
+       coalesce(d.taken, false)
 from semel.notification n left join semel.dispatch d on d.id = n.id
 
 -- name: attempts_of
@@ -70,6 +71,10 @@ with word as (
     insert into semel.attempt (id, token, outcome, provider, crossed, ended, evidence, by)
     select n.id, nextval('semel.token'), $2, n.provider, $10, $3, $4, $5 from semel.notification n where n.id = $1
     returning token
+), left_behind as (   -- nobody will say what came of it
+    insert into semel.attempt (id, token, number, provider, crossed)
+    select d.id, d.token, d.number, d.lane, d.crossed from semel.dispatch d where d.id = $1 and d.state = 'sending'
+    on conflict do nothing
 ), live as (
     update semel.dispatch d set token = w.token, taken = false, due = $8::bigint, behind = null, state = $6, standing = $9
     from word w where d.id = $1 and $6 in ('pending', 'uncertain')
@@ -80,8 +85,8 @@ update semel.notification n
 set state = $6, reason = $7, changed = $3, ended = case when $6 in ('failed', 'cancelled') then $6 end
 where n.id = $1 and exists (select from word)
 
--- name: forget_guard
-delete from semel.guard g using semel.notification n where n.id = $1 and g.k = n.guarded and g.id = n.id and g.at >= n.added
+-- name: free_guard
+select semel.free_guards_1(array[$1::bytea])
 
 -- name: erasable
 select id from semel.notification where who = $1 and content is not null
@@ -94,11 +99,14 @@ where id = any ($1::bytea[]) and content is not null returning id
 update semel.attempt set evidence = '' where id = any ($1::bytea[])
 
 -- name: backlog
-with waiting as (
+-- Each oldest one is looked up by itself: a plan of before the tables grew would join all of them.
+with waiting as materialized (
     select lane, state, count(*) as count, min(place) as oldest from semel.dispatch group by lane, state
+), oldest as materialized (
+    select d.place, d.id from semel.dispatch d where d.place = any (array(select w.oldest from waiting w))
 )
-select w.lane, w.state, w.count, n.added
-from waiting w join semel.dispatch d on d.place = w.oldest join semel.notification n on n.id = d.id
+select w.lane, w.state, w.count, (select n.added from semel.notification n where n.id = o.id)
+from waiting w join oldest o on o.place = w.oldest
 order by w.lane, w.state
 
 -- name: purge_notifications

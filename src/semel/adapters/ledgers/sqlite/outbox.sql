@@ -94,12 +94,27 @@ left join semel_notification n on n.id = g.id
 where g.k in ({keys})
 
 -- name: set_guards
+-- Whoever passes again has the same one before it.
 insert into semel_guard (k, id, at, until) values {rows}
-on conflict do update set id = excluded.id, at = excluded.at, until = max(until, excluded.until)
+on conflict do update set
+    before_id = iif(id = excluded.id and at >= (select n.added from semel_notification n where n.id = excluded.id),
+                    before_id, id),
+    before_at = iif(id = excluded.id and at >= (select n.added from semel_notification n where n.id = excluded.id),
+                    before_at, at),
+    id = excluded.id, at = excluded.at, until = max(until, excluded.until)
+
+-- name: forget_before
+update semel_guard set before_id = null, before_at = null where k in ({keys}) and before_id in ({others})
+       and before_at >= (select n.added from semel_notification n where n.id = semel_guard.before_id)
 
 -- name: forget_guards
-delete from semel_guard where k in ({keys}) and id in ({others})
+delete from semel_guard where k in ({keys}) and id in ({others}) and before_id is null
        and at >= (select n.added from semel_notification n where n.id = semel_guard.id)
+
+-- name: leave_guards
+update semel_guard set id = before_id, at = before_at, before_id = null, before_at = null
+where k in ({keys}) and id in ({others}) and before_id is not null
+      and at >= (select n.added from semel_notification n where n.id = semel_guard.id)
 
 -- name: cross_dispatches
 update semel_dispatch set state = 'sending', lane = v.column3, standing = v.column4, request = ifnull(request, v.column5)
@@ -152,6 +167,10 @@ select id from semel_attempt where reference = ?1 and provider = ?2 and id <> ?3
 -- name: referred_to_otherwise
 select 1 from semel_attempt where id = ?1 and reference is not null and (provider, reference) <> (?2, ?3) limit 1
 
+-- name: sent_anew
+-- By one provider, because somebody or a look-up said that its first message was none.
+select 1 from semel_attempt where id = ?1 and outcome in ('absent', 'not_sent') and provider = ?2 limit 1
+
 -- name: sent_twice
 update semel_notification set possible = 1 where id = ?1 and possible = 0
 
@@ -182,7 +201,8 @@ order by added desc limit ?3
 
 -- name: shown
 select n.id, n.tenant, n.key, n.kind, n.recipient, n.channel, n.generation, n.content, n.options, n.state, n.reason,
-       n.provider, n.added, n.changed, coalesce(d.due, d.behind, 0), n.possible, n.by_id
+       n.provider, n.added, n.changed, coalesce(d.due, d.behind, 0), n.possible, n.by_id, d.standing,
+       coalesce(d.taken, 0)
 from semel_notification n left join semel_dispatch d on d.id = n.id
 
 -- name: attempts_of

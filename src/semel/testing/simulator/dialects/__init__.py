@@ -30,12 +30,22 @@ class Dialect:
     def accepted(self, message: Message, reference: str) -> Response:
         return as_json(200, {"id": reference})
 
+    def repeated(self, message: Message, reference: str, same: bool) -> Response:
+        """The answer to a key that it knows, with the `same` body or another one."""
+        if same:
+            return self.accepted(message, reference)
+        return self.refused(self.differs, "the key came with another body")
+
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"message": reason, "status": status})
 
     def about(self, state: State) -> Mapping[str, str]:
         """Headers of every answer."""
         return {}
+
+    def wait(self, after_s: float) -> Mapping[str, str]:
+        """Headers that say when a limit ends."""
+        return {"Retry-After": f"{after_s:.0f}"}
 
     def callback(self, message: Message, reference: str, word: str) -> Callback | None:
         """What it tells of a message: accepted, delivered or undelivered. None: it does not."""

@@ -1,6 +1,10 @@
-"""Brevo: JSON, a key in a header, and an idempotency key in the JSON."""
+"""Brevo: JSON, a key in a header, and an idempotency key in the JSON: a UUID, and who comes with one that is known is
+told so and nothing else. Its limits are in headers of its own, without a Retry-After."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
 
 import msgspec
 
@@ -32,16 +36,25 @@ class Brevo(Dialect):
             if not said["sender"]["email"]:
                 raise ValueError("there is no sender")
             key = said["headers"]["idempotencyKey"]
+            if str(UUID(key)) != key:
+                raise ValueError("the key is no UUID")
             text, html = said.get("textContent"), said.get("htmlContent")
-            return mail(to["email"], said["subject"], text, html, key=key, ours=tag)
+            return mail(to["email"], said["subject"], text, html, key=UUID(key).hex, ours=tag)
         except (KeyError, TypeError) as error:
             raise ValueError(f"missing: {error}") from None
 
     def accepted(self, message: Message, reference: str) -> Response:
         return as_json(201, {"messageId": reference})
 
+    def repeated(self, message: Message, reference: str, same: bool) -> Response:
+        return as_json(400, {"code": "duplicate_parameter", "message": "Idempotency key already in use"})
+
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"code": "simulated", "message": reason})
+
+    def wait(self, after_s: float) -> Mapping[str, str]:
+        limit = {"x-sib-ratelimit-limit": "1000", "x-sib-ratelimit-remaining": "0"}
+        return {**limit, "x-sib-ratelimit-reset": f"{after_s:.0f}"}
 
     def callback(self, message: Message, reference: str, word: str) -> Callback | None:
         event = {

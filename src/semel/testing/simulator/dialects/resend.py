@@ -1,4 +1,4 @@
-"""Resend: JSON, Bearer, an Idempotency-Key."""
+"""Resend: JSON, Bearer, an Idempotency-Key. A key of its API that is wrong is answered 403, one that is missing 401."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ class Resend(Dialect):
     def other(self, request: Request, state: State) -> Response | None:
         if (request.method, request.path) != ("POST", "/emails"):
             return self.refused(404, "not found")
+        if not given(request):
+            return self.refused(401, "Missing API key in the authorization header")
         if given(request) != f"Bearer {SECRET}":
-            return self.refused(401, careless(given(request)))
+            wrong = {"statusCode": 403, "name": "invalid_api_key", "message": careless(given(request))}
+            return as_json(403, wrong)
         return None
 
     def read(self, request: Request) -> Message:

@@ -1,6 +1,9 @@
-"""Telnyx: JSON, Bearer, an Idempotency-Key whose body has to be the same to the byte."""
+"""Telnyx: JSON, Bearer, an Idempotency-Key whose body has to be the same to the byte. A request has no field for a
+reference of ours; what is called back has the URL that was to be called."""
 
 from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -11,6 +14,7 @@ from semel.testing.simulator.http import Request, Response, as_json
 from semel.testing.simulator.state import Message, State
 
 SECRET = "KEYtelnyx-secret"
+FIELDS = frozenset(("from", "to", "text", "webhook_url", "messaging_profile_id", "type"))  # some of those that it has
 _WORDS = {"accepted": "sent", "delivered": "delivered", "undelivered": "delivery_failed"}
 
 
@@ -28,11 +32,13 @@ class Telnyx(Dialect):
     def read(self, request: Request) -> Message:
         said = document(request)
         try:
-            (tag,) = said["tags"]
+            if unknown := said.keys() - FIELDS:
+                raise ValueError(f"there is no {min(unknown)}")
             if not said["to"].startswith("+") or not said["text"] or not said["from"]:
                 raise ValueError("to, from or text is not valid")
             key = request.headers.get("idempotency-key", "")
-            return Message(said["to"], said["text"], key, tag, said.get("webhook_url", ""))
+            url = said.get("webhook_url", "")
+            return Message(said["to"], said["text"], key, parse_qs(urlsplit(url).query).get("id", [""])[0], url)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"missing: {error}") from None
 
@@ -44,7 +50,13 @@ class Telnyx(Dialect):
 
     def callback(self, message: Message, reference: str, word: str) -> Callback | None:
         to = [{"phone_number": message.to, "status": _WORDS[word]}]
-        payload = {"id": reference, "direction": "outbound", "to": to, "tags": [message.ours]}
+        payload = {
+            "id": reference,
+            "direction": "outbound",
+            "to": to,
+            "tags": [],
+            "webhook_url": message.callback or None,
+        }
         kind = "message.sent" if word == "accepted" else "message.finalized"
         data = {"event_type": kind, "id": reference, "occurred_at": "2026-01-23T18:10:02.574Z", "payload": payload}
         return "application/json", msgspec.json.encode({"data": data})

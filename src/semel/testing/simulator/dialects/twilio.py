@@ -1,8 +1,10 @@
-"""Twilio: a form in, JSON out, Basic credentials, a list of messages in pages."""
+"""Twilio: a form in, JSON out, Basic credentials, a list of messages in pages. A message that waits in its queue has no
+date of sending, and whoever asks by that date does not see it."""
 
 from __future__ import annotations
 
 import re
+import time
 from email.utils import formatdate
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -13,6 +15,7 @@ from semel.testing.simulator.state import Message, State
 
 ACCOUNT, SECRET = "ACsimulated", "twilio-secret"
 _MESSAGES = re.compile(r"/2010-04-01/Accounts/(?P<account>[^/]+)/Messages\.json")
+QUEUED_S = 3_600.0  # a queue of Twilio's may be hours long
 _WORDS = {"accepted": "sent", "delivered": "delivered", "undelivered": "undelivered"}
 
 
@@ -31,8 +34,17 @@ class Twilio(Dialect):
     def _page(self, request: Request, state: State) -> Response:
         """The newest first."""
         mine = [one for one in state.phone if one.provider == self.name and one.to == request.query.get("To", one.to)]
+        if any(name.startswith("DateSent") for name in request.query):
+            mine = [one for one in mine if time.time() - one.at > QUEUED_S]
         listed = [
-            {"sid": one.reference, "to": one.to, "body": one.text, "date_created": formatdate(one.at, usegmt=True)}
+            {
+                "sid": one.reference,
+                "to": one.to,
+                "body": one.text,
+                "date_created": formatdate(one.at, usegmt=True),
+                "date_sent": None,
+                "status": "queued",
+            }
             for one in reversed(mine)
         ]
         size, page = int(request.query.get("PageSize", "50")), int(request.query.get("Page", "0"))

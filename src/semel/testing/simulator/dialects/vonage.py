@@ -1,6 +1,9 @@
-"""Vonage: JSON, Basic, and a reference of ours that every status echoes."""
+"""Vonage: JSON, Basic, and a reference of ours that every status echoes. Numbers begin with their country: a plus sign
+is refused."""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -11,6 +14,7 @@ from semel.testing.simulator.http import Request, Response, as_json
 from semel.testing.simulator.state import Message, State
 
 KEY, SECRET = "vonage-key", "vonage-secret"
+_NUMBER = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
 _WORDS = {"accepted": "submitted", "delivered": "delivered", "undelivered": "rejected"}
 
 
@@ -30,7 +34,9 @@ class Vonage(Dialect):
         try:
             if (said["channel"], said["message_type"]) != ("sms", "text") or not said["from"] or not said["text"]:
                 raise ValueError("channel, from or text is not valid")
-            return Message(said["to"], said["text"], ours=said["client_ref"])
+            if _NUMBER.fullmatch(said["to"]) is None or said["from"].startswith("+"):
+                raise ValueError("to or from is not valid: a number begins with its country, without + or 00")
+            return Message(f"+{said['to']}", said["text"], ours=said["client_ref"])  # the phone it rings at
         except (KeyError, TypeError) as error:
             raise ValueError(f"missing: {error}") from None
 
@@ -43,7 +49,7 @@ class Vonage(Dialect):
     def callback(self, message: Message, reference: str, word: str) -> Callback | None:
         told = {
             "message_uuid": reference,
-            "to": message.to,
+            "to": message.to.removeprefix("+"),
             "timestamp": "2026-05-01T14:00:00.000Z",
             "status": _WORDS[word],
             "client_ref": message.ours,

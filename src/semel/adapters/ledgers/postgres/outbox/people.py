@@ -12,7 +12,7 @@ from semel.adapters.ledgers.postgres.statements import statements
 from semel.values.notification import who_is
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
 from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
-from semel.values.stored import encode, readable, standing_of
+from semel.values.stored import encode, readable, readable_standing, standing_of
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
@@ -57,7 +57,7 @@ def _conditions(sought: Sought) -> dict[str, Any]:
         "n.who = {}": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
         "n.key = {}": shown(sought.key) or None,
         "n.kind = {}": shown(sought.kind) or None,
-        "n.provider = {}": shown(sought.provider) or None,
+        "coalesce(d.lane, n.provider) = {}": shown(sought.provider) or None,  # what has not left yet: where it goes
         "n.added >= {}": sought.since_ms or None,
         "n.added < {}": sought.until_ms,
         f"{by}.{'state' if by == 'd' or state in SENT else 'ended'} = {{}}": state,
@@ -79,7 +79,7 @@ async def backlog(connection: Connection, schema: str) -> list[Backlog]:
 
 def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
     id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
-    state, reason, provider, added, changed, due, possible, by = rest
+    state, reason, provider, added, changed, due, possible, by, standing, taken = rest
     return Shown(
         id=id.hex(),
         notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
@@ -93,6 +93,8 @@ def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
         suppressed_by="" if by is None else by.hex(),
         attempts=tuple(attempts),
         erased=content is None,
+        standing=readable_standing(standing),
+        taken=bool(taken),
     )
 
 
@@ -121,7 +123,7 @@ async def _write(
     becomes = (after.state, shown(after.reason), due, encode(after), left_in_doubt_ms(before, after))
     await connection.execute(sql["decide_notification"], decision.id, *said, *becomes)
     if before.state == "pending" and after.state not in LIVE:  # nothing has left: another one may
-        await connection.execute(sql["forget_guard"], decision.id)
+        await connection.execute(sql["free_guard"], decision.id)
 
 
 # ---------------------------------------------------------------------------------------------------------- erasing

@@ -153,6 +153,10 @@ begin
             order by 1, 2
         ) a cross join lateral (
             select from semel.rate x where x.provider = a.provider and x.tenant = a.tenant limit 1 for update) r;
+        update semel.rate r set next = moment + ahead   -- none is given out so late: the clock went back
+        from unnest(share_lanes, share_tenants) u(at, tenant)
+        where r.provider = providers[u.at] and r.tenant = u.tenant and r.provider = any (providers)
+              and r.next > moment + ahead + 1000 / rates[u.at] + 1;
         select array_agg(s.at), array_agg(s.tenant), array_agg(s.room) into share_lanes, share_tenants, share_rooms
         from (
             select u.at, u.tenant,

@@ -46,6 +46,38 @@ begin
     return cardinality(erased) + cardinality(forgotten) + guards;
 end $$;
 
+-- --------------------------------------------------------------------------------------------------------------- guards
+
+alter table semel.guard add column before_at bigint, add column before_id bytea;
+comment on column semel.guard.before_id is 'who passed before, to whom it is left where `id` is definitely not sent';
+comment on column semel.guard.before_at is 'when that one did (ms)';
+
+-- These were definitely not sent: what they have passed is left to the one before them, if there is one. That one was sent,
+-- and somebody's window may reach back to it.
+create function semel.free_guards_1(unsent bytea[]) returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    freed bytea[];
+begin
+    freed := array(
+        select g.k from (
+            select n.guarded from semel.notification n where n.id = any (unsent) and n.guarded is not null order by n.guarded
+        ) n cross join lateral (select y.k from semel.guard y where y.k = n.guarded limit 1 for update) g);
+    if freed = '{}' then
+        return;
+    end if;
+    update semel.guard g set before_id = null, before_at = null from semel.notification n
+    where g.k = any (freed) and n.id = g.before_id and n.id = any (unsent) and g.before_at >= n.added;
+    delete from semel.guard g using semel.notification n
+    where g.k = any (freed) and n.id = g.id and n.id = any (unsent) and g.at >= n.added and g.before_id is null;
+    update semel.guard g set id = g.before_id, at = g.before_at, before_id = null, before_at = null
+    from semel.notification n
+    where g.k = any (freed) and n.id = g.id and n.id = any (unsent) and g.at >= n.added and g.before_id is not null;
+end $$;
+
 -- ------------------------------------------------------------------------------------------------------------- crossing
 
 -- As cross_1, but that a guard is its own only where it was passed after the notification was added.
@@ -99,7 +131,11 @@ begin
                case when f.at > f.first then ids[f.first] else f.holder end as by
         from first f
     ), passed as (
-        update semel.guard g set id = ids[j.at], at = now, until = greatest(g.until, now + windows[j.at])
+        -- Not before it was added, also where the clock went back. Whoever passes again has the same one before it.
+        update semel.guard g
+        set id = ids[j.at], at = greatest(now, addeds[j.at]), until = greatest(g.until, now + windows[j.at]),
+            before_id = case when g.id = ids[j.at] and g.at >= addeds[j.at] then g.before_id else nullif(g.id, '') end,
+            before_at = case when g.id = ids[j.at] and g.at >= addeds[j.at] then g.before_at else g.at end
         from judged j where j.gate = 1 and g.k = j.k and g.k = any (watched)
     ), crossed as (
         update semel.dispatch d
@@ -195,14 +231,7 @@ begin
         from mine m where lives[m.at] and d.id = m.id and d.token = m.token and d.id = any (ids);
 
         if true = any (frees) then
-            delete from semel.guard g where g.k = any (array(
-                select x.k from (
-                    select n.id, n.guarded, n.added from unnest(held, used) u(at, row)
-                         join semel.notification n on n.id = ids[u.at] and n.id = any (ids)
-                    where frees[u.row] order by n.guarded
-                ) n cross join lateral (
-                    select y.k from semel.guard y where y.k = n.guarded and y.id = n.id and y.at >= n.added limit 1 for update
-                ) x));
+            perform semel.free_guards_1(array(select ids[u.at] from unnest(held, used) u(at, row) where frees[u.row]));
         end if;
     end if;
     return query
@@ -216,9 +245,9 @@ begin
 end $$;
 
 -- As witness_1, but that a reference that two share moves neither, that nothing is said about what was erased, and what a
--- word proves: that a message was refused moves only what is at that provider now, and was not sent twice; of another attempt
--- it says nothing. And a word about one message of a notification that is known by another reference tells of a second one:
--- both may have arrived.
+-- word proves: that a message was refused moves only what is at that provider now, and was not sent there twice; of another
+-- attempt it says nothing. And a word about one message of a notification that is known by another reference, or that another
+-- provider has, tells of a second one: both may have arrived.
 create function semel.witness_2(
     asked_ms bigint, ids bytea[], says text[], providers text[], refs text[], ats bigint[], evidences text[],
     from_states text[], from_says text[], to_states text[]
@@ -244,16 +273,19 @@ begin
     perform from semel.dispatch d where d.id = any (known) order by d.id for update;
     perform from semel.notification n where n.id = any (known) order by n.id for no key update;
     for place in 1 .. cardinality(known) loop
-        select n.id, n.state, n.provider, n.guarded, n.added, n.possible, n.content is null as erased into was
+        select n.id, n.state, n.provider, n.possible, n.content is null as erased into was
         from semel.notification n where n.id = known[place];
         at := place;
         state := was.state;
         if was.id is not null then
             whose := coalesce(nullif(providers[place], ''), was.provider);
-            if was.possible = 0 and refs[place] is not null and exists (
+            if was.possible = 0 and ((
+                was.state in ('accepted', 'delivered', 'undelivered') and whose <> was.provider   -- two have it
+                and says[place] in ('accepted', 'delivered', 'undelivered')
+            ) or (refs[place] is not null and exists (
                 select from semel.attempt t
                 where t.id = was.id and t.reference is not null and (t.provider, t.reference) <> (whose, refs[place])
-            ) then
+            ))) then
                 update semel.notification n set possible = 1 where n.id = was.id;
             end if;
             insert into semel.attempt (id, token, word, outcome, provider, ended, evidence, reference)
@@ -262,7 +294,9 @@ begin
             on conflict do nothing;
             select m.becomes into becomes from unnest(from_states, from_says, to_states) m(was, word, becomes)
             where m.was = was.state and m.word = says[place]
-                  and (m.becomes <> 'failed' or (was.possible = 0 and whose = was.provider));
+                  and (m.becomes <> 'failed' or (was.possible = 0 and whose = was.provider and not exists (
+                      select from semel.attempt t   -- what was sent anew after a doubt is another message
+                      where t.id = was.id and t.outcome in ('absent', 'not_sent') and t.provider = whose)));
             if becomes is not null then
                 state := becomes;
                 update semel.notification n
@@ -277,7 +311,7 @@ begin
                 select g.id, g.token, g.number, g.lane, g.crossed from gone g where g.state = 'sending'
                 on conflict do nothing;
                 if becomes = 'failed' then   -- it was refused: the next one of its guard may go
-                    delete from semel.guard g where g.k = was.guarded and g.id = was.id and g.at >= was.added;
+                    perform semel.free_guards_1(array[was.id]);
                 end if;
             end if;
         end if;

@@ -77,7 +77,8 @@ def _write_crossings(connection: apsw.Connection, crossings: Sequence[Crossing],
         attempts.append((id, token, "", standing.attempts, provider, now, 0, "", ""))
         guard, k = dispatch.notification.guard, dispatch.notification.guarded_by
         if guard is not None and k is not None:
-            guards.append((k, id, now, now + int(1000 * guard.window_s)))
+            at = max(now, dispatch.added_ms)  # also where the clock went back: what was passed before is not its own
+            guards.append((k, id, at, now + int(1000 * guard.window_s)))
     insert_many(connection, SQL["cross_dispatches"], dispatches)
     insert_many(connection, SQL["set_notifications"], states)
     insert_many(connection, SQL["begin_attempts"], attempts)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from semel.adapters.ledgers.sqlite.outbox import adding, crossing, forgetting, people, recording, taking
 from semel.adapters.ledgers.sqlite.statements import SQL, rows
 from semel.adapters.ledgers.sqlite.writer import Writer
+from semel.values.errors import LedgerUnavailable
 from semel.values.notification import Notification
 from semel.values.outbox import (
     Added,
@@ -42,7 +45,13 @@ class SqliteOutbox:
     async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
         if self._none_due and not await self._is_due(lanes):
             return []
-        taken = await self._writer.submit(lambda connection: taking.take(connection, lanes, lease_ms, self._now()))
+        asked = self._writer.submit(lambda connection: taking.take(connection, lanes, lease_ms, self._now()))
+        try:
+            taken = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            with suppress(LedgerUnavailable):  # whoever asked has gone: no lease has to lapse for that
+                await self._give_back(await asked)
+            raise
         self._none_due = not taken
         return taken
 
@@ -83,6 +92,10 @@ class SqliteOutbox:
         return await self._writer.submit(
             lambda connection: forgetting.purge(connection, content_ms, identity_ms, limit, now())
         )
+
+    async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
+        """As they were. What another relay has left behind stays taken: that it vanished must not be forgotten."""
+        await self.record([Record(one, one.standing, "released") for one in dispatches if not one.vanished])
 
     async def _is_due(self, lanes: Mapping[str, Lane]) -> bool:
         """Asked without a lock, so that idle relays do not wait for each other."""

@@ -8,13 +8,14 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
-from semel.adapters.ledgers.sqlite.outbox import forgetting
+from semel.adapters.ledgers.sqlite.outbox import forgetting, guards
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in
 from semel.values.notification import who_is
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
 from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
-from semel.values.stored import encode, guard_of, readable, standing_of
+from semel.values.stored import encode, guard_of, readable, readable_standing, standing_of
 
+ENDED: tuple[State, ...] = ("failed", "undelivered", "suppressed", "expired", "cancelled")
 STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
 
 
@@ -37,19 +38,20 @@ def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
         tenant: sought.tenant,
         "n.who = ?": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
         "n.key = ?": sought.key or None,
-        "n.kind = ?": sought.kind or None,
-        "n.provider = ?": sought.provider or None,
+        f"{'' if sought.recipient else '+'}n.kind = ?": sought.kind or None,
+        "ifnull(d.lane, n.provider) = ?": sought.provider or None,  # what has not left yet, by where it is to go
         "n.added >= ?": sought.since_ms or None,
         "n.added < ?": sought.until_ms,
     }
     if sought.state in LIVE:  # there are few: by the hot table
         conditions["d.state = ?"] = sought.state
+    elif sought.state in ENDED:
+        conditions[f"n.state = ? and n.state in {ENDED}"] = sought.state  # as its index says it
     elif sought.state:
-        conditions["n.state = ?"] = sought.state
+        conditions["+n.state = ?"] = sought.state
     said = {sql: value for sql, value in conditions.items() if value is not None}
-    if sought.possible_duplicates:
-        said["n.possible >= ?"] = 1
-    where = f" where {' and '.join(said)}" if said else ""
+    where = " and ".join([*said, *(["n.possible > 0"] if sought.possible_duplicates else [])])
+    where = f" where {where}" if where else ""
     sql = f"{SQL['shown']}{where} order by n.added desc, n.id limit ?"
     return [_shown(row, ()) for row in rows(connection, sql, *said.values(), sought.limit)]
 
@@ -67,7 +69,7 @@ def backlog(connection: apsw.Connection) -> list[Backlog]:
 
 def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
     id, tenant, key, kind, recipient, channel, generation, content, options = row[:9]
-    state, reason, provider, added, changed, due, possible, by = row[9:]
+    state, reason, provider, added, changed, due, possible, by, standing, taken = row[9:]
     return Shown(
         id=id.hex(),
         notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
@@ -81,6 +83,8 @@ def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
         suppressed_by="" if by is None else by.hex(),
         attempts=tuple(attempts),
         erased=content is None,
+        standing=readable_standing(standing),
+        taken=bool(taken),
     )
 
 
@@ -101,7 +105,7 @@ def decide(connection: apsw.Connection, decision: Decision, now: int) -> State |
     if after.state in ("failed", "cancelled") and state == "pending":  # nothing has left: another one may
         guard = guard_of(tenant, recipient, kind, options)
         if guard is not None:
-            run_in(connection, SQL["forget_guards"], [guard], [decision.id])
+            guards.free(connection, [guard], [decision.id])
     return after.state
 
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 import apsw
 
+from semel.adapters.ledgers.sqlite.outbox import guards
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in, select_in
 from semel.values.outbox import Record, Witness, lane_of
 from semel.values.sending import LIVE, OVER_UNSENT, RANK, State, reported
@@ -90,7 +91,7 @@ def _write_records(
     if over:
         run_in(connection, SQL["end_dispatches"], over)
     if unsent:
-        run_in(connection, SQL["forget_guards"], [k for k, _ in unsent], [id for _, id in unsent])
+        guards.free(connection, [k for k, _ in unsent], [id for _, id in unsent])
 
 
 def witness(connection: apsw.Connection, witnesses: Sequence[Witness], now: int) -> list[State | None]:
@@ -106,9 +107,10 @@ def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | Non
     evidence = "" if erased else one.evidence
     whose = one.provider or provider
     after = reported(state, one.says)
-    if after == "failed" and (possible or whose != provider):  # of another attempt it says nothing
-        after = state
-    if one.reference and rows(connection, SQL["referred_to_otherwise"], id, whose, one.reference):
+    if after == "failed" and (possible or whose != provider or rows(connection, SQL["sent_anew"], id, whose)):
+        after = state  # of another attempt it says nothing
+    elsewhere = state in RANK and one.says in RANK and whose != provider  # two have it
+    if elsewhere or (one.reference and rows(connection, SQL["referred_to_otherwise"], id, whose, one.reference)):
         connection.execute(SQL["sent_twice"], (id,))  # known by two: both may have arrived
         possible = possible or 1
     told = (one.at_ms or now, evidence, one.reference or None, "")
@@ -120,7 +122,7 @@ def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | Non
     if after in RANK or after == "failed":
         run_in(connection, SQL["end_dispatches"], [id])
     if after == "failed" and (guard := guard_of(tenant, recipient, kind, options)) is not None:
-        run_in(connection, SQL["forget_guards"], [guard], [id])
+        guards.free(connection, [guard], [id])
     return after
 
 

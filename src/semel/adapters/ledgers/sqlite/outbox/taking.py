@@ -117,7 +117,10 @@ class _Rates:
             self._read.add(lane.provider)
             for provider, whose, next in rows(self._connection, SQL["rates"], lane.provider):
                 self._next[(provider, whose)] = next
-        return max(self._next.get((lane.provider, tenant), 0.0), float(self._now))
+        next = self._next.get((lane.provider, tenant), 0.0)
+        if next > self._now + AHEAD_MS + 1000 / lane.per_second + 1:  # none is given out so late: the clock went back
+            next = float(self._now + AHEAD_MS)
+        return max(next, float(self._now))
 
     def write(self) -> None:
         if self._changed:

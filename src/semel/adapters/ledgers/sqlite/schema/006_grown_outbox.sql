@@ -8,8 +8,16 @@ create index semel_notification_said on semel_notification (changed)
 create index semel_notification_erased on semel_notification (changed) where content is null;
 create index semel_guard_until on semel_guard (until);
 
--- Listings begin with the newest.
+-- Who passed a guard and was refused for good leaves it to the one before: that one was sent.
+alter table semel_guard add column before_id blob;
+alter table semel_guard add column before_at integer;
+
+-- Listings begin with the newest. SQLite uses an index of some rows where its condition is said in the same words.
 create index semel_notification_added on semel_notification (added);
+create index semel_notification_twice on semel_notification (added) where possible > 0;
+drop index semel_notification_over;
+create index semel_notification_over on semel_notification (state, added)
+    where state in ('failed', 'undelivered', 'suppressed', 'expired', 'cancelled');
 
 -- A message is known by any reference that its provider ever gave it, not only by the newest.
 drop index semel_notification_reference;

@@ -1,0 +1,112 @@
+"""Laws of an outbox where two things meet: clocks that go back, guards that are freed, words of two providers."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.testing.clerk import altered
+from semel.testing.harness import Harness
+from semel.testing.laws.outbox import OutboxBinding
+from semel.testing.laws.outbox_people import decide, shown
+from semel.testing.sender import Sender, notification, provider, with_standing
+from semel.values import sending
+from semel.values.notification import Guard, Notification
+from semel.values.outbox import Crossed, Record, Suppressed, Witness
+from semel.values.sending import Accepted, Refused, Unknown
+
+REFUSED = Refused("no such number", final=True)
+
+
+class InterplayLaws(OutboxBinding):
+    # ------------------------------------------------------------------------------------------------------- guards
+
+    def test_who_is_refused_leaves_the_guard_to_who_passed_before(self, harness: Harness, ledger: Sender) -> None:
+        brief = 2 * harness.unit_ms / 1000
+        told = _guarded(harness, "told", brief)
+        ledger.add(told)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        harness.advance(2 * harness.unit_ms)
+        ledger.add(_guarded(harness, "refused", brief))
+        ledger.send(harness, ledger.take_one(harness), REFUSED)
+        ledger.add(_guarded(harness, "later"))
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
+
+    def test_a_clock_that_went_back_makes_nobody_a_stranger_to_its_own_guard(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        if harness.clock is None:
+            pytest.skip("a clock of its own cannot be moved")
+        one, two = _guarded(harness, "n-1"), _guarded(harness, "n-2")
+        ledger.add(one, two)
+        first, second = ledger.take(harness)
+        harness.clock.now_ms -= 5
+        ledger.send(harness, first, Refused("busy"))
+        harness.advance(2_000)
+        again = ledger.take_one(harness)
+        assert ledger.cross(again) == [Crossed()]
+        assert ledger.answer(harness, again, REFUSED)
+        assert ledger.cross(second) == [Crossed()], "nobody was told"
+
+    # -------------------------------------------------------------------------------------------------------- rates
+
+    def test_a_clock_that_went_back_gives_out_slots_all_the_same(self, harness: Harness, ledger: Sender) -> None:
+        if harness.clock is None:
+            pytest.skip("a clock of its own cannot be moved")
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
+        assert len(ledger.take(harness, per_second=2.0)) == 3
+        harness.clock.now_ms -= 3_600_000
+        ledger.add(notification(harness, "later"))
+        harness.advance(3_000)
+        assert [one.notification.key for one in ledger.take(harness, per_second=2.0)] == ["later"]
+
+    # ------------------------------------------------------------------------------------------------------- people
+
+    def test_a_person_decides_about_what_a_relay_has_left_behind_when_its_lease_is_over(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        assert decide(ledger, said, "given_up") is None, "it may be leaving at this moment"
+        harness.advance(harness.lease_ms)
+        assert decide(ledger, said, "given_up") == "failed"
+
+    # ---------------------------------------------------------------------------------------------------- witnesses
+
+    def test_two_providers_that_have_it_may_both_have_sent_it(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        two = provider(harness, "two")
+        fallback = with_standing(dispatch, altered(dispatch.standing, others=(two,)))
+        ledger.send(harness, fallback, REFUSED)
+        ledger.send(harness, ledger.take_one(harness, "two"), Accepted())
+        assert ledger.witness(Witness("delivered", said.id, provider(harness))) == ["delivered"]
+        assert shown(ledger, said).possible_duplicates == 1
+
+    @pytest.mark.parametrize("again", ["a look-up found nothing", "a person said so"])
+    def test_a_refusal_says_nothing_of_what_was_sent_after_a_doubt(
+        self, harness: Harness, ledger: Sender, again: str
+    ) -> None:
+        """It may be about the first message, which was there after all. The second one may have been sent."""
+        said = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(said)
+        first = ledger.take_one(harness)
+        ledger.send(harness, first, Unknown("timeout"), looks_up=True, settle_s=harness.unit_ms / 1000)
+        harness.advance(harness.unit_ms)
+        if again == "a person said so":
+            assert decide(ledger, said, "not_sent") == "pending"
+        else:
+            looked = ledger.take_one(harness)
+            absent = sending.absent(looked.standing, looked.taken_ms)
+            assert ledger.record(Record(looked, absent, "absent", "look-up")) == [True]
+        second = ledger.take_one(harness)
+        ledger.cross(second)
+        assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["sending"]
+        assert ledger.answer(harness, second, Unknown("timeout"))
+        assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["uncertain"]
+
+
+def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notification:
+    return notification(harness, key, guard=Guard(window_s=window_s))

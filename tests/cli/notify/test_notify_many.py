@@ -1,0 +1,296 @@
+"""`semel notify resend|cancel|resolve` after an outage: hundreds at once, interrupted, and asked for again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.cli.command import started
+from tests.cli.notify.outboxes import (
+    LEASE_MS,
+    NUMBER,
+    PROVIDER,
+    REASON,
+    add,
+    at_a_terminal,
+    carry,
+    document,
+    in_box,
+    notification,
+    notify,
+    shown,
+    state,
+    url_of,
+)
+
+from semel.cli.notifying import judging, repeating
+from semel.cli.operating.place import Place
+from semel.core.outboxes import StoredOutbox
+from semel.settings.secret import Secret
+from semel.testing import sender
+from semel.values import sending
+from semel.values.outbox import Crossed, Lane, Record, Sought
+from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
+
+CONTRACT = Contract(name=PROVIDER, channels=("sms",))
+AGAIN = ("resend", "--provider", PROVIDER, "--yes", *REASON)
+OUTAGE = Refused("503: the account is suspended", final=True)
+
+
+def carry_all(url: str, keys: list[str], answer: Answer, **said: Any) -> list[str]:
+    """Many at once, answered alike: their ids."""
+    add(url, *(notification(key, **said) for key in keys))
+    return relay(url, answer)
+
+
+def relay(url: str, answer: Answer) -> list[str]:
+    """Whatever is due goes out, and is answered so."""
+
+    async def work(box: StoredOutbox) -> list[str]:
+        taken = await box.take({PROVIDER: Lane(5_000, PROVIDER)}, LEASE_MS)
+        gates = await box.cross([sender.crossing(one) for one in taken])
+        assert all(isinstance(gate, Crossed) for gate in gates)
+        afters = [
+            sending.answered(sending.crossed(one.standing, one.taken_ms), answer, CONTRACT, one.taken_ms, lambda: 0.5)
+            for one in taken
+        ]
+        outcome: Any = {Accepted: "accepted", Refused: "refused", Unknown: "unknown"}[type(answer)]
+        records = [Record(one, after, outcome, "said so") for one, after in zip(taken, afters, strict=True)]
+        assert all(await box.record(records))
+        return [one.id.hex() for one in taken]
+
+    return in_box(url, work)
+
+
+def generations(url: str) -> Counter[int]:
+    return Counter(one["generation"] for one in document(url, "list", "--limit", "10000"))
+
+
+# ----------------------------------------------------------------------------------------------------------- choosing
+
+
+def test_what_a_dry_run_lists_is_what_is_sent_again(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    meant = carry_all(url, ["a", "b"], OUTAGE, kind="promo")
+    others = [
+        *carry_all(url, ["number"], Refused("400: the number is not valid", final=True), kind="promo"),
+        *carry_all(url, ["other"], OUTAGE),
+        *carry_all(url, ["sent"], Accepted(), kind="promo"),
+        *carry_all(url, ["doubt"], Unknown("reset"), kind="promo"),
+    ]
+    command = ("resend", "--provider", PROVIDER, "--kind", "promo", "--since", "1h", "--matching", "suspended")
+    foreseen = notify(url, *command, "--dry-run")
+    assert foreseen.code == 0
+    assert [id for id in meant if f"{id[:12]}…" not in foreseen.out] == []
+    assert [id for id in others if f"{id[:12]}…" in foreseen.out] == []
+    assert "2 would be sent again. Nothing was changed." in foreseen.out
+    assert NUMBER not in foreseen.out
+    assert generations(url) == {1: 6}
+    report = document(url, *command, "--yes", *REASON)
+    assert (report["decision"], report["chosen"], report["decided"], report["refused"]) == ("resent", 2, 2, 0)
+    assert {one["id"]: state(url, one["made"]) for one in report["notifications"]} == dict.fromkeys(meant, "pending")
+    assert generations(url) == {1: 6, 2: 2}
+    for one in report["notifications"]:
+        assert "says anna: the carrier says so" in shown(url, one["made"]).attempts[-1].evidence
+
+
+def test_hundreds_are_sent_again_in_pages_and_counted(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    carry_all(url, [f"n-{number}" for number in range(600)], OUTAGE)
+    ended = notify(url, *AGAIN)
+    assert ended.code == 0
+    assert "│ sent again │ 600 │ pending: sent by the relay that runs" in " ".join(ended.out.split("\n"))
+    assert generations(url) == {1: 600, 2: 600}
+    assert notify(url, "resend", "--kind", "nobody's", "--yes", *REASON).out == "Nothing matches: nothing to send.\n"
+
+
+def test_several_that_are_named_are_asked_about_and_refused_one_by_one(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    failed, doubtful = carry_all(url, ["a"], OUTAGE), carry_all(url, ["b"], Unknown("reset"))
+    ended = notify(url, "resend", *failed, *doubtful, *REASON)
+    assert ended.code == 2
+    assert "Send 2 notifications once more? There is nobody here to ask: say --yes" in ended.err
+    foreseen = notify(url, "resend", *failed, *doubtful, "--dry-run")
+    assert foreseen.code == 1
+    assert "1 would be sent again. Nothing was changed." in foreseen.out
+    assert f"{doubtful[0][:12]}…: nobody knows whether it was sent" in foreseen.out
+    assert generations(url) == {1: 2}
+    ended = notify(url, "resend", *failed, *doubtful, "--yes", *REASON, "--json")
+    assert ended.code == 1
+    told = {one["id"]: (one["outcome"], one.get("why", "")) for one in ended.json["notifications"]}
+    assert told[failed[0]] == ("sent again", "")
+    assert told[doubtful[0]] == (
+        "refused",
+        "nobody knows whether it was sent: say what came of it first (resolve)",
+    )
+    assert generations(url) == {1: 2, 2: 1}
+
+
+@pytest.mark.parametrize(("typed", "made"), [(b"y\n", 2), (b"n\n", 0)])
+def test_someone_at_a_terminal_is_asked_and_warned(typed: bytes, made: int, tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    carry_all(url, ["a", "b"], Accepted())
+    err = at_a_terminal(typed, url, "resend", "--state", "accepted", *REASON)
+    assert "gets it twice by this" in err
+    assert "Send 2 notifications once more?" in err
+    assert generations(url)[2] == made
+
+
+def test_pending_ones_of_a_provider_are_cancelled_and_doubts_resolved_by_their_reason(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    resets = carry_all(url, ["r1", "r2"], Unknown("the connection was reset"))
+    silent = carry_all(url, ["s"], Unknown("no answer within 15 s"))
+    mine, theirs = add(url, notification("mine"), notification("theirs", provider="vonage"))
+    assert document(url, "resolve", "--matching", "reset", "--sent", "--yes", *REASON)["decided"] == 2
+    assert [state(url, id) for id in (*resets, *silent)] == ["accepted", "accepted", "uncertain"]
+    assert document(url, "cancel", "--state", "pending", "--provider", "vonage", "--yes", *REASON)["decided"] == 1
+    assert (state(url, mine), state(url, theirs)) == ("pending", "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("resend", *REASON), "which ones?"),
+        (("resend", "abcd", "--all", *REASON), "not both"),
+        (("resend", "abcd", "--matching", "503", *REASON), "not both"),
+        (("resend", "--all"), "--reason: say why"),
+        (("resend", "--state", "uncertain", *REASON), "`semel notify resolve --not-sent` sends them"),
+        (("resend", "--state", "pending", *REASON), "on their way"),
+        (("resend", "--state", "sending", *REASON), "on their way"),
+        (("cancel", "--state", "failed", *REASON), "only be said of what is pending"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_is_done(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    url = url_of(tmp_path)
+    add(url, notification())
+    ended = notify(url, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+
+
+# ----------------------------------------------------------------------------------------------------- and once again
+
+
+def test_the_same_command_again_makes_no_third_message(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    carry_all(url, ["a", "b", "c"], OUTAGE)
+    assert document(url, *AGAIN)["decided"] == 3
+    again = document(url, *AGAIN)
+    assert (again["chosen"], again["decided"], again["already_decided"]) == (3, 0, 3)
+    assert all(one["made"] for one in again["notifications"])
+    assert "is sent again already: generation 2 is pending" in notify(url, *AGAIN).out
+    assert "0 would be sent again." in notify(url, *AGAIN, "--dry-run").out
+    assert relay(url, Accepted()), "they arrive"
+    assert document(url, *AGAIN)["decided"] == 0
+    assert generations(url) == {1: 3, 2: 3}
+
+
+def test_what_fails_once_more_may_be_sent_once_more(tmp_path: Path) -> None:
+    """Nobody has it. Of the two generations that failed, the newest makes the one new message."""
+    url = url_of(tmp_path)
+    carry_all(url, ["a", "b"], OUTAGE)
+    assert document(url, *AGAIN)["decided"] == 2
+    assert len(relay(url, OUTAGE)) == 2
+    again = document(url, *AGAIN)
+    assert (again["chosen"], again["decided"], again["already_decided"]) == (4, 2, 2)
+    assert generations(url) == {1: 2, 2: 2, 3: 2}
+
+
+def test_a_filter_of_what_arrived_does_not_run_away(tmp_path: Path) -> None:
+    """Each time it is given, what it made before has arrived too: no customer gets a third message by that."""
+    url = url_of(tmp_path)
+    carry_all(url, ["a", "b"], Accepted())
+    command = ("resend", "--state", "accepted", "--yes", *REASON)
+    assert document(url, *command)["decided"] == 2
+    first, _ = relay(url, Accepted())
+    again = document(url, *command)
+    assert (again["chosen"], again["decided"], again["already_decided"]) == (4, 0, 4)
+    assert generations(url) == {1: 2, 2: 2}
+    assert document(url, "resend", first, "--yes", *REASON)["generation"] == 3, "whoever names it means it"
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_what_ended_in_the_middle_goes_on_with_the_same_command(ends: signal.Signals, tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    carry_all(url, [f"n-{number}" for number in range(12)], OUTAGE)
+    command = ("notify", *AGAIN, "--rate", "2", "--ledger", url)
+    process = started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while len(in_box(url, lambda box: box.find(Sought(state="pending")))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(ends)
+    _, err = process.communicate(timeout=60)
+    made = generations(url)[2]
+    if made == 12:
+        pytest.fail("inconclusive: it was through before it ended")
+    assert process.returncode == (130 if ends == signal.SIGINT else -signal.SIGKILL)
+    if ends == signal.SIGINT:
+        assert f"Interrupted: {made} sent again, {12 - made} not. The same command goes on with the rest." in err
+    assert len(relay(url, Accepted())) == made, "a relay was quicker than whoever gives the command again"
+    again = document(url, *AGAIN)
+    assert (again["chosen"], again["decided"], again["already_decided"]) == (12, 12 - made, made)
+    assert generations(url) == {1: 12, 2: 12}
+
+
+def test_two_operators_make_each_message_once(tmp_path: Path) -> None:
+    """Both have chosen all of them before anybody sends."""
+    url = url_of(tmp_path)
+    ids = carry_all(url, [f"n-{number}" for number in range(12)], OUTAGE)
+    both_have_chosen = threading.Barrier(2, timeout=60)
+
+    def confirm(question: str) -> bool:
+        both_have_chosen.wait()
+        return True
+
+    def operate(by: str) -> repeating.Repeated:
+        sought = Sought(state="failed")
+        choice = judging.Choice(ids=[], every=True, sought=sought, reason="the outage", by=by, rate=500)
+        return repeating.run(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
+
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(operate, ("anna", "ben")))
+    assert [len(report.chosen) for report in reports] == [12, 12]
+    assert sorted(id for report in reports for id in report.decided) == sorted(ids)
+    assert [len(report.decided) + len(report.already) for report in reports] == [12, 12]
+    assert reports[0].made == reports[1].made
+    assert generations(url) == {1: 12, 2: 12}
+
+
+def test_what_was_given_up_in_doubt_is_sent_again_by_name_alone(tmp_path: Path) -> None:
+    """Its customer may have it: whoever filters what failed does not mean that."""
+    url = url_of(tmp_path)
+    (by_person,) = carry_all(url, ["p"], Unknown("reset"))
+    assert notify(url, "resolve", by_person, "--give-up", *REASON).code == 0
+    (never_left,) = add(url, notification("n"))
+    assert notify(url, "resolve", "--give-up", "--state", "pending", "--yes", *REASON).code == 0
+    (refused,) = carry_all(url, ["r"], OUTAGE)
+    assert {state(url, id) for id in (by_person, never_left, refused)} == {"failed"}
+    foreseen = notify(url, "resend", "--all", "--dry-run").out
+    assert "2 would be sent again." in foreseen
+    assert f"{by_person[:12]}… is given up in doubt: the customer may have it." in foreseen
+    report = document(url, "resend", "--all", "--yes", *REASON)
+    assert {one["id"] for one in report["notifications"] if "made" in one} == {never_left, refused}
+    assert document(url, "resend", by_person, "--yes", *REASON)["status"] == "added"
+
+
+def test_what_is_erased_is_left_alone_by_a_filter(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    gone = carry(url, notification("gone", recipient="+49170999"), OUTAGE)
+    (kept,) = carry_all(url, ["kept"], OUTAGE)
+    assert notify(url, "erase", "--to", "+49170999", "--yes", *REASON).code == 0
+    report = document(url, *AGAIN)
+    assert {one["id"]: one["outcome"] for one in report["notifications"]} == {
+        gone: "already decided",
+        kept: "sent again",
+    }

@@ -1,0 +1,231 @@
+"""A callback that is not verified: its sender hears nothing, and whoever runs this which check it was."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.outbox.callbacks.hearing_process import VERIFY
+from tests.outbox.callbacks.signing import HMAC, VONAGE, WHSEC, Ink, Signed, public_url, signed
+from tests.service.verification.sns_sender import NOW, Host
+
+from semel.adapters.providers.callbacks import CALLS
+from semel.adapters.verifiers import verifier
+from semel.ports import Verifier
+from semel.service import unverified
+from semel.service.answers import NOT_VERIFIED
+from semel.service.doors import Door
+from semel.service.ingest import Ingest, Scope
+from semel.service.unverified import Objecting, Unverified
+from semel.testing.simulator.dialects import twilio as dialect
+
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+BODY = b'{"status":"delivered","to":"+4917012345678"}'
+TWILIO_BODY = b"MessageSid=SM1&MessageStatus=delivered&To=%2B4917012345678"
+SECRETS = (WHSEC, VONAGE, HMAC, dialect.SECRET, "4917012345678", "Bearer", "delivered")
+DIFFERS = "the signature differs: another secret, or the body was changed on its way"
+
+
+def checks(name: str, **more: Any) -> Verifier:
+    besides: dict[str, Any] = {"twilio": {"url": public_url(name)}, "ses": {"fetch": Host().fetch, "now": lambda: NOW}}
+    return verifier(CALLS[name].scheme, **{**VERIFY[name], **besides.get(name, {}), **more})
+
+
+def callback(name: str, ink: Ink | None = None) -> Signed:
+    body, kind = (TWILIO_BODY, FORM) if name == "twilio" else (BODY, JSON)
+    return signed(name, kind, body, "id=1" if name == "twilio" else "", ink)
+
+
+def without(name: str, header: str) -> Signed:
+    whole = callback(name)
+    return whole._replace(headers={key: value for key, value in whole.headers.items() if key.lower() != header})
+
+
+def answered(door: Door, one: Signed, ingest: Ingest | None = None) -> tuple[int, bytes]:
+    """What the sender hears."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": one.body}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def deliver() -> None:
+        headers = [(name.lower().encode(), value.encode()) for name, value in one.headers.items()]
+        scope: Scope = {"type": "http", "method": "POST", "query_string": one.query.encode(), "headers": headers}
+        await (ingest or Ingest(None, [door])).deliver(door, scope, receive, send)  # type: ignore[arg-type]
+
+    asyncio.run(deliver())
+    return int(sent[0]["status"]), bytes(sent[1]["body"])
+
+
+def other() -> Ink:
+    return Ink(time.time(), other=True)
+
+
+def late() -> Ink:
+    return Ink(time.time() - 90_000)
+
+
+def ahead() -> Ink:
+    return Ink(time.time() + 4_000)
+
+
+FORGED: list[tuple[str, Callable[[], Signed], str]] = [
+    ("twilio", lambda: without("twilio", "x-twilio-signature"), "the header x-twilio-signature is missing"),
+    ("twilio", lambda: callback("twilio", other()), "the signature differs: another secret, another `url`, or a proxy"),
+    ("twilio", lambda: callback("twilio")._replace(query="id=2"), "a proxy that changed the query or the body"),
+    ("twilio", lambda: callback("twilio")._replace(body=b"\xff"), "the body is no form"),
+    ("sendgrid", lambda: without("sendgrid", "x-twilio-email-event-webhook-signature"), "webhook-signature is missing"),
+    ("sendgrid", lambda: without("sendgrid", "x-twilio-email-event-webhook-timestamp"), "webhook-timestamp is missing"),
+    ("sendgrid", lambda: callback("sendgrid", late()), "webhook-timestamp) is more than 86700 s ago"),
+    ("sendgrid", lambda: callback("sendgrid", ahead()), "is more than 300 s ahead: is the clock here right?"),
+    ("sendgrid", lambda: callback("sendgrid", other()), DIFFERS),
+    ("telnyx", lambda: callback("telnyx", late()), "(telnyx-timestamp) is more than 300 s ago"),
+    ("telnyx", lambda: callback("telnyx", other()), DIFFERS),
+    ("telnyx", lambda: without("telnyx", "telnyx-signature-ed25519"), "telnyx-signature-ed25519 is missing"),
+    ("resend", lambda: without("resend", "svix-id"), "the header svix-id is missing"),
+    ("resend", lambda: without("resend", "svix-signature"), "the header svix-signature is missing"),
+    ("resend", lambda: callback("resend", late()), "(svix-timestamp) is more than 300 s ago"),
+    ("resend", lambda: callback("resend", other()), DIFFERS),
+    ("vonage", lambda: without("vonage", "authorization"), "the header authorization is missing"),
+    ("vonage", lambda: callback("vonage", other()), "the signature of the token differs: another secret"),
+    ("vonage", lambda: callback("vonage", late()), "its time (iat) is more than 86700 s ago"),
+    ("vonage", lambda: callback("vonage", ahead()), "its time (iat) is more than 300 s ahead"),
+    ("vonage", lambda: callback("vonage")._replace(body=b"{}"), "the token is about another body"),
+    ("brevo", lambda: without("brevo", "authorization"), "the header authorization is missing"),
+    ("brevo", lambda: callback("brevo", other()), "the header authorization has another secret"),
+    ("http", lambda: without("http", "x-hub-signature-256"), "the header x-hub-signature-256 is missing"),
+    ("http", lambda: callback("http", other()), DIFFERS),
+    ("ses", lambda: callback("ses", other()), "the signature differs, or its certificate is not valid now"),
+    ("ses", lambda: callback("ses")._replace(body=BODY), "no message of SNS (is raw message delivery off?)"),
+]
+
+
+@pytest.mark.parametrize(("name", "forged", "why"), FORGED, ids=[f"{name}: {why[:40]}" for name, _, why in FORGED])
+def test_the_log_names_the_door_and_the_check_and_the_answer_neither(
+    name: str, forged: Callable[[], Signed], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = Door(f"/callbacks/{name}", verifier=checks(name))
+    with caplog.at_level(logging.WARNING, "semel"):
+        assert answered(door, forged()) == (401, NOT_VERIFIED.body)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"a delivery at /callbacks/{name} was not verified: ")
+    assert why in line
+    assert [secret for secret in SECRETS if secret in line] == []
+
+
+@pytest.mark.parametrize("name", VERIFY)
+def test_what_is_verified_meets_no_objection(name: str) -> None:
+    ours, one = checks(name), callback(name)
+    assert isinstance(ours, Objecting), "every scheme tells why"
+    headers = {key.lower().encode(): value.encode() for key, value in one.headers.items()}
+    headers[b":query"] = one.query.encode()
+    assert asyncio.run(ours.verify(headers, one.body))
+    assert asyncio.run(ours.objection(headers, one.body)) == ""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "https://hooks.example.org/callbacks/twilio",
+        "http://semel.example.com/callbacks/twilio",
+        "https://semel.example.com/callbacks/twilio/",
+    ],
+)
+def test_a_wrong_url_is_told_from_a_wrong_secret(told: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Twilio was told another address than the settings say, and the request has its name for us."""
+    text = f"{told}?id=1MessageSidSM1"
+    signature = base64.b64encode(hmac.digest(dialect.SECRET.encode(), text.encode(), "sha1")).decode()
+    headers = {"X-Twilio-Signature": signature, "Host": "127.0.0.1:8080", "X-Forwarded-Host": "hooks.example.org"}
+    with caplog.at_level(logging.WARNING, "semel"):
+        answered(Door("/c", verifier=checks("twilio")), Signed("id=1", headers, b"MessageSid=SM1"))
+    assert f": the signature is that of {told}: `url` says otherwise" in caplog.text
+
+
+def test_a_password_in_the_url_is_in_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    url = "https://anna:pa55word@semel.example.com/callbacks/twilio"
+    signature = base64.b64encode(hmac.digest(dialect.SECRET.encode(), f"{url}/MessageSidSM1".encode(), "sha1")).decode()
+    door = Door("/c", verifier=checks("twilio", url=url))
+    with caplog.at_level(logging.WARNING, "semel"):
+        answered(door, Signed("", {"X-Twilio-Signature": signature}, b"MessageSid=SM1"))
+    assert "that of https://semel.example.com/callbacks/twilio/: `url`" in caplog.text, "inconclusive: not told at all"
+    assert "pa55word" not in caplog.text
+
+
+# ------------------------------------------------------------------------------------------------------------ a flood
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_flood_does_not_fill_the_log_and_hides_no_other_reason(caplog: pytest.LogCaptureFixture) -> None:
+    clock, door = Clock(), Door("/c", verifier=checks("telnyx"))
+    tally = Unverified(clock)
+    old = {name.lower().encode(): value.encode() for name, value in callback("telnyx", late()).headers.items()}
+
+    async def hour() -> None:
+        for second in range(3_600):
+            clock.now += 1
+            for _ in range(25):
+                await tally.tell(door, {}, b"")
+            if second == 1_800:
+                clock.now += 1
+                await tally.tell(door, old, BODY)
+
+    with caplog.at_level(logging.WARNING, "semel"):
+        asyncio.run(hour())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) <= 3 * 60 + 3
+    assert sum("is more than 300 s ago" in line for line in lines) == 1
+    assert "1200 deliveries at /c were not verified: the header telnyx-signature-ed25519 is missing" in lines
+    assert f"300 deliveries at /c were not verified: {unverified.NOT_LOOKED_AT}" in lines
+
+
+def test_reasons_that_never_end_are_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    class Talkative:
+        covers_headers = False
+        asked = 0
+
+        async def verify(self, headers: Any, body: bytes) -> bool:
+            return False
+
+        async def objection(self, headers: Any, body: bytes) -> str:
+            self.asked += 1
+            return f"reason {self.asked}"
+
+    clock, ours = Clock(), Talkative()
+
+    async def flood() -> None:
+        tally = Unverified(clock)
+        for _ in range(1_000):
+            clock.now += 0.05
+            await tally.tell(Door("/c", verifier=ours), {}, b"")
+
+    with caplog.at_level(logging.WARNING, "semel"):
+        asyncio.run(flood())
+    assert ours.asked > unverified.REASONS_MAX, "inconclusive: nothing was asked"
+    assert len(caplog.records) <= unverified.REASONS_MAX + 1
+
+
+def test_a_verifier_that_tells_nothing_is_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    class Silent:
+        covers_headers = False
+
+        async def verify(self, headers: Any, body: bytes) -> bool:
+            return False
+
+    with caplog.at_level(logging.WARNING, "semel"):
+        assert answered(Door("/c", verifier=Silent()), callback("http"))[0] == 401
+    assert f"a delivery at /c was not verified: {unverified.NOT_TOLD}" in caplog.text

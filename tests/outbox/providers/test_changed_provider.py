@@ -1,0 +1,125 @@
+"""Under a name of the settings there is another provider tomorrow: what left by the first one is not the second's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.outbox.providers.kits import HERE, text
+
+from semel.adapters.providers.kinds import provider
+from semel.ports import Provider
+from semel.settings.secret import Secret
+from semel.testing.simulator import SimulatorProcess
+from semel.testing.simulator.dialects import telnyx, twilio
+from semel.values.outbox import Absent, Dispatch, LookedUp, Unclear
+from semel.values.sending import Accepted, Answer, Refused, Standing
+
+NAME = "sms"
+IN_DOUBT = Standing(state="uncertain", crossed_ms=1_700_000_000_000, doubt_ms=1_700_000_000_000)
+
+
+def by_telnyx(simulator: SimulatorProcess) -> Provider:
+    api_key = Secret(telnyx.SECRET)
+    return provider(
+        "telnyx", NAME, {"api_key": api_key, "sender": "+490", "url": simulator.url("telnyx"), "allow": HERE}
+    )
+
+
+def by_twilio(simulator: SimulatorProcess, account: str = twilio.ACCOUNT) -> Provider:
+    token = Secret(twilio.SECRET)
+    url = simulator.url("twilio")
+    return provider("twilio", NAME, {"account": account, "token": token, "sender": "+490", "url": url, "allow": HERE})
+
+
+def by_mail(simulator: SimulatorProcess) -> Provider:
+    return provider("smtp", NAME, {"host": "127.0.0.1", "port": 1, "tls": "off", "sender": "a@example.test"})
+
+
+def by_another_account(simulator: SimulatorProcess) -> Provider:
+    return by_twilio(simulator, "AC" + "9" * 32)
+
+
+def dispatched(before: Provider) -> Dispatch:
+    said = text(uuid4().hex, body="Hello")
+    fresh = Dispatch(said.id, 1, said, said.content, Standing(), 1_700_000_000_000)
+    return replace(fresh, request=before.prepare(fresh))
+
+
+Make = Callable[[SimulatorProcess], Provider]
+CHANGES: list[tuple[Make, Make]] = [
+    (by_telnyx, by_twilio),
+    (by_twilio, by_telnyx),
+    (by_another_account, by_twilio),
+]
+
+
+def sent(simulator: SimulatorProcess, made: Provider, dispatch: Dispatch) -> Answer:
+    simulator.tell_the_truth()
+
+    async def story() -> Answer:
+        assert dispatch.request is not None
+        try:
+            return await made.send(dispatch, dispatch.request)
+        finally:
+            await made.close()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(("first", "second"), CHANGES)
+def test_what_may_have_left_by_the_first_is_not_sent_by_the_second(
+    simulator: SimulatorProcess, first: Make, second: Make
+) -> None:
+    dispatch = replace(dispatched(first(simulator)), standing=IN_DOUBT)
+    answer = sent(simulator, second(simulator), dispatch)
+    assert isinstance(answer, Refused)
+    assert "another provider, which had this name before" in answer.reason
+    assert simulator.phone(dispatch.notification.recipient) == []
+
+
+@pytest.mark.parametrize(("first", "second"), CHANGES)
+def test_what_has_not_left_is_written_anew(simulator: SimulatorProcess, first: Make, second: Make) -> None:
+    dispatch = dispatched(first(simulator))
+    assert isinstance(sent(simulator, second(simulator), dispatch), Accepted)
+    (one,) = simulator.phone(dispatch.notification.recipient)
+    assert one.text == "Hello"
+
+
+def test_what_the_second_cannot_send_fails_with_its_reason(simulator: SimulatorProcess) -> None:
+    answer = sent(simulator, by_mail(simulator), dispatched(by_telnyx(simulator)))
+    assert answer == Refused("smtp sends to one address: name@example.com, in plain letters", final=True)
+
+
+def test_its_list_proves_nothing_of_what_the_first_may_have_sent(simulator: SimulatorProcess) -> None:
+    """Else it would be "proven absent", and be sent once more, or be called failed."""
+
+    def looked_up(first: Provider) -> LookedUp:
+        dispatch = replace(dispatched(first), standing=IN_DOUBT)
+
+        async def story() -> LookedUp:
+            made = by_twilio(simulator)
+            try:
+                return await made.look_up(dispatch)
+            finally:
+                await made.close()
+
+        return asyncio.run(story())
+
+    elsewhere = Unclear("it may have left by another provider, which had this name before")
+    assert looked_up(by_telnyx(simulator)) == elsewhere
+    assert looked_up(by_another_account(simulator)) == elsewhere
+    assert looked_up(by_twilio(simulator)) == Absent(), "its own are looked for"
+
+
+def test_what_an_older_version_has_kept_is_sent_as_it_is(simulator: SimulatorProcess) -> None:
+    dispatch = dispatched(by_twilio(simulator))
+    assert dispatch.request is not None
+    kept = msgspec.json.decode(dispatch.request)
+    assert kept.pop("whose") == f"twilio {simulator.url('twilio').split('/')[2]} {twilio.ACCOUNT}"
+    older = replace(dispatch, request=msgspec.json.encode(kept), standing=IN_DOUBT)
+    assert isinstance(sent(simulator, by_twilio(simulator), older), Accepted)

@@ -1,0 +1,159 @@
+"""A relay that is told to stop: it begins with nothing, and what it does not wait for it calls by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.outbox.troubled import CONTRACT, Scene, note, play
+
+from semel.core.asking import CUT_OFF
+from semel.values.outbox import Lane, LookedUp, Unclear
+from semel.values.sending import Accepted, Answer, Unknown
+
+LANES = {"@sms": Lane(9, "phone"), "phone": Lane(9, "phone")}
+ONE_AT_A_TIME = replace(CONTRACT, concurrency=1)
+
+
+async def stall() -> Answer:
+    await asyncio.Event().wait()
+    return Accepted("never")
+
+
+def test_what_waits_for_room_is_not_begun_by_one_that_stops(tmp_path: Path) -> None:
+    """Three lanes lead to a provider that has room for one."""
+
+    async def tell(scene: Scene) -> None:
+        answer = asyncio.Event()
+
+        async def late() -> Answer:
+            await answer.wait()
+            return Accepted("r")
+
+        waiting = [note(channel, channel=channel) for channel in ("sms", "voice", "message")]
+        await scene.outbox.add(waiting)
+        scene.phone.sends = [late]
+        relay = scene.relay()
+        running = asyncio.create_task(relay.run())
+        await scene.wait(lambda: bool(scene.phone.got))
+        stopping = asyncio.create_task(relay.stop(20.0))
+        await asyncio.sleep(0)
+        answer.set()
+        await asyncio.gather(stopping, running)
+        assert len(scene.phone.got) == 1, "the others are the next relay's"
+        states = sorted([(await scene.shown(one)).state for one in waiting])
+        assert states == ["accepted", "pending", "pending"]
+        taken = await scene.outbox.take(LANES, 1_000)
+        assert [dispatch.vanished for dispatch in taken] == [False, False], "nobody has vanished with them"
+
+    play(tmp_path, tell, ONE_AT_A_TIME)
+
+
+def test_what_is_cut_off_is_uncertain_at_once_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def tell(scene: Scene) -> None:
+        await scene.outbox.add([note()])
+        scene.phone.sends = [stall]
+        relay = scene.relay()
+        running = asyncio.create_task(relay.run())
+        await scene.wait(lambda: bool(scene.phone.got))
+        await relay.stop(0.0)
+        await running
+        shown = await scene.shown(note())
+        assert (shown.state, shown.reason) == ("uncertain", CUT_OFF), "it need not wait for its lease"
+        assert await scene.outbox.take(LANES, 1_000) == []
+
+    with caplog.at_level(logging.WARNING, "semel"):
+        play(tmp_path, tell)
+    assert "1 notifications were cut off while they were sent" in caplog.text
+
+
+def test_a_second_and_shorter_stop_counts(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        await scene.outbox.add([note()])
+        scene.phone.sends = [stall]
+        relay = scene.relay()
+        running = asyncio.create_task(relay.run())
+        await scene.wait(lambda: bool(scene.phone.got))
+        stopping = asyncio.create_task(relay.stop(3_600.0))
+        await asyncio.sleep(0)
+        await relay.stop(0.0)
+        async with asyncio.timeout(20):
+            await asyncio.gather(stopping, running)
+        assert (await scene.shown(note())).reason == CUT_OFF
+
+    play(tmp_path, tell)
+
+
+def test_a_look_up_that_is_cut_off_says_nothing(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        looking = asyncio.Event()
+
+        async def unknown() -> Answer:
+            return Unknown("no answer")
+
+        async def for_ever() -> LookedUp:
+            looking.set()
+            await asyncio.Event().wait()
+            return Unclear("never")
+
+        await scene.outbox.add([note()])
+        scene.phone.sends, scene.phone.looks = [unknown], [for_ever]
+        relay = scene.relay()
+        await relay.run_once()
+        scene.moved.by_s += 400.0
+        running = asyncio.create_task(relay.run())
+        await looking.wait()
+        await relay.stop(0.0)
+        await running
+        shown = await scene.shown(note())
+        assert (shown.state, shown.reason) == ("uncertain", f"no answer; {CUT_OFF}")
+        assert len(scene.phone.got) == 1
+
+    play(tmp_path, tell, replace(CONTRACT, looks_up=True, settle_s=60.0))
+
+
+def test_what_has_crossed_when_the_time_is_over_is_not_sent(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        crossed, cut = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> None:
+            crossed.set()
+            await cut.wait()
+
+        await scene.outbox.add([note()])
+        scene.way.after["cross"] = [slowly]
+        relay = scene.relay()
+        running = asyncio.create_task(relay.run())
+        await crossed.wait()
+        stopping = asyncio.create_task(relay.stop(0.0))
+        while not relay._asking.is_cut:  # noqa: ASYNC110  it knows no event
+            await asyncio.sleep(0)
+        cut.set()
+        await asyncio.gather(stopping, running)
+        assert scene.phone.got == []
+        assert (await scene.shown(note())).state == "pending", "nothing has left, and that is known"
+
+    play(tmp_path, tell)
+
+
+def test_a_store_that_is_gone_does_not_keep_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def tell(scene: Scene) -> None:
+        async def gone() -> None:
+            await asyncio.Event().wait()
+
+        await scene.outbox.add([note()])
+        scene.way.before["record"] = [gone]
+        relay = scene.relay()
+        running = asyncio.create_task(relay.run())
+        await scene.wait(lambda: "record" in scene.way.landed)
+        async with asyncio.timeout(20):
+            await relay.stop(0.0)
+        await running
+        assert (await scene.shown(note())).state == "sending"
+
+    with caplog.at_level(logging.ERROR, "semel"):
+        play(tmp_path, tell)
+    assert "1 notifications are left to their leases" in caplog.text

@@ -1,0 +1,46 @@
+"""What a relay has left behind at a provider that nobody serves any more is told: no relay will call it uncertain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.service.relaying import Relaying
+from semel.settings.schema import Outbox as OutboxSettings
+from semel.testing.sender import crossing
+from semel.values.notification import Notification
+from semel.values.outbox import Crossed, Lane
+
+SAID = Notification(key="k", kind="k", recipient="+491", channel="sms", body="Hello", provider="gone")
+
+
+def test_what_was_leaving_is_told_when_it_is_still_there_the_next_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> list[list[str]]:
+        ledger = SqliteLedger(str(tmp_path / "semel.db"))
+        try:
+            await ledger.outbox.add([SAID])
+            (dispatch,) = await ledger.outbox.take({"gone": Lane(1, "gone")}, 1)
+            assert await ledger.outbox.cross([crossing(dispatch)]) == [Crossed()]
+            relaying = Relaying(ledger.outbox, {}, {}, OutboxSettings())
+            said = []
+            for _ in range(2):
+                caplog.clear()
+                await relaying._say_orphans()
+                said.append(caplog.messages.copy())
+            return said
+        finally:
+            await ledger.close()
+
+    with caplog.at_level(logging.ERROR, "semel"):
+        first, second = asyncio.run(story())
+    assert first == [], "another relay may have it"
+    assert len(second) == 1
+    assert second[0].startswith(
+        "1 notifications were left behind by a relay at provider gone, which nobody here serves"
+    )
