@@ -103,7 +103,7 @@ def send(
     )
     makes = ledger is None and adding.has_settings(config) and not dry_run
     put = asyncio.run(adding.put(place(ledger, config), said, dry_run, makes=makes))
-    if ledger is None and (why := adding.nobody_sends(config, provider)):
+    if ledger is None and (why := adding.nobody_sends(config, provider, channel)):
         typer.echo(f"semel: {why}", err=True)
     tell(as_json, sending_view.put_members(put), sending_view.put_text(put, said))
     raise typer.Exit(1 if put.status == "conflict" else 0)

@@ -48,6 +48,7 @@ HELD_S = 1.0  # whoever is being sent now is known in a moment
 HELD_SHARE, HELD_MAX_S = 0.1, 30.0  # or is waited for: the longer, the less often it is asked
 RESENDS_MAX = 1  # by policy: whoever accepts two messages did not ask for ten
 LOOK_UPS_S = 30.0  # the first look-up that was unclear is repeated about then
+LOOK_UPS_MAX = 16  # times what a message takes to settle: further ones come more and more seldom, up to this
 
 
 class Key(Struct, frozen=True):
@@ -263,7 +264,8 @@ def doubtful(standing: Standing, reason: str, contract: Contract, now_ms: int, r
     if contract.looks_up:
         look_ms = now_ms + int(1000 * contract.settle_s)  # what left last may have left just now
         if standing.looks:
-            look_ms = now_ms + int(1000 * backoff_s(standing.looks, random, LOOK_UPS_S, contract.settle_s))
+            first_s, seldom_s = min(LOOK_UPS_S, contract.settle_s), LOOK_UPS_MAX * contract.settle_s
+            look_ms = now_ms + int(1000 * backoff_s(standing.looks, random, first_s, seldom_s))
         if max(look_ms, now_ms) < policy_ms:
             return replace(uncertain, exit="look_up", due_ms=max(look_ms, now_ms))
     if standing.policy == "hold":

@@ -184,8 +184,12 @@ def test_what_no_relay_would_send_is_told_by_the_settings(tmp_path: Path) -> Non
     in_box(url_of(tmp_path), lambda box: box.find(Sought()))
     settings = tmp_path / "semel.toml"
     settings.write_text(f'ledger = "{url_of(tmp_path)}"\n', "utf-8")
-    assert "the settings name no provider: it waits" in adding.nobody_sends(settings, "")
-    assert "no provider 'x': it waits" in adding.nobody_sends(settings, "x")
+    assert "the settings name no provider: it waits" in adding.nobody_sends(settings, "", "sms")
+    assert "no provider 'x': it waits" in adding.nobody_sends(settings, "x", "sms")
+    mail = '[providers.mail]\nkind = "smtp"\nhost = "mail.example.com"\nsender = "a@example.com"\n'
+    settings.write_text(f'ledger = "{url_of(tmp_path)}"\n{mail}', "utf-8")
+    assert "no provider of the settings sends sms: it waits" in adding.nobody_sends(settings, "", "sms")
+    assert adding.nobody_sends(settings, "", "email") == adding.nobody_sends(settings, "mail", "email") == ""
 
 
 def test_somebody_who_is_faster_makes_it_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,11 @@ from tests.ledgers.postgres.opening import SOON_S, connected, opened
 
 from semel.adapters.ledgers.postgres import PostgresLedger
 from semel.testing.harness import Harness
+from semel.testing.laws.outbox_people import people
 from semel.testing.sender import Sender, keys_of, notification, provider
 from semel.testing.servers.postgres import PostgresServer
 from semel.values.notification import Guard, Notification, who_is
-from semel.values.outbox import Crossed, Held
+from semel.values.outbox import Crossed, Decision, Held
 
 NAMES = {"order": "order_key"}
 
@@ -379,3 +380,19 @@ def test_what_is_forgotten_while_it_is_looked_at_is_added_anew(fresh_url: str) -
             return status
 
     assert asyncio.run(story()) == "added"
+
+
+def test_what_nobody_can_read_is_in_nobodys_hands_and_can_be_cancelled(
+    url: str, harness: Harness, ledger: Sender
+) -> None:
+    """Else each relay would take it again as soon as its lease is over."""
+    said = notification(harness, "k-1")
+    ledger.add(said)
+
+    async def spoil() -> None:
+        async with connected(url) as connection:
+            await connection.execute("update semel.notification set content = 'no JSON' where id = $1", said.id)
+
+    asyncio.run(spoil())
+    assert ledger.take(harness) == []
+    assert ledger.run(people(ledger).decide(Decision(said.id, "cancelled", "it is broken", "ada"))) == "cancelled"

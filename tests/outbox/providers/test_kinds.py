@@ -82,6 +82,7 @@ def test_every_option_says_what_it_is(kind: str) -> None:
         ("twilio", {"timeout": float("nan")}, "timeout: expected a number above 0"),
         ("twilio", {"policy": "hope"}, "policy: expected one of hold, presume_sent, resend, give_up"),
         ("twilio", {"channels": ["pigeon"]}, "channels: expected a list of sms, email"),
+        ("genesys", {"channels": ["sms", "email"]}, "channels: it sends sms, message, not email"),
         ("twilio", {"refusals": [99]}, "refusals: expected a list of HTTP statuses"),
         ("twilio", {"refusals": [500], "retriable": [500]}, "500 is both in refusals and in retriable"),
         ("twilio", {"url": "ftp://x"}, "must begin with https://"),

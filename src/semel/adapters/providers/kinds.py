@@ -108,6 +108,8 @@ def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
     contract = replace(kind.contract, name=name)
     contract = replace(contract, **{field: options[name] for name, field in PLAIN.items() if name in options})
     if "channels" in options:
+        if strange := [channel for channel in options["channels"] if channel not in contract.channels]:
+            raise ConfigError(f"provider {name!r}: channels: it sends {', '.join(contract.channels)}, not {strange[0]}")
         contract = replace(contract, channels=tuple(options["channels"]))
     for field in ("refusals", "retriable"):
         if field in options:

@@ -89,14 +89,21 @@ def _comparable(value: Any) -> Any:
     return int(value.timestamp() * 1000) if isinstance(value, datetime) else value
 
 
-def nobody_sends(config: Path | None, provider: str) -> str:
+def nobody_sends(config: Path | None, provider: str, channel: str) -> str:
     """Why it would wait for ever, by these settings. Those of a relay may be others, so this is no error."""
     from semel.settings.loading import load
+    from semel.settings.options import channels_of
+    from semel.wiring import provider as made
 
-    names = load(config, os.environ).providers
-    if provider and provider not in names:
-        return f"the settings name no provider {provider!r}: it waits until a relay knows one"
-    return "" if names else "the settings name no provider: it waits until a relay knows one"
+    settings = load(config, os.environ)
+    if provider:
+        known = provider in settings.providers
+        return "" if known else f"the settings name no provider {provider!r}: it waits until a relay knows one"
+    if not settings.providers:
+        return "the settings name no provider: it waits until a relay knows one"
+    named = {name: made(one.kind, name, one.options) for name, one in settings.providers.items()}
+    sent = bool(channels_of(settings, named).get(channel))
+    return "" if sent else f"no provider of the settings sends {channel}: it waits until a relay knows one"
 
 
 # --------------------------------------------------------------------------------------------- from the command line

@@ -7,8 +7,8 @@ import pytest
 from semel.testing.clerk import altered
 from semel.testing.harness import Harness
 from semel.testing.laws.outbox import OutboxBinding
-from semel.testing.laws.outbox_people import decide, shown
-from semel.testing.sender import Sender, notification, provider, with_standing
+from semel.testing.laws.outbox_people import decide, shown, status
+from semel.testing.sender import Sender, answered, notification, provider, with_standing
 from semel.values import sending
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import Crossed, Record, Suppressed, Witness
@@ -71,6 +71,17 @@ class InterplayLaws(OutboxBinding):
         assert decide(ledger, said, "given_up") is None, "it may be leaving at this moment"
         harness.advance(harness.lease_ms)
         assert decide(ledger, said, "given_up") == "failed"
+
+    def test_who_was_told_once_is_told_whatever_failed_since(self, harness: Harness, ledger: Sender) -> None:
+        """Whoever asks would else tell this customer again."""
+        ledger.add(told := notification(harness, "told"))
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        harness.advance(1)
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(60)])
+        dispatches = ledger.take(harness)
+        ledger.cross(*dispatches)
+        assert all(ledger.record(*[answered(harness, one, REFUSED) for one in dispatches]))
+        assert (status(ledger, told).told, status(ledger, told).id) == ("sent", told.id.hex())
 
     # ---------------------------------------------------------------------------------------------------- witnesses
 

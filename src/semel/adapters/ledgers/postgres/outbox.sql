@@ -9,6 +9,12 @@ select now, id, token, slot, vanished, standing, request, tenant, key, kind, rec
        added
 from semel.carry_2($1, $2, $3, $4, $5, $6, $7)
 
+-- name: put_off_dispatches
+-- What another relay has left behind stays taken.
+update semel.dispatch d set taken = u.vanished, due = u.due
+from unnest($1::bytea[], $2::bigint[], $3::boolean[], $4::bigint[]) u(id, token, vanished, due)
+where d.id = u.id and d.token = u.token and d.id = any ($1::bytea[])
+
 -- name: cross_dispatches
 select at, gate, by from semel.cross_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 

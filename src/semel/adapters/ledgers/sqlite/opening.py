@@ -87,7 +87,9 @@ class Place:
         try:
             connection = open()
         except apsw.Error as error:
-            raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {error}") from error
+            first = error.__context__  # a rollback that fails too must not hide why there was one
+            why = first if isinstance(first, apsw.Error) else error
+            raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {why}") from error
         if self._left:
             self._file, self._left = file_identity(self._path), False
             IN_USE[id(self)] = self._file

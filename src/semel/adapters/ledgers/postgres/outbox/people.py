@@ -17,7 +17,7 @@ from semel.values.stored import encode, readable, readable_standing, standing_of
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
 
-STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
+STATUS_ROWS = 1_000  # of one recipient and kind: the newest ones speak. Few have so many
 SENT: tuple[State, ...] = ("accepted", "delivered")  # states without an index of their own: they are most of all
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AHEAD_MS = 1_000  # slots of a rate are given out so far into the future
+UNREADABLE_MS = 600_000  # until it is looked at again
 MOST = 100_000  # dispatches of one lane in one take
 
 
@@ -34,11 +35,16 @@ async def take(
     columns = [list(column) for column in zip(*wanted, strict=True)]
     rows = await connection.fetch(statements(schema)["take_dispatches"], *columns, AHEAD_MS, lease_ms, now)
     rows.sort(key=lambda row: row[2])  # tokens were given in the order in which they go
-    return [dispatch for row in rows if (dispatch := _read(row)) is not None]
+    read = [_read(row) for row in rows]
+    if unread := [row for row, dispatch in zip(rows, read, strict=True) if dispatch is None]:
+        put_off = [(id, token, vanished, at + UNREADABLE_MS) for at, id, token, _, vanished, *_ in unread]
+        columns = [list(column) for column in zip(*put_off, strict=True)]
+        await connection.execute(statements(schema)["put_off_dispatches"], *columns)
+    return [dispatch for dispatch in read if dispatch is not None]
 
 
 def _read(row: Any) -> Dispatch | None:
-    """None: nobody can tell what it says. It stays until somebody looks, and keeps nothing else from being taken."""
+    """None: nobody can tell what it says. It keeps nothing else from being taken, and is in nobody's hands."""
     try:
         return _dispatch_of(row)
     except UNREADABLE as error:

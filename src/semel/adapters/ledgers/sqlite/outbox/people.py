@@ -16,7 +16,7 @@ from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_
 from semel.values.stored import encode, guard_of, readable, readable_standing, standing_of
 
 ENDED: tuple[State, ...] = ("failed", "undelivered", "suppressed", "expired", "cancelled")
-STATUS_ROWS = 50  # of one recipient and kind: the newest ones speak
+STATUS_ROWS = 1_000  # of one recipient and kind: the newest ones speak. Few have so many
 
 
 def status(connection: apsw.Connection, tenant: str, recipient: str, kind: str, key: str) -> Status:
