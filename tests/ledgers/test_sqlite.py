@@ -148,6 +148,29 @@ def _foreign(path: str, mark: tuple[int, int]) -> None:
     connection.close()
 
 
+def test_a_file_that_cannot_be_opened_on_a_full_disk_says_so(path: str) -> None:
+    with Caller(partial(SqliteLedger, path)) as caller:
+        caller.grant(claim("a"))
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(target=_open_when_full, args=(path, sender))
+    process.start()
+    said = receiver.recv()
+    process.join()
+    assert "cannot open" in said
+    assert "disk I/O error" in said, "and not what its rollback has come to"
+
+
+def _open_when_full(path: str, sender: Connection) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with Caller(partial(SqliteLedger, path)) as caller:
+        try:
+            caller.claim(claim("b"))
+        except LedgerUnavailable as error:
+            sender.send(str(error))
+    sender.close()
+
+
 def _refused(path: str, why: str) -> None:
     with Caller(partial(SqliteLedger, path)) as caller, pytest.raises(LedgerUnavailable, match=why):
         caller.claim(claim("a"))

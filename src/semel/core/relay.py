@@ -3,9 +3,8 @@
     take → what is due → guard and crossing → send → record
 
 Each notification is carried by a task of its own, from top to bottom of `_carry`. Crossings and records of all tasks
-travel together, and while a provider is busy with some the outbox is asked for the next ones. No connection of the
-store is held while a provider is asked. The crossing is written, durably, before the first byte leaves: a relay that
-dies before it has done nothing, one that dies after it leaves a doubt, and says so.
+travel together. No connection of the store is held while a provider is asked. The crossing is written, durably, before
+the first byte leaves: a relay that dies before it has done nothing, one that dies after it leaves a doubt, and says so.
 """
 
 from __future__ import annotations
@@ -46,9 +45,6 @@ log = logging.getLogger("semel")
 
 POLL_S = 0.25  # what other processes add, and what falls due
 ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
-AHEAD_S = 0.25  # what a provider will have room for so soon is taken now
-AHEAD_MAX = 2  # times its concurrency: those that wait for it, and those that are being recorded
-PACE = 8  # so many of the last answers say how long it takes
 MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
 STORE_DOWN_S = 1.0
 KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
@@ -117,7 +113,7 @@ class Relay:
         self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._asking.sending > 0)
         self._asking = Asking()
         self._in_hand: dict[str, int] = dict.fromkeys(providers, 0)
-        self._takes_s = {name: provider.contract.timeout_s for name, provider in providers.items()}
+        self._places = sum(provider.contract.concurrency for provider in providers.values())
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -222,7 +218,7 @@ class Relay:
         """A few places are not worth a round trip while others are about to be free: it is made for half of them, or
         a moment later. Whoever has little in hand does not wait."""
         for _ in range(ROOM_LOOKS):
-            if 2 * sum(self._in_hand.values()) <= sum(map(self._places, self._providers)) or self._stopping:
+            if 2 * sum(self._in_hand.values()) <= self._places or self._stopping:
                 return
             await asyncio.sleep(ROOM_LOOK_S)
 
@@ -237,20 +233,12 @@ class Relay:
         lanes: dict[str, Lane] = {}
         for name, provider in self._providers.items():
             contract = provider.contract
-            if (room := self._places(name) - self._in_hand[name]) > 0:
+            if (room := contract.concurrency - self._in_hand[name]) > 0:
                 lanes[name] = Lane(room, name, contract.per_second)
         for channel, names in self._routes.items():
             if names and names[0] in lanes:
                 lanes[lane_of("", channel)] = lanes[names[0]]
         return lanes
-
-    def _places(self, name: str) -> int:
-        """How many may be in hand for a provider: those that it may be asked at a time, and, where it is quick, those
-        that it will have room for by the time the outbox has handed them over. With a rate it is not it that is waited
-        for."""
-        contract = self._providers[name].contract
-        ahead_s = 0.0 if contract.per_second > 0 else AHEAD_S
-        return contract.concurrency + int(contract.concurrency * min(ahead_s / self._takes_s[name], AHEAD_MAX))
 
     # ----------------------------------------------------------------------------------------------- one notification
 
@@ -390,9 +378,7 @@ class Relay:
         try:
             return await self._asking.send(provider, dispatch, request, at_most_s)
         finally:
-            took_s = self._clock() - begun
-            self._takes_s[contract.name] += (took_s - self._takes_s[contract.name]) / PACE
-            self._watch.sent(contract.name, took_s)
+            self._watch.sent(contract.name, self._clock() - begun)
 
     async def _record(self, record: Record) -> None:
         """Until the outbox has it: what is known now nobody else knows."""

@@ -15,6 +15,8 @@ from functools import partial
 log = logging.getLogger("semel")
 
 LATE_S = 5.0  # beyond the drain: then the process ends, whatever somebody still does in it
+SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
+NOT_IN_TIME = "the drain did not end in time: ending as it is"
 HURRY = getattr(signal, "SIGUSR1", None)  # of a supervisor to its workers: a second signal has come (not on Windows)
 AT_ONCE_S = 3.0  # for what can be given back and written, when a second signal has come
 
@@ -28,11 +30,15 @@ def ending_signals() -> list[signal.Signals]:
     return signals
 
 
-def end_after(seconds: float, code: int) -> None:
+def end_after(seconds: float, code: int, says: str = "") -> None:
     """Of the whole process, also where its event loop is stuck."""
 
     def end() -> None:
         time.sleep(seconds)
+        if says:
+            said = threading.Thread(target=log.error, args=(says,), daemon=True)
+            said.start()
+            said.join(SAY_S)
         os._exit(code)
 
     threading.Thread(target=end, daemon=True, name="semel-deadline").start()
@@ -72,10 +78,10 @@ class Ending:
         if self._at_once.is_set():
             os._exit(128 + number)  # as a crash: nothing that was answered is lost by it
         if self._gently.is_set():
-            end_after(AT_ONCE_S, 128 + number)
+            end_after(AT_ONCE_S, 128 + number, NOT_IN_TIME)
             self._at_once.set()
             return
         log.info("draining: what is being sent has %g s; a second signal cuts it off", self._drain_s)
         self.number = number
-        end_after(self._drain_s + LATE_S, 1)
+        end_after(self._drain_s + LATE_S, 1, NOT_IN_TIME)
         self._gently.set()

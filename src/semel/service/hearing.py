@@ -114,9 +114,9 @@ class Hearing:
         return unmatched
 
     async def _tell_some(self, door: Door, words: Sequence[Witness]) -> list[Witness]:
-        senders = await self._senders(door, {one.id for one in words if one.id is not None})
-        unmatched = [one for one in words if one.id is not None and one.id not in senders]
-        named = [replace(one, provider=senders[one.id]) for one in words if one.id is not None and one.id in senders]
+        left = await self._left(door, {one.id for one in words if one.id is not None})
+        unmatched = [one for one in words if one.id is not None and one.id not in left]
+        named = [replace(one, provider=_sender(*left[one.id], one)) for one in words if one.id in left]
         unmatched += await self._witness(named)
         rest = [one for one in words if one.id is None]
         for name in door.speaks_for:
@@ -131,18 +131,18 @@ class Hearing:
 
     # ------------------------------------------------------------------------------------------------- whose is it?
 
-    async def _senders(self, door: Door, ids: Collection[bytes]) -> dict[bytes, str]:
-        """Of those messages that left by a provider of this door, which one it was. A door speaks for no other: whoever
+    async def _left(self, door: Door, ids: Collection[bytes]) -> dict[bytes, tuple[Shown, list[str]]]:
+        """Those messages that left by a provider of this door, and by which ones. A door speaks for no other: whoever
         may write here, by right or by mistake, moves nothing that somebody else has sent, or that has not left."""
         if not ids:
             return {}
         wanted = list(ids)
-        found: dict[bytes, str] = {}
+        found: dict[bytes, tuple[Shown, list[str]]] = {}
         for id, shown in zip(wanted, await self._looks.ask(wanted), strict=True):
             if shown is None:
                 continue
-            if name := _sender(shown, door.speaks_for):
-                found[id] = name
+            if names := _senders(shown, door.speaks_for):
+                found[id] = shown, names
             else:
                 self._misdirected.add(door.path, 1)
         return found
@@ -161,12 +161,24 @@ class Hearing:
             return await self._outbox.witness(words)
 
 
-def _sender(shown: Shown, names: Sequence[str]) -> str:
-    """Empty: none of these has had it."""
+def _senders(shown: Shown, names: Sequence[str]) -> list[str]:
+    """Those of them that have had it."""
     had = {attempt.provider for attempt in shown.attempts if attempt.crossed_ms}
     if shown.state in LEFT:
         had.add(shown.provider)
-    return next((name for name in names if name in had), "")
+    return [name for name in names if name in had]
+
+
+def _sender(shown: Shown, names: Sequence[str], word: Witness) -> str:
+    """Of several names of one account: the one that has given this reference, or has it now. A refusal that names none
+    may be about any of them, and is put where it moves nothing."""
+    known = {attempt.provider for attempt in shown.attempts if word.reference and attempt.reference == word.reference}
+    others = [name for name in names if name != shown.provider]
+    if by_reference := [name for name in names if name in known]:
+        return by_reference[0]
+    if others and (word.says == "refused" or shown.provider not in names):
+        return others[0]
+    return shown.provider
 
 
 class _Strangers:

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -19,14 +18,13 @@ import uvicorn
 
 from semel.service.application import Service
 from semel.service.connection import Limits, connection_class, sweep
-from semel.service.ending import AT_ONCE_S, HURRY, LATE_S, end_after, ending_signals
+from semel.service.ending import AT_ONCE_S, HURRY, LATE_S, NOT_IN_TIME, end_after, ending_signals
 from semel.settings.schema import Server as ServerSettings
 
 log = logging.getLogger("semel")
 
 BACKLOG = 2_048
 SWEEP_TICKS = 10  # of 0.1 s
-SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
 SWITCH_S = 0.0005  # the ledger's thread and the event loop take turns: the default of 5 ms lets one wait for the other
 
 
@@ -93,17 +91,13 @@ class Server(uvicorn.Server):
         if self.code or self._loop is None:
             os._exit(code)
         self.code = code
-        end_after(AT_ONCE_S, code)
+        end_after(AT_ONCE_S, code, NOT_IN_TIME)
         self._loop.call_soon_threadsafe(self._service.hurry, lambda: end_after(0.0, code))
 
     def _end_in_time(self) -> None:
         """A handler that blocks the event loop, or does not let itself be cancelled, has a deadline all the same."""
         self._told.wait()
-        time.sleep(self._drain_s + LATE_S)
-        said = threading.Thread(target=log.error, args=("the drain did not end in time: ending as it is",), daemon=True)
-        said.start()
-        said.join(SAY_S)
-        os._exit(1)
+        end_after(self._drain_s + LATE_S, 1, NOT_IN_TIME)
 
 
 def serve(service: Service, settings: ServerSettings, listening: socket.socket, *, supervised: bool = False) -> int:

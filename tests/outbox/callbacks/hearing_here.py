@@ -61,11 +61,17 @@ class Counted:
 async def crossed(outbox: StoredOutbox, *notifications: Notification) -> list[Dispatch]:
     """They are leaving."""
     await outbox.add(notifications)
-    names = {one.provider for one in notifications}
+    taken = await crossed_again(outbox, *{one.provider for one in notifications})
+    assert len(taken) == len(notifications)
+    return taken
+
+
+async def crossed_again(outbox: StoredOutbox, *names: str) -> list[Dispatch]:
+    """What is due at these providers is leaving."""
     taken = await outbox.take({name: Lane(2_000, name) for name in names}, LEASE_MS)
     crossings = [Crossing(one, sending.crossed(one.standing, one.taken_ms), b"request") for one in taken]
     gates = await outbox.cross(crossings)
-    assert [type(gate).__name__ for gate in gates] == ["Crossed"] * len(notifications)
+    assert [type(gate).__name__ for gate in gates] == ["Crossed"] * len(taken)
     return taken
 
 

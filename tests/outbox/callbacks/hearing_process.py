@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import uvicorn
-from tests.outbox.callbacks.signing import BREVO, HMAC, VONAGE, WHSEC, public_keys, public_url
+from tests.outbox.callbacks.signing import public_url
 from tests.service.verification.sns_sender import TOPIC
 
 from semel.adapters.providers.callbacks import CALLS
@@ -30,6 +30,7 @@ from semel.service.front import Front
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
 from semel.settings.secret import Secret
 from semel.testing.simulator.dialects import brevo, generic, resend, sendgrid, ses, telnyx, twilio, vonage
+from semel.testing.simulator.signing import BREVO, HMAC, VONAGE, WHSEC, public_keys
 from semel.values.outbox import Witness
 from semel.values.sending import State
 

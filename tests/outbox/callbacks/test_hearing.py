@@ -19,6 +19,7 @@ from tests.outbox.callbacks.hearing_here import (
     accepted,
     all_of_it,
     crossed,
+    crossed_again,
     endpoint,
     hear,
     message,
@@ -123,6 +124,24 @@ def test_two_names_of_one_account_share_a_door(tmp_path: Path) -> None:
             shown = await outbox.show(each.id)
             assert shown is not None
             assert (shown.state, shown.provider) == ("delivered", "second")
+
+    with_outbox(tmp_path, story)
+
+
+@pytest.mark.parametrize("reference", ["r-2", ""])
+def test_what_the_second_name_of_an_account_has_taken_over_is_told_of_that_one(tmp_path: Path, reference: str) -> None:
+    async def story(outbox: StoredOutbox) -> None:
+        hearing, one = Hearing(outbox), message("one", "first")
+        (dispatch,) = await crossed(outbox, one)
+        await refused(outbox, dispatch, "second")
+        (again,) = await crossed_again(outbox, "second")
+        assert await hear(hearing, endpoint("first"), said("no", one), also=("second",)) == (200, MATCHED)
+        assert await state(outbox, one) == "sending", "the first one says it, or the second: nobody can tell"
+        await accepted(outbox, again, "r-2")
+        assert await hear(hearing, endpoint("first"), said("done", one, reference), also=("second",)) == (200, MATCHED)
+        shown = await outbox.show(one.id)
+        assert shown is not None
+        assert (shown.state, shown.provider, shown.possible_duplicates) == ("delivered", "second", 0)
 
     with_outbox(tmp_path, story)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.outbox.callbacks.hearing_process import VERIFY
-from tests.outbox.callbacks.signing import HMAC, VONAGE, WHSEC, Ink, Signed, public_url, signed
+from tests.outbox.callbacks.signing import Signed, public_url, signed
 from tests.service.verification.sns_sender import NOW, Host
 
 from semel.adapters.providers.callbacks import CALLS
@@ -24,6 +24,7 @@ from semel.service.doors import Door
 from semel.service.ingest import Ingest, Scope
 from semel.service.unverified import Objecting, Unverified
 from semel.testing.simulator.dialects import twilio as dialect
+from semel.testing.simulator.signing import HMAC, VONAGE, WHSEC, Ink
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 BODY = b'{"status":"delivered","to":"+4917012345678"}'

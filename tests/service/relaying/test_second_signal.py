@@ -73,7 +73,8 @@ class Running:
 def test_a_second_signal_cuts_off_what_is_being_sent_and_says_so(
     tmp_path: Path, provider: SimulatorProcess, command: tuple[str, ...]
 ) -> None:
-    numbers = [TO.format(900 + 10 * COMMANDS.index(command) + number) for number in range(3)]
+    many = 1 if "--workers" in command else 3  # each of them has room for one
+    numbers = [TO.format(900 + 10 * COMMANDS.index(command) + number) for number in range(many)]
     with sending(tmp_path, provider, command, *numbers) as running:
         running.tell(signal.SIGTERM)
         running.process.send_signal(signal.SIGTERM)
@@ -81,7 +82,7 @@ def test_a_second_signal_cuts_off_what_is_being_sent_and_says_so(
         assert "1 notifications were cut off while they were sent" in running.said()
     found = sorted((one.state, one.reason) for one in shown(tmp_path))
     cut = ("uncertain", "its relay was told to end, and did not wait for an answer")
-    assert found == [("pending", ""), ("pending", ""), cut]
+    assert found == [*[("pending", "")] * (many - 1), cut]
     assert sum(got(provider, numbers)) == 1
 
 
@@ -108,3 +109,32 @@ def test_with_nohup_a_terminal_that_is_closed_says_nothing(tmp_path: Path, provi
         until(lambda: got(provider, [to]) == [1], running.said)
         running.tell(signal.SIGTERM)
         assert running.process.wait(SOON_S) == 0, running.said()
+
+
+HANGS = """
+import asyncio, logging
+from semel.service.ending import Ending
+
+async def main():
+    ending = Ending(3600.0)
+    print("begun", flush=True)
+    await ending.told()
+    await ending.end(lambda within_s: asyncio.shield(asyncio.Event().wait()))
+
+logging.basicConfig(level=logging.INFO)
+asyncio.run(main())
+"""
+
+
+def test_what_does_not_let_itself_be_ended_has_a_deadline() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert "draining" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SOON_S) == 128 + signal.SIGINT
+        assert "the drain did not end in time: ending as it is" in process.stderr.read()

@@ -31,6 +31,20 @@ class InterplayLaws(OutboxBinding):
         ledger.add(_guarded(harness, "later"))
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
 
+    def test_a_guard_is_not_left_to_who_was_suppressed_meanwhile(self, harness: Harness, ledger: Sender) -> None:
+        brief = 2 * harness.unit_ms / 1000
+        ledger.add(_guarded(harness, "refused at first"))
+        ledger.send(harness, ledger.take_one(harness), Refused("busy"))
+        harness.advance(max(2_000, 2 * harness.unit_ms))
+        again = ledger.take_one(harness)
+        passing = _guarded(harness, "passes", brief)
+        ledger.add(passing)
+        ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
+        assert ledger.cross(again) == [Suppressed(passing.id)]
+        assert ledger.witness(Witness("refused", passing.id)) == ["failed"]
+        ledger.add(_guarded(harness, "later"))
+        assert ledger.cross(ledger.take_one(harness)) == [Crossed()], "nobody was told"
+
     def test_a_clock_that_went_back_makes_nobody_a_stranger_to_its_own_guard(
         self, harness: Harness, ledger: Sender
     ) -> None:

@@ -117,7 +117,8 @@ begin
     return query
     with asked as (
         select h.at, g.k, g.id as holder, case when n.added <= g.at then n.state else 'accepted' end as state,
-               g.k is null or g.id = '' or (g.id = ids[h.at] and g.at >= addeds[h.at]) or now - g.at >= windows[h.at] as free
+               g.k is null or g.id = '' or (g.id = ids[h.at] and g.at >= addeds[h.at]) or now - g.at >= windows[h.at]
+               or coalesce(n.state = 'suppressed' and n.added <= g.at, false) as free   -- whom it is left to was not sent
         from unnest(held) h(at)
              left join lateral (select * from semel.guard x where x.k = guards[h.at] limit 1) g on true
              left join lateral (select x.state, x.added from semel.notification x where x.id = g.id limit 1) n on true

@@ -55,7 +55,7 @@ def _gate(
         return Crossed()
     by, at, stands = guards[k]
     own = by == dispatch.id and at >= dispatch.added_ms  # not of an earlier life, which was forgotten
-    if own or now - at >= 1000 * guard.window_s:
+    if own or stands == "suppressed" or now - at >= 1000 * guard.window_s:  # whom it is left to may not be sent either
         return Crossed()
     if crossing.standing.doubt_ms or stands in ("pending", "sending"):
         return Held(by)  # what may have left already is not called suppressed
