@@ -2,7 +2,8 @@
 
 It exists because the simulator of `semel.testing` knows dialects, keys and lies, and has a ceiling of its own that is
 too near to what is measured. It reads no more of a request than its length and its key, and counts: a measure asks
-afterwards how many messages came, and how many different ones. Runs until its standard input is closed.
+afterwards how many messages came, and how many different ones. What is sent to `/slow` is answered after some time, as
+providers do. Runs until its standard input is closed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from contextlib import contextmanager
 from urllib.request import urlopen
 
 PATIENCE_S = 60.0
-COUNT = b"GET /count "
+SLOW_S = 0.02  # quick for a provider: most take several times as long
+COUNT, SLOW = b"GET /count ", b"POST /slow "
 KEY, LENGTH, END = b"\r\nIdempotency-Key: ", b"\r\nContent-Length: ", b"\r\n\r\n"
 HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 
@@ -39,7 +41,11 @@ class FarEnd(asyncio.Protocol):
             if len(self._got) < whole:
                 return
             self._got = self._got[whole:]
-            self._transport.write(self._answer(head))
+            answer = self._answer(head)
+            if head.startswith(SLOW):
+                asyncio.get_running_loop().call_later(SLOW_S, self._transport.write, answer)
+            else:
+                self._transport.write(answer)
 
     def _answer(self, head: bytes) -> bytes:
         if head.startswith(COUNT):
@@ -70,10 +76,15 @@ async def main() -> None:
 class Away:
     """The way to a far end that runs."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.pid = process.pid
-        self.url = f"http://127.0.0.1:{port}/messages"
+    def __init__(self, pid: int, port: int, path: str = "messages") -> None:
+        self.pid = pid
+        self.url = f"http://127.0.0.1:{port}/{path}"
+        self._port = port
         self._count = f"http://127.0.0.1:{port}/count"
+
+    def slow(self) -> Away:
+        """The same, but that it takes its time."""
+        return Away(self.pid, self._port, "slow")
 
     def check(self, messages: int) -> None:
         """As many came as had to since it was asked last, each once: else a time means nothing."""
@@ -96,7 +107,7 @@ def away() -> Iterator[Away]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield Away(process, int(process.stdout.readline()))
+            yield Away(process.pid, int(process.stdout.readline()))
         finally:
             process.kill()
 

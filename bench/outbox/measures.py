@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.outbox.adding import added
-from bench.outbox.far_end import Away
+from bench.outbox.far_end import SLOW_S, Away
 from bench.outbox.keeping import Full
 from bench.outbox.plan import AIMED, BATCH, Figures, Line, Scenario, Sizes, Store, Tally
 from bench.outbox.sending import (
@@ -63,14 +63,20 @@ class Measures:
     def _lines(self) -> list[Line]:
         few = "" if self._sizes.finished >= AIMED else f"{self._sizes.finished:,} messages are fewer than {AIMED:,}"
         sent = {f"relay_{MANY}": f"relay, {MANY}", f"relay_{USUAL}": f"relay, {USUAL}"}
+        slow = {
+            "relay_slow": f"relay, {USUAL}, {SLOW_S * 1000:g} ms",
+            "loop_slow": f"loop by hand, {SLOW_S * 1000:g} ms",
+        }
         alone = {f"client_{MANY}": f"client alone, {MANY}", "loop": "loop by hand", "usual": "loop with requests"}
         return [
             Line(f"relay_{MANY}.rate", sent[f"relay_{MANY}"], "/s", "loop.rate", at_least=5),
             Line(f"relay_{MANY}.rate", sent[f"relay_{MANY}"], "/s", "usual.rate", at_least=5),
             Line(f"relay_{USUAL}.rate", sent[f"relay_{USUAL}"], "/s", "loop.rate"),
+            Line("relay_slow.rate", slow["relay_slow"], "/s", "loop_slow.rate"),
             Line(f"client_{MANY}.rate", alone[f"client_{MANY}"], "/s", "loop.rate"),
             Line("loop.rate", alone["loop"], "/s"),
             Line("usual.rate", alone["usual"], "/s"),
+            Line("loop_slow.rate", slow["loop_slow"], "/s"),
             *[
                 Line(f"{name}.{part}", label, f"µs {part}", f"loop.{part}" if part == "in all" and name in sent else "")
                 for part in ("client", "servers", "in all")
@@ -100,6 +106,7 @@ class Measures:
             Scenario("loop with requests", "the same, with the client that most loops have, not ours", self._usual),
             Scenario("relay", "what is due, until it is written what came of the last one", self._relay(MANY)),
             Scenario(f"relay, {USUAL}", "the same, with a provider's default concurrency", self._relay(USUAL)),
+            Scenario("a slow provider", f"relay and loop, where each answer takes {SLOW_S * 1000:g} ms", self._slow),
             Scenario("client alone", "the provider's adapter, without any store", self._client),
             Scenario("statements", "counted in a run of its own, which is not timed", self._counted),
             Scenario("added", "in a transaction of the caller's, beside one INSERT of theirs", self._added),
@@ -112,27 +119,35 @@ class Measures:
     # -------------------------------------------------------------------------------------------------------- sending
 
     def _loop(self) -> Figures:
-        return _named("loop", run(self._by_hand(our_client)))
+        return _named("loop", run(self._by_hand(our_client, self._away, self._sizes.looped)))
 
     def _usual(self) -> Figures:
-        return _named("usual", run(self._by_hand(usual_client)))
+        return _named("usual", run(self._by_hand(usual_client, self._away, self._sizes.looped)))
 
-    async def _by_hand(self, sender: Callable[[Away], AbstractAsyncContextManager[Send]]) -> Sample:
-        async with self.store.queue(notifications(self._sizes.looped)) as queue:
-            return await by_hand(self._watch, queue, self._away, self._sizes.looped, sender)
+    def _slow(self) -> Figures:
+        slow = self._away.slow()
+        looped = run(self._by_hand(our_client, slow, self._sizes.added // 4))
+        relayed = self._relayed(USUAL, slow, self._sizes.looped)
+        return {"loop_slow.rate": looped.rate, "relay_slow.rate": relayed.rate}
+
+    async def _by_hand(
+        self, sender: Callable[[Away], AbstractAsyncContextManager[Send]], away: Away, number: int
+    ) -> Sample:
+        async with self.store.queue(notifications(number)) as queue:
+            return await by_hand(self._watch, queue, away, number, sender)
 
     def _client(self) -> Figures:
         measured = by_client(self._watch, self._away, self._sizes.relayed, MANY)
         return _named(f"client_{MANY}", run(measured))
 
     def _relay(self, concurrency: int) -> Callable[[], Figures]:
-        return lambda: _named(f"relay_{concurrency}", self._relayed(concurrency))
+        return lambda: _named(f"relay_{concurrency}", self._relayed(concurrency, self._away, self._sizes.relayed))
 
-    def _relayed(self, concurrency: int) -> Sample:
+    def _relayed(self, concurrency: int, away: Away, number: int) -> Sample:
         async def measure(url: str) -> Sample:
             async with outbox_at(url) as outbox:
-                await add(outbox, notifications(self._sizes.relayed))
-                return await by_relay(self._watch, outbox, self._away, self._sizes.relayed, concurrency)
+                await add(outbox, notifications(number))
+                return await by_relay(self._watch, outbox, away, number, concurrency)
 
         with self._new() as url:
             return run(measure(url))

@@ -361,6 +361,9 @@ def decided(standing: Standing, says: Resolution, reason: str, free: bool, now_m
     match standing.state, says:
         case "uncertain", "sent":
             return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
+        case "uncertain", "not_sent" if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
+            late = f"{reason}; but its time was over, so it is not sent"
+            return _unsent(replace(standing, doubt_ms=0), "expired", late)
         case "uncertain", "not_sent":
             tries = min(standing.attempts, ATTEMPTS_MAX - 1)
             return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now_ms, reason=reason)

@@ -37,6 +37,7 @@ from semel.cli.notifying import judging
 from semel.cli.operating.deciding import FAILURES_MAX
 from semel.cli.operating.place import Place
 from semel.settings.secret import Secret
+from semel.testing.sender import crossing
 from semel.values.outbox import Lane, Sought
 from semel.values.sending import Key, Resolution, Unknown
 
@@ -114,6 +115,16 @@ def test_what_a_relay_has_in_hand_is_not_cancelled(tmp_path: Path) -> None:
     assert ended.code == 1
     assert "a relay has it in its hands at this moment: try again" in ended.out
     assert state(url, id) == "pending"
+
+
+def test_what_a_relay_has_left_behind_can_be_resolved_though_no_relay_comes(tmp_path: Path) -> None:
+    """Its provider is not in the settings any more, so nobody would ever call it uncertain."""
+    url = url_of(tmp_path)
+    (id,) = add(url, notification())
+    (taken,) = in_box(url, lambda box: box.take({PROVIDER: Lane(10, PROVIDER)}, 1))
+    in_box(url, lambda box: box.cross([crossing(taken)]))
+    ended = notify(url, "resolve", id, "--sent", *REASON)
+    assert (ended.code, state(url, id)) == (0, "accepted"), ended.out
 
 
 def test_a_cancelled_one_with_a_doubt_is_uncertain(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.outbox.callbacks.hearing_process import NAMES, kind_of
-from tests.outbox.callbacks.signing import Ink, Signed, signed
+from tests.outbox.callbacks.signing import Signed, signed
 from tests.outbox.callbacks.stage import Stage, message
 
 from semel.adapters.providers.callbacks import CALLS
+from semel.testing.simulator.signing import Ink
 from semel.values.notification import Notification
 from semel.values.outbox import Shown
 

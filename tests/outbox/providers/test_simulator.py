@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.error import HTTPError
 from uuid import uuid4
 
 import pytest
+from tests.outbox.callbacks.hearing_process import VERIFY
 from tests.outbox.providers.kits import KITS, text
 
+from semel.adapters.providers.callbacks import CALLS
+from semel.adapters.verifiers import verifier
 from semel.ports import Provider
-from semel.testing.provider_laws import Ear, Opening, dispatch_of
+from semel.testing.provider_laws import Ear, Opening, ProviderKit, dispatch_of
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.calling import Mode
+from semel.testing.simulator.signing import HANDS
 from semel.values.notification import Notification
 from semel.values.sending import Accepted, Answer, Refused
 
@@ -31,8 +36,12 @@ def ear() -> Iterator[Ear]:
 
 
 def send(simulator: SimulatorProcess, kind: str, said: Notification, times: int = 1) -> list[Answer]:
+    return sent_by(KITS[kind](simulator), said, times)
+
+
+def sent_by(kit: ProviderKit, said: Notification, times: int = 1) -> list[Answer]:
     async def story() -> list[Answer]:
-        provider: Provider = KITS[kind](simulator).open(Opening(simulator.url(kind)))
+        provider: Provider = kit.open(Opening(kit.simulator.url(kit.dialect)))
         try:
             dispatch = dispatch_of(said)
             return [await provider.send(dispatch, provider.prepare(dispatch)) for _ in range(times)]
@@ -67,6 +76,29 @@ def test_it_calls_back_as_it_is_told(simulator: SimulatorProcess, ear: Ear, mode
     assert isinstance(answer, Accepted)
     assert called(simulator, answer.reference, len(words)) == words
     assert len(ear.heard) == len(words)
+
+
+def test_every_provider_that_calls_back_signs_and_those_of_ses_are_brought_by_another() -> None:
+    assert set(HANDS) == set(CALLS) - {"ses"}
+
+
+@pytest.mark.parametrize("kind", HANDS)
+def test_it_signs_as_the_provider_does(simulator: SimulatorProcess, ear: Ear, kind: str) -> None:
+    kit = KITS["http-header" if kind == "http" else kind](simulator)
+    simulator.tell_the_truth()
+    simulator.callbacks(kit.dialect, "once", f"{ear.url}?id=1#rc=5&rp=5xx")
+    (answer,) = sent_by(kit, kit.say(uuid4().hex))
+    assert isinstance(answer, Accepted)
+    url: dict[str, Any] = {"url": ear.url} if kind == "twilio" else {}
+    ours = verifier(CALLS[kind].scheme, **VERIFY[kind], **url)
+    both = ear.wait_for(2)
+    assert len(both) == 2
+    for heard in both:
+        headers = {name.encode(): value.encode() for name, value in heard.headers.items()}
+        headers[b":query"] = heard.query.encode()
+        assert asyncio.run(ours.verify(headers, heard.body))
+        forged = heard.body.replace(b"deliver", b"DELIVER") + b"&x=1"
+        assert not asyncio.run(ours.verify(headers, forged)) or kind == "brevo", "which proves itself, and no body"
 
 
 def test_it_calls_nobody_unless_it_is_told(simulator: SimulatorProcess, ear: Ear) -> None:

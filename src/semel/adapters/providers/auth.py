@@ -68,6 +68,7 @@ class Headers:
     def __init__(self, headers: Mapping[str, Hidden], scheme: str = "") -> None:
         self._headers = headers
         self._scheme = scheme
+        self.names = frozenset(name.lower() for name in headers)
 
     async def headers(self, asked: Asked) -> Mapping[str, str]:
         return sayable({name: self._scheme + value.reveal() for name, value in self._headers.items()})

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from semel.adapters.providers.auth import Auth
+from semel.adapters.providers.auth import Auth, Headers
 from semel.adapters.providers.filling import check, fill, with_key
 from semel.adapters.providers.posting import HttpProvider, Request, field, json_body, key_of
 from semel.adapters.providers.reading import at, form, ours, parsed, text, witnesses
@@ -71,6 +71,8 @@ class Generic(HttpProvider):
             raise ConfigError(f"{what}: method {method!r}: expected one of {', '.join(METHODS)}")
         if key_header and (_HEADER.fullmatch(key_header) is None or key_header.lower() in OURS):
             raise ConfigError(f"{what}: key_header is no name of a header that can be used for it")
+        if isinstance(auth, Headers) and key_header.lower() in auth.names:
+            raise ConfigError(f"{what}: key_header is one of its headers too, and would be the same for every message")
         if key_header and key_path:
             raise ConfigError(f"{what}: key_header or key_path, not both: the key goes to one place")
         template = BODY if body is None else body

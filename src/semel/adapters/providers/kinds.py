@@ -20,14 +20,18 @@ from semel.adapters.providers.brevo import Brevo
 from semel.adapters.providers.generic import METHODS, Generic
 from semel.adapters.providers.options import (
     ABOVE_0,
+    ADDRESS,
+    ALLOWED,
     FLAG,
+    HOST,
     NUMBER,
     OBJECT,
+    PATH,
+    PORT,
     SECRET,
     SECRETS,
     STATUSES,
     TEXT,
-    TEXTS,
     WHOLE,
     Option,
     check,
@@ -88,7 +92,7 @@ def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
 def forms(kind: str) -> Mapping[str, str]:
     """How options of a kind are written: "text", "secret", or "secrets" by a name; the others as they are."""
     known = KINDS.get(kind)
-    written = {SECRET: "secret", SECRETS: "secrets", TEXT: "text"}
+    written = {SECRET: "secret", SECRETS: "secrets", **dict.fromkeys((TEXT, HOST, PATH, ADDRESS), "text")}
     options = known.options if known is not None else {}
     return {name: written[option.form] for name, option in options.items() if option.form in written}
 
@@ -139,7 +143,7 @@ COMMON = {
     "concurrency": Option(WHOLE, "requests at a time, in each process"),
     "policy": Option(one_of(*POLICIES), "what happens to an unknown outcome in the end"),
     "policy_after": Option(ABOVE_0, "after the crossing"),
-    "allow": Option(TEXTS, "hosts and networks inside that may be called"),
+    "allow": Option(ALLOWED, "hosts and networks inside that may be called"),
 }
 HTTP = {
     **COMMON,
@@ -148,16 +152,17 @@ HTTP = {
 }
 URL = {"url": Option(TEXT, "another one than the provider's own")}
 SENDER = {"sender": Option(TEXT, "a number or an address of ours, where the notification has none")}
+MAIL_SENDER = {"sender": Option(ADDRESS, SENDER["sender"].says)}
 SHAPE = {
-    "path": Option(TEXT, "behind the URL, another one than the provider's own"),
+    "path": Option(PATH, "behind the URL, another one than the provider's own"),
     "extra": Option(OBJECT, "fields that are added to each body"),
 }
-GUESSED = {"path": Option(TEXT, "behind the URL; not among our facts")}
+GUESSED = {"path": Option(PATH, "behind the URL; not among our facts")}
 KEY_WINDOW = {"key_window": Option(ABOVE_0, "for how long the key is relied on")}
 TEXT_MAX = {"text_max": Option(WHOLE, "characters of a text, at the most")}
 GENESYS = {
     **HTTP,
-    "region": Option(TEXT, "its domain: mypurecloud.de, say", needed=False),
+    "region": Option(HOST, "its domain: mypurecloud.de, say", needed=False),
     "url": Option(TEXT, "https://api.… ; left out: of the region"),
     "login_url": Option(TEXT, "https://login.… ; left out: of the region"),
     "client_id": Option(TEXT, "of an OAuth client with client credentials", needed=True),
@@ -258,7 +263,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "genesys-email": Kind(
         genesys.GenesysEmail.CONTRACT,
-        {**GENESYS, **SENDER, "sender_type": Option(TEXT, "of its mail domain; not among our facts")},
+        {**GENESYS, **MAIL_SENDER, "sender_type": Option(TEXT, "of its mail domain; not among our facts")},
         lambda given: genesys.GenesysEmail(*_genesys(given), **given.some("sender", "sender_type", "extra")),
     ),
     "genesys-contacts": Kind(
@@ -322,7 +327,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "sendgrid": Kind(
         SendGrid.CONTRACT,
-        {**HTTP, **URL, **SENDER, **SHAPE, "api_key": Option(SECRET, "SG.…", needed=True)},
+        {**HTTP, **URL, **MAIL_SENDER, **SHAPE, "api_key": Option(SECRET, "SG.…", needed=True)},
         lambda given: SendGrid(
             given.get("url", "https://api.sendgrid.com"),
             _bearer(given, "api_key"),
@@ -334,9 +339,9 @@ KINDS: Mapping[str, Kind] = {
         {
             **HTTP,
             **URL,
-            **SENDER,
+            **MAIL_SENDER,
             **SHAPE,
-            "region": Option(TEXT, "eu-central-1, say", needed=True),
+            "region": Option(HOST, "eu-central-1, say", needed=True),
             "configuration_set": Option(TEXT, "whose event destination tells what became of a mail"),
             "access_key_id": Option(TEXT, "left out: as any AWS program finds its credentials"),
             "secret_access_key": Option(SECRET, "of that key"),
@@ -345,7 +350,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "resend": Kind(
         Resend.CONTRACT,
-        {**HTTP, **URL, **SENDER, **SHAPE, **KEY_WINDOW, "api_key": Option(SECRET, "re_…", needed=True)},
+        {**HTTP, **URL, **MAIL_SENDER, **SHAPE, **KEY_WINDOW, "api_key": Option(SECRET, "re_…", needed=True)},
         lambda given: Resend(
             given.get("url", "https://api.resend.com"),
             _bearer(given, "api_key"),
@@ -372,7 +377,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "brevo": Kind(
         Brevo.CONTRACT,
-        {**HTTP, **URL, **SENDER, **SHAPE, **KEY_WINDOW, "api_key": Option(SECRET, "xkeysib-…", needed=True)},
+        {**HTTP, **URL, **MAIL_SENDER, **SHAPE, **KEY_WINDOW, "api_key": Option(SECRET, "xkeysib-…", needed=True)},
         lambda given: Brevo(
             given.get("url", "https://api.brevo.com"),
             Headers({"api-key": given["api_key"]}),
@@ -403,13 +408,13 @@ KINDS: Mapping[str, Kind] = {
         Smtp.CONTRACT,
         {
             **COMMON,
-            **SENDER,
-            "host": Option(TEXT, "of the mail server", needed=True),
-            "port": Option(WHOLE, "587 with starttls, 465 with implicit"),
+            **MAIL_SENDER,
+            "host": Option(HOST, "of the mail server", needed=True),
+            "port": Option(PORT, "587 with starttls, 465 with implicit"),
             "tls": Option(one_of("starttls", "implicit", "off"), "how the connection is secured"),
             "username": Option(TEXT, "where the server wants one"),
             "password": Option(SECRET, "of that user"),
-            "domain": Option(TEXT, "behind the @ of a Message-ID; left out: the sender's"),
+            "domain": Option(HOST, "behind the @ of a Message-ID; left out: the sender's"),
         },
         lambda given: Smtp(
             given["host"],

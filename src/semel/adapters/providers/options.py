@@ -6,11 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from ipaddress import ip_network
 from typing import Any, NamedTuple
 
+from semel.adapters.providers.saying import address_of
 from semel.values.errors import ConfigError
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
 
 
 class Form(NamedTuple):
@@ -50,13 +53,39 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
+def _is_host(value: Any) -> bool:
+    return isinstance(value, str) and _HOST.fullmatch(value) is not None
+
+
+def _is_allowed(value: Any) -> bool:
+    """A host, or a range of addresses. What is neither would allow nothing, and nobody would know why."""
+    try:
+        return _is_host(value) or bool(ip_network(value, strict=False))
+    except ValueError:
+        return False
+
+
+def _is_address(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and value.isprintable() and bool(address_of(value, "?"))
+    except ConfigError:
+        return False
+
+
 TEXT = Form("a text", lambda value: isinstance(value, str) and bool(value) and value.isprintable())
 SECRET = Form('a secret: "env:NAME" or "file:path"', _is_secret)
 NUMBER = Form("a number, 0 or more", _is_number)
 ABOVE_0 = Form("a number above 0", lambda value: _is_number(value) and value > 0)
 WHOLE = Form("a whole number above 0", lambda value: _is_whole(value) and value > 0)
 FLAG = Form("true or false", lambda value: isinstance(value, bool))
-TEXTS = Form("a list of texts", lambda value: _is_list(value) and all(TEXT.holds(one) for one in value))
+PORT = Form("a port: 1 to 65535", lambda value: _is_whole(value) and 0 < value < 2**16)
+HOST = Form("a host: letters, digits, dots and dashes", _is_host)
+PATH = Form("a path that begins with /", lambda value: TEXT.holds(value) and value.startswith("/"))
+ADDRESS = Form("an address: name@example.com, or Name <name@example.com>", _is_address)
+ALLOWED = Form(
+    "a list of hosts, or of ranges such as 10.0.0.0/8",
+    lambda value: _is_list(value) and all(_is_allowed(one) for one in value),
+)
 STATUSES = Form("a list of HTTP statuses", lambda value: _is_list(value) and all(_is_status(one) for one in value))
 OBJECT = Form("an object", _is_object)
 SECRETS = Form(

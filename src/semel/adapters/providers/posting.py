@@ -149,10 +149,6 @@ class HttpProvider:
 
     def judge_status(self, answer: Answered) -> Answer:
         match answer.status:
-            case status if 200 <= status < 300:
-                if _is_page(answer) and not self.answers_in_html:
-                    return Unknown(f"{status} with a page of HTML: who answered is not {self.contract.name}")
-                return Accepted(self.reference(answer), f"{status}")
             case 429:
                 after_s = answer.after_s if answer.after_s is not None else self.used_up_s(answer.headers) or None
                 return Refused(self.told(answer), after_s=after_s, limited=True)
@@ -162,6 +158,10 @@ class HttpProvider:
                 return Refused(self.told(answer), final=True)
             case status if status in self.contract.retriable:
                 return Refused(self.told(answer), after_s=answer.after_s)
+            case status if 200 <= status < 300:  # unless the settings know better: some say no with a 200
+                if _is_page(answer) and not self.answers_in_html:
+                    return Unknown(f"{status} with a page of HTML: who answered is not {self.contract.name}")
+                return Accepted(self.reference(answer), f"{status}")
         return Unknown(self.told(answer))
 
     async def ask(self, path: str, body: bytes | None, headers: Mapping[str, str], method: str = "POST") -> Wire:

@@ -18,6 +18,7 @@ NOTES = {
     "pending": "to be sent by the relay that runs, or by the next `semel relay --once`",
     "failed": "nothing more is sent",
     "cancelled": "nothing is sent",
+    "expired": "its time was over, and nothing is sent; `semel notify resend` makes a new one",
 }
 IN_DOUBT = "uncertain now: an attempt of theirs may have left, so resolve them"
 

@@ -86,6 +86,19 @@ class InterplayLaws(OutboxBinding):
         harness.advance(harness.lease_ms)
         assert decide(ledger, said, "given_up") == "failed"
 
+    def test_what_was_not_sent_and_is_too_late_is_told_to_who_wants_it_sent(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        """Whoever hears "pending" would take it for sent; the relay would let it expire."""
+        ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
+        one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
+        aged = with_standing(one, sending.aging(one.standing, one.taken_ms + harness.unit_ms))
+        ledger.send(harness, aged, Unknown("timeout"))
+        harness.advance(2 * harness.unit_ms)
+        assert decide(ledger, one.notification, "not_sent") == "expired"
+        assert "its time was over" in shown(ledger, one.notification).reason
+        assert ledger.cross(two) == [Crossed()], "nobody was told"
+
     def test_who_was_told_once_is_told_whatever_failed_since(self, harness: Harness, ledger: Sender) -> None:
         """Whoever asks would else tell this customer again."""
         ledger.add(told := notification(harness, "told"))

@@ -1,14 +1,17 @@
-"""Status callbacks: what a provider tells about a message that it has, once or twice, late, out of order, or never."""
+"""Status callbacks: what a provider tells about a message that it has, once or twice, late, out of order, or never; and
+signed as it signs them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from semel.testing.simulator.dialects import Dialect
+from semel.testing.simulator.signing import signature
 from semel.testing.simulator.state import Message
 
 Mode: TypeAlias = Literal["never", "once", "twice", "late", "out of order"]
@@ -62,18 +65,19 @@ class Caller:
             callback = dialect.callback(message, reference, word)
             if callback is None:
                 return
-            status = await _post(message.callback or plan.url, *callback)
+            url, (content_type, body) = message.callback or plan.url, callback
+            headers = {"Content-Type": content_type, **signature(dialect.name, url, body)}
+            status = await _post(url, headers, body)
             self.called.append(Called(dialect.name, reference, word, status))
 
 
-async def _post(url: str, content_type: str, body: bytes) -> int:
+async def _post(url: str, headers: Mapping[str, str], body: bytes) -> int:
     """The status; 0: no answer."""
     parts = urlsplit(url)
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    head = (
-        f"POST {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
+    usual = {"Host": parts.netloc, "Content-Length": str(len(body)), "Connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**usual, **headers}.items())
+    head = f"POST {target} HTTP/1.1\r\n{lines}\r\n"
     try:
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)

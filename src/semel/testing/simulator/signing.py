@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 VONAGE = "the-signature-secret-of-a-vonage-account"
 BREVO = "Bearer a-token-that-brevo-was-given"
-HMAC = "a-secret-of-somebody's-own-endpoint"
+HMAC = "the-secret-of-your-own-endpoint"
 
 
 class Ink(NamedTuple):

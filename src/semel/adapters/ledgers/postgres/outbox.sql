@@ -88,7 +88,7 @@ with word as (
     delete from semel.dispatch where id = $1 and $6 not in ('pending', 'uncertain')
 )
 update semel.notification n
-set state = $6, reason = $7, changed = $3, ended = case when $6 in ('failed', 'cancelled') then $6 end
+set state = $6, reason = $7, changed = $3, ended = case when $6 in ('failed', 'cancelled', 'expired') then $6 end
 where n.id = $1 and exists (select from word)
 
 -- name: free_guard

@@ -122,7 +122,7 @@ async def _write(
     said = (decision.says, now, shown(decision.reason), shown(decision.by))
     becomes = (after.state, shown(after.reason), due, encode(after), left_in_doubt_ms(before, after))
     await connection.execute(sql["decide_notification"], decision.id, *said, *becomes)
-    if before.state == "pending" and after.state not in LIVE:  # nothing has left: another one may
+    if after.state not in LIVE and (before.state == "pending" or after.state == "expired"):  # nothing has left
         await connection.execute(sql["free_guard"], decision.id)
 
 

@@ -102,7 +102,7 @@ def decide(connection: apsw.Connection, decision: Decision, now: int) -> State |
     if after is None:
         return None
     _write(connection, decision, after, left_in_doubt_ms(before, after), provider, possible, now)
-    if after.state in ("failed", "cancelled") and state == "pending":  # nothing has left: another one may
+    if after.state not in LIVE and (state == "pending" or after.state == "expired"):  # nothing has left
         guard = guard_of(tenant, recipient, kind, options)
         if guard is not None:
             guards.free(connection, [guard], [decision.id])
