@@ -13,14 +13,14 @@ rolled back here. `await` it where the connection is async:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from inspect import isawaitable, iscoroutinefunction
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Protocol, overload
 
 from semel import wiring
 from semel.callers import ASYNC_SQLALCHEMY, Ask, Conversation, Rows, caller, name_of
 from semel.values.errors import ConfigError
-from semel.values.notification import Guard, Notification
+from semel.values.notification import Guard, Notification, check_batch
 from semel.values.outbox import Added
 
 __all__ = ["Added", "AsyncConnection", "Connection", "Guard", "Notification", "add", "add_many"]
@@ -49,8 +49,10 @@ def add(connection: Any, notification: Notification, *, schema: str = "semel") -
     which stays. `schema` is PostgreSQL's, as in the ledger's URL. Raises ConfigError where the connection is in no
     transaction or to no outbox. Errors of the driver are raised as they are: roll back, and repeat the whole
     transaction where it says so."""
-    added = add_many(connection, [notification], schema=schema)
-    return _only(added) if isawaitable(added) else added[0]
+    if not isinstance(notification, Notification):
+        raise ConfigError("expected a Notification: outbox.add(connection, Notification(key=…, kind=…, …))")
+    ask, is_async = _asking(connection, [notification], schema)
+    return _one(ask) if is_async else ask()[0]
 
 
 @overload
@@ -65,15 +67,22 @@ def add_many(
     connection: Any, notifications: Sequence[Notification], *, schema: str = "semel"
 ) -> list[Added] | Awaitable[list[Added]]:
     """Add notifications in order, as if one after the other: in as many statements as one (SQLite: for each 500)."""
-    batch = list(notifications)
-    if not all(isinstance(one, Notification) for one in batch):
-        raise ConfigError("expected a Notification: outbox.add(connection, Notification(key=…, kind=…, …))")
+    batch = notifications if isinstance(notifications, Notification) else list(notifications)
+    check_batch(batch, "outbox.add_many(connection, [Notification(key=…, kind=…, …)])")
+    ask, is_async = _asking(connection, batch, schema)
+    return _many(ask) if is_async else ask()
+
+
+def _asking(connection: Any, batch: Sequence[Notification], schema: str) -> tuple[Callable[[], Any], bool]:
+    """What asks the connection when it is called, and whether that is to be awaited. A call that nobody awaits is then
+    told by Python once, under the name that it has for the caller."""
     if name_of(connection) in ASYNC_SQLALCHEMY:
-        inside: Awaitable[list[Added]] = connection.run_sync(lambda sync: add_many(sync, batch, schema=schema))
-        return inside
+        return (lambda: connection.run_sync(lambda sync: add_many(sync, batch, schema=schema))), True
     asked = caller(connection)
     conversation = wiring.adding(asked.store, batch, schema=schema, numbered=asked.numbered, library=asked.library)
-    return _awaited(conversation, asked.ask) if iscoroutinefunction(asked.ask) else _said(conversation, asked.ask)
+    if iscoroutinefunction(asked.ask):
+        return (lambda: _awaited(conversation, asked.ask)), True
+    return (lambda: _said(conversation, asked.ask)), False
 
 
 def _said(conversation: Conversation, ask: Ask) -> list[Added]:
@@ -107,6 +116,14 @@ async def _awaited(conversation: Conversation, ask: Ask) -> list[Added]:
         return answers
 
 
-async def _only(added: Awaitable[list[Added]]) -> Added:
-    (one,) = await added
+async def _one(ask: Callable[[], Awaitable[list[Added]]]) -> Added:
+    (one,) = await ask()
     return one
+
+
+async def _many(ask: Callable[[], Awaitable[list[Added]]]) -> list[Added]:
+    return await ask()
+
+
+_one.__qualname__ = "await outbox.add(connection, …)"  # who forgets to await is told what to write
+_many.__qualname__ = "await outbox.add_many(connection, …)"

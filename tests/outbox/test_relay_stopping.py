@@ -46,8 +46,12 @@ def test_what_waits_for_room_is_not_begun_by_one_that_stops(tmp_path: Path) -> N
         assert len(scene.phone.got) == 1, "the others are the next relay's"
         states = sorted([(await scene.shown(one)).state for one in waiting])
         assert states == ["accepted", "pending", "pending"]
-        taken = await scene.outbox.take(LANES, 1_000)
+        assert await scene.outbox.take({"phone": Lane(9, "phone")}, 1_000) == []
+        taken = await scene.outbox.take({f"@{one.channel}": Lane(9, "another") for one in waiting}, 1_000)
         assert [dispatch.vanished for dispatch in taken] == [False, False], "nobody has vanished with them"
+        assert [dispatch.standing.provider for dispatch in taken] == ["", ""], (
+            "and any provider of their channel may come"
+        )
 
     play(tmp_path, tell, ONE_AT_A_TIME)
 

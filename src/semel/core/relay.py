@@ -45,6 +45,8 @@ log = logging.getLogger("semel")
 
 POLL_S = 0.25  # what other processes add, and what falls due
 ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
+AHEAD_S = 0.25  # what a provider will have room for so soon is taken now
+PACE = 8  # so many of the last answers say how long one takes
 MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
 STORE_DOWN_S = 1.0
 KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
@@ -113,7 +115,7 @@ class Relay:
         self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._asking.sending > 0)
         self._asking = Asking()
         self._in_hand: dict[str, int] = dict.fromkeys(providers, 0)
-        self._places = sum(provider.contract.concurrency for provider in providers.values())
+        self._takes_s = {name: provider.contract.timeout_s for name, provider in providers.items()}
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -175,7 +177,7 @@ class Relay:
 
     async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
         """As they were. What another relay has left behind stays taken: that it vanished must not be forgotten."""
-        if mine := [Record(one, one.standing, "released") for one in dispatches if not one.vanished]:
+        if mine := [Record(one, _untried(one), "released") for one in dispatches if not one.vanished]:
             await self._outbox.record(mine)
 
     def wake(self) -> None:
@@ -218,7 +220,7 @@ class Relay:
         """A few places are not worth a round trip while others are about to be free: it is made for half of them, or
         a moment later. Whoever has little in hand does not wait."""
         for _ in range(ROOM_LOOKS):
-            if 2 * sum(self._in_hand.values()) <= self._places or self._stopping:
+            if 2 * sum(self._in_hand.values()) <= sum(map(self._places, self._providers)) or self._stopping:
                 return
             await asyncio.sleep(ROOM_LOOK_S)
 
@@ -232,13 +234,20 @@ class Relay:
     def _lanes(self) -> dict[str, Lane]:
         lanes: dict[str, Lane] = {}
         for name, provider in self._providers.items():
-            contract = provider.contract
-            if (room := contract.concurrency - self._in_hand[name]) > 0:
-                lanes[name] = Lane(room, name, contract.per_second)
+            if (room := self._places(name) - self._in_hand[name]) > 0:
+                lanes[name] = Lane(room, name, provider.contract.per_second)
         for channel, names in self._routes.items():
             if names and names[0] in lanes:
                 lanes[lane_of("", channel)] = lanes[names[0]]
         return lanes
+
+    def _places(self, name: str) -> int:
+        """How many may be in hand for a provider: as many as it may be asked at a time, and those that it will have
+        room for by the time the outbox has handed them over. The slower it is the fewer: whoever waits here could go
+        by another relay. Where there is a rate, that is what is waited for."""
+        contract = self._providers[name].contract
+        ahead = 0.0 if contract.per_second > 0 else AHEAD_S / (AHEAD_S + self._takes_s[name])
+        return contract.concurrency + int(contract.concurrency * ahead)
 
     # ----------------------------------------------------------------------------------------------- one notification
 
@@ -301,7 +310,7 @@ class Relay:
         if (early_ms := dispatch.slot_ms - now_ms()) > 0:
             await asyncio.sleep(early_ms / 1000)
         if self._stopping:  # it would hold up the end, or be cut off by it
-            return Record(dispatch, dispatch.standing, "released")
+            return Record(dispatch, _untried(dispatch), "released")
         self._observe(Step.BEFORE_CROSS)
         crossed = sending.crossed(standing, now_ms())
         try:
@@ -378,7 +387,9 @@ class Relay:
         try:
             return await self._asking.send(provider, dispatch, request, at_most_s)
         finally:
-            self._watch.sent(contract.name, self._clock() - begun)
+            took_s = self._clock() - begun
+            self._takes_s[contract.name] += (took_s - self._takes_s[contract.name]) / PACE
+            self._watch.sent(contract.name, took_s)
 
     async def _record(self, record: Record) -> None:
         """Until the outbox has it: what is known now nobody else knows."""
@@ -420,6 +431,14 @@ def _put_off(dispatch: Dispatch, reason: str) -> Record:
     """Another relay, or another version of the settings, may know what to do with it."""
     later = replace(dispatch.standing, due_ms=dispatch.taken_ms + int(1000 * STORE_DOWN_S * 30), reason=reason)
     return Record(dispatch, later, "released", reason)
+
+
+def _untried(dispatch: Dispatch) -> Standing:
+    """What nobody has tried yet belongs to its channel again: the next relay may have other settings."""
+    standing = dispatch.standing
+    if standing.crossed_ms or standing.state != "pending":
+        return standing
+    return replace(standing, provider=dispatch.notification.provider, others=())
 
 
 def _taken_back(dispatch: Dispatch, reason: str) -> Record:

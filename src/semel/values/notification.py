@@ -6,7 +6,7 @@ per call or per attempt, so the same call twice is one notification; a deliberat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from hashlib import sha256
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from semel.values.errors import WrongNotification
+from semel.values.errors import ConfigError, WrongNotification
 
 Channel: TypeAlias = Literal["sms", "email", "voice", "message", "event"]
 CHANNELS: tuple[str, ...] = get_args(Channel)
@@ -24,6 +24,7 @@ CHANNELS: tuple[str, ...] = get_args(Channel)
 Policy: TypeAlias = Literal["hold", "presume_sent", "resend", "give_up"]
 POLICIES: tuple[str, ...] = get_args(Policy)
 
+ADD = "await app.outbox.add([Notification(key=…, kind=…, …)])"
 ID_BYTES = 16
 TEXT_MAX = 300  # characters of a key, kind, recipient, order key; an email address has at most 254
 CONTENT_MAX_BYTES = 256 * 1024
@@ -120,6 +121,14 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def guarded_by(self) -> bytes | None:
         """What its guard watches; None: nothing."""
         return None if self.guard is None else watched(self.guard, self.tenant, self.recipient, self.kind)
+
+
+def check_batch(notifications: Sequence[Notification], write: str) -> None:
+    """Raises ConfigError for one that stands in no list, and for what is no notification; it says what to `write`."""
+    if isinstance(notifications, Notification):
+        raise ConfigError(f"a notification alone: expected a list of them: {write}")
+    if not isinstance(notifications, Sequence) or not all(isinstance(one, Notification) for one in notifications):
+        raise ConfigError(f"expected a list of notifications: {write}")
 
 
 def watched(guard: Guard, tenant: str, recipient: str, kind: str) -> bytes:

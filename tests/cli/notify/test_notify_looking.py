@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.notify.outboxes import (
     EVIL,
     MAIL,
@@ -26,7 +27,7 @@ from tests.cli.notify.outboxes import (
 
 from semel.cli.notifying import meaning
 from semel.values.outbox import Lane, Sought
-from semel.values.sending import STATES, Accepted, Key, Unknown
+from semel.values.sending import STATES, Accepted, Key, Standing, Unknown
 
 
 @pytest.fixture(scope="module")
@@ -348,3 +349,37 @@ def test_what_a_provider_repeats_of_a_message_is_not_shown(tmp_path: Path) -> No
             assert SECRET not in told.out
             assert NUMBER[1:] not in told.out
     assert SECRET in notify(url, "show", id, "--reveal").out
+
+
+@pytest.mark.parametrize(
+    ("said", "needed"),
+    [
+        ({"provider": "sms-uk"}, "the provider `sms-uk`"),
+        ({"provider": ""}, "a provider for `sms`"),
+        ({"provider": "", "recipient": MAIL, "channel": "email"}, "a provider for `email`"),
+    ],
+)
+def test_a_pending_one_names_what_a_relay_must_know(tmp_path: Path, said: dict[str, Any], needed: str) -> None:
+    """The outbox does not know the settings of any relay: whether one that runs has it, nobody can say here."""
+    url = url_of(tmp_path)
+    (id,) = add(url, notification(**said))
+    told = f"A relay whose settings have {needed} sends it: one that runs, or the next `semel relay --once`."
+    assert document(url, "show", id)["next"]["says"] == told
+
+
+def test_a_pending_one_that_was_tried_waits_for_where_that_was(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    (id,) = add(url, notification(provider=""))
+    one = shown(url, id)
+    tried = replace(one, standing=Standing(provider="second"))
+    told, _ = meaning.next_for(tried, [], one.due_ms - 1)
+    assert told.startswith("A relay whose settings have the provider `second` sends it, not before ")
+
+
+def test_a_pending_one_with_an_order_key_says_who_comes_first(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    first, second = add(url, notification("a", order=NUMBER), notification("b", order=NUMBER))
+    for id in (first, second):
+        says = document(url, "show", id)["next"]["says"]
+        assert says.endswith("What was added before it with the same order key comes first.")
+        assert NUMBER not in says, "an order key may be a customer"

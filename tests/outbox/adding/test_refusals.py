@@ -177,6 +177,34 @@ def test_a_batch_is_not_one_notification(file: str) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("wrong", [notification(), ["order-1"]], ids=["alone", "a text"])
+def test_one_notification_is_no_batch(file: str, wrong: Any) -> None:
+    connection = apsw.Connection(file)
+    with connection, pytest.raises(ConfigError, match=r"expected a list.*: outbox\.add_many\(connection, \[Not"):
+        outbox.add_many(connection, wrong)
+    connection.close()
+
+
+@pytest.mark.parametrize("name", ["add", "add_many"])
+@pytest.mark.parametrize("road", ["aiosqlite", "async session on aiosqlite"])
+def test_a_forgotten_await_is_told_once_with_what_to_write(
+    request: pytest.FixtureRequest, road: str, name: str
+) -> None:
+    place = place_of(request, is_postgres=False)
+    said = {"add": notification(), "add_many": [notification()]}
+
+    async def story() -> None:
+        async with place.roads[road](place.url) as customer:
+            await customer.write("insert into orders values ('4711')")
+            getattr(outbox, name)(customer.connection, said[name])
+            await customer.end(commit=True)
+
+    with pytest.warns(RuntimeWarning) as told:
+        asyncio.run(story())
+    assert [str(one.message) for one in told] == [f"coroutine 'await outbox.{name}(connection, …)' was never awaited"]
+    assert (place.keys(), place.orders()) == ([], ["4711"])
+
+
 @pytest.mark.parametrize("wrong", [{"body": object()}, {"body": "x" * 300_000}], ids=["no JSON", "too much"])
 @pytest.mark.parametrize("is_postgres", [True, False], ids=["postgres", "sqlite"])
 def test_a_mistake_in_one_of_them_leaves_the_transaction_whole(

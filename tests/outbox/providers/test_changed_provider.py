@@ -123,3 +123,12 @@ def test_what_an_older_version_has_kept_is_sent_as_it_is(simulator: SimulatorPro
     assert kept.pop("whose") == f"twilio {simulator.url('twilio').split('/')[2]} {twilio.ACCOUNT}"
     older = replace(dispatch, request=msgspec.json.encode(kept), standing=IN_DOUBT)
     assert isinstance(sent(simulator, by_twilio(simulator), older), Accepted)
+
+
+def test_a_kept_request_leads_to_no_other_host(simulator: SimulatorProcess) -> None:
+    """Whoever can write rows by hand must not get the credentials for it."""
+    dispatch = dispatched(by_twilio(simulator))
+    forged = msgspec.json.encode({"path": "0@127.0.0.1:1/", "body": ""})
+    doubtful = replace(dispatch, request=forged, standing=IN_DOUBT)
+    assert "another provider" in str(sent(simulator, by_twilio(simulator), doubtful))
+    assert isinstance(sent(simulator, by_twilio(simulator), replace(dispatch, request=forged)), Accepted)

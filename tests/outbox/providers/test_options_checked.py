@@ -22,14 +22,14 @@ HTTP = {"url": "https://example.test/messages"}
     ("kind", "options", "says"),
     [
         ("smtp", {"host": "mail.example.test", "port": 70_000}, "port: expected a port"),
-        ("smtp", {"host": "mail example"}, "host: expected a host"),
-        ("smtp", {"host": "mail.example.test", "domain": "x> y"}, "domain: expected a host"),
+        ("smtp", {"host": "mail example"}, "host: expected a text of letters"),
+        ("smtp", {"host": "mail.example.test", "domain": "x> y"}, "domain: expected a text of letters"),
         ("smtp", {"host": "mail.example.test", "sender": "Our shop"}, "sender: expected an address"),
         ("sendgrid", {"api_key": KEY, "sender": "Shop <shop>"}, "sender: expected an address"),
         ("sendgrid", {"api_key": KEY, "path": "v3/mail/send"}, "path: expected a path that begins with /"),
         ("telnyx", {"api_key": KEY, "path": "@elsewhere.test/"}, "path: expected a path that begins with /"),
-        ("ses", {"region": "eu/../x"}, "region: expected a host"),
-        ("genesys", {"region": "a.test/?", "client_id": "c", "client_secret": KEY}, "region: expected a host"),
+        ("ses", {"region": "eu/../x"}, "region: expected a text of letters"),
+        ("genesys", {"region": "a.test/?", "client_id": "c", "client_secret": KEY}, "region: expected a text of letters"),
         ("http", {**HTTP, "allow": ["*"]}, "allow: expected a list of hosts, or of ranges"),
         ("http", {**HTTP, "allow": ["10.0.0.0/99"]}, "allow: expected a list of hosts, or of ranges"),
         (

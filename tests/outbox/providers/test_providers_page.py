@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
+from tests.outbox.providers.kits import KITS
 
-from semel.adapters.providers.kinds import HTTP, KINDS
+from semel.adapters.providers.kinds import HTTP, KINDS, provider
+from semel.adapters.providers.posting import HttpProvider
+from semel.adapters.wire.answers import Answered
+from semel.settings.secret import Secret
+from semel.testing.provider_laws import Opening
+from semel.testing.simulator import SimulatorProcess
+from semel.values.sending import Answer, Refused
 
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text("utf-8")
 SECTIONS = {
@@ -42,3 +50,59 @@ def test_channels_are_those_of_the_contract(kind: str) -> None:
     row = re.search(rf"^\| \[`{kind}`\]\([^)]*\) \| ([^|]*) \|", PAGE, re.MULTILINE)
     assert row is not None
     assert tuple(row[1].split(", ")) == KINDS[kind].contract.channels
+
+
+# ------------------------------------------------------------------------------------------------------- what is proven
+
+
+def listed(option: str) -> set[int]:
+    row = re.search(rf"^\| `{option}` \| a list of HTTP statuses \| (.*) \|$", PAGE, re.MULTILINE)
+    assert row is not None
+    return {int(status) for status in re.findall(r"\b[45]\d\d\b", row[1])}
+
+
+def judged(simulator: SimulatorProcess, name: str, *statuses: int) -> list[Answer]:
+    """What a bare answer with each status says to this one, without anything being sent."""
+
+    async def story() -> list[Answer]:
+        kit = KITS[name](simulator)
+        opened = kit.open(Opening(simulator.url(kit.dialect)))
+        assert isinstance(opened, HttpProvider)
+        try:
+            return [opened.judge(Answered(status, b"{}")) for status in statuses]
+        finally:
+            await opened.close()
+
+    return asyncio.run(story())
+
+
+SPEAK_HTTP = [name for name in KITS if name != "smtp"]
+
+
+@pytest.mark.parametrize("name", SPEAK_HTTP)
+def test_the_statuses_that_the_page_calls_final_are_final_and_no_others(simulator: SimulatorProcess, name: str) -> None:
+    (sentence,) = re.findall(r"^.* 403 is taken as 401 is, of (.*?) always", PAGE, re.MULTILINE)
+    excepted = {403} if name in re.findall(r"`([a-z]+)`", sentence) else set()
+    every = range(400, 600)
+    final = {
+        status
+        for status, answer in zip(every, judged(simulator, name, *every), strict=True)
+        if isinstance(answer, Refused) and answer.final
+    }
+    assert final == listed("refusals") - excepted
+
+
+@pytest.mark.parametrize("name", SPEAK_HTTP)
+def test_a_401_is_tried_again_and_a_429_waited_for_whoever_says_it(simulator: SimulatorProcess, name: str) -> None:
+    unknown, limited = judged(simulator, name, 401, 429)
+    assert isinstance(unknown, Refused)
+    assert (unknown.final, unknown.limited) == (False, False)
+    assert isinstance(limited, Refused)
+    assert (limited.final, limited.limited) == (False, True)
+    assert listed("retriable") == {429}
+    assert "**401 is tried again**" in PAGE
+
+
+def test_no_list_makes_a_401_final() -> None:
+    options = {"account": "AC", "token": Secret("t"), "sender": "+490", "refusals": [400, 401]}
+    assert provider("twilio", "mine", options).judge(Answered(401, b"")) == Refused("401")  # type: ignore[attr-defined]

@@ -130,3 +130,10 @@ def test_our_id_is_known_by_its_form() -> None:
     assert ours("0a" * 16) == b"\x0a" * 16
     for other in ("0A" * 16, "0a" * 15, "0a" * 17, "", None, 5, "٠" * 32):
         assert ours(other) is None
+
+
+@pytest.mark.parametrize("name", ["A\r\nfoo", "A\nBcc x", "A\x00b", "A\x0bb"])
+def test_a_name_that_is_more_than_one_line_is_no_sender(name: str) -> None:
+    """Who writes rows by hand is not asked by anybody before."""
+    with pytest.raises(ConfigError, match="the sender is no address"):
+        address_of(f"{name} <a@b.example>", "smtp")

@@ -132,7 +132,8 @@ class HttpProvider:
             kept = _request(request)
         except msgspec.DecodeError:
             return None
-        return kept if kept.whose in ("", self._who) else None
+        here = kept.path[:1] in ("", "/")  # else it would be a part of the host, and credentials go there
+        return kept if here and kept.whose in ("", self._who) else None
 
     def _anew(self, dispatch: Dispatch) -> Request | None:
         """Nothing of what the other one had has left; where that is in doubt, it must not be sent by us as well."""

@@ -83,7 +83,7 @@ def address_of(written: str, who: str) -> Address:
     """Of "name@example.com" or "Name <name@example.com>"."""
     named = _NAMED.fullmatch(written)
     address = Address(named["email"], named["name"]) if named is not None else Address(written)
-    if _EMAIL.fullmatch(address.email) is None:
+    if _EMAIL.fullmatch(address.email) is None or not written.isprintable():  # a name with a line break is two headers
         raise ConfigError(f"{who}: the sender is no address: name@example.com, or Name <name@example.com>")
     return address
 

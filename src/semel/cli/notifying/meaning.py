@@ -46,6 +46,8 @@ ANSWERS = {
 
 RESOLVE = "semel notify resolve {} --sent | --not-sent | --give-up --reason TEXT"
 
+RELAYS = ": one that runs, or the next `semel relay --once`"
+
 _ENDED = {
     "accepted": "accepted",
     "refused": "refused",
@@ -88,10 +90,9 @@ def next_for(one: Shown, others: Sequence[Shown], now_ms: int) -> tuple[str, dic
     match one.state:
         case "pending" if one.taken and one.due_ms > now_ms:
             return "A relay has it in its hands, and is about to send it.", {}
-        case "pending" if one.due_ms > now_ms:
-            return f"A relay sends it, not before {_then(one.due_ms, now_ms)}.", _cancelling(id)
         case "pending":
-            return "The relay that runs sends it, or the next `semel relay --once`.", _cancelling(id)
+            when = f", not before {_then(one.due_ms, now_ms)}" if one.due_ms > now_ms else RELAYS
+            return f"A relay whose settings have {_needed(one)} sends it{when}.{_behind(one)}", _cancelling(id)
         case "sending" if one.due_ms <= now_ms:
             said = f"Its relay should have said what came of it by {_then(one.due_ms, now_ms)}: it is in doubt"
             return f"{said}. The next relay that runs goes on, unless you decide first.", _resolving(id)
@@ -111,6 +112,18 @@ def next_for(one: Shown, others: Sequence[Shown], now_ms: int) -> tuple[str, dic
         case _ if later := [other for other in others if other.notification.generation > one.notification.generation]:
             return "Nothing.", {f"semel notify show {short_id(later[-1].id)}": "its newest generation"}
     return "Nothing.", {f"semel notify resend {id} --reason TEXT": "send it once more, as its next generation"}
+
+
+def _needed(one: Shown) -> str:
+    """What a relay must know to send it. Whether one does, its settings tell, and not the outbox."""
+    provider = one.notification.provider
+    if one.standing is not None and one.standing.provider:
+        provider = one.standing.provider  # it was tried there
+    return f"the provider `{provider}`" if provider else f"a provider for `{one.notification.channel}`"
+
+
+def _behind(one: Shown) -> str:
+    return " What was added before it with the same order key comes first." if one.notification.order else ""
 
 
 def _doubt(next: Coming | None, now_ms: int) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from semel.testing.harness import Harness
 from semel.testing.laws.binding import Binding
 from semel.testing.sender import Sender, keys_of, notification, provider, released
+from semel.values.errors import ConfigError
 from semel.values.notification import Guard
 from semel.values.outbox import Lane
 from semel.values.sending import Accepted
@@ -51,6 +53,16 @@ class AddLaws(OutboxBinding):
         assert dispatch.standing.state == "pending"
         assert (dispatch.standing.policy, dispatch.standing.not_after_ms) == ("resend", 4_102_444_800_000)
         assert dispatch.token > 0
+
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_what_is_no_list_of_notifications_is_refused_with_what_to_write(
+        self, harness: Harness, ledger: Sender, listed: bool
+    ) -> None:
+        """One alone is what everybody writes first."""
+        wrong: Any = [notification(harness), "order-2"] if listed else notification(harness)
+        with pytest.raises(ConfigError, match=r"expected a list.*: await app\.outbox\.add\(\[Notification\("):
+            ledger.run(ledger.outbox.add(wrong))
+        assert ledger.take(harness) == []
 
     def test_it_is_known_when_it_was_added(self, harness: Harness, ledger: Sender) -> None:
         ledger.add(notification(harness))

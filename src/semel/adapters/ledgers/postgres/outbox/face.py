@@ -11,7 +11,7 @@ from semel.adapters.ledgers.postgres.outbox import adding, crossing, people, rec
 from semel.adapters.ledgers.postgres.pool import Pool
 from semel.adapters.ledgers.postgres.repeating import repeated
 from semel.values.errors import LedgerUnavailable
-from semel.values.notification import Notification
+from semel.values.notification import ADD, Notification, check_batch
 from semel.values.outbox import (
     Added,
     Backlog,
@@ -51,6 +51,7 @@ class PostgresOutbox:
         self._schema = schema
 
     async def add(self, notifications: Sequence[Notification]) -> list[Added]:
+        check_batch(notifications, ADD)
         if not notifications:
             return []
         return await self._asked(lambda c: adding.add(c, notifications, self._now(), self._schema))

@@ -153,6 +153,7 @@ begin
             order by 1, 2
         ) a cross join lateral (
             select from semel.rate x where x.provider = a.provider and x.tenant = a.tenant limit 1 for update) r;
+        moment := coalesce(asked_ms, semel.now_ms());   -- whoever had the rate before us may have had it for long
         update semel.rate r set next = moment + ahead   -- none is given out so late: the clock went back
         from unnest(share_lanes, share_tenants) u(at, tenant)
         where r.provider = providers[u.at] and r.tenant = u.tenant and r.provider = any (providers)

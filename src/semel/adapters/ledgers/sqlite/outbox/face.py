@@ -10,7 +10,7 @@ from semel.adapters.ledgers.sqlite.outbox import adding, crossing, forgetting, p
 from semel.adapters.ledgers.sqlite.statements import SQL, rows
 from semel.adapters.ledgers.sqlite.writer import Writer
 from semel.values.errors import LedgerUnavailable
-from semel.values.notification import Notification
+from semel.values.notification import ADD, Notification, check_batch
 from semel.values.outbox import (
     Added,
     Backlog,
@@ -40,6 +40,7 @@ class SqliteOutbox:
         self._none_due = False  # the last take found nothing
 
     async def add(self, notifications: Sequence[Notification]) -> list[Added]:
+        check_batch(notifications, ADD)
         return await self._writer.submit(lambda connection: adding.add(connection, notifications, self._now()))
 
     async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
