@@ -1,6 +1,6 @@
 """A Genesys Data Action, executed as Genesys Cloud says that it does (integrations/genesys/README.md has the pages).
 
-Of Velocity: formal references, which stay as they are when there is nothing behind them, and the one macro of the file.
+Of Velocity: formal references, which stay as they are when there is nothing behind them, and the macros of the files.
 Of JSONPath: names below the root.
 """
 
@@ -9,16 +9,25 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import jsonschema_rs
+
+FOLDER = Path(__file__).parents[2] / "integrations" / "genesys"
 WAIT_S = 30.0
 
 _REFERENCE = re.compile(r"\$\{([a-z_A-Z.]+)\}")
-_URI_ENCODE = re.compile(r'\$esc\.uriEncode\("([^"]*)"\)')
+_MACRO = re.compile(r'\$esc\.(uriEncode|jsonString)\("([^"]*)"\)')
 _PATH = re.compile(r"\$\.([a-z_A-Z]+)")
+
+
+def action_of(name: str) -> dict[str, Any]:
+    action: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    return action
 
 
 class Failed(Exception):
@@ -33,20 +42,23 @@ class Failed(Exception):
 class Asked:
     """What goes over the wire."""
 
+    method: str
     url: str
     headers: dict[str, str]
+    body: bytes | None
 
 
 def rendered(template: str, context: Mapping[str, str]) -> str:
     """References inside of a macro's quotes first, then the macro: so a value is escaped as a whole."""
 
-    def encoded(call: re.Match[str]) -> str:
-        return quote(_filled(call[1], context), safe="")
-
+    macros: dict[str, Callable[[str], str]] = {
+        "uriEncode": lambda text: quote(text, safe=""),
+        "jsonString": lambda text: json.dumps(text)[1:-1],
+    }
     parts: list[str] = []
     last = 0
-    for call in _URI_ENCODE.finditer(template):
-        parts += [_filled(template[last : call.start()], context), encoded(call)]
+    for call in _MACRO.finditer(template):
+        parts += [_filled(template[last : call.start()], context), macros[call[1]](_filled(call[2], context))]
         last = call.end()
     return "".join([*parts, _filled(template[last:], context)])
 
@@ -57,11 +69,12 @@ def _filled(text: str, context: Mapping[str, str]) -> str:
 
 def request_of(action: Mapping[str, Any], inputs: Mapping[str, str], credentials: Mapping[str, str]) -> Asked:
     config = action["config"]["request"]
-    assert config["requestType"] == "GET"
     context = {f"input.{name}": value for name, value in inputs.items()}
     context |= {f"credentials.{name}": value for name, value in credentials.items()}
     headers = {name: rendered(value, context) for name, value in config["headers"].items()}
-    return Asked(rendered(config["requestUrlTemplate"], context), headers)
+    has_body = config["requestType"] == "POST"  # a GET has none, whatever its template says
+    body = rendered(config["requestTemplate"], context).encode() if has_body else None
+    return Asked(config["requestType"], rendered(config["requestUrlTemplate"], context), headers, body)
 
 
 def ask(asked: Asked, host: str, port: int) -> bytes:
@@ -70,7 +83,8 @@ def ask(asked: Asked, host: str, port: int) -> bytes:
     assert (parts.scheme, parts.netloc) == ("https", "semel.example.com")
     connection = http.client.HTTPConnection(host, port, timeout=WAIT_S)
     try:
-        connection.request("GET", asked.url.removeprefix("https://semel.example.com"), headers=asked.headers)
+        target = asked.url.removeprefix("https://semel.example.com")
+        connection.request(asked.method, target, asked.body, asked.headers)
         answer = connection.getresponse()
         body = answer.read()
     finally:
@@ -92,3 +106,12 @@ def result_of(action: Mapping[str, Any], raw: bytes) -> Any:
         elif name in config["translationMapDefaults"]:
             found[name] = config["translationMapDefaults"][name]
     return json.loads(_filled(config["successTemplate"], found))
+
+
+def executed(action: Mapping[str, Any], port: int, token: str, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The whole way: its contract, the request, a live service, the answer, its contract. Raises Failed."""
+    jsonschema_rs.validate(action["contract"]["input"]["inputSchema"], inputs)
+    asked = request_of(action, inputs, {"token": token})
+    result: dict[str, Any] = result_of(action, ask(asked, "127.0.0.1", port))
+    jsonschema_rs.validate(action["contract"]["output"]["successSchema"], result)
+    return result

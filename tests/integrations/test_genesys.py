@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
-from tests.integrations.data_action import Failed, ask, request_of, result_of
+from tests.integrations import data_action
+from tests.integrations.data_action import FOLDER, Failed, action_of, ask, request_of, result_of
 from tests.service.api.desk import Desk, desk_on
 from tests.service.api.live import ASKER, SENDER
 
 from semel.service.api.notification_shapes import StatusReport
 from semel.values.sending import Accepted, Unknown
 
-FILE = Path(__file__).parents[2] / "integrations" / "genesys" / "did-we-message-this-customer.json"
-ACTION: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+ACTION = action_of("did-we-message-this-customer")
 GUARD = {"guard": {"window_s": 3600.0}}
 NUMBERS = {  # one customer for each answer
     "never": "+4917000000001",
@@ -44,11 +42,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def executed(desk: Desk, action: dict[str, Any] = ACTION, token: str = ASKER, **inputs: str) -> dict[str, Any]:
-    jsonschema_rs.validate(ACTION["contract"]["input"]["inputSchema"], inputs)
-    asked = request_of(action, inputs, {"token": token})
-    result: dict[str, Any] = result_of(action, ask(asked, "127.0.0.1", desk.client.port))
-    jsonschema_rs.validate(ACTION["contract"]["output"]["successSchema"], result)
-    return result
+    return data_action.executed(action, desk.client.port, token, inputs)
 
 
 @pytest.mark.parametrize("told", NUMBERS)
@@ -114,18 +108,20 @@ def test_an_answer_without_a_word_is_unknown_and_not_to_be_sent() -> None:
     assert (result["told"], result["may_send"]) == ("unknown", False)
 
 
-def test_the_file_has_the_shape_that_can_be_imported() -> None:
-    assert list(ACTION) == ["name", "integrationType", "actionType", "config", "contract", "secure"]
-    assert (ACTION["integrationType"], ACTION["actionType"], ACTION["secure"]) == (
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
+def test_the_file_has_the_shape_that_can_be_imported(name: str) -> None:
+    action = action_of(name)
+    assert list(action) == ["name", "integrationType", "actionType", "config", "contract", "secure"]
+    assert (action["integrationType"], action["actionType"], action["secure"]) == (
         "custom-rest-actions",
         "custom",
         False,
     )
-    request, response = ACTION["config"]["request"], ACTION["config"]["response"]
+    request, response = action["config"]["request"], action["config"]["response"]
     assert set(request) == {"requestUrlTemplate", "requestType", "headers", "requestTemplate"}
     assert set(response) == {"translationMap", "translationMapDefaults", "successTemplate"}
     assert set(response["translationMap"]) == set(response["translationMapDefaults"])
-    for schema in (ACTION["contract"]["input"]["inputSchema"], ACTION["contract"]["output"]["successSchema"]):
+    for schema in (action["contract"]["input"]["inputSchema"], action["contract"]["output"]["successSchema"]):
         assert schema["type"] == "object"
         assert {one["type"] for one in schema["properties"].values()} <= {"string", "boolean"}  # flat scalars
-    jsonschema_rs.meta.validate(ACTION["contract"]["input"]["inputSchema"])
+        jsonschema_rs.meta.validate(schema)

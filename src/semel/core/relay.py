@@ -382,14 +382,14 @@ class Relay:
         return ""
 
     async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes, ends_at: float) -> Answer:
-        contract, begun = provider.contract, self._clock()
-        at_most_s = min(contract.timeout_s + 1.0, ends_at - begun)  # the provider's own comes first
+        name, begun = dispatch.standing.provider, self._clock()
+        at_most_s = min(provider.contract.timeout_s + 1.0, ends_at - begun)  # the provider's own comes first
         try:
             return await self._asking.send(provider, dispatch, request, at_most_s)
         finally:
             took_s = self._clock() - begun
-            self._takes_s[contract.name] += (took_s - self._takes_s[contract.name]) / PACE
-            self._watch.sent(contract.name, took_s)
+            self._takes_s[name] += (took_s - self._takes_s[name]) / PACE
+            self._watch.sent(provider.contract.name, took_s)
 
     async def _record(self, record: Record) -> None:
         """Until the outbox has it: what is known now nobody else knows."""
