@@ -123,7 +123,7 @@ def test_a_quick_provider_is_taken_ahead_of_and_is_asked_no_more_at_a_time(
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         provider = Paced(seconds, per_second)
         relay = Relay(ledger.outbox, {"p": provider}, {"sms": ["p"]})
-        provider.in_hand = lambda: sum(relay._in_hand.values())
+        provider.in_hand = lambda: sum(relay._rooms._in_hand.values())
         try:
             await ledger.outbox.add(
                 [

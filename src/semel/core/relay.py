@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from semel.core.asking import Asking
 from semel.core.batcher import Batcher
 from semel.core.recording import answered, looked_up, request_of
+from semel.core.rooms import Rooms
 from semel.core.steady import steady_s
 from semel.ports import Outbox, Provider
 from semel.values import sending
@@ -31,12 +32,10 @@ from semel.values.outbox import (
     Dispatch,
     Gate,
     Held,
-    Lane,
     Lost,
     Record,
     Suppressed,
     Witness,
-    lane_of,
 )
 from semel.values.retry import backoff_s
 from semel.values.sending import Answer, Refused, Standing
@@ -45,8 +44,6 @@ log = logging.getLogger("semel")
 
 POLL_S = 0.25  # what other processes add, and what falls due
 ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
-AHEAD_S = 0.25  # what a provider will have room for so soon is taken now
-PACE = 8  # so many of the last answers say how long one takes
 MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
 STORE_DOWN_S = 1.0
 KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
@@ -114,13 +111,11 @@ class Relay:
         self._crossings: Batcher[Crossing, Gate] = Batcher(outbox.cross)
         self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._asking.sending > 0)
         self._asking = Asking()
-        self._in_hand: dict[str, int] = dict.fromkeys(providers, 0)
-        self._takes_s = {name: provider.contract.timeout_s for name, provider in providers.items()}
+        self._rooms = Rooms({name: provider.contract for name, provider in providers.items()}, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._taking = asyncio.Lock()
         self._stopping = False
-        self._rooms = {name: asyncio.Semaphore(one.contract.concurrency) for name, one in providers.items()}
         slowest_s = max((provider.contract.timeout_s for provider in providers.values()), default=0.0)
         self._lease_ms = int(1000 * (slowest_s + margin_s))
 
@@ -156,7 +151,7 @@ class Relay:
     async def begin(self) -> int:
         """Take what there is room for, and begin with it."""
         async with self._taking:
-            lanes = self._lanes()
+            lanes = self._rooms.lanes(self._routes)
             ends_at = self._clock() + self._lease_ms / 1000  # not later: the leases begin after it is asked
             dispatches = await self._outbox.take(lanes, self._lease_ms) if lanes else []
             if dispatches:
@@ -170,7 +165,7 @@ class Relay:
     def _begin(self, dispatches: Sequence[Dispatch], ends_at: float) -> None:
         for dispatch in dispatches:
             routed = self._routed(dispatch)
-            self._count(routed, 1)  # before its task runs: the next take may come first
+            self._rooms.take(routed.standing.provider)  # before its task runs: the next take may come first
             task = asyncio.create_task(self._hold(routed, self._clock(), ends_at))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -220,7 +215,7 @@ class Relay:
         """A few places are not worth a round trip while others are about to be free: it is made for half of them, or
         a moment later. Whoever has little in hand does not wait."""
         for _ in range(ROOM_LOOKS):
-            if 2 * sum(self._in_hand.values()) <= sum(map(self._places, self._providers)) or self._stopping:
+            if self._rooms.mostly_free or self._stopping:
                 return
             await asyncio.sleep(ROOM_LOOK_S)
 
@@ -231,42 +226,25 @@ class Relay:
         except TimeoutError:
             pass
 
-    def _lanes(self) -> dict[str, Lane]:
-        lanes: dict[str, Lane] = {}
-        for name, provider in self._providers.items():
-            if (room := self._places(name) - self._in_hand[name]) > 0:
-                lanes[name] = Lane(room, name, provider.contract.per_second)
-        for channel, names in self._routes.items():
-            if names and names[0] in lanes:
-                lanes[lane_of("", channel)] = lanes[names[0]]
-        return lanes
-
-    def _places(self, name: str) -> int:
-        """How many may be in hand for a provider: as many as it may be asked at a time, and those that it will have
-        room for by the time the outbox has handed them over. The slower it is the fewer: whoever waits here could go
-        by another relay. Where there is a rate, that is what is waited for."""
-        contract = self._providers[name].contract
-        ahead = 0.0 if contract.per_second > 0 else AHEAD_S / (AHEAD_S + self._takes_s[name])
-        return contract.concurrency + int(contract.concurrency * ahead)
-
     # ----------------------------------------------------------------------------------------------- one notification
 
     async def _hold(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
         """It has a place in its provider's room until that has answered. It may have to wait for one, and is given back
         where its lease would not outlast that: nobody has vanished then."""
-        provider = self._providers.get(dispatch.standing.provider)
+        name = dispatch.standing.provider
+        provider = self._providers.get(name)
         try:
             if provider is None:
-                await self._record(_put_off(dispatch, f"there is no provider {dispatch.standing.provider!r} here"))
+                await self._record(_put_off(dispatch, f"there is no provider {name!r} here"))
                 return
-            room = self._rooms[dispatch.standing.provider]
-            if not await self._gets(room, ends_at - provider.contract.timeout_s):
+            # Later than that it might still be under way when its lease is over, and another relay has it.
+            if not await self._rooms.enter(name, ends_at - provider.contract.timeout_s):
                 await self._give_back([dispatch])
                 return
             try:
                 record = await self._carry(dispatch, provider, taken_at, ends_at)
             finally:
-                room.release()
+                self._rooms.leave(name)
             if record is not None:
                 await self._record(record)
                 self._observe(Step.AFTER_RECORD)
@@ -275,22 +253,8 @@ class Relay:
         except Exception as error:  # a bug: its lease lapses, and nobody else is held up
             log.exception("notification %s: %s", dispatch.id.hex(), type(error).__name__)
         finally:
-            self._count(dispatch, -1)
+            self._rooms.drop(name)
             self._awake.set()
-
-    async def _gets(self, room: asyncio.Semaphore, by: float) -> bool:
-        """From `by` on a request might still be under way when its lease is over, and another relay has it."""
-        if not room.locked():
-            return await room.acquire()
-        try:
-            async with asyncio.timeout(by - self._clock()):
-                return await room.acquire()
-        except TimeoutError:
-            return False
-
-    def _count(self, dispatch: Dispatch, by: int) -> None:
-        name = dispatch.standing.provider
-        self._in_hand[name] = self._in_hand.get(name, 0) + by
 
     async def _carry(self, dispatch: Dispatch, provider: Provider, taken_at: float, ends_at: float) -> Record | None:
         """What is to be written of it. None: the outbox has written it, or somebody else has it."""
@@ -382,13 +346,13 @@ class Relay:
         return ""
 
     async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes, ends_at: float) -> Answer:
-        name, begun = dispatch.standing.provider, self._clock()
+        begun = self._clock()
         at_most_s = min(provider.contract.timeout_s + 1.0, ends_at - begun)  # the provider's own comes first
         try:
             return await self._asking.send(provider, dispatch, request, at_most_s)
         finally:
             took_s = self._clock() - begun
-            self._takes_s[name] += (took_s - self._takes_s[name]) / PACE
+            self._rooms.took(dispatch.standing.provider, took_s)
             self._watch.sent(provider.contract.name, took_s)
 
     async def _record(self, record: Record) -> None:
