@@ -167,4 +167,8 @@ def test_an_order_that_makes_no_sense_is_refused(simulator: SimulatorProcess) ->
     with pytest.raises(HTTPError, match="400") as refused:
         simulator.callbacks("twilio", "sometimes")  # type: ignore[arg-type]
     refused.value.close()
+    with pytest.raises(HTTPError, match="400") as refused:
+        simulator.callbacks("sms", "once")  # a name of the settings: the simulator does not know it
+    assert "there is no provider 'sms': expected one of brevo, " in refused.value.read().decode()
+    refused.value.close()
     simulator.tell_the_truth()

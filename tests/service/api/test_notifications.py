@@ -147,6 +147,8 @@ def test_an_empty_key_is_none(desk: Desk) -> None:
         ({"policy": "hope"}, "policy: expected one of hold, presume_sent, resend, give_up, got 'hope'"),
         ({"data": []}, "data"),
         ({"body": "x" * CONTENT_MAX_BYTES}, "bytes"),
+        ({"recipient": "${input.phone}"}, "recipient: is a template that nobody has filled in"),
+        ({"key": "order-${Flow.id}"}, "key: is a template that nobody has filled in"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_kept(refusing: Desk, wrong: dict[str, Any], named: str) -> None:

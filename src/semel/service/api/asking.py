@@ -78,10 +78,15 @@ def _check(name: str, value: str) -> None:
         raise MalformedEvent(f"{name}: is empty; leave it out, if it is not meant")
     if name == "recipient" and _TWICE.search(value):
         raise MalformedEvent(f"{name}: was percent-encoded twice")
-    if "${" in value:
-        raise MalformedEvent(f"{name}: is a template that nobody has filled in")
+    check_filled_in(name, value)
     if "\ufffd" in value:
         raise MalformedEvent(f"{name}: has lost a character on its way, and U+FFFD stands in its place")
+
+
+def check_filled_in(name: str, value: str) -> None:
+    """All customers of a flow whose template was not filled in would be one, and get one message."""
+    if "${" in value:
+        raise MalformedEvent(f"{name}: is a template that nobody has filled in")
 
 
 def flag(asked: Mapping[str, str], name: str) -> bool:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from semel.core.outboxes import StoredOutbox
 from semel.core.resending import resend
-from semel.service.api.asking import flag, kept, may, query, time_text, told
+from semel.service.api.asking import check_filled_in, flag, kept, may, query, time_text, told
 from semel.service.api.auth import Credential
 from semel.service.api.bodies import read
 from semel.service.api.listing import QUERIES, TEXTS, page
@@ -76,7 +76,10 @@ class Sending(Struct, frozen=True):
         tenant = may(request, "notify").tenant
         given = _key_header(request)
         asked = await self._read(request, NewNotification)
-        (added,) = await self.outbox.add([_notification(asked, tenant, _key(asked.key, given))])
+        made = _notification(asked, tenant, _key(asked.key, given))
+        for name in ("key", "kind", "recipient"):
+            check_filled_in(name, getattr(made, name))
+        (added,) = await self.outbox.add([made])
         if added.status == "conflict":
             detail = "this notification is known, and says something else. The first one is untouched"
             return refusal(409, detail, id=added.id, state=added.state)

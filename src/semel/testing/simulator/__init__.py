@@ -6,9 +6,9 @@
         simulator.phone()                                # what customers have got
         simulator.callbacks("twilio", "twice", url)      # once, twice, late, out of order, never
 
-Each provider's paths, credentials, answers and errors are one file in `dialects`. What a request did is decided in one
-place, `lies`, for all of them: whether the message goes to the phone, and what the sender hears. `mailing` is a mail
-server with the same lies.
+Each provider's paths, credentials, answers and errors are one file in `dialects`; how they sign their callbacks is in
+`signing`. What a request did is decided in one place, `lies`, for all of them: whether the message goes to the phone,
+and what the sender hears. `mailing` is a mail server with the same lies.
 """
 
 from semel.testing.simulator.calling import MODES, Called

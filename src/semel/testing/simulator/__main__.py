@@ -13,7 +13,8 @@ from semel.testing.simulator.server import CONTROL, Simulator
 from semel.testing.simulator.state import State
 
 ABOUT = f"""Providers of messages on 127.0.0.1, which can be told to lie. Prints its port, and that of its mail server.
-POST {CONTROL}lie plans a lie, GET {CONTROL}phone tells what customers have got: docs/outbox.md tries both."""
+POST {CONTROL}lie plans a lie, GET {CONTROL}phone tells what customers have got: docs/outbox.md tries both. POST
+{CONTROL}callbacks has it call back, signed as the providers sign: docs/callbacks.md tries that."""
 
 
 async def main(port: int) -> None:

@@ -23,6 +23,7 @@ from semel.testing.simulator.http import (
     write_response,
 )
 from semel.testing.simulator.lies import LIES, Lie
+from semel.testing.simulator.mailing import NAME as SMTP
 from semel.testing.simulator.mailing import MailServer
 from semel.testing.simulator.state import Budget, Message, Planned, State
 from semel.testing.simulator.telling import Teller
@@ -162,6 +163,9 @@ class Simulator:
     def _order(self, word: str, said: Any) -> None:
         """Raises KeyError, ValueError or TypeError for an order that makes no sense."""
         state = self._state
+        names = ["", *self._dialects, SMTP]  # without one: of all
+        if "provider" in said and said["provider"] not in names:
+            raise ValueError(f"there is no provider {said['provider']!r}: expected one of {', '.join(names[1:])}")
         match word:
             case "lie":
                 plan = Planned(said["lie"], said["times"], said.get("share", 1.0))
