@@ -29,7 +29,11 @@ HTTP = {"url": "https://example.test/messages"}
         ("sendgrid", {"api_key": KEY, "path": "v3/mail/send"}, "path: expected a path that begins with /"),
         ("telnyx", {"api_key": KEY, "path": "@elsewhere.test/"}, "path: expected a path that begins with /"),
         ("ses", {"region": "eu/../x"}, "region: expected a text of letters"),
-        ("genesys", {"region": "a.test/?", "client_id": "c", "client_secret": KEY}, "region: expected a text of letters"),
+        (
+            "genesys",
+            {"region": "a.test/?", "client_id": "c", "client_secret": KEY},
+            "region: expected a text of letters",
+        ),
         ("http", {**HTTP, "allow": ["*"]}, "allow: expected a list of hosts, or of ranges"),
         ("http", {**HTTP, "allow": ["10.0.0.0/99"]}, "allow: expected a list of hosts, or of ranges"),
         (
