@@ -138,11 +138,13 @@ def test_a_limit_is_rested_from_within_reason(headers: Mapping[str, str], now_s:
     [
         ("brevo", {"x-sib-ratelimit-remaining": "0", "x-sib-ratelimit-reset": "60"}),
         ("resend", {"ratelimit-remaining": "0", "ratelimit-reset": "60"}),
-        ("sendgrid", {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(time.time()) + 60)}),
+        ("sendgrid", {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "in a minute"}),
     ],
 )
 def test_a_limit_is_read_where_its_provider_writes_it(kind: str, headers: Mapping[str, str]) -> None:
-    judged = made(kind).judge(answered(429, {}, headers))
+    then = str(int(time.time()) + 60)
+    now = {name: value.replace("in a minute", then) for name, value in headers.items()}
+    judged = made(kind).judge(answered(429, {}, now))
     assert isinstance(judged, Refused)
     assert judged.limited
     assert judged.after_s is not None
@@ -214,6 +216,15 @@ def test_a_url_that_has_an_id_already_is_not_told() -> None:
             made(kind, callback="https://semel.example.com/?id=7")
         assert made(kind, callback="https://semel.example.com/").by_reference is False
         assert made(kind).by_reference is True
+
+
+@pytest.mark.parametrize(
+    "url", ["semel.example.com/t", "https://", "ftp://semel.example.com/", "https://[", "https://a/ b"]
+)
+def test_what_nobody_would_call_is_told_before_every_message_is_refused_for_it(url: str) -> None:
+    for kind in ("twilio", "telnyx"):
+        with pytest.raises(ConfigError, match="callback: expected a URL"):
+            made(kind, callback=url)
 
 
 # --------------------------------------------------------------------------------------------------- words of callbacks
@@ -291,6 +302,11 @@ def test_an_event_of_ses_is_as_old_as_it_says() -> None:
 # ------------------------------------------------------------------------------------------ the application of Vonage
 
 
+STRANGE = (
+    "-----BEGIN PRIVATE KEY-----\nMA4CAQAwBQYDVQQDBAIFAA==\n-----END PRIVATE KEY-----\n"  # of a type that nobody knows
+)
+
+
 def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> Secret:
     return Secret(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode())
 
@@ -320,9 +336,12 @@ def test_an_application_signs_its_own_token_and_keeps_it_for_a_while(key: rsa.RS
     now[0] += 60
     second = token()
     assert second != first
-    application.refused({})
+    application.refused({"Authorization": f"Bearer {first}"})
+    assert token() == second
+    application.refused({"Authorization": f"Bearer {second}"})
     assert token() != second
     assert application.hide(f"bad token {token()}") == "bad token …"
+    assert application.hide(f"bad token {second}") == "bad token …", "its answer came after it was renewed"
 
 
 def test_vonage_is_asked_by_an_account_or_by_an_application(key: rsa.RSAPrivateKey) -> None:
@@ -333,7 +352,7 @@ def test_vonage_is_asked_by_an_account_or_by_an_application(key: rsa.RSAPrivateK
     for wrong in ({}, {**by_application, **by_account}, {"api_key": "k"}, {"application_id": "a", **by_account}):
         with pytest.raises(ConfigError, match="give api_key and api_secret, or application_id and private_key"):
             provider("vonage", "v", wrong)
-    for no_key in (Secret("not-a-key"), pem(ec.derive_private_key(7, ec.SECP256R1()))):
+    for no_key in (Secret("not-a-key"), Secret(STRANGE), pem(ec.derive_private_key(7, ec.SECP256R1()))):
         with pytest.raises(ConfigError, match="expected an RSA key") as refused:
             provider("vonage", "v", {"application_id": "a", "private_key": no_key})
         assert no_key.reveal() not in str(refused.value)

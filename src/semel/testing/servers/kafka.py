@@ -173,6 +173,7 @@ def _serve(port: int, brokers: int) -> None:
         def handle(self) -> None:
             self.wfile.write(f"{cluster.answer(self.rfile.readline().decode())}\n".encode())
 
+    ThreadingTCPServer.allow_reuse_address = True  # its port is kept for it
     with ThreadingTCPServer(("127.0.0.1", port), Asked) as server:
         server.serve_forever()
 
