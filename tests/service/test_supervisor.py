@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,35 @@ def test_a_supervisor_none_of_whose_workers_can_live_gives_up() -> None:
     run = subprocess.run([sys.executable, "-c", GIVING_UP], capture_output=True, text=True, timeout=60)
     assert run.returncode == 41
     assert "Giving up" in run.stderr
+
+
+TOLD_TWICE = """
+import os, signal, subprocess, sys, threading
+from semel.service import supervisor
+from semel.service.server import listen
+
+STAYS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+
+class Drain(float):
+    def __add__(self, more):
+        os.kill(os.getpid(), signal.SIGTERM)  # the second one, at the moment at which it begins to wait
+        return float(self) + more
+
+def start():
+    process = subprocess.Popen([sys.executable, "-c", STAYS], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    return process
+
+made = supervisor.Supervisor(1, [], b"", listen("127.0.0.1", 0), Drain(3600))
+made._workers = [supervisor.Worker(start)]
+raise SystemExit(made.run(lambda: None))
+"""
+
+
+def test_a_second_signal_is_heard_whenever_it_comes() -> None:
+    run = subprocess.run([sys.executable, "-c", TOLD_TWICE], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 128 + signal.SIGTERM, run.stderr
 
 
 SECRET = """

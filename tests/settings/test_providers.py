@@ -131,7 +131,22 @@ def test_a_ledger_without_an_outbox_has_no_providers(tmp_path: Path) -> None:
 def test_every_provider_has_a_line_of_promise(tmp_path: Path) -> None:
     lines = [one.what for one in found(loaded(tmp_path, BOTH + SMS + VONAGE, TW="x"), "providers")]
     assert lines[0].startswith("provider sms (twilio): at most once: when nobody knows, its own list is asked after")
-    assert lines[1] == "provider other (vonage): at most once: when nobody knows, a callback tells, or a person decides"
+    assert lines[1] == "provider other (vonage): at most once: when nobody knows, a person decides"
+
+
+def test_a_callback_is_promised_where_it_is_heard(tmp_path: Path) -> None:
+    grid = '[providers.sms]\nkind = "sendgrid"\napi_key = "env:TW"\n'
+    for text, who in ((grid, "a person"), (grid + CALLBACKS, "a callback tells, or a person")):
+        (line,) = [one.what for one in found(loaded(tmp_path, text, TW="x"), "providers")]
+        assert line == f"provider sms (sendgrid): at most once: when nobody knows, {who} decides"
+
+
+def test_vonage_calls_nobody_back_who_has_no_application(tmp_path: Path) -> None:
+    text = VONAGE.replace("other", "sms") + CALLBACKS
+    promised, warned = found(loaded(tmp_path, text, TW="x"), "providers")
+    assert promised.what.endswith("when nobody knows, a person decides")
+    assert warned.level == "warning"
+    assert "with the key of an account Vonage calls nobody back" in warned.what
 
 
 def test_nobody_waits_for_the_callback_of_a_provider_that_calls_nobody(tmp_path: Path) -> None:

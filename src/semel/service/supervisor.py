@@ -133,7 +133,7 @@ class Supervisor:
         running = [worker.process for worker in self._workers if worker.process is not None]
         for process in running:
             process.terminate()
-        if not self._hurried and self._have_ended(running, self._drain_s + GRACE_S):
+        if self._have_ended(running, self._drain_s + GRACE_S, unless_hurried=True):
             return 0
         if not self._hurried:
             log.error("workers did not end in time and are killed")
@@ -141,13 +141,13 @@ class Supervisor:
         for process in running:
             if HURRY is not None:
                 process.send_signal(HURRY)
-        self._have_ended(running, AT_ONCE_S + 1.0)
+        self._have_ended(running, AT_ONCE_S + 1.0, unless_hurried=False)
         return 128 + self._hurried
 
-    def _have_ended(self, running: Sequence[subprocess.Popen[bytes]], within_s: float) -> bool:
-        """False: in this time they have not, or a second signal has come."""
-        hurried, deadline = self._hurried, time.monotonic() + within_s
-        while time.monotonic() < deadline and self._hurried == hurried:
+    def _have_ended(self, running: Sequence[subprocess.Popen[bytes]], within_s: float, *, unless_hurried: bool) -> bool:
+        """False: in this time they have not, or a second signal has come, whenever it came."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline and not (unless_hurried and self._hurried):
             if all(process.poll() is not None for process in running):
                 return True
             time.sleep(LOOK_S)

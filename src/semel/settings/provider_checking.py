@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from semel.settings.findings import Finding, span
 from semel.settings.options import channels_of
-from semel.settings.schema import Settings
+from semel.settings.schema import Provider, Settings
 from semel.settings.secret import SENSITIVE
 from semel.settings.urls import host_of, is_loopback, shown
 from semel.values.effect import KEYED_SHARE
@@ -21,8 +21,8 @@ def provider_findings(settings: Settings) -> Iterator[Finding]:
     made = {name: provider(said.kind, name, said.options) for name, said in settings.providers.items()}
     routed = {name for names in channels_of(settings, made).values() for name in names}
     for name, one in made.items():
-        contract, kind = one.contract, settings.providers[name].kind
-        yield Finding("ok", f"provider {name} ({kind}): {promise(contract, calls=calls_of(kind) is not None)}")
+        contract, said = one.contract, settings.providers[name]
+        yield Finding("ok", f"provider {name} ({said.kind}): {promise(contract, calls=_is_called(said))}")
         if contract.timeout_s > settings.server.drain:
             drain = span(settings.server.drain)
             what = f"provider {name}: a message may take {span(contract.timeout_s)}, and a drain ends after {drain}"
@@ -60,6 +60,16 @@ def promise(contract: Contract, *, calls: bool = True) -> str:
         settled = span(contract.settle_s)
         return f"at most once: when nobody knows, its own list is asked after {settled}; if that says nothing, {rest}"
     return f"at most once: when nobody knows, {'a callback tells, or ' if calls else ''}{rest}"
+
+
+def _is_called(said: Provider) -> bool:
+    """Its callbacks come, and there is somebody who hears them."""
+    return said.callbacks is not None and calls_of(said.kind) is not None and not _by_account(said)
+
+
+def _by_account(said: Provider) -> bool:
+    """Vonage calls back only what is sent with the token of an application."""
+    return said.kind == "vonage" and "api_key" in said.options
 
 
 def _after(contract: Contract) -> str:
@@ -108,10 +118,14 @@ def told_in_the_clear(settings: Settings) -> Iterator[Finding]:
 
 
 def unheard_callbacks(settings: Settings) -> Iterator[Finding]:
-    """Twilio signs the URL that it was told. Verified with another one, none of its callbacks is ever believed."""
+    """Twilio signs the URL that it was told. Verified with another one, none of its callbacks is ever believed. And
+    Vonage calls back nobody who has no application."""
     for name, said in settings.providers.items():
         verify = said.callbacks.verify if said.callbacks is not None else None
         callback = said.options.get("callback", "").partition("#")[0].partition("?")[0]
         if said.kind == "twilio" and callback and verify is not None and verify.url and verify.url != callback:
             what = f"provider {name}: it calls {shown(callback)}…, and verify.url is another one: none is believed"
             yield Finding("warning", what, "make url of verify the same as callback, up to its ? or #")
+        if said.callbacks is not None and _by_account(said):
+            what = f"provider {name}: with the key of an account Vonage calls nobody back: its callbacks never come"
+            yield Finding("warning", what, "use application_id and private_key in place of api_key and api_secret")

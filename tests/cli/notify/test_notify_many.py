@@ -37,7 +37,8 @@ from semel.core.outboxes import StoredOutbox
 from semel.settings.secret import Secret
 from semel.testing import sender
 from semel.values import sending
-from semel.values.outbox import Crossed, Lane, Record, Sought
+from semel.values.notification import Guard
+from semel.values.outbox import Crossed, Lane, Record, Sought, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
 CONTRACT = Contract(name=PROVIDER, channels=("sms",))
@@ -265,6 +266,35 @@ def test_two_operators_make_each_message_once(tmp_path: Path) -> None:
     assert [len(report.decided) + len(report.already) for report in reports] == [12, 12]
     assert reports[0].made == reports[1].made
     assert generations(url) == {1: 12, 2: 12}
+
+
+def test_whoever_sends_what_a_guard_held_back_is_warned(tmp_path: Path) -> None:
+    """Its customers have another one in its place: that is why it was held back."""
+    url, guard = url_of(tmp_path), Guard(window_s=86_400.0)
+    carry(url, notification("first", guard=guard), Accepted())
+    held = carry(url, notification("second", guard=guard), None)
+    carry_all(url, ["failed"], OUTAGE)
+    assert "gets it twice by this" not in notify(url, *AGAIN).err
+    ended = notify(url, "resend", "--state", "suppressed", "--yes", *REASON)
+    assert (ended.code, state(url, held)) == (0, "suppressed")
+    assert "gets it twice by this" in ended.err
+
+
+def test_what_is_told_to_have_arrived_meanwhile_is_not_sent_again_by_a_filter(tmp_path: Path) -> None:
+    """A callback comes between choosing and sending, which may be hours at a rate: this customer has it."""
+    url = url_of(tmp_path)
+    arrived, failed = carry_all(url, ["a", "b"], OUTAGE)
+
+    def confirm(question: str) -> bool:
+        word = Witness("delivered", bytes.fromhex(arrived), PROVIDER)
+        assert in_box(url, lambda box: box.witness([word])) == ["delivered"]
+        return True
+
+    choice = judging.Choice(ids=[], every=True, sought=Sought(state="failed"), reason="the outage", by="anna")
+    report = repeating.run(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
+    assert list(report.made) == [failed]
+    assert report.already == {arrived: "delivered by now"}
+    assert generations(url) == {1: 2, 2: 1}
 
 
 def test_what_was_given_up_in_doubt_is_sent_again_by_name_alone(tmp_path: Path) -> None:

@@ -230,3 +230,35 @@ def test_a_verifier_that_tells_nothing_is_no_harm(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "semel"):
         assert answered(Door("/c", verifier=Silent()), callback("http"))[0] == 401
     assert f"a delivery at /c was not verified: {unverified.NOT_TOLD}" in caplog.text
+
+
+def test_a_verifier_that_cannot_say_why_refuses_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        covers_headers = False
+
+        async def verify(self, headers: Any, body: bytes) -> bool:
+            return False
+
+        async def objection(self, headers: Any, body: bytes) -> str:
+            raise KeyError("another's bug")
+
+    with caplog.at_level(logging.WARNING, "semel"):
+        assert answered(Door("/c", verifier=Broken()), callback("http"))[0] == 401
+    assert f"a delivery at /c was not verified: {unverified.NOT_TOLD}" in caplog.text
+
+
+def test_saying_why_costs_about_as_much_as_verifying() -> None:
+    """Anybody can send a large form with some signature: Twilio's is compared under many URLs, and read once."""
+    ours = checks("twilio")
+    assert isinstance(ours, Objecting)
+    headers = {b"x-twilio-signature": b"A" * 27 + b"=", b"host": b"a.test", b"x-forwarded-host": b"b.test"}
+    form = b"a=" + b"%41" * 80_000
+
+    def took_s(ask: Callable[..., Any]) -> float:
+        begun = time.process_time()
+        refused = asyncio.run(ask(headers, form))
+        assert refused is False or "another `url`" in refused
+        return time.process_time() - begun
+
+    verifying, saying = (min(took_s(ask) for _ in range(3)) for ask in (ours.verify, ours.objection))
+    assert saying < 6 * verifying

@@ -115,6 +115,15 @@ def test_only_the_token_that_was_refused_is_forgotten() -> None:
     with_endpoint([grant("first"), grant("second"), grant("third")], story)
 
 
+def test_the_token_before_is_hidden_too_whose_answers_are_still_to_come() -> None:
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        token.refused(await token.headers(ASKED))
+        assert await token.headers(ASKED) == {"Authorization": "Bearer second-token"}
+        assert token.hide("bad: first-token, second-token") == "bad: …, …"
+
+    with_endpoint([grant("first-token"), grant("second-token")], story)
+
+
 def test_many_ask_once_and_share_a_failure_too() -> None:
     async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
         failures = await asyncio.gather(*(token.headers(ASKED) for _ in range(30)), return_exceptions=True)

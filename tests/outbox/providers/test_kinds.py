@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.outbox.providers.kits import mail, text
 
-from semel.adapters.providers.kinds import KINDS, PLAIN, provider
+from semel.adapters.providers.given import PLAIN
+from semel.adapters.providers.kinds import KINDS, provider
 from semel.adapters.providers.options import Option
 from semel.settings.secret import Secret
 from semel.testing.provider_laws import dispatch_of

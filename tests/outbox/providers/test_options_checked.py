@@ -36,6 +36,8 @@ HTTP = {"url": "https://example.test/messages"}
         ),
         ("http", {**HTTP, "allow": ["*"]}, "allow: expected a list of hosts, or of ranges"),
         ("http", {**HTTP, "allow": ["10.0.0.0/99"]}, "allow: expected a list of hosts, or of ranges"),
+        ("http", {**HTTP, "allow": [10]}, "allow: expected a list of hosts, or of ranges"),
+        ("http", {**HTTP, "allow": [True]}, "allow: expected a list of hosts, or of ranges"),
         (
             "http",
             {**HTTP, "headers": {"idempotency-key": KEY}, "key_header": "Idempotency-Key"},

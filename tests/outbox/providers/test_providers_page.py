@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.outbox.providers.kits import KITS
 
-from semel.adapters.providers.kinds import HTTP, KINDS, provider
+from semel.adapters.providers.kinds import KINDS, provider
 from semel.adapters.providers.posting import HttpProvider
+from semel.adapters.providers.shared import HTTP
 from semel.adapters.wire.answers import Answered
 from semel.settings.secret import Secret
 from semel.testing.provider_laws import Opening

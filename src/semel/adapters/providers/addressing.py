@@ -11,8 +11,16 @@ NAME = "id"
 
 
 def check(callback: str, provider: str) -> None:
-    """Raises ConfigError for a URL that has another id already."""
-    if NAME in parse_qs(urlsplit(callback).query, keep_blank_values=True):
+    """Raises ConfigError for what no provider would call, and for a URL that has another id already."""
+    if not callback:
+        return
+    try:
+        parts = urlsplit(callback)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("https", "http") or not parts.hostname or " " in callback:
+        raise ConfigError(f"provider {provider!r}: callback: expected a URL: https://semel.example.com/callbacks/…")
+    if NAME in parse_qs(parts.query, keep_blank_values=True):
         raise ConfigError(f"provider {provider!r}: callback: ?{NAME}= is where our id goes: call yours otherwise")
 
 

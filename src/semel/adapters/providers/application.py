@@ -23,6 +23,7 @@ class Application:
 
     def __init__(self, name: str, id: str, key: Hidden, clock: Callable[[], float] = time.time) -> None:
         try:
+            from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
             from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
             from cryptography.hazmat.primitives.hashes import SHA256
@@ -31,28 +32,30 @@ class Application:
             raise ConfigError(f"provider {name!r}: private_key needs cryptography: install semel[service]") from error
         try:
             private = load_pem_private_key(key.reveal().encode(), password=None)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             private = None
         if not isinstance(private, RSAPrivateKey):
             raise ConfigError(f"provider {name!r}: private_key: expected an RSA key: -----BEGIN PRIVATE KEY----- …")
         self._sign: Callable[[bytes], bytes] = lambda said: private.sign(said, PKCS1v15(), SHA256())
         self._id = id
         self._clock = clock
-        self._token = ""
+        self._token = self._before = ""
         self._until_s = 0.0
 
     async def headers(self, asked: Asked) -> Mapping[str, str]:
         now_s = self._clock()
         if now_s >= self._until_s:
-            self._token = self._signed(int(now_s))
+            self._before, self._token = self._token, self._signed(int(now_s))
             self._until_s = now_s + LIFE_S - EARLY_S
         return {"Authorization": f"Bearer {self._token}"}
 
     def refused(self, headers: Mapping[str, str]) -> None:
-        self._until_s = 0.0
+        """Only the token that was refused is forgotten: many are told so, after there is a new one already."""
+        if headers.get("Authorization") == f"Bearer {self._token}":
+            self._until_s = 0.0
 
     def hide(self, text: str) -> str:
-        return without(text, self._token)
+        return without(text, self._token, self._before)  # what is answered now may have left with the one before
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -155,7 +155,7 @@ class Token:
         self._secrets = secrets
         self._clock = clock
         self._asking: asyncio.Task[NoAccess | None] | None = None
-        self._token = ""
+        self._token = self._before = ""
         self._until = 0.0
 
     async def headers(self, asked: Asked) -> Mapping[str, str]:
@@ -169,7 +169,8 @@ class Token:
             self._until = 0.0
 
     def hide(self, text: str) -> str:
-        return without(text, self._token, *(secret.reveal() for secret in self._secrets))
+        tokens = self._token, self._before  # what is answered now may have left with the one before
+        return without(text, *tokens, *(secret.reveal() for secret in self._secrets))
 
     async def close(self) -> None:
         if self._asking is not None:
@@ -204,6 +205,6 @@ class Token:
             sayable({"Authorization": granted.access_token})
         except (msgspec.DecodeError, UnicodeDecodeError, NoAccess):
             return NoAccess("the token endpoint answered with something that is no token")
-        self._token = granted.access_token
+        self._before, self._token = self._token, granted.access_token
         self._until = self._clock() + max(1.0, min(granted.expires_in, TOKEN_MAX_S) - EARLY_S)
         return None

@@ -3,7 +3,7 @@
 
 A key that it knows is not answered as it was the first time, but with an error that says so, and has no reference: who
 repeats what is in doubt learns that it was taken. Whether it also knows keys of requests that it refused is not said,
-so that this error is unknown where nothing is in doubt.
+so that this error is unknown where there was one, and stays so however often it is heard.
 
 The path and the fields of the body are those of its public reference; `path` and `extra` change them. Our id goes as a
 tag too, and comes back in its webhooks.
@@ -11,6 +11,7 @@ tag too, and comes back in its webhooks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import UUID
@@ -22,10 +23,11 @@ from semel.adapters.providers.saying import mail_of, named_address
 from semel.adapters.wire.answers import Answered
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import Dispatch, Witness
-from semel.values.sending import Accepted, Answer, Contract, Key, Reported, Unknown
+from semel.values.sending import Accepted, Answer, Contract, Key, Reported, Standing, Unknown
 
 WINDOW_S = 15 * 60.0
 KNOWN = "duplicate_parameter: a request with this key came before"
+_TOLD_NO = re.compile(r"duplicate_parameter|4(?!29)[0-9]{2}\b")  # the reason of how something stands
 REPORTS: dict[str, Reported] = {
     "request": "accepted",
     "deferred": "accepted",
@@ -78,7 +80,7 @@ class Brevo(JsonProvider):
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
         answer = await super().send(dispatch, request)
-        if answer == Unknown(KNOWN) and dispatch.standing.doubt_ms:
+        if answer == Unknown(KNOWN) and _only_doubted(dispatch.standing):
             return Accepted(evidence=KNOWN)
         return answer
 
@@ -108,3 +110,11 @@ class Brevo(JsonProvider):
             reference=text(event, "message-id"),
             at_ms=milliseconds(event.get("ts_event")),
         )
+
+
+def _only_doubted(standing: Standing) -> bool:
+    """Of the requests with this key that may have reached it, none was refused, as far as is known: the first one is in
+    doubt, and the newest was not told this error, nor a refusal. A rate limit comes before anybody looks at a key, and
+    what it refused is not counted as an attempt."""
+    first = standing.doubt_ms == standing.keyed_ms or standing.attempts == 1
+    return standing.doubt_ms > 0 and first and _TOLD_NO.match(standing.reason) is None

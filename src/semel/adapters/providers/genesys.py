@@ -161,10 +161,11 @@ class GenesysContacts(Genesys):
         return field(answer, "id")
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
-        if self.asked_elsewhere(dispatch):
+        if (left := self.may_have_left(dispatch)) is None:
             return Unclear(ASKED_ELSEWHERE)
+        contacts = left.path.partition("?")[0]  # of the list that it went to
         try:
-            answer = await self.ask(f"{self._path}/{key_of(dispatch)}", None, {}, "GET")
+            answer = await self.ask(f"{contacts}/{key_of(dispatch)}", None, {}, "GET")
         except NoAccess as error:
             return Unclear(str(error))
         match answer:

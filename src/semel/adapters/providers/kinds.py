@@ -11,20 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from semel.adapters.providers import cxone, genesys
 from semel.adapters.providers.auth import Auth, Basic, Headers
 from semel.adapters.providers.brevo import Brevo
 from semel.adapters.providers.generic import METHODS, Generic
+from semel.adapters.providers.given import Given, contract_of
 from semel.adapters.providers.options import (
     ABOVE_0,
     ADDRESS,
-    ALLOWED,
     FLAG,
     HOST,
-    NUMBER,
     OBJECT,
     PATH,
     PORT,
@@ -32,16 +28,27 @@ from semel.adapters.providers.options import (
     SECRETS,
     STATUSES,
     TEXT,
-    WHOLE,
     Option,
     check,
-    lists,
     one_of,
     words,
 )
 from semel.adapters.providers.resend import Resend
 from semel.adapters.providers.sendgrid import SendGrid
 from semel.adapters.providers.ses import Ses
+from semel.adapters.providers.shared import (
+    COMMON,
+    CXONE,
+    GENESYS,
+    GUESSED,
+    HTTP,
+    KEY_WINDOW,
+    MAIL_SENDER,
+    SENDER,
+    SHAPE,
+    TEXT_MAX,
+    URL,
+)
 from semel.adapters.providers.signing import Signature
 from semel.adapters.providers.smtp import Smtp
 from semel.adapters.providers.telnyx import Telnyx
@@ -50,29 +57,7 @@ from semel.adapters.providers.vonage import Vonage
 from semel.adapters.providers.vonage import access as vonage_access
 from semel.ports import Provider
 from semel.values.errors import ConfigError
-from semel.values.notification import CHANNELS, POLICIES
-from semel.values.sending import Contract, Key
-
-
-class Given(Struct, frozen=True):
-    """The options of one provider, checked, and its contract with them."""
-
-    contract: Contract
-    options: Mapping[str, Any]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.options[name]
-
-    def get(self, name: str, default: Any) -> Any:
-        return self.options.get(name, default)
-
-    def some(self, *names: str) -> dict[str, Any]:
-        """Those that were given, with what every provider takes: the rest has the provider's own default."""
-        return {
-            "contract": self.contract,
-            "allow": tuple(self.get("allow", ())),
-            **{name: self.options[name] for name in names if name in self.options},
-        }
+from semel.values.sending import Contract
 
 
 class Kind(NamedTuple):
@@ -86,7 +71,7 @@ def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
     if (known := KINDS.get(kind)) is None:
         raise ConfigError(f"provider {name!r}: there is no kind {kind!r}: expected one of {', '.join(KINDS)}")
     check(name, kind, known.options, options)
-    return known.make(Given(_contract(known, name, options), options))
+    return known.make(Given(contract_of(known.contract, name, options), options))
 
 
 def forms(kind: str) -> Mapping[str, str]:
@@ -97,88 +82,7 @@ def forms(kind: str) -> Mapping[str, str]:
     return {name: written[option.form] for name, option in options.items() if option.form in written}
 
 
-PLAIN = {  # options that are fields of the contract; all times are seconds
-    "timeout": "timeout_s",
-    "per_second": "per_second",
-    "concurrency": "concurrency",
-    "settle": "settle_s",
-    "policy": "policy",
-    "policy_after": "policy_after_s",
-}
-
-
-def _contract(kind: Kind, name: str, options: Mapping[str, Any]) -> Contract:
-    """What is known of this kind, with what a person knows better."""
-    contract = replace(kind.contract, name=name)
-    contract = replace(contract, **{field: options[name] for name, field in PLAIN.items() if name in options})
-    if "channels" in options:
-        if strange := [channel for channel in options["channels"] if channel not in contract.channels]:
-            raise ConfigError(f"provider {name!r}: channels: it sends {', '.join(contract.channels)}, not {strange[0]}")
-        contract = replace(contract, channels=tuple(options["channels"]))
-    for field in ("refusals", "retriable"):
-        if field in options:
-            contract = replace(contract, **{field: frozenset(options[field])})
-    if both := contract.refusals & contract.retriable:
-        raise ConfigError(f"provider {name!r}: {min(both)} is both in refusals and in retriable")
-    if (window_s := options.get("key_window")) is None:
-        return contract
-    header, path = options.get("key_header", ""), options.get("key_path", "")
-    if contract.key is not None:
-        if window_s > contract.key.window_s:
-            raise ConfigError(f"provider {name!r}: key_window: it honours a key for {contract.key.window_s:g} s")
-        return replace(contract, key=replace(contract.key, window_s=window_s))
-    if kind.contract.name == "http" and not (header or path):
-        raise ConfigError(f"provider {name!r}: key_window needs key_header or key_path: where does the key go?")
-    if not (header or path):
-        path = "idempotencyKey"
-    return replace(contract, key=Key(header=header, path=path, window_s=window_s))
-
-
-# ------------------------------------------------------------------------------------------------------ their options
-
-COMMON = {
-    "channels": Option(lists(*CHANNELS), "what is sent by it"),
-    "timeout": Option(ABOVE_0, "for one message, signing in included"),
-    "per_second": Option(NUMBER, "sends of all processes together, for one tenant; 0: no limit"),
-    "concurrency": Option(WHOLE, "requests at a time, in each process"),
-    "policy": Option(one_of(*POLICIES), "what happens to an unknown outcome in the end"),
-    "policy_after": Option(ABOVE_0, "after the crossing"),
-    "allow": Option(ALLOWED, "hosts and networks inside that may be called"),
-}
-HTTP = {
-    **COMMON,
-    "refusals": Option(STATUSES, "statuses that prove that nothing was accepted, nor will be"),
-    "retriable": Option(STATUSES, "statuses that prove that nothing was accepted, this time"),
-}
-URL = {"url": Option(TEXT, "another one than the provider's own")}
-SENDER = {"sender": Option(TEXT, "a number or an address of ours, where the notification has none")}
-MAIL_SENDER = {"sender": Option(ADDRESS, SENDER["sender"].says)}
-SHAPE = {
-    "path": Option(PATH, "behind the URL, another one than the provider's own"),
-    "extra": Option(OBJECT, "fields that are added to each body"),
-}
-GUESSED = {"path": Option(PATH, "behind the URL; not among our facts")}
-KEY_WINDOW = {"key_window": Option(ABOVE_0, "for how long the key is relied on")}
-TEXT_MAX = {"text_max": Option(WHOLE, "characters of a text, at the most")}
-GENESYS = {
-    **HTTP,
-    "region": Option(HOST, "its domain: mypurecloud.de, say", needed=False),
-    "url": Option(TEXT, "https://api.… ; left out: of the region"),
-    "login_url": Option(TEXT, "https://login.… ; left out: of the region"),
-    "client_id": Option(TEXT, "of an OAuth client with client credentials", needed=True),
-    "client_secret": Option(SECRET, "of that client", needed=True),
-    "extra": SHAPE["extra"],
-}
-CXONE = {
-    **HTTP,
-    "url": Option(TEXT, "of the tenant's API", needed=True),
-    "token_url": Option(TEXT, "where an access key gets its token", needed=True),
-    "access_key_id": Option(TEXT, "of a back-end application", needed=True),
-    "access_key_secret": Option(SECRET, "of that key", needed=True),
-    "client_id": Option(TEXT, "of the application, where its token needs it"),
-    "client_secret": Option(SECRET, "of the application"),
-    "reference_at": Option(TEXT, "where its answer has the message's id; not among our facts"),
-}
+# -------------------------------------------------------------------------------------------- put together from options
 
 
 def _bearer(given: Given, name: str) -> Headers:
@@ -235,6 +139,8 @@ def _generic(given: Given) -> Provider:
     return Generic(given["url"], Headers(given.get("headers", {})), **given.some(*named, *reports))
 
 
+# ---------------------------------------------------------------------------------------------------------- all of them
+
 KINDS: Mapping[str, Kind] = {
     "twilio": Kind(
         Twilio.CONTRACT,
@@ -263,7 +169,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "genesys-email": Kind(
         genesys.GenesysEmail.CONTRACT,
-        {**GENESYS, **MAIL_SENDER, "sender_type": Option(TEXT, "of its mail domain; not among our facts")},
+        {**GENESYS, **MAIL_SENDER, "sender_type": Option(TEXT, "the direction of the mail, Outbound or Inbound")},
         lambda given: genesys.GenesysEmail(*_genesys(given), **given.some("sender", "sender_type", "extra")),
     ),
     "genesys-contacts": Kind(

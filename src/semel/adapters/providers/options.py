@@ -60,7 +60,7 @@ def _is_host(value: Any) -> bool:
 def _is_allowed(value: Any) -> bool:
     """A host, or a range of addresses. What is neither would allow nothing, and nobody would know why."""
     try:
-        return _is_host(value) or bool(ip_network(value, strict=False))
+        return isinstance(value, str) and (_is_host(value) or bool(ip_network(value, strict=False)))
     except ValueError:
         return False
 

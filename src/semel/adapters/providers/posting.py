@@ -122,9 +122,10 @@ class HttpProvider:
             return Refused(self._auth.hide(str(error)), after_s=error.after_s)
         return self.judge(answer)
 
-    def asked_elsewhere(self, dispatch: Dispatch) -> bool:
-        """What may have left was sent by another one of this name: what is found or missing here says nothing of it."""
-        return dispatch.request is not None and self._kept(dispatch.request) is None
+    def may_have_left(self, dispatch: Dispatch) -> Request | None:
+        """The request that is looked up, as it was: settings may have changed since. None: it was sent by another one
+        of this name, and what is found or missing here says nothing of it."""
+        return self._kept(dispatch.request if dispatch.request is not None else self.prepare(dispatch))
 
     def _kept(self, request: bytes) -> Request | None:
         """None: it is another provider's, who had this name before."""

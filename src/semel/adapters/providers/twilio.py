@@ -17,9 +17,10 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +31,7 @@ from semel.adapters.providers.posting import ASKED_ELSEWHERE, HttpProvider, Requ
 from semel.adapters.providers.reading import form, ours, witnesses
 from semel.adapters.providers.saying import sender_of, text_of
 from semel.adapters.wire.answers import Answered
-from semel.values.errors import ConfigError, MalformedEvent
+from semel.values.errors import MalformedEvent
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Reported
 
@@ -39,6 +40,7 @@ TIGHT_S = 5.0  # between two clocks that are kept, and whole seconds
 WIDE_S = 900.0  # clocks that are this far apart are somebody's alarm
 PAGES_MAX = 5
 _LISTED = re.compile(r"(?:[a-z]+:)?\+[1-9][0-9]{1,14}", re.ASCII)  # a number as its list has it
+_DIALLED = re.compile(r"[0-9 ()+./-]{9,}", re.ASCII)  # a number however it is written; a short code is shorter
 KNOWN_MAX = 10_000  # references of this process, so that nobody else's message is taken for this one
 
 REPORTS: dict[str, Reported] = {
@@ -125,25 +127,26 @@ class Twilio(HttpProvider):
     # ------------------------------------------------------------------------------------------------------ looking up
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
-        if self.asked_elsewhere(dispatch):
+        if (left := self.may_have_left(dispatch)) is None:
             return Unclear(ASKED_ELSEWHERE)
-        listed = await self._listed(dispatch)
+        sent, standing = dict(parse_qsl(left.body)), dispatch.standing
+        to, sender, text = (sent.get(name, "") for name in ("To", "From", "Body"))
+        listed = await self._listed(to, sender)
         if isinstance(listed, Unclear):
             return listed
-        said, standing = dispatch.notification, dispatch.standing
         first_s, last_s = (standing.doubt_ms or standing.crossed_ms) / 1000, standing.crossed_ms / 1000
         wide = (first_s - WIDE_S, last_s + self.contract.settle_s + WIDE_S)
         tight = (first_s - TIGHT_S, last_s + self.contract.timeout_s + TIGHT_S)
         near: list[str] = []
         for message in listed:
-            if self._whose.get(message.sid, dispatch.id) != dispatch.id or not _may_be(message.body, said.body):
+            if self._whose.get(message.sid, dispatch.id) != dispatch.id or not _may_be(message.body, text):
                 continue
             made_s = _seconds(message.date_created)
             if made_s is not None and not wide[0] <= made_s <= wide[1]:
                 continue
             if made_s is None or not tight[0] <= made_s <= tight[1]:
                 return Unclear("its list has this text at about that time, and it may be another message")
-            if message.body != said.body:
+            if (message.to, message.body) != (to, text):
                 return Unclear("its list has a text at that time that may be this one, and is not the same")
             near.append(message.sid)
         if len(near) > 1:
@@ -153,23 +156,17 @@ class Twilio(HttpProvider):
         self._remember(near[0], dispatch.id)
         return Found(near[0])
 
-    async def _listed(self, dispatch: Dispatch) -> list[_Message] | Unclear:
+    async def _listed(self, to: str, sender: str) -> list[_Message] | Unclear:
         """All messages between these numbers."""
-        said = dispatch.notification
-        if _LISTED.fullmatch(said.recipient) is None:
-            return Unclear("its list writes numbers as +49…, and the recipient is written otherwise")
-        try:
-            sender = sender_of(dispatch, "twilio", self._sender)
-        except ConfigError as error:
-            return Unclear(str(error))
-        query = {"To": said.recipient, "From": sender, "PageSize": "200"}
-        path = f"{self._path}?{urlencode(query)}"
+        if _LISTED.fullmatch(to) is None or (_DIALLED.fullmatch(sender) and _LISTED.fullmatch(sender) is None):
+            return Unclear("its list writes numbers as +49…, and the recipient or the sender is written otherwise")
+        path = f"{self._path}?{urlencode({'To': to, 'From': sender, 'PageSize': '200'})}"
         found: list[_Message] = []
         for _ in range(PAGES_MAX):
             page = await self._one_page(path)
             if isinstance(page, Unclear):
                 return page
-            found += [message for message in page.messages if message.to == said.recipient]
+            found += page.messages
             if page.next_page_uri is None:
                 return found
             path = page.next_page_uri
@@ -196,10 +193,10 @@ class Twilio(HttpProvider):
                 self._whose.popitem(last=False)
 
 
-def _may_be(listed: str | None, said: object) -> bool:
+def _may_be(listed: str | None, said: str) -> bool:
     """Not by its signs, which may be changed, and with something before it; a text that is not shown may be any."""
     letters = _letters(listed or "")
-    return not letters or letters.endswith(_letters(str(said)))
+    return not letters or letters.endswith(_letters(said))
 
 
 def _letters(text: str) -> str:
@@ -207,8 +204,9 @@ def _letters(text: str) -> str:
 
 
 def _seconds(date: str | None) -> float | None:
-    """Of a date as mail writes it."""
+    """Of a date as mail writes it. Without a zone it is UTC, and not that of this machine."""
     try:
-        return parsedate_to_datetime(date or "").timestamp()
+        read = parsedate_to_datetime(date or "")
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

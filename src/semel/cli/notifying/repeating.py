@@ -27,7 +27,7 @@ from semel.values.outbox import Shown
 from semel.values.sending import LIVE, State
 
 TAKEN: tuple[State, ...] = ("accepted", "delivered")  # the customer has it, or will
-UNSENT: tuple[State, ...] = ("failed", "expired", "cancelled", "suppressed")  # nobody has it, unless it was given up
+UNSENT: tuple[State, ...] = ("failed", "expired", "cancelled")  # nobody has it; of a suppressed one they have another
 
 
 class Repeated(Report):
@@ -126,16 +126,27 @@ async def _repeat_all(where: Place, ask: Choice, report: Repeated, told: Callabl
     async with outbox_at(where) as box:
         await all_of(
             report.waiting,
-            lambda id: resend(box, bytes.fromhex(id), ask.reason, ask.by),
+            lambda id: _again(box, report, ask, id),
             lambda id, answer: _record(report, id, answer),
             told,
             ask.rate,
         )
 
 
-def _record(report: Repeated, id: str, answer: Resent | BaseException) -> bool:
+async def _again(box: StoredOutbox, report: Repeated, ask: Choice, id: str) -> Resent | State:
+    """What a filter has chosen may be another thing by now: a callback came, and the customer has it. It is left alone
+    then, and the answer is its state."""
+    digest = bytes.fromhex(id)
+    if not ask.ids and (shown := await box.show(digest)) is not None and shown.state != report.chosen[id]:
+        return shown.state
+    return await resend(box, digest, ask.reason, ask.by)
+
+
+def _record(report: Repeated, id: str, answer: Resent | State | BaseException) -> bool:
     """True when it failed."""
     match answer:
+        case str():
+            report.already[id] = f"{answer} by now"
         case Resent(status="added"):
             report.decided[id] = answer.state
             report.made[id] = answer.id

@@ -31,6 +31,25 @@ class InterplayLaws(OutboxBinding):
         ledger.add(_guarded(harness, "later"))
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
 
+    def test_two_who_are_refused_leave_the_guard_to_who_was_sent_before_them(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        """The second one of them passed when nobody knew yet what would come of the first."""
+        brief = 2 * harness.unit_ms / 1000
+        told = _guarded(harness, "told", brief)
+        ledger.add(told)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        refused = []
+        for key in ("one", "two"):
+            harness.advance(2 * harness.unit_ms)
+            ledger.add(_guarded(harness, key, brief))
+            refused.append(ledger.take_one(harness))
+            assert ledger.cross(refused[-1]) == [Crossed()]
+        for dispatch in refused:
+            assert ledger.answer(harness, dispatch, REFUSED)
+        ledger.add(_guarded(harness, "later"))
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
+
     def test_a_guard_is_not_left_to_who_was_suppressed_meanwhile(self, harness: Harness, ledger: Sender) -> None:
         brief = 2 * harness.unit_ms / 1000
         ledger.add(_guarded(harness, "refused at first"))

@@ -21,6 +21,7 @@ class Got(Struct, frozen=True):
     at: float  # Unix time
     subject: str = ""
     html: str = ""
+    sender: str = ""  # where its provider is asked by it
 
 
 class Message(NamedTuple):
@@ -33,6 +34,7 @@ class Message(NamedTuple):
     callback: str = ""
     subject: str = ""
     html: str = ""
+    sender: str = ""
 
 
 class Asked(Struct, frozen=True):
@@ -105,6 +107,7 @@ class State:
                 time.time(),
                 message.subject,
                 message.html,
+                message.sender,
             )
         )
 

@@ -89,32 +89,22 @@ select id, token, taken, state from semel_dispatch where id in ({keys})
 
 -- name: guards
 -- One that was forgotten meanwhile was sent. What has its id now was added after the guard was passed: it is another.
-select g.k, g.id, g.at, iif(n.added <= g.at, n.state, 'accepted') from semel_guard g
+select g.k, g.id, g.at, iif(n.added <= g.at, n.state, 'accepted'), g.before from semel_guard g
 left join semel_notification n on n.id = g.id
 where g.k in ({keys})
 
 -- name: set_guards
--- Whoever passes again has the same one before it.
-insert into semel_guard (k, id, at, until) values {rows}
-on conflict do update set
-    before_id = iif(id = excluded.id and at >= (select n.added from semel_notification n where n.id = excluded.id),
-                    before_id, id),
-    before_at = iif(id = excluded.id and at >= (select n.added from semel_notification n where n.id = excluded.id),
-                    before_at, at),
-    id = excluded.id, at = excluded.at, until = max(until, excluded.until)
+insert into semel_guard (k, id, at, until, before) values {rows}
+on conflict do update set id = excluded.id, at = excluded.at, until = max(until, excluded.until), before = excluded.before
 
--- name: forget_before
-update semel_guard set before_id = null, before_at = null where k in ({keys}) and before_id in ({others})
-       and before_at >= (select n.added from semel_notification n where n.id = semel_guard.before_id)
+-- name: guards_passed
+select k, id, at, before from semel_guard where k in ({keys})
+
+-- name: added_and_standing
+select id, added, state from semel_notification where id in ({keys})
 
 -- name: forget_guards
-delete from semel_guard where k in ({keys}) and id in ({others}) and before_id is null
-       and at >= (select n.added from semel_notification n where n.id = semel_guard.id)
-
--- name: leave_guards
-update semel_guard set id = before_id, at = before_at, before_id = null, before_at = null
-where k in ({keys}) and id in ({others}) and before_id is not null
-      and at >= (select n.added from semel_notification n where n.id = semel_guard.id)
+delete from semel_guard where k in ({keys})
 
 -- name: cross_dispatches
 update semel_dispatch set state = 'sending', lane = v.column3, standing = v.column4, request = ifnull(request, v.column5)

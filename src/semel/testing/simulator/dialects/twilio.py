@@ -33,13 +33,18 @@ class Twilio(Dialect):
 
     def _page(self, request: Request, state: State) -> Response:
         """The newest first."""
-        mine = [one for one in state.phone if one.provider == self.name and one.to == request.query.get("To", one.to)]
+        mine = [one for one in state.phone if one.provider == self.name]
+        if "To" in request.query:
+            mine = [one for one in mine if one.to == request.query["To"]]
+        if "From" in request.query:
+            mine = [one for one in mine if one.sender == request.query["From"]]
         if any(name.startswith("DateSent") for name in request.query):
             mine = [one for one in mine if time.time() - one.at > QUEUED_S]
         listed = [
             {
                 "sid": one.reference,
                 "to": one.to,
+                "from": one.sender,
                 "body": one.text,
                 "date_created": formatdate(one.at, usegmt=True),
                 "date_sent": None,
@@ -58,7 +63,7 @@ class Twilio(Dialect):
             raise ValueError("The 'To', 'From' or 'Body' is not valid")
         callback = form.get("StatusCallback", "")
         ours = parse_qs(urlsplit(callback).query).get("id", [""])[0]
-        return Message(form["To"], form["Body"], "", ours, callback)
+        return Message(form["To"], form["Body"], "", ours, callback, sender=form["From"])
 
     def accepted(self, message: Message, reference: str) -> Response:
         return as_json(201, {"sid": reference, "status": "queued", "to": message.to, "body": message.text})

@@ -296,15 +296,12 @@ begin
     own := semel.digest_1(tenant, key, kind, recipient, channel, generation::text);
 
     id := encode(own, 'hex');
-    loop
-        select a.status into status from semel.add_1(
-            null, array[own], array[semel.digest_1('who', tenant, recipient)], array[guarded],
-            array[case when order_key <> '' then semel.digest_1('who', tenant, order_key) end],
-            array[generation], array[priority::smallint], array[tenant], array[key], array[kind], array[recipient],
-            array[channel], array[coalesce(nullif(provider, ''), '@' || channel)], array[options::text],
-            array[convert_to(standing::text, 'UTF8')], array[content]
-        ) a;
-        exit when status is not null;   -- else it was forgotten before it could be looked at: by now it is a new one
-    end loop;
+    select a.status into status from semel.add_1(
+        null, array[own], array[semel.digest_1('who', tenant, recipient)], array[guarded],
+        array[case when order_key <> '' then semel.digest_1('who', tenant, order_key) end],
+        array[generation], array[priority::smallint], array[tenant], array[key], array[kind], array[recipient], array[channel],
+        array[coalesce(nullif(provider, ''), '@' || channel)], array[options::text],
+        array[convert_to(standing::text, 'UTF8')], array[content]
+    ) a;
 end $$;
 revoke all on function semel.notify from public;

@@ -48,12 +48,17 @@ end $$;
 
 -- --------------------------------------------------------------------------------------------------------------- guards
 
-alter table semel.guard add column before_at bigint, add column before_id bytea;
-comment on column semel.guard.before_id is 'who passed before, to whom it is left where `id` is definitely not sent';
-comment on column semel.guard.before_at is 'when that one did (ms)';
+alter table semel.guard add column before_ats bigint[] not null default '{}',
+                        add column before_ids bytea[] not null default '{}';
+comment on column semel.guard.id is 'the newest that passed; empty: nobody has, or nobody who was sent';
+comment on column semel.guard.before_ids is
+    'who passed before, the newest first, back to one of whom it is known what came of it: to whom it is left where `id` is '
+    'definitely not sent';
+comment on column semel.guard.before_ats is 'when those did (ms)';
 
--- These were definitely not sent: what they have passed is left to the one before them, if there is one. That one was sent,
--- and somebody's window may reach back to it.
+-- These were definitely not sent: what they have passed is left to the newest before them who may have been, if there is one.
+-- Somebody's window may reach back to it. Where there is none, the row stays, empty: whoever locks several of them, in order,
+-- would else have to make one again when it has others behind it already, and two would wait in a circle.
 create function semel.free_guards_1(unsent bytea[]) returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
     set plan_cache_mode = force_generic_plan
@@ -69,13 +74,17 @@ begin
     if freed = '{}' then
         return;
     end if;
-    update semel.guard g set before_id = null, before_at = null from semel.notification n
-    where g.k = any (freed) and n.id = g.before_id and n.id = any (unsent) and g.before_at >= n.added;
-    delete from semel.guard g using semel.notification n
-    where g.k = any (freed) and n.id = g.id and n.id = any (unsent) and g.at >= n.added and g.before_id is null;
-    update semel.guard g set id = g.before_id, at = g.before_at, before_id = null, before_at = null
-    from semel.notification n
-    where g.k = any (freed) and n.id = g.id and n.id = any (unsent) and g.at >= n.added and g.before_id is not null;
+    update semel.guard g set (before_ids, before_ats) = (
+        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.at order by p.n), '{}')
+        from unnest(g.id || g.before_ids, g.at || g.before_ats) with ordinality p(id, at, n)
+        where not exists (   -- who passed before it was added had only the name in common with it
+            select from semel.notification n
+            where n.id = p.id and n.added <= p.at and (n.id = any (unsent) or n.state = 'suppressed')))
+    where g.k = any (freed);
+    update semel.guard g
+    set id = coalesce(g.before_ids[1], ''), at = coalesce(g.before_ats[1], 0),
+        before_ids = g.before_ids[2:], before_ats = g.before_ats[2:]
+    where g.k = any (freed);
 end $$;
 
 -- ------------------------------------------------------------------------------------------------------------- crossing
@@ -117,15 +126,14 @@ begin
     return query
     with asked as (
         select h.at, g.k, g.id as holder, case when n.added <= g.at then n.state else 'accepted' end as state,
-               g.k is null or g.id = '' or (g.id = ids[h.at] and g.at >= addeds[h.at]) or now - g.at >= windows[h.at]
-               or coalesce(n.state = 'suppressed' and n.added <= g.at, false) as free   -- whom it is left to was not sent
+               g.k is null or g.id = '' or (g.id = ids[h.at] and g.at >= addeds[h.at]) or now - g.at >= windows[h.at] as free
         from unnest(held) h(at)
              left join lateral (select * from semel.guard x where x.k = guards[h.at] limit 1) g on true
              left join lateral (select x.state, x.added from semel.notification x where x.id = g.id limit 1) n on true
     ), first as (
         select a.*, min(a.at) filter (where a.free) over (partition by a.k) as first from asked a
     ), judged as materialized (
-        select f.at, f.k,
+        select f.at, f.k, f.state,
                (case when f.k is null or f.at = f.first then 1
                      when f.at > f.first or doubts[f.at] or f.state in ('pending', 'sending') then 2
                      else 3 end)::smallint as gate,   -- what may have left already is not called suppressed
@@ -135,8 +143,12 @@ begin
         -- Not before it was added, also where the clock went back. Whoever passes again has the same one before it.
         update semel.guard g
         set id = ids[j.at], at = greatest(now, addeds[j.at]), until = greatest(g.until, now + windows[j.at]),
-            before_id = case when g.id = ids[j.at] and g.at >= addeds[j.at] then g.before_id else nullif(g.id, '') end,
-            before_at = case when g.id = ids[j.at] and g.at >= addeds[j.at] then g.before_at else g.at end
+            before_ids = case when g.id = '' then '{}' when g.id = ids[j.at] and g.at >= addeds[j.at] then g.before_ids
+                when j.state in ('pending', 'sending', 'uncertain') then (g.id || g.before_ids)[1:16]
+                else array[g.id] end,   -- it may have been sent, and all windows end with it
+            before_ats = case when g.id = '' then '{}' when g.id = ids[j.at] and g.at >= addeds[j.at] then g.before_ats
+                when j.state in ('pending', 'sending', 'uncertain') then (g.at || g.before_ats)[1:16]
+                else array[g.at] end
         from judged j where j.gate = 1 and g.k = j.k and g.k = any (watched)
     ), crossed as (
         update semel.dispatch d
@@ -264,6 +276,7 @@ declare
     was record;
     whose text;
     becomes text;
+    unsent bytea[] := '{}';
 begin
     known := array(
         select coalesce(a.id, (
@@ -312,10 +325,107 @@ begin
                 select g.id, g.token, g.number, g.lane, g.crossed from gone g where g.state = 'sending'
                 on conflict do nothing;
                 if becomes = 'failed' then   -- it was refused: the next one of its guard may go
-                    perform semel.free_guards_1(array[was.id]);
+                    unsent := unsent || was.id;
                 end if;
             end if;
         end if;
         return next;
+    end loop;
+    if unsent <> '{}' then
+        perform semel.free_guards_1(unsent);   -- together: guards are locked in one order everywhere
+    end if;
+end $$;
+
+-- --------------------------------------------------------------------------------------------------------------- adding
+
+-- As before, but that what was forgotten while it was looked at is added anew: else whoever calls goes on without a message,
+-- and without an answer. Whoever may execute it still may.
+create or replace function semel.notify(
+    key text, kind text, recipient text, channel text, body jsonb default null,
+    tenant text default '', subject text default '', sender text default '', template text default '',
+    data jsonb default '{}', not_after timestamptz default null, priority integer default 5, order_key text default '',
+    guard_window interval default null, guard_key text default '', provider text default '', policy text default null,
+    generation integer default 1,
+    out id text, out status text
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    said jsonb;
+    options jsonb;
+    standing jsonb;
+    content bytea;
+    not_after_ms bigint;
+    window_s double precision := extract(epoch from guard_window);
+    own bytea;
+    guarded bytea;
+begin
+    perform semel.check_text_1('key', key, 1), semel.check_text_1('kind', kind, 1),
+            semel.check_text_1('recipient', recipient, 1), semel.check_text_1('tenant', tenant, 0),
+            semel.check_text_1('order_key', order_key, 0), semel.check_text_1('provider', provider, 0),
+            semel.check_text_1('sender', sender, 0), semel.check_text_1('template', template, 0),
+            semel.check_text_1('guard_key', guard_key, 0);
+    if channel is null or channel not in ('sms', 'email', 'voice', 'message', 'event') then
+        raise exception 'channel=%: expected one of sms, email, voice, message, event', quote_nullable(channel)
+            using errcode = 'invalid_parameter_value';
+    elsif policy not in ('hold', 'presume_sent', 'resend', 'give_up') then
+        raise exception 'policy=%: expected one of hold, presume_sent, resend, give_up', quote_literal(policy)
+            using errcode = 'invalid_parameter_value';
+    elsif coalesce(body, 'null') = 'null' and template = '' then
+        raise exception 'a notification says something: give it a body or a template'
+            using errcode = 'invalid_parameter_value';
+    elsif subject is null or data is null or jsonb_typeof(data) <> 'object' then
+        raise exception 'subject is a text, and data a JSON object' using errcode = 'invalid_parameter_value';
+    elsif not isfinite(not_after) then
+        raise exception 'not_after=%: leave it out for a message that is never too late', not_after
+            using errcode = 'invalid_parameter_value';
+    elsif priority is null or priority not between 0 and 9 then
+        raise exception 'priority=%: expected 0 (first) to 9', quote_nullable(priority)
+            using errcode = 'invalid_parameter_value';
+    elsif generation is null or generation < 1 then
+        raise exception 'generation=%: expected a whole number, 1 or more', quote_nullable(generation)
+            using errcode = 'invalid_parameter_value';
+    elsif window_s <= 0 or window_s > 400 * 86400 then
+        raise exception 'guard_window=%: above 0, at most 400 days', guard_window using errcode = 'invalid_parameter_value';
+    elsif guard_window is null and guard_key <> '' then
+        raise exception 'guard_key: a guard needs its guard_window' using errcode = 'invalid_parameter_value';
+    end if;
+
+    said := case when coalesce(body, 'null') = 'null' then '{}' else jsonb_build_object('body', body) end
+        || case when subject = '' then '{}' else jsonb_build_object('subject', subject) end
+        || case when sender = '' then '{}' else jsonb_build_object('sender', sender) end
+        || case when template = '' then '{}' else jsonb_build_object('template', template) end
+        || case when data = '{}' then '{}' else jsonb_build_object('data', data) end;
+    content := convert_to(said::text, 'UTF8');
+    if jsonb_path_exists(said, '$.**{200 to last}') or jsonb_path_exists(said, '$.** ? (@ > 1e308 || @ < -1e308)') then
+        raise exception 'body, data: more than 200 levels, or a number beyond 1e308, is not for everybody to read'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if octet_length(content) > 256 * 1024 then
+        raise exception 'the notification has % bytes; % is the most', octet_length(content), 256 * 1024
+            using errcode = 'invalid_parameter_value';
+    end if;
+
+    not_after_ms := floor(extract(epoch from not_after) * 1000);
+    options := jsonb_strip_nulls(jsonb_build_object(
+        'order', order_key, 'priority', priority, 'not_after_ms', not_after_ms, 'provider', provider, 'policy', policy,
+        'guard', case when window_s is not null then jsonb_build_object('window_s', window_s, 'key', guard_key) end));
+    standing := jsonb_strip_nulls(jsonb_build_object(
+        'provider', provider, 'not_after_ms', not_after_ms, 'policy', coalesce(policy, 'hold')));
+    guarded := case when window_s is null then null
+                    when guard_key <> '' then semel.digest_1('key', tenant, guard_key)
+                    else semel.digest_1('recipient', tenant, recipient, kind) end;
+    own := semel.digest_1(tenant, key, kind, recipient, channel, generation::text);
+
+    id := encode(own, 'hex');
+    loop
+        select a.status into status from semel.add_1(
+            null, array[own], array[semel.digest_1('who', tenant, recipient)], array[guarded],
+            array[case when order_key <> '' then semel.digest_1('who', tenant, order_key) end],
+            array[generation], array[priority::smallint], array[tenant], array[key], array[kind], array[recipient],
+            array[channel], array[coalesce(nullif(provider, ''), '@' || channel)], array[options::text],
+            array[convert_to(standing::text, 'UTF8')], array[content]
+        ) a;
+        exit when status is not null;   -- else it was forgotten meanwhile: by now it is a new one
     end loop;
 end $$;

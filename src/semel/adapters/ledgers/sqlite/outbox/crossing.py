@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import apsw
 
+from semel.adapters.ledgers.sqlite.outbox.guards import Pass, Passed, before_of, passed_by
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, run_in, select_in
 from semel.values.outbox import Crossed, Crossing, Gate, Held, Lost, Suppressed
-from semel.values.sending import State
 from semel.values.stored import encode
 
 
@@ -17,20 +17,20 @@ def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) 
     ids = [crossing.dispatch.id for crossing in crossings]
     held = {id: tuple(may) for id, *may in select_in(connection, SQL["dispatches_held"], ids)}
     watched = [k for crossing in crossings if (k := crossing.dispatch.notification.guarded_by) is not None]
-    guards: dict[bytes, tuple[bytes, int, State]] = {
-        k: (id, at, state) for k, id, at, state in select_in(connection, SQL["guards"], watched)
-    }
+    guards = passed_by(connection, watched)
     gates: list[Gate] = []
-    passed: list[Crossing] = []
+    passed: list[tuple[Crossing, Sequence[Pass]]] = []
     stopped: list[tuple[Crossing, bytes]] = []
     for crossing in crossings:
         gate = _gate(crossing, held, guards, now)
         match gate:
             case Crossed():
-                passed.append(crossing)
                 del held[crossing.dispatch.id]  # a token crosses once
-                if (k := crossing.dispatch.notification.guarded_by) is not None:
-                    guards[k] = (crossing.dispatch.id, now, "sending")
+                k = crossing.dispatch.notification.guarded_by
+                before = before_of(crossing.dispatch, None if k is None else guards.get(k))
+                passed.append((crossing, before))
+                if k is not None:
+                    guards[k] = Passed(crossing.dispatch.id, now, "sending", before)
             case Suppressed(by=by):
                 stopped.append((crossing, by))
         gates.append(gate)
@@ -42,7 +42,7 @@ def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) 
 def _gate(
     crossing: Crossing,
     held: Mapping[bytes, tuple[int, int, str]],
-    guards: Mapping[bytes, tuple[bytes, int, State]],
+    guards: Mapping[bytes, Passed],
     now: int,
 ) -> Gate:
     dispatch = crossing.dispatch
@@ -53,23 +53,24 @@ def _gate(
     guard, k = notification.guard, notification.guarded_by
     if guard is None or k is None or k not in guards:
         return Crossed()
-    by, at, stands = guards[k]
-    own = by == dispatch.id and at >= dispatch.added_ms  # not of an earlier life, which was forgotten
-    if own or stands == "suppressed" or now - at >= 1000 * guard.window_s:  # whom it is left to may not be sent either
+    last = guards[k]
+    if last.is_own(dispatch) or now - last.at >= 1000 * guard.window_s:
         return Crossed()
-    if crossing.standing.doubt_ms or stands in ("pending", "sending"):
-        return Held(by)  # what may have left already is not called suppressed
-    return Suppressed(by)
+    if crossing.standing.doubt_ms or last.state in ("pending", "sending"):
+        return Held(last.id)  # what may have left already is not called suppressed
+    return Suppressed(last.id)
 
 
-def _write_crossings(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) -> None:
+def _write_crossings(
+    connection: apsw.Connection, crossings: Sequence[tuple[Crossing, Sequence[Pass]]], now: int
+) -> None:
     if not crossings:
         return
     dispatches: list[Row] = []
     states: list[Row] = []
     attempts: list[Row] = []
     guards: list[Row] = []
-    for crossing in crossings:
+    for crossing, before in crossings:
         dispatch, standing = crossing.dispatch, crossing.standing
         id, token, provider = dispatch.id, dispatch.token, standing.provider
         dispatches.append((id, token, provider, encode(standing), crossing.request))
@@ -78,7 +79,7 @@ def _write_crossings(connection: apsw.Connection, crossings: Sequence[Crossing],
         guard, k = dispatch.notification.guard, dispatch.notification.guarded_by
         if guard is not None and k is not None:
             at = max(now, dispatch.added_ms)  # also where the clock went back: what was passed before is not its own
-            guards.append((k, id, at, now + int(1000 * guard.window_s)))
+            guards.append((k, id, at, now + int(1000 * guard.window_s), encode(before)))
     insert_many(connection, SQL["cross_dispatches"], dispatches)
     insert_many(connection, SQL["set_notifications"], states)
     insert_many(connection, SQL["begin_attempts"], attempts)

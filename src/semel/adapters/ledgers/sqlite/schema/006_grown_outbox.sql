@@ -8,9 +8,8 @@ create index semel_notification_said on semel_notification (changed)
 create index semel_notification_erased on semel_notification (changed) where content is null;
 create index semel_guard_until on semel_guard (until);
 
--- Who passed a guard and was refused for good leaves it to the one before: that one was sent.
-alter table semel_guard add column before_id blob;
-alter table semel_guard add column before_at integer;
+-- Who passed a guard and was refused for good leaves it to who passed before, the newest first: back to one that was sent.
+alter table semel_guard add column before blob;   -- JSON: ids and times; null: nobody
 
 -- Listings begin with the newest. SQLite uses an index of some rows where its condition is said in the same words.
 create index semel_notification_added on semel_notification (added);
