@@ -161,3 +161,40 @@ def test_a_store_that_is_gone_does_not_keep_it(tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.ERROR, "semel"):
         play(tmp_path, tell)
     assert "1 notifications are left to their leases" in caplog.text
+
+
+def test_a_look_up_that_waits_for_room_is_not_begun_by_one_that_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The provider is quick, so that one more is in hand than it has room for."""
+
+    async def tell(scene: Scene) -> None:
+        looks = 0
+
+        async def unknown() -> Answer:
+            return Unknown("no answer")
+
+        async def for_ever() -> LookedUp:
+            nonlocal looks
+            looks += 1
+            await asyncio.Event().wait()
+            return Unclear("never")
+
+        notes = [note(f"n-{number}") for number in range(3)]
+        await scene.outbox.add(notes)
+        scene.phone.sends, scene.phone.looks = [unknown] * 3, [for_ever] * 3
+        relay = scene.relay()
+        await relay.run_once()
+        scene.moved.by_s += 400.0
+        assert await relay.begin() == 3
+        await scene.wait(lambda: looks == 2)
+        await relay.stop(0.0)
+        assert looks == 2, "the third one is the next relay's"
+        told = sorted([(await scene.shown(one)).reason for one in notes])
+        assert told == ["no answer", *[f"no answer; {CUT_OFF}"] * 2]
+        taken = await scene.outbox.take(LANES, 1_000)
+        assert [one.vanished for one in taken] == [False] * 3, "nobody has to wait for a lease"
+
+    with caplog.at_level(logging.ERROR, "semel"):
+        play(tmp_path, tell, replace(CONTRACT, looks_up=True, settle_s=60.0, concurrency=2, timeout_s=0.2))
+    assert caplog.text == ""

@@ -309,6 +309,8 @@ class Relay:
             match standing.exit:
                 case "replay":
                     standing = sending.replayed(standing)
+                case "look_up" if self._stopping:  # as with a crossing: it would hold up the end
+                    return standing, Record(dispatch, standing, "released")
                 case "look_up":
                     said = await self._asking.look_up(provider, dispatch, LOOKS_SHARE * (ends_at - self._clock()))
                     return standing, looked_up(dispatch, said, contract, now_ms(), self._random)

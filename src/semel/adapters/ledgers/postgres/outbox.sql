@@ -91,8 +91,8 @@ update semel.notification n
 set state = $6, reason = $7, changed = $3, ended = case when $6 in ('failed', 'cancelled', 'expired') then $6 end
 where n.id = $1 and exists (select from word)
 
--- name: free_guard
-select semel.free_guards_1(array[$1::bytea])
+-- name: free_guards
+select semel.free_guards_1($1::bytea[])
 
 -- name: erasable
 select id from semel.notification where who = $1 and content is not null

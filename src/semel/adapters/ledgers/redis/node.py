@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import RedisError, ResponseError
 
 from semel.adapters.ledgers.redis.address import Address
@@ -100,7 +101,10 @@ class Node:
 
 async def _exchange(connection: Any, packed: Iterable[bytes], count: int) -> list[Any]:
     for part in packed:
-        await connection.send_packed_command(part, check_health=False)
+        try:
+            await connection.send_packed_command(part, check_health=False)
+        except AttributeError as error:  # of asyncio in some Pythons (3.13.0), where the server has hung up before
+            raise NotConnected("the server has closed the connection") from error
     replies: list[Any] = []
     for _ in range(count):
         try:

@@ -110,20 +110,29 @@ async def decide(connection: Connection, decision: Decision, now: int | None, sc
         before = replace(standing_of(standing), state=state)
         after = decided(before, decision.says, decision.told, not busy, at)
         if after is not None:
+            await _free_guards(connection, [decision.id] if _is_unsent(before, after) else [], schema)
             await _write(connection, decision, before, after, at, schema)
     return None if after is None else after.state
+
+
+def _is_unsent(before: Standing, after: Standing) -> bool:
+    """Nothing of it has left, and nothing will."""
+    return after.state not in LIVE and (before.state == "pending" or after.state == "expired")
+
+
+async def _free_guards(connection: Connection, unsent: Sequence[bytes], schema: str) -> None:
+    """All at once, and before anything ends: guards are locked in one order everywhere, and order keys after them."""
+    if unsent:
+        await connection.execute(statements(schema)["free_guards"], unsent)
 
 
 async def _write(
     connection: Connection, decision: Decision, before: Standing, after: Standing, now: int, schema: str
 ) -> None:
-    sql = statements(schema)
     due = after.due_ms if after.state == "pending" else None
     said = (decision.says, now, shown(decision.reason), shown(decision.by))
     becomes = (after.state, shown(after.reason), due, encode(after), left_in_doubt_ms(before, after))
-    await connection.execute(sql["decide_notification"], decision.id, *said, *becomes)
-    if after.state not in LIVE and (before.state == "pending" or after.state == "expired"):  # nothing has left
-        await connection.execute(sql["free_guard"], decision.id)
+    await connection.execute(statements(schema)["decide_notification"], decision.id, *said, *becomes)
 
 
 # ---------------------------------------------------------------------------------------------------------- erasing
@@ -138,6 +147,7 @@ async def erase(
         ids = [id for (id,) in await connection.fetch(sql["erasable"], who_is(tenant, recipient))]
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
+        cancelled: list[tuple[Decision, Standing, Standing, int]] = []
         for id, busy, state, standing, at in live:
             before = replace(standing_of(standing), state=state)
             if state != "pending" or busy or in_doubt(before):
@@ -146,6 +156,9 @@ async def erase(
             decision = Decision(id, "cancelled", reason, by)
             after = decided(before, decision.says, decision.told, True, at)
             assert after is not None
+            cancelled.append((decision, before, after, at))
+        await _free_guards(connection, [decision.id for decision, *_ in cancelled], schema)
+        for decision, before, after, at in cancelled:
             await _write(connection, decision, before, after, at, schema)
         over = sorted(id for id in ids if id not in kept)
         erased = await connection.fetch(sql["erase_notifications"], over)

@@ -217,6 +217,9 @@ begin
         ) w;
     end if;
     if held is not null then
+        if true = any (frees) then   -- before an order key is locked by what ends, as in cross_2
+            perform semel.free_guards_1(array(select ids[u.at] from unnest(held, used) u(at, row) where frees[u.row]));
+        end if;
         with mine as materialized (
             select u.row as at, ids[u.at] as id, tokens[u.at] as token, u.other from unnest(held, used, whose) u(at, row, other)
         ), noted as (
@@ -242,10 +245,6 @@ begin
         set taken = false, due = dues[m.at], state = states[m.at], lane = lanes[m.at], standing = standings[m.at],
             request = case when keeps[m.at] then d.request end
         from mine m where lives[m.at] and d.id = m.id and d.token = m.token and d.id = any (ids);
-
-        if true = any (frees) then
-            perform semel.free_guards_1(array(select ids[u.at] from unnest(held, used) u(at, row) where frees[u.row]));
-        end if;
     end if;
     return query
     select a.at::integer
@@ -285,6 +284,11 @@ begin
             ) o having count(*) = 1))
         from unnest(ids, refs, providers) with ordinality a(id, reference, provider, at) order by a.at);
     perform from semel.dispatch d where d.id = any (known) order by d.id for update;
+    if 'refused' = any (says) then   -- before an order key is locked by what ends, as in cross_2
+        perform from (
+            select n.guarded from semel.notification n where n.id = any (known) and n.guarded is not null order by n.guarded
+        ) n cross join lateral (select from semel.guard g where g.k = n.guarded limit 1 for update) g;
+    end if;
     perform from semel.notification n where n.id = any (known) order by n.id for no key update;
     for place in 1 .. cardinality(known) loop
         select n.id, n.state, n.provider, n.possible, n.content is null as erased into was
