@@ -39,16 +39,16 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "who has the name of a forgotten one passes its guard",
-        f"{SQLITE}/outbox/crossing.py",
-        "own = by == dispatch.id and at >= dispatch.added_ms",
-        "own = by == dispatch.id",
+        f"{SQLITE}/outbox/guards.py",
+        "return self.id == dispatch.id and self.at >= dispatch.added_ms",
+        "return self.id == dispatch.id",
         f"{SQLITE_LAWS}::test_a_guard_holds_though_nobody_knows_who_passed_it_any_more",
     ),
     Mutant(
         "who has the name of a forgotten one frees its guard",
-        SQLITE_SQL,
-        "       and at >= (select n.added from semel_notification n where n.id = semel_guard.id)\n",
-        "",
+        f"{SQLITE}/outbox/guards.py",
+        "is_another = added > one[1]",
+        "is_another = False",
         f"{SQLITE_LAWS}::test_who_has_the_name_of_a_forgotten_one_does_not_free_its_guard",
     ),
     Mutant(

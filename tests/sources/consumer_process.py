@@ -16,13 +16,14 @@ from semel.adapters.sources.sqs import SqsSource
 from semel.ports import Source
 from semel.testing.crash import crash_at
 from semel.testing.folder_source import FolderSource
-from semel.testing.source_laws import AGAIN, LEASE_S, TOPIC
+from semel.testing.source_laws import AGAIN, TOPIC
 from semel.values.effect import Effect
 
 TABLE = "create table if not exists effect (event text, key text)"
 INSERT = "insert into effect values (?, ?)"  # no unique constraint anywhere: a double would show
 NEVER = 10_000  # attempts: nobody is given up on because a stranger kills processes
 EMPTY_S = 0.02
+KILLED_LEASE_S = 0.5  # who comes after one that was killed does not wait for long
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def app_of(plan: Plan, observe: Callable[[str], None] | None = None) -> Semel:
-    app = Semel(f"sqlite:///{plan.home}/ledger.db", lease=LEASE_S / 2, observe=observe)
+    app = Semel(f"sqlite:///{plan.home}/ledger.db", lease=KILLED_LEASE_S, observe=observe)
     act = in_transaction if plan.effect == "transaction" else keyed_sink(Path(plan.home) / "sink.db")
 
     async def handle(event: Event, ctx: Context) -> None:
