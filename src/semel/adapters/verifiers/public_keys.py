@@ -10,6 +10,7 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
@@ -23,60 +24,60 @@ from semel.values.errors import ConfigError
 TOLERANCE_S = 300  # either way, as Telnyx's own libraries have it
 RETRIED_S = 86_400  # SendGrid comes again for a day, and does not say whether it signs anew
 
+PublicKey: TypeAlias = EllipticCurvePublicKey | Ed25519PublicKey
+
 _TIMESTAMP = re.compile(rb"[0-9]{1,12}")
-_SENDGRID, _SENDGRID_TIME = (b"x-twilio-email-event-webhook-" + part for part in (b"signature", b"timestamp"))
-_TELNYX, _TELNYX_TIME = b"telnyx-signature-ed25519", b"telnyx-timestamp"
 
 
-class SendGrid:
+class _Timed:
+    """A signature over a time and the body, by one of several keys."""
+
+    covers_headers = False
+    signature: ClassVar[bytes]  # names of headers
+    time: ClassVar[bytes]
+    between = b""  # the time and the body
+    oldest_s = TOLERANCE_S
+
+    def __init__(self, keys: Sequence[PublicKey], now: Callable[[], float]) -> None:
+        self._keys = keys
+        self._now = now
+
+    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+        return not await self.objection(headers, body)
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
+        signature, timestamp = _decoded(header(headers, self.signature)), header(headers, self.time)
+        if not signature:
+            return wrong(headers, self.signature)
+        if _TIMESTAMP.fullmatch(timestamp) is None:
+            return wrong(headers, self.time)
+        if late := untimely(self.time, self._now() - int(timestamp), self.oldest_s, TOLERANCE_S):
+            return late
+        signed = timestamp + self.between + body
+        return "" if any(_signed(key, signature, signed) for key in self._keys) else DIFFERS
+
+
+class SendGrid(_Timed):
     """`X-Twilio-Email-Event-Webhook-Signature: <base64>` and `…-Timestamp`, over the time and the body."""
 
-    covers_headers = False
+    signature, time = b"x-twilio-email-event-webhook-signature", b"x-twilio-email-event-webhook-timestamp"
+    oldest_s = RETRIED_S + TOLERANCE_S
 
     def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
-        self._keys = [_p256(key, number) for number, key in enumerate(keys, 1)]
-        self._now = now
-
-    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        return not await self.objection(headers, body)
-
-    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
-        signature = _decoded(header(headers, _SENDGRID))
-        timestamp = header(headers, _SENDGRID_TIME)
-        if not signature:
-            return wrong(headers, _SENDGRID)
-        if _TIMESTAMP.fullmatch(timestamp) is None:
-            return wrong(headers, _SENDGRID_TIME)
-        if late := untimely(_SENDGRID_TIME, self._now() - int(timestamp), RETRIED_S + TOLERANCE_S, TOLERANCE_S):
-            return late
-        return "" if any(_signed(key, signature, timestamp + body) for key in self._keys) else DIFFERS
+        super().__init__([_p256(key, number) for number, key in enumerate(keys, 1)], now)
 
 
-class Telnyx:
+class Telnyx(_Timed):
     """`Telnyx-Signature-Ed25519: <base64>` and `Telnyx-Timestamp`, over the time, a bar and the body."""
 
-    covers_headers = False
+    signature, time = b"telnyx-signature-ed25519", b"telnyx-timestamp"
+    between = b"|"
 
     def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
-        self._keys = [_ed25519(key, number) for number, key in enumerate(keys, 1)]
-        self._now = now
-
-    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        return not await self.objection(headers, body)
-
-    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
-        signature = _decoded(header(headers, _TELNYX))
-        timestamp = header(headers, _TELNYX_TIME)
-        if not signature:
-            return wrong(headers, _TELNYX)
-        if _TIMESTAMP.fullmatch(timestamp) is None:
-            return wrong(headers, _TELNYX_TIME)
-        if late := untimely(_TELNYX_TIME, self._now() - int(timestamp), TOLERANCE_S, TOLERANCE_S):
-            return late
-        return "" if any(_signed(key, signature, timestamp + b"|" + body) for key in self._keys) else DIFFERS
+        super().__init__([_ed25519(key, number) for number, key in enumerate(keys, 1)], now)
 
 
-def _signed(key: EllipticCurvePublicKey | Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
+def _signed(key: PublicKey, signature: bytes, signed: bytes) -> bool:
     try:
         if isinstance(key, Ed25519PublicKey):
             key.verify(signature, signed)
