@@ -129,4 +129,26 @@ OUTBOX_MUTANTS = [
         "where d.id = v.id",
         f"{POSTGRES_GROWN}::test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_later",
     ),
+    # -------------------------------------------------------------------------------------- accounts of several tenants
+    Mutant(
+        "a relay sends through the provider of another tenant",
+        "core/relay.py",
+        "if reason := provider.contract.refusal(notification.tenant, notification.sender):",
+        "if reason := provider.contract.refusal(min(provider.contract.tenants or ['']), notification.sender):",
+        "tests/outbox/test_tenant_access.py::test_a_notification_that_names_the_provider_of_another_tenant_is_not_sent",
+    ),
+    Mutant(
+        "a channel falls back to the provider of another tenant",
+        "values/sending.py",
+        "return [name for name in names if not self._refusal_by(name, notification)]",
+        "return list(names)",
+        "tests/outbox/test_tenant_access.py::test_each_tenant_is_sent_through_its_own_provider",
+    ),
+    Mutant(
+        "the API adds a notification for the provider of another tenant",
+        "service/api/notifications.py",
+        "        self._check_access(made)\n",
+        "",
+        "tests/service/api/test_notifications.py::test_a_token_cannot_send_through_the_provider_of_another_tenant",
+    ),
 ]

@@ -72,7 +72,7 @@ def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
     if kind is Provider:  # what else is there are options of its kind
         options = {name: value for name, value in table.items() if name not in kind.__struct_fields__}
         table = {"options": {}, **{name: value for name, value in table.items() if name not in options}}
-        assert set(options) == {"account", "token", "sender"}
+        assert set(options) == {"account", "token", "sender", "tenants"}
     assert set(table) == set(kind.__struct_fields__), at
     for field in msgspec.structs.fields(kind):
         here, value = f"{at}.{field.name}", table[field.name]

@@ -278,3 +278,14 @@ def test_a_relay_in_python_needs_providers_and_channels_that_are_there(tmp_path:
         app.relay(sms, channels={"fax": ["sms"]})
     with pytest.raises(ConfigError, match="keeps no outbox"):
         Semel("memory://").relay(sms)
+
+
+def test_doctor_warns_about_an_account_that_several_tenants_may_use(tmp_path: Path) -> None:
+    tokens = "".join(
+        f'[[tokens]]\nname = "{name}"\ndigest = "sha256:{digit * 64}"\nscopes = ["notify"]\ntenant = "{name}"\n'
+        for name, digit in (("acme", "a"), ("globex", "b"))
+    )
+    shared = loaded(tmp_path, SMS + tokens, TW="x")
+    owned = loaded(tmp_path, SMS + 'tenants = ["acme"]\n' + tokens, TW="x")
+    assert [one.level for one in found(shared, "providers") if "every tenant" in one.what] == ["warning"]
+    assert not [one for one in found(owned, "providers") if "every tenant" in one.what]

@@ -81,7 +81,9 @@ def send(
 
     from semel.cli.notifying import adding, sending_view
     from semel.cli.operating.place import place
+    from semel.values.errors import ConfigError
     from semel.values.notification import Notification
+    from semel.values.sending import ProviderAccess
 
     said = Notification(
         key=key,
@@ -101,9 +103,12 @@ def send(
         provider=provider,
         policy=policy,
     )
+    access = adding.access_by_settings(config) if ledger is None else ProviderAccess()
+    if reason := access.refusal(said):
+        raise ConfigError(f"{reason}. Nothing was added")
     makes = ledger is None and adding.has_settings(config) and not dry_run
     put = asyncio.run(adding.put(place(ledger, config), said, dry_run, makes=makes))
-    if ledger is None and (why := adding.nobody_sends(config, provider, channel)):
+    if ledger is None and (why := adding.nobody_sends(access, provider, channel)):
         typer.echo(f"semel: {why}", err=True)
     tell(as_json, sending_view.put_members(put), sending_view.put_text(put, said))
     raise typer.Exit(1 if put.status == "conflict" else 0)

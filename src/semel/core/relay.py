@@ -38,7 +38,7 @@ from semel.values.outbox import (
     Witness,
 )
 from semel.values.retry import backoff_s
-from semel.values.sending import Answer, Refused, Standing
+from semel.values.sending import Answer, ProviderAccess, Refused, Standing
 
 log = logging.getLogger("semel")
 
@@ -103,6 +103,7 @@ class Relay:
         self._outbox = outbox
         self._providers = providers
         self._routes = routes
+        self._access = ProviderAccess({name: one.contract for name, one in providers.items()}, routes)
         self._random = random
         self._clock = clock
         self._observe = observe or (lambda step: None)
@@ -166,7 +167,8 @@ class Relay:
         for dispatch in dispatches:
             routed = self._routed(dispatch)
             self._rooms.take(routed.standing.provider)  # before its task runs: the next take may come first
-            task = asyncio.create_task(self._hold(routed, self._clock(), ends_at))
+            hold = self._move if self._is_moved(dispatch, routed) else self._hold
+            task = asyncio.create_task(hold(routed, self._clock(), ends_at))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -235,7 +237,8 @@ class Relay:
         provider = self._providers.get(name)
         try:
             if provider is None:
-                await self._record(_put_off(dispatch, f"there is no provider {name!r} here"))
+                reason = "" if name else self._access.refusal(dispatch.notification)
+                await self._record(_put_off(dispatch, reason or f"there is no provider {name!r} here"))
                 return
             # Later than that it might still be under way when its lease is over, and another relay has it.
             if not await self._rooms.enter(name, ends_at - provider.contract.timeout_s):
@@ -256,6 +259,16 @@ class Relay:
             self._rooms.drop(name)
             self._awake.set()
 
+    async def _move(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
+        """Put it back under its own provider, whose concurrency and rate limit it has to wait for."""
+        try:
+            await self._record(Record(dispatch, dispatch.standing, "released"))
+        except LedgerUnavailable as error:
+            log.error("notification %s: its lease lapses, the outbox is out of reach: %s", dispatch.id.hex(), error)
+        finally:
+            self._rooms.drop(dispatch.standing.provider)
+            self._awake.set()
+
     async def _carry(self, dispatch: Dispatch, provider: Provider, taken_at: float, ends_at: float) -> Record | None:
         """What is to be written of it. None: the outbox has written it, or somebody else has it."""
 
@@ -267,6 +280,9 @@ class Relay:
         standing, record = await self._due(dispatch, provider, now_ms, ends_at)
         if record is not None:
             return record
+        notification = dispatch.notification
+        if reason := provider.contract.refusal(notification.tenant, notification.sender):
+            return _put_off(dispatch, reason)
         request = request_of(dispatch, provider)
         if isinstance(request, Refused):
             return answered(dispatch, standing, request, provider.contract, now_ms(), _none)
@@ -328,9 +344,15 @@ class Relay:
         if dispatch.added_ms:
             standing = sending.aging(standing, dispatch.added_ms + self._max_age_ms)
         if not standing.provider:
-            first, *others = self._routes.get(dispatch.notification.channel) or [""]
+            first, *others = self._access.providers_for(dispatch.notification) or [""]
             standing = replace(standing, provider=first, others=tuple(others))
         return replace(dispatch, standing=standing)
+
+    def _is_moved(self, dispatch: Dispatch, routed: Dispatch) -> bool:
+        """Whether its tenant's provider is another one than the first of its channel, whose lane it was taken from."""
+        if dispatch.standing.provider or dispatch.vanished or not routed.standing.provider:
+            return False
+        return routed.standing.provider != self._routes[dispatch.notification.channel][0]
 
     # ------------------------------------------------------------------------------------------------------ its steps
 
@@ -395,6 +417,8 @@ async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitab
 
 def _put_off(dispatch: Dispatch, reason: str) -> Record:
     """Another relay, or another version of the settings, may know what to do with it."""
+    if reason != dispatch.standing.reason:  # once, not at each look
+        log.error("notification %s is not sent: %s", dispatch.id.hex(), reason)
     later = replace(dispatch.standing, due_ms=dispatch.taken_ms + int(1000 * STORE_DOWN_S * 30), reason=reason)
     return Record(dispatch, later, "released", reason)
 

@@ -40,6 +40,7 @@ from semel.settings.schema import Settings
 from semel.values.errors import SemelError
 from semel.values.inbox import Depth
 from semel.values.outbox import Backlog
+from semel.values.sending import ProviderAccess
 
 log = logging.getLogger("semel")
 
@@ -139,6 +140,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             read_timeout=settings.server.read_timeout,
             max_in_flight=settings.server.max_in_flight,
             telemetry=telemetry,
+            access=ProviderAccess({name: one.contract for name, one in built.providers.items()}, built.channels),
         ),
         metrics=_Numbers(app, metrics, keyring),
         drain_s=settings.server.drain,

@@ -33,6 +33,7 @@ def provider_findings(settings: Settings) -> Iterator[Finding]:
         if name not in routed:
             what = f"provider {name}: no channel is sent by it; only a notification that names it"
             yield Finding("warning", what, "name it in [channels], or remove it")
+    yield from _shared_accounts(settings)
     yield from unheard_callbacks(settings)
     if settings.outbox.identity < settings.outbox.retention:
         what = (
@@ -43,6 +44,17 @@ def provider_findings(settings: Settings) -> Iterator[Finding]:
     if settings.outbox.identity < settings.outbox.max_age:
         what = f"outbox: what waits for {span(settings.outbox.max_age)} outlives what is known of it"
         yield Finding("error", what, "set identity well above max_age")
+
+
+def _shared_accounts(settings: Settings) -> Iterator[Finding]:
+    """Providers that every tenant may send through, where tokens of several tenants may add notifications."""
+    tenants = {token.tenant for token in settings.tokens if "notify" in token.scopes}
+    if len(tenants) < 2:
+        return
+    for name, said in settings.providers.items():
+        if "tenants" not in said.options:
+            what = f"provider {name}: every tenant may send through this account ({len(tenants)} tenants have tokens)"
+            yield Finding("warning", what, f"set tenants in [providers.{name}] to the tenants that own the account")
 
 
 def promise(contract: Contract, *, calls: bool = True) -> str:

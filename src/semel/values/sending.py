@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.values.effect import KEYED_SHARE
-from semel.values.notification import Policy
+from semel.values.notification import Notification, Policy
 from semel.values.retry import backoff_s
 
 State: TypeAlias = Literal[
@@ -77,6 +77,43 @@ class Contract(Struct, frozen=True, kw_only=True):
     timeout_s: float = 15.0
     policy: Policy = "hold"
     policy_after_s: float = 86_400.0  # after the crossing
+    tenants: frozenset[str] | None = None  # the tenants whose notifications it may send; None: all
+    senders: frozenset[str] | None = None  # the senders that a notification may name; None: any
+
+    def refusal(self, tenant: str, sender: str) -> str:
+        """The reason why this provider must not send a notification of this tenant. Empty: it may."""
+        if self.tenants is not None and tenant not in self.tenants:
+            return f"provider {self.name!r} does not serve {f'tenant {tenant!r}' if tenant else 'the default tenant'}"
+        if self.senders is not None and sender and sender not in self.senders:
+            return f"provider {self.name!r} does not send from this sender: `senders` lists the allowed ones"
+        return ""
+
+
+class ProviderAccess(Struct, frozen=True):
+    """The providers of one process, and which of them may send a notification.
+
+    A provider account belongs to the tenants in its contract. The HTTP API and the CLI check a notification when it is
+    added; the relay checks it again before every send, because code, SQL and older settings also add notifications."""
+
+    contracts: Mapping[str, Contract] = {}
+    routes: Mapping[str, Sequence[str]] = {}  # by channel, in order of preference
+
+    def providers_for(self, notification: Notification) -> list[str]:
+        """The providers of its channel that may send it, in order."""
+        names = self.routes.get(notification.channel, ())
+        return [name for name in names if not self._refusal_by(name, notification)]
+
+    def refusal(self, notification: Notification) -> str:
+        """The reason why no provider of this process may send it. Empty: one may, or only another process can tell."""
+        if notification.provider:
+            return self._refusal_by(notification.provider, notification)
+        names = self.routes.get(notification.channel, ())
+        reasons = [self._refusal_by(name, notification) for name in names]
+        return reasons[0] if reasons and all(reasons) else ""
+
+    def _refusal_by(self, name: str, notification: Notification) -> str:
+        contract = self.contracts.get(name)
+        return "" if contract is None else contract.refusal(notification.tenant, notification.sender)
 
 
 def routes_of(contracts: Iterable[Contract], said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

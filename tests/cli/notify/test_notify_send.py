@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.command import started
+from tests.cli.command import semel, started
 from tests.cli.notify.outboxes import (
     NUMBER,
     SECRET,
@@ -184,12 +184,40 @@ def test_what_no_relay_would_send_is_told_by_the_settings(tmp_path: Path) -> Non
     in_box(url_of(tmp_path), lambda box: box.find(Sought()))
     settings = tmp_path / "semel.toml"
     settings.write_text(f'ledger = "{url_of(tmp_path)}"\n', "utf-8")
-    assert "the settings name no provider: it waits" in adding.nobody_sends(settings, "", "sms")
-    assert "no provider 'x': it waits" in adding.nobody_sends(settings, "x", "sms")
+    access = adding.access_by_settings(settings)
+    assert "the settings name no provider: it waits" in adding.nobody_sends(access, "", "sms")
+    assert "no provider 'x': it waits" in adding.nobody_sends(access, "x", "sms")
     mail = '[providers.mail]\nkind = "smtp"\nhost = "mail.example.com"\nsender = "a@example.com"\n'
     settings.write_text(f'ledger = "{url_of(tmp_path)}"\n{mail}', "utf-8")
-    assert "no provider of the settings sends sms: it waits" in adding.nobody_sends(settings, "", "sms")
-    assert adding.nobody_sends(settings, "", "email") == adding.nobody_sends(settings, "mail", "email") == ""
+    access = adding.access_by_settings(settings)
+    assert "no provider of the settings sends sms: it waits" in adding.nobody_sends(access, "", "sms")
+    assert adding.nobody_sends(access, "", "email") == adding.nobody_sends(access, "mail", "email") == ""
+
+
+def test_a_provider_of_another_tenant_is_refused_and_nothing_is_added(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    in_box(url, lambda box: box.find(Sought()))
+    mail = '[providers.mail]\nkind = "smtp"\nhost = "mail.example.com"\nsender = "a@example.com"\ntenants = ["acme"]\n'
+    settings = tmp_path / "semel.toml"
+    settings.write_text(f'ledger = "{url}"\n{mail}', "utf-8")
+    said = (
+        "--key",
+        "o-1",
+        "--kind",
+        "k",
+        "--to",
+        "m@example.com",
+        "--channel",
+        "email",
+        "--subject",
+        "s",
+        "--body",
+        "b",
+    )
+    refused = semel("notify", "send", *said, "--tenant", "globex", "-c", str(settings))
+    assert (refused.code, "globex" in refused.err) == (2, True)
+    assert document(url, "list") == []
+    assert semel("notify", "send", *said, "--tenant", "acme", "-c", str(settings)).code == 0
 
 
 def test_somebody_who_is_faster_makes_it_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

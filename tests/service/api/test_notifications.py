@@ -17,6 +17,7 @@ from semel.adapters.ledgers.memory import MemoryLedger
 from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.service.api import api
 from semel.values.notification import CONTENT_MAX_BYTES, Notification
+from semel.values.sending import Contract, ProviderAccess
 
 
 @pytest.fixture
@@ -274,3 +275,15 @@ def test_a_ledger_without_an_outbox_says_which_ones_have_one(tmp_path: Path) -> 
             assert reply.status == 501
             assert "sqlite and postgresql" in reply.json()["detail"]
         assert Client(client.port, None).ask("GET", "/v1/notifications").status == 401
+
+
+def test_a_token_cannot_send_through_the_provider_of_another_tenant(tmp_path: Path) -> None:
+    own = Contract(name="acme-sms", channels=("sms",), tenants=frozenset({"acme"}))
+    other = Contract(name="globex-sms", channels=("sms", "voice"), tenants=frozenset({"globex"}))
+    access = ProviderAccess({one.name: one for one in (own, other)}, {"sms": ["acme-sms"], "voice": ["globex-sms"]})
+    with desk_on(tmp_path, access=access) as desk:
+        assert desk.ask("1", provider="acme-sms").status == 201
+        assert desk.ask("2").status == 201
+        for refused in (desk.ask("3", provider="globex-sms"), desk.ask("4", channel="voice")):
+            assert refused.status == 403
+        assert [one["key"] for one in desk.listed().json()["items"]] == ["2", "1"]

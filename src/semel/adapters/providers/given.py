@@ -53,6 +53,11 @@ def contract_of(known: Contract, name: str, options: Mapping[str, Any]) -> Contr
     for field in ("refusals", "retriable"):
         if field in options:
             contract = replace(contract, **{field: frozenset(options[field])})
+    if "tenants" in options:
+        contract = replace(contract, tenants=frozenset(options["tenants"]))
+    if "senders" in options:
+        own = [options["sender"]] if "sender" in options else []
+        contract = replace(contract, senders=frozenset([*options["senders"], *own]))
     if both := contract.refusals & contract.retriable:
         raise ConfigError(f"provider {name!r}: {min(both)} is both in refusals and in retriable")
     if (window_s := options.get("key_window")) is None:

@@ -98,6 +98,12 @@ SECRETS = Form(
 )
 
 
+TEXTS = Form(
+    "a list of texts, at least one",
+    lambda value: _is_list(value) and bool(value) and all(isinstance(one, str) and one.isprintable() for one in value),
+)
+
+
 def one_of(*words: str) -> Form:
     return Form(f"one of {', '.join(words)}", lambda value: value in words)
 

@@ -13,6 +13,7 @@ from semel.adapters.providers.options import (
     SECRET,
     STATUSES,
     TEXT,
+    TEXTS,
     WHOLE,
     Option,
     lists,
@@ -27,6 +28,8 @@ COMMON = {
     "concurrency": Option(WHOLE, "requests at a time, in each process"),
     "policy": Option(one_of(*POLICIES), "what happens to an unknown outcome in the end"),
     "policy_after": Option(ABOVE_0, "after the crossing"),
+    "tenants": Option(TEXTS, 'tenants that may send through it; "" is the default tenant; all tenants if left out'),
+    "senders": Option(TEXTS, "senders that a notification may name besides `sender`; any sender if left out"),
     "allow": Option(ALLOWED, "hosts and networks inside that may be called"),
 }
 HTTP = {

@@ -21,6 +21,7 @@ from semel.settings.overrides import CONFIG
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.notification import CONTENT_MAX_BYTES, Guard, Notification, read_content
 from semel.values.outbox import Shown
+from semel.values.sending import ProviderAccess
 from semel.values.strict_json import parse
 
 SAID = ("body", "subject", "sender", "template", "data")
@@ -89,20 +90,25 @@ def _comparable(value: Any) -> Any:
     return int(value.timestamp() * 1000) if isinstance(value, datetime) else value
 
 
-def nobody_sends(config: Path | None, provider: str, channel: str) -> str:
-    """Why it would wait for ever, by these settings. Those of a relay may be others, so this is no error."""
+def access_by_settings(config: Path | None) -> ProviderAccess:
+    """The providers of the settings, and the tenants that each one serves."""
     from semel.settings.loading import load
     from semel.settings.options import channels_of
     from semel.wiring import provider as made
 
     settings = load(config, os.environ)
-    if provider:
-        known = provider in settings.providers
-        return "" if known else f"the settings name no provider {provider!r}: it waits until a relay knows one"
-    if not settings.providers:
-        return "the settings name no provider: it waits until a relay knows one"
     named = {name: made(one.kind, name, one.options) for name, one in settings.providers.items()}
-    sent = bool(channels_of(settings, named).get(channel))
+    return ProviderAccess({name: one.contract for name, one in named.items()}, channels_of(settings, named))
+
+
+def nobody_sends(access: ProviderAccess, provider: str, channel: str) -> str:
+    """Why it would wait for ever, by these settings. Those of a relay may be others, so this is no error."""
+    if provider:
+        known = provider in access.contracts
+        return "" if known else f"the settings name no provider {provider!r}: it waits until a relay knows one"
+    if not access.contracts:
+        return "the settings name no provider: it waits until a relay knows one"
+    sent = bool(access.routes.get(channel))
     return "" if sent else f"no provider of the settings sends {channel}: it waits until a relay knows one"
 
 

@@ -35,6 +35,7 @@ from semel.service.api.refusals import (
 from semel.service.api.shapes import KEY_PATTERN, ClaimBatch, KeyLine, KeyReport, RenewBatch, SettleBatch
 from semel.settings.schema import Token
 from semel.values.errors import MalformedEvent, SemelError
+from semel.values.sending import ProviderAccess
 from semel.values.strict_json import DOCUMENT_MAX_BYTES
 
 IN_FLIGHT_MAX = 64  # requests at a time: each may hold a body of 1 MiB and what is made of it
@@ -52,12 +53,17 @@ def api(
     read_timeout: float = 10.0,
     max_in_flight: int = IN_FLIGHT_MAX,
     telemetry: Telemetry | None = None,
+    access: ProviderAccess | None = None,
 ) -> Starlette:
     """Everything under /v1, for those who have a token, and /openapi.json for everybody. Without an outbox the paths of
-    notifications say so."""
+    notifications say so. `access`: the providers of this process, and the tenants that each one serves."""
     keyring = tokens if isinstance(tokens, Keyring) else Keyring(tokens)
     endpoints = _Endpoints(Claims(ledger, telemetry), catalog, body_max, read_timeout)
-    sending = without_outbox() if outbox is None else Sending(outbox, body_max, read_timeout).routes()
+    sending = (
+        without_outbox()
+        if outbox is None
+        else Sending(outbox, body_max, read_timeout, access or ProviderAccess()).routes()
+    )
     described = _encode(description())
 
     async def openapi(_: Request) -> Response:

@@ -40,7 +40,7 @@ from semel.service.api.shapes import KEY_PATTERN
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import Decision, Shown, Sought, Status
-from semel.values.sending import LIVE
+from semel.values.sending import LIVE, ProviderAccess
 
 NO_OUTBOX = "this ledger keeps no outbox: sqlite and postgresql do (docs/ledgers.md)"
 LEFT_MAX = 1_000  # of each state: who has more on their way will ask again
@@ -54,6 +54,7 @@ class Sending(Struct, frozen=True):
     outbox: StoredOutbox
     body_max: int
     read_timeout: float
+    access: ProviderAccess = ProviderAccess()
 
     def routes(self) -> list[Route]:
         return [
@@ -79,6 +80,7 @@ class Sending(Struct, frozen=True):
         made = _notification(asked, tenant, _key(asked.key, given))
         for name in ("key", "kind", "recipient"):
             check_filled_in(name, getattr(made, name))
+        self._check_access(made)
         (added,) = await self.outbox.add([made])
         if added.status == "conflict":
             detail = "this notification is known, and says something else. The first one is untouched"
@@ -125,6 +127,7 @@ class Sending(Struct, frozen=True):
     async def resend(self, request: Request) -> Response:
         who, id = may(request, "operate"), _id(request)
         asked = await self._read(request, Resend)
+        self._check_access((await self._known(id, who.tenant)).notification)
         again = await resend(self.outbox, id, kept(asked.reason), who.name, tenant=who.tenant)
         if again.status == "missing":
             raise _unknown()
@@ -157,6 +160,10 @@ class Sending(Struct, frozen=True):
 
     async def _read(self, request: Request, shape: type[Asked]) -> Asked:
         return await read(request, shape, self.body_max, self.read_timeout)
+
+    def _check_access(self, notification: Notification) -> None:
+        if reason := self.access.refusal(notification):
+            raise Refused(403, f"{reason}. Nothing was added")
 
     async def _known(self, id: bytes, tenant: str) -> Shown:
         shown = await self.outbox.show(id)
