@@ -277,7 +277,7 @@ def test_what_cannot_be_put_aside_comes_again(caplog: pytest.LogCaptureFixture) 
 
     handler = Noting().app.lambda_handler(put_aside=cannot)
     assert handler(sqs([b"{", small("1")]), Clocked(60)) == failures("message-0")
-    assert "could not be put aside" in caplog.text
+    assert "record_not_kept" in caplog.text
     assert "s3cret" not in caplog.text
 
 

@@ -59,7 +59,7 @@ def test_what_the_ledger_cannot_keep_now_comes_again(tmp_path: Path, caplog: pyt
     line.cut = {"settle"}
     assert handler(kinesis([b"{", small("1")], keys=["one", "one"]), Clocked(60)) != failures()
     assert line.landed, "inconclusive: no settle was cut off"
-    assert "could not be put aside" in caplog.text
+    assert "record_not_kept" in caplog.text
     assert noting.acted == [], "nothing overtakes it"
     line.cut = set()
     noting.app.close_sync()

@@ -71,7 +71,7 @@ def test_with_no_time_left_nothing_is_claimed_and_everything_comes_again(left_ms
 
 def test_too_small_a_margin_for_the_time_that_is_left_is_told(caplog: pytest.LogCaptureFixture) -> None:
     Noting().app.lambda_handler(margin=3)(sqs([small("1")]), Saying(2_500))
-    assert "2.5 s are left of this invocation and margin=3: nothing can begin" in caplog.text
+    assert "invocation_too_short left_s=2.5 margin_s=3" in caplog.text
 
 
 @pytest.mark.parametrize("context", [None, object(), Saying(None), Saying("soon")])

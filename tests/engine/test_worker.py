@@ -225,7 +225,8 @@ def test_the_log_says_where_a_handler_raised_and_not_what(tmp_path: Path, caplog
             await app.process({"id": "1", "type": "x", "data": {}})
 
     asyncio.run(story())
-    (line,) = [record.getMessage() for record in caplog.records if "raised" in record.getMessage()]
-    assert line.startswith("the handler charge raised ValueError ← test_worker.py:")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("event_retry handler=charge ")
+    assert 'reason_class=ValueError raised_at="test_worker.py:' in line
     assert "deep" in line
     assert "4711" not in line

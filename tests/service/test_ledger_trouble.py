@@ -114,7 +114,7 @@ def test_a_route_that_fails_open_runs_and_is_counted(tmp_path: Path) -> None:
             assert (reply.status, reply.json["status"]) == (200, "processed")
             assert (reply.json["reason"], reply.json["result"]) == ("without the ledger", "token 0")
             assert metric(running, "semel_fail_open_runs_total") == 1
-            running.until(lambda: "runs without the ledger" in running.text, "it does not say so")
+            running.until(lambda: "fail_open_run" in running.text, "it does not say so")
             assert running.post("/inline", event("ok", "o2")).status == 503  # the others fail closed
 
 

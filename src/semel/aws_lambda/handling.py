@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -17,13 +16,11 @@ from semel.aws_lambda.answering import UNFIT, answer, failed
 from semel.aws_lambda.keeping import InLedger
 from semel.aws_lambda.records import Batch, Record, read
 from semel.core.engine import BEGIN_S, Engine
-from semel.core.saying import say
 from semel.ports import Ledger
 from semel.sync import SyncFace
 from semel.values.errors import LedgerUnavailable, NotRecorded
+from semel.values.log import log
 from semel.values.outcome import Outcome
-
-log = logging.getLogger("semel")
 
 PAUSE_MIN_S = 0.05  # what is due at once is not worth a race
 
@@ -78,7 +75,7 @@ class LambdaHandler:
         patient_until = loop.time() + self._patience_s
         until = None if left_s is None else loop.time() + left_s - self._margin_s
         if left_s is not None and left_s <= self._margin_s:
-            log.warning("%g s are left of this invocation and margin=%g: nothing can begin", left_s, self._margin_s)
+            log.warning("invocation_too_short", left_s=left_s, margin_s=self._margin_s)
         aside = self._put_aside or (self._in_ledger if batch.stands_still else None)
         told = await self._act_on(batch.records, until, aside)
         while batch.is_hasty and (again := worth_another_try(batch.records, told)):
@@ -108,7 +105,7 @@ class LambdaHandler:
                 answers = await self._ask([records[at] for at in ready], until, aside)
             except LedgerUnavailable as error:
                 if not out_of_reach:
-                    log.error("nothing can be decided, all goes back to its trigger: %s", error)
+                    log.error("ledger_unavailable", records_returned=len(ready), error=error)
                 out_of_reach = str(error)
                 answers = [[Outcome("busy", reason=out_of_reach)] for _ in ready]
             for at, outcomes in zip(ready, answers, strict=True):
@@ -139,10 +136,9 @@ class LambdaHandler:
 
 async def _judged(record: Record, body: bytes, outcome: Outcome, aside: PutAside | None) -> Outcome:
     """What is no event, or contradicts one, is put aside where there is a place for it."""
-    say(outcome)
     if outcome.status not in UNFIT:
         return outcome
-    log.debug("record %s: %s", record.id, outcome.reason)  # it may quote the body: only for who asks for it
+    log.debug("record_malformed_reason", record_id=record.id, reason=outcome.reason)  # may quote the body
     if aside is None:
         return outcome
     try:
@@ -150,7 +146,7 @@ async def _judged(record: Record, body: bytes, outcome: Outcome, aside: PutAside
         if inspect.isawaitable(kept):
             await cast(Awaitable[object], kept)
     except Exception as error:
-        log.error("record %s could not be put aside, and comes again: %s", record.id, type(error).__name__)
+        log.error("record_not_kept", record_id=record.id, reason_class=type(error).__name__)
         return outcome
     return replace(outcome, status="dead")
 
@@ -158,7 +154,7 @@ async def _judged(record: Record, body: bytes, outcome: Outcome, aside: PutAside
 def _without_events(record: Record) -> Outcome:
     if not record.unfit:
         return EMPTY
-    log.warning("record %s cannot be read: %s", record.id, record.unfit)
+    log.warning("record_malformed", record_id=record.id, reason=record.unfit)
     return Outcome("malformed", reason=record.unfit)
 
 

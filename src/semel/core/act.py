@@ -94,7 +94,7 @@ class Act:
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("reading", "task", "times_out", "until"),
+        *("cause", "claimed_at", "reading", "task", "times_out", "until"),
     )
 
     def __init__(
@@ -113,6 +113,8 @@ class Act:
         self.reading = reading
         self.granted: Granted | None = None
         self.result: Any = None  # what the handler returned
+        self.cause: object = None  # the ending of its run, for the log
+        self.claimed_at = 0.0  # monotonic seconds; 0: it was not granted
         self.notifications: list[Notification] | None = None  # None: the store holds no outbox
         self.answer: Outcome | None = None
         self.settling = False  # its ending is on the way to the ledger

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from semel.ports import Provider
+from semel.values.log import log
 from semel.values.outbox import Dispatch, LookedUp, Unclear
 from semel.values.sending import Answer, Unknown
-
-log = logging.getLogger("semel")
 
 T = TypeVar("T")
 
@@ -39,7 +37,7 @@ class Asking:
         except _CutOff:
             return Unknown(CUT_OFF)
         except Exception as error:  # a bug of the provider's adapter, after the crossing
-            log.exception("provider %s", provider.contract.name)
+            log.exception("provider_adapter_crashed", provider=provider.contract.name, step="send")
             return Unknown(f"{type(error).__name__} in the adapter")
         finally:
             self.sending -= 1
@@ -52,7 +50,7 @@ class Asking:
         except _CutOff:
             return Unclear(CUT_OFF)
         except Exception as error:  # a bug of the provider's adapter: as if there were no look-up
-            log.exception("provider %s", provider.contract.name)
+            log.exception("provider_adapter_crashed", provider=provider.contract.name, step="look_up")
             return Unclear(f"{type(error).__name__} in the adapter")
 
     def cut(self) -> None:

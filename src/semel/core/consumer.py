@@ -7,7 +7,6 @@ delivery again and the ledger knows what came of it. Only a ConfigError ends the
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from traceback import extract_tb
@@ -16,9 +15,8 @@ from semel.core.outage import Outage, pause
 from semel.core.worker import Worker
 from semel.ports import Source, Stoppable
 from semel.values.errors import ConfigError, SemelError
+from semel.values.log import log
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 AGAIN_BASE_S = 0.2
 AGAIN_CAP_S = 20.0  # a broker that is back has us back soon after
@@ -98,13 +96,13 @@ class Consumer:
                 return
             self.count += count
             if self._failures:
-                log.warning("%s: it works again", self._name)
+                log.warning("source_recovered", source=self._name)
                 self._failures = 0
 
     def _complain(self, error: BaseException) -> None:
         """The first, second, fourth …: an outage does not fill the disk."""
         if self._failures & (self._failures - 1) == 0:
-            log.error("%s: failed (%d in a row), trying again: %s", self._name, self._failures, words(error))
+            log.error("source_failed", source=self._name, failures=self._failures, error=words(error))
 
 
 def _unless_we_are_cancelled() -> None:

@@ -22,6 +22,7 @@ from semel.core.act import Act
 from semel.core.answers import NO_TIME, answer_to, given_back, is_held_elsewhere, lost, no_time, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
+from semel.core.delivery_log import DeliveryLog
 from semel.core.heartbeat import Heartbeat
 from semel.core.judgement import after_run, before_run
 from semel.core.planning import Arrived, Planner
@@ -62,6 +63,7 @@ class Engine:
         self._heartbeat = Heartbeat(ledger.renew)
         self._runner = Runner(ledger, concurrency, self._at, telemetry)
         self._one_suspect = asyncio.Lock()
+        self._log = DeliveryLog()
         self._wait: Callable[[Claim, float], Awaitable[None]] | None = getattr(ledger, "wait", None)
 
     # ------------------------------------------------------------------------------------------------- the flow
@@ -80,7 +82,9 @@ class Engine:
             await self._act_on(acts)
             await self._act_on(await self._behind_transactions(acts))
             for act in acts:
-                answers[act.delivery].append(act.answer or lost(act))
+                outcome = act.answer or lost(act)
+                self._log.ended(act, outcome)
+                answers[act.delivery].append(outcome)
             acts = later
         if self._telemetry is not None:
             for parts in answers:
@@ -96,6 +100,7 @@ class Engine:
         for index, delivery in enumerate(deliveries):
             plan = self._planner.plan(delivery)
             if isinstance(plan, Outcome):
+                self._log.not_run(plan, delivery.tenant)
                 answers[index].append(plan)
                 continue
             for number, (handler, claim) in enumerate(zip(plan.handlers, plan.claims, strict=True)):
@@ -123,6 +128,7 @@ class Engine:
             match verdict:
                 case Granted():
                     act.granted = verdict
+                    act.claimed_at = asked_at
                     act.holds_since(asked_at)
                     self._heartbeat.watch(act)
                 case Settled() | Busy() | Stale() | Conflict():
@@ -216,7 +222,7 @@ class Engine:
                 await self._give_back([act])
                 act.answer = given_back(act, str(error))
                 return
-            act.result = ran.result
+            act.result, act.cause = ran.result, ran.ending
             if ran.settled and isinstance(ran.ending, Done):
                 act.answer = answer_to(act, ran.ending)
                 return

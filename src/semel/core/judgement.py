@@ -17,10 +17,22 @@ from semel.values.retry import backoff_s
 class Failed(Exception):
     """The handler raised something, or its time was up: nobody knows how far it came. `final`: it would do so again."""
 
-    def __init__(self, reason: str, final: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        final: bool = False,
+        *,
+        reason_class: str = "",
+        http_status: int | None = None,
+        raised_at: str = "",
+    ) -> None:
+        """The keyword arguments are for the log, which may not contain `reason`."""
         super().__init__(reason)
         self.reason = reason
         self.final = final
+        self.reason_class = reason_class
+        self.http_status = http_status
+        self.raised_at = raised_at
 
 
 def before_run(handler: Handler, granted: Granted) -> Ending | None:

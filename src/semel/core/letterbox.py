@@ -19,7 +19,6 @@ the settle is tried again while its lease lasts, and then the event is brought a
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
@@ -41,9 +40,8 @@ from semel.ports import (
 )
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.values.log import log
 from semel.values.outcome import Done, Reject, Uncertain
-
-log = logging.getLogger("semel")
 
 DOUBTS_MAX = 10_000  # takeovers that are remembered until they have ended
 HERE = ("leased", "waiting", "done")  # what the ledger tells; all else is the letterbox's
@@ -135,7 +133,7 @@ class LettersElsewhere:
         for settlement in kept:
             self._doubts.pop(settlement.lease.claim.digest, None)  # it has ended: its letter is right, or goes
         if refused := [s.lease for s in kept if _identity(s) not in stand]:
-            await _if_possible(self.letterbox.withdraw(refused), "a letter that the ledger refused stays listed")
+            await _if_possible(self.letterbox.withdraw(refused), "withdraw")
         return held
 
     async def _with_what_was_tried(self, settlement: Settlement) -> Settlement:
@@ -177,7 +175,7 @@ class LettersElsewhere:
             if digest in self._doubts and isinstance(settlement.outcome, Done):
                 del self._doubts[digest]
                 discarded = self.letterbox.discard(digest.hex(), DONE_AFTER_ALL, BY)
-                await _if_possible(discarded, f"the letter of {digest.hex()}, which is done, may stay listed")
+                await _if_possible(discarded, "discard", digest.hex())
 
     # ------------------------------------------------------------------------------------------------ the letters
 
@@ -323,9 +321,9 @@ def _identity(settlement: Settlement) -> tuple[bytes, int]:
     return settlement.lease.claim.digest, settlement.lease.token
 
 
-async def _if_possible(step: Awaitable[object], otherwise: str) -> None:
+async def _if_possible(step: Awaitable[object], step_name: str, key: str | None = None) -> None:
     """The ledger has decided: what is left to do must not make that look like a failure."""
     try:
         await step
     except LedgerUnavailable as error:
-        log.warning("%s: %s", otherwise, error)
+        log.warning("dead_letter_stays_listed", step=step_name, key=key, error=error)

@@ -8,14 +8,12 @@ them before the next batch. What a source holds meanwhile stays in its hand.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Awaitable, Callable
 
 from semel.values.errors import ConfigError, SemelError
+from semel.values.log import log
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 ASK_S = 5.0  # a store that takes longer to say that it can be written cannot
 AGAIN_BASE_S = 0.2
@@ -57,7 +55,7 @@ class Outage:
             is_relapse = self._since - self._ended_at < RELAPSE_WITHIN_S
             self._relapses = self._relapses + 1 if is_relapse else 0
             self._wait_first = is_relapse
-        log.error("the ledger cannot be written, nothing is taken from sources until it can: %s", str(why))
+        log.error("ledger_unavailable", sources="paused", error=why)
 
     async def over(self, stopping: asyncio.Event) -> bool:
         """Return when the ledger can be written; False when we are to stop. One asks, the others wait for it.
@@ -90,7 +88,7 @@ class Outage:
         self._well = True
         if self._since is not None:
             self._ended_at = asyncio.get_running_loop().time()
-            log.warning("the ledger can be written again, after %.0f s", self._ended_at - self._since)
+            log.warning("ledger_recovered", after_s=round(self._ended_at - self._since))
             self._since = None
 
 

@@ -8,7 +8,6 @@ is taken again because its taker died is answered from what the ledger knows.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,13 +16,11 @@ from random import random
 from semel.core.answers import HELD
 from semel.core.batcher import Batcher
 from semel.core.handlers import Handler
-from semel.core.saying import say
 from semel.ports import Inbox
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Finished, GivenUp, InboxEnding, Postponed, Taken
+from semel.values.log import log
 from semel.values.outcome import Outcome
-
-log = logging.getLogger("semel")
 
 LEASE_MIN_S = 10.0  # a letter is in hand for as long as its handler's lease, and at least this
 POLL_S = 0.25  # letters of other processes, and retries that fall due
@@ -85,7 +82,7 @@ class Pump:
                 taken = await self.run_once()
             except Exception as error:  # whatever it is, events are still being accepted: go on
                 said = str(error) if isinstance(error, LedgerUnavailable) else type(error).__name__
-                log.error("the inbox cannot be handled, trying again: %s", said)
+                log.error("inbox_unavailable", next_in_s=LEDGER_DOWN_S, error=said)
                 await asyncio.sleep(LEDGER_DOWN_S)
                 continue
             if not taken:
@@ -154,7 +151,7 @@ class Pump:
             with self._resume(taken.trace):
                 ending = await self._ending_of(taken)
         except Exception as error:  # a bug: it must not become a hot loop
-            log.error("a letter of %s could not be handled: %s", taken.lane, type(error).__name__)
+            log.error("inbox_item_crashed", handler=taken.lane, reason_class=type(error).__name__)
             ending = Postponed(taken, round(LEDGER_DOWN_S * 1000), f"could not be handled: {type(error).__name__}")
         finally:
             self._in_hand[taken.lane] -= 1
@@ -169,9 +166,8 @@ class Pump:
         try:
             (outcome,) = await self._process([Letter(taken)])
         except LedgerUnavailable as error:
-            log.error("nothing can be decided, the letter goes back: %s", error)
+            log.error("ledger_unavailable", handler=taken.lane, next_in_s=LEDGER_DOWN_S, error=error)
             return Postponed(taken, round(LEDGER_DOWN_S * 1000))
-        say(outcome)
         match outcome.status:
             case "busy" if outcome.reason == HELD:
                 return Postponed(taken, round(min(outcome.after or 0.0, HELD_S * (1 + random())) * 1000), HELD)
@@ -180,7 +176,7 @@ class Pump:
             case "malformed" | "conflict":
                 return GivenUp(taken, outcome.reason)
             case "ignored":  # accepted for a handler of this name, in another version of the app or of its settings
-                log.warning("%s does not take an event that was accepted for it", taken.lane)
+                log.warning("inbox_item_unmatched", handler=taken.lane)
                 if self._now_ms() - taken.accepted_ms < UNKNOWN_MAX_S * 1000:
                     return Postponed(taken, round(UNKNOWN_S * 1000), f"the handler {taken.lane!r} does not take it")
                 return GivenUp(taken, f"the handler {taken.lane!r} does not take this event any more")
@@ -190,4 +186,4 @@ class Pump:
 
 def _looked_at(told: asyncio.Future[list[bool]]) -> None:
     if not told.cancelled() and told.exception() is not None:
-        log.error("the end of a letter could not be told, it will be taken again: %s", told.exception())
+        log.error("inbox_item_not_finished", error=told.exception())

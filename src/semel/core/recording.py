@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -10,10 +9,9 @@ from msgspec.structs import replace
 from semel.ports import Provider
 from semel.values import sending
 from semel.values.errors import ConfigError
+from semel.values.log import log
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Record, Unclear
 from semel.values.sending import Accepted, Answer, Contract, Refused, Standing, Unknown
-
-log = logging.getLogger("semel")
 
 MENDED_S = 300.0  # a bug is mended by a new version, and not by asking again
 
@@ -27,7 +25,7 @@ def request_of(dispatch: Dispatch, provider: Provider) -> bytes | Refused:
     except ConfigError as error:
         return Refused(str(error), final=True)
     except Exception as error:
-        log.exception("provider %s", provider.contract.name)
+        log.exception("provider_adapter_crashed", provider=provider.contract.name, step="prepare")
         return Refused(f"{type(error).__name__} in the adapter: it cannot be written", after_s=MENDED_S)
 
 

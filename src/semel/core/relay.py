@@ -10,7 +10,6 @@ the first byte leaves: a relay that dies before it has done nothing, one that di
 from __future__ import annotations
 
 import asyncio
-import logging
 import random as _random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
@@ -26,6 +25,7 @@ from semel.core.steady import steady_s
 from semel.ports import Outbox, Provider
 from semel.values import sending
 from semel.values.errors import LedgerUnavailable, SemelError
+from semel.values.log import log
 from semel.values.outbox import (
     Crossed,
     Crossing,
@@ -39,8 +39,6 @@ from semel.values.outbox import (
 )
 from semel.values.retry import backoff_s
 from semel.values.sending import Answer, ProviderAccess, Refused, Standing
-
-log = logging.getLogger("semel")
 
 POLL_S = 0.25  # what other processes add, and what falls due
 ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
@@ -133,8 +131,9 @@ class Relay:
             except Exception as error:  # whatever it is: a relay that has ended sends nothing any more
                 failures += 1
                 said = str(error) if isinstance(error, SemelError) else type(error).__name__
-                log.error("nothing can be sent, the outbox cannot be used now: %s", said)
-                await self._until_awake(backoff_s(failures, self._random, STORE_DOWN_S, 30.0))
+                next_in_s = backoff_s(failures, self._random, STORE_DOWN_S, 30.0)
+                log.error("outbox_unavailable", failures=failures, next_in_s=round(next_in_s, 1), error=said)
+                await self._until_awake(next_in_s)
                 continue
             failures = 0
             if not taken:
@@ -201,8 +200,7 @@ class Relay:
         """The time is over. Nobody who is asked is waited for: that is unknown, and written, and the rest goes back.
         What cannot be written now either is left as it is: its lease lapses."""
         if self._asking.sending:
-            what = "notifications were cut off while they were sent: nobody knows yet whether they left"
-            log.warning("%d %s", self._asking.sending, what)
+            log.warning("relay_sends_cut_off", uncertain=self._asking.sending)
         self._asking.cut()
         if not self._tasks:
             return
@@ -210,7 +208,7 @@ class Relay:
         for task in late:
             task.cancel()
         if late:
-            log.error("%d notifications are left to their leases: the outbox does not answer", len(late))
+            log.error("relay_notifications_abandoned", notifications=len(late))
             await asyncio.wait(late)
 
     async def _until_room(self) -> None:
@@ -252,9 +250,9 @@ class Relay:
                 await self._record(record)
                 self._observe(Step.AFTER_RECORD)
         except LedgerUnavailable as error:
-            log.error("notification %s: its lease lapses, the outbox is out of reach: %s", dispatch.id.hex(), error)
-        except Exception as error:  # a bug: its lease lapses, and nobody else is held up
-            log.exception("notification %s: %s", dispatch.id.hex(), type(error).__name__)
+            log.error("notification_not_recorded", notification_id=dispatch.id.hex(), error=error)
+        except Exception:  # a bug: its lease lapses, and nobody else is held up
+            log.exception("notification_crashed", notification_id=dispatch.id.hex())
         finally:
             self._rooms.drop(name)
             self._awake.set()
@@ -264,7 +262,7 @@ class Relay:
         try:
             await self._record(Record(dispatch, dispatch.standing, "released"))
         except LedgerUnavailable as error:
-            log.error("notification %s: its lease lapses, the outbox is out of reach: %s", dispatch.id.hex(), error)
+            log.error("notification_not_recorded", notification_id=dispatch.id.hex(), error=error)
         finally:
             self._rooms.drop(dispatch.standing.provider)
             self._awake.set()
@@ -410,7 +408,7 @@ async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitab
     except SemelError:
         raise
     except Exception as error:
-        log.error("the outbox refuses a batch, so they are written one by one: %s", type(error).__name__)
+        log.error("outbox_batch_refused", reason_class=type(error).__name__)
         (answer,) = await alone([one])
     return answer
 
@@ -418,7 +416,7 @@ async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitab
 def _put_off(dispatch: Dispatch, reason: str) -> Record:
     """Another relay, or another version of the settings, may know what to do with it."""
     if reason != dispatch.standing.reason:  # once, not at each look
-        log.error("notification %s is not sent: %s", dispatch.id.hex(), reason)
+        log.error("notification_postponed", notification_id=dispatch.id.hex(), reason=reason)
     later = replace(dispatch.standing, due_ms=dispatch.taken_ms + int(1000 * STORE_DOWN_S * 30), reason=reason)
     return Record(dispatch, later, "released", reason)
 

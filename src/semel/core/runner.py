@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -30,10 +29,10 @@ from semel.values.errors import (
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
 from semel.values.strict_json import DEPTH_MAX, check_bounds
 
-log = logging.getLogger("semel")
-
 STEPS = 3  # of a traceback that the log shows
 REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
+
+E = TypeVar("E", Retry, Reject)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -106,7 +105,7 @@ class Runner:
                 return await self._settle_with_notifications(act, ran, settlement)
             return ran
         except TransactionOver as error:
-            return Ran(Failed(_sentence(error)))
+            return Ran(Failed(_sentence(error), reason_class=type(error).__name__))
 
     async def _run_in_transaction(
         self, act: Act, context: Context, settlement: Callable[[Act, Ending], Settlement]
@@ -165,6 +164,7 @@ class Runner:
         assert act.handler.probe is not None
         ran = await self._invoke(act, Context(act, act.granted), act.handler.probe, act.handler.probe_is_async)
         act.started = False  # the handler itself has not run
+        act.cause = ran.ending
         if not act.lost:
             act.stopped = ""  # that was the probe's time
         match ran.ending:
@@ -200,12 +200,18 @@ class Runner:
         except asyncio.CancelledError as error:
             if caller_is_cancelled():
                 raise  # not only this run
-            value = Failed(act.stopped or _sentence(error))  # the handler may also have awaited what others cancelled
+            stopped = act.stopped  # empty: the handler awaited something that others cancelled
+            value = Failed(stopped or _sentence(error), reason_class="stopped" if stopped else "CancelledError")
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a panic of an extension module is no Exception, and neither is sys.exit()
-            log.warning("the handler %s raised %s%s", act.handler.name, type(error).__name__, _where(error))
-            value = Failed(_sentence(error), final=_is_final(error))
+            value = Failed(
+                _sentence(error),
+                _is_final(error),
+                reason_class=getattr(error, "reason_class", "") or type(error).__name__,
+                http_status=getattr(error, "http_status", None),
+                raised_at=_where(error),
+            )
         finally:
             act.task = act.times_out = None
             for _ in range(act.cancels):
@@ -278,9 +284,9 @@ def _came_to(value: Any) -> Ran:
         return _RAN
     match value:  # a reason may be anything that the user gave it
         case Retry():
-            return Ran(Retry(value.after, _text(value.reason)))
+            return Ran(_logged_as(value, Retry(value.after, _text(value.reason))))
         case Reject():
-            return Ran(Reject(_text(value.reason)))
+            return Ran(_logged_as(value, Reject(_text(value.reason))))
         case NotNow():
             return Ran(Release(value.after, _text(value.reason) or "not now"))
         case Failed():
@@ -300,6 +306,11 @@ def _came_to(value: Any) -> Ran:
     return Ran(Done(stored), value)
 
 
+def _logged_as(said: Retry | Reject, ending: E) -> E:
+    ending.reason_class, ending.http_status = said.reason_class, said.http_status
+    return ending
+
+
 def _is_final(error: BaseException) -> bool:
     """Another attempt would end like this one. Of several tasks that failed together, each of them."""
     if isinstance(error, BaseExceptionGroup):
@@ -310,7 +321,7 @@ def _is_final(error: BaseException) -> bool:
 def _where(error: BaseException) -> str:
     """The last steps to where it was raised. Its words stay in the ledger: they may hold a customer's data."""
     steps = traceback.extract_tb(error.__traceback__)[1:][-STEPS:]
-    return "".join(f" ← {PurePath(step.filename).name}:{step.lineno} {step.name}" for step in reversed(steps))
+    return " ← ".join(f"{PurePath(step.filename).name}:{step.lineno} {step.name}" for step in reversed(steps))
 
 
 def _sentence(error: BaseException) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from semel.ports import Delivery
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 Then: TypeAlias = Literal["ack", "reject"]
 
@@ -57,8 +55,7 @@ class Unmatched:
             topic = OTHER
         count = self._seen[topic] = self._seen.get(topic, 0) + 1
         if count & (count - 1) == 0:
-            became = "acknowledged and gone" if self._then == "ack" else "put among the dead letters"
-            log.warning("%s: no handler matches %s (%d so far), which is %s", self._source, topic, count, became)
+            log.warning("event_unmatched", source=self._source, topic=topic, count=count, answer=self._then)
 
 
 def plain(topic: str) -> str:

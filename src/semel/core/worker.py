@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
@@ -12,13 +11,11 @@ from semel.core.answers import HELD
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
 from semel.core.outage import Outage
-from semel.core.saying import say
 from semel.core.unmatched import Unmatched
 from semel.ports import Delivery, Ledger, Source, Stoppable
 from semel.values.errors import LedgerUnavailable
+from semel.values.log import log
 from semel.values.outcome import Outcome
-
-log = logging.getLogger("semel")
 
 RECEIVE_MAX = 100  # deliveries in one batch: one commit for all of them
 LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything back with this delay
@@ -114,7 +111,7 @@ class Worker:
             outcomes = await self._engine().process(deliveries)
         except LedgerUnavailable as error:
             if self._outage is None:
-                log.error("nothing can be decided, all goes back to its source: %s", error)
+                log.error("ledger_unavailable", deliveries_returned=len(deliveries), error=error)
             else:
                 self._outage.begins(error, asked_at)
             outcomes = [Outcome("busy", reason=str(error), after=LEDGER_DOWN_S)] * len(deliveries)
@@ -137,7 +134,6 @@ class Worker:
             raise failed[0]
 
     async def _tell(self, delivery: Delivery, outcome: Outcome) -> Answer:
-        say(outcome)
         match outcome.status:
             case "busy" if outcome.reason == HELD:
                 await delivery.retry(min(outcome.after or 0.0, _held_s(delivery)))

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from semel.app import Message, Semel
 from semel.core import unguarded
 from semel.core.accepting import Acceptor
 from semel.core.gate import Gate
-from semel.core.saying import say
 from semel.ports import Inbox
 from semel.service.store import served_inbox, served_ledger
 from semel.service.trouble import StoreHealth, Trouble
 from semel.values.errors import ConfigError, NotRecorded
+from semel.values.log import log
 from semel.values.outcome import Outcome
 
-log = logging.getLogger("semel")
-
 NOT_RECORDED_S = 5.0  # its lease is over by then, or the ledger is back
-QUIET = ("done", "duplicate", "stale", "ignored", "malformed")  # a sender's nonsense is the sender's business
 
 
 class Front:
@@ -50,8 +46,6 @@ class Front:
                 (outcome,) = await self._engine.process([message])
         except NotRecorded as error:  # it ran: a route that fails open must not run it once more
             return Outcome("busy", reason=str(error), after=NOT_RECORDED_S)
-        if outcome.status not in QUIET:
-            say(outcome)
         return outcome
 
     async def accept(self, message: Message) -> Outcome:
@@ -65,5 +59,5 @@ class Front:
             return None
         for handler in plan.handlers:
             self._failed_open(handler.name)
-            log.warning("%s runs without the ledger: its effect may happen twice", handler.name)
+            log.warning("fail_open_run", handler=handler.name)
         return await unguarded.run(plan)

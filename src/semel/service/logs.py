@@ -19,22 +19,21 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 import msgspec
 import structlog
-from structlog.stdlib import BoundLogger, ProcessorFormatter
 
 from semel.service.masking import NAME_MAX, harmless, one_line, said_by, shown
 from semel.service.tracing import ids
+from semel.values.log import LogEvent
 
 EVENT_MAX = 1_000  # characters of a line's own words
 FIELDS_MAX = 40
 FRAMES_MAX = 20  # the innermost ones
 CAUSES_MAX = 10
-SAME_MAX = 20  # lines with the same words in one second
+SAME_MAX = 100  # lines with the same words in one second
 SAME_KINDS_MAX = 1_000  # different words that are told apart in one second
 
 NOT_FIELDS = frozenset(
     (
         *("timestamp", "level", "logger", "event", "exception", "trace_id", "span_id"),  # ours: nobody else says them
-        *("exc_info", "stack_info", "_logger", "_name"),  # the machinery's
         "color_message",  # uvicorn says everything twice
     )
 )
@@ -69,16 +68,6 @@ def configure(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = access or name != "uvicorn.access"
-
-
-def get(name: str = "semel") -> BoundLogger:
-    """A logger that takes fields: `get().info("taken", lane="greet", count=3)`. It writes through `logging`."""
-    logger: BoundLogger = structlog.wrap_logger(
-        logging.getLogger(name),
-        processors=[structlog.stdlib.filter_by_level, ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=BoundLogger,
-    )
-    return logger
 
 
 class Outlet(logging.StreamHandler[TextIO]):
@@ -121,7 +110,8 @@ class Outlet(logging.StreamHandler[TextIO]):
         self._same.clear()
         for (name, level, words), times in left_out.items():
             about = {"name": name, "levelno": level, "levelname": logging.getLevelName(level)}
-            super().emit(logging.makeLogRecord({**about, "msg": "left out", "line": words, "times": times}))
+            summary = LogEvent("lines_omitted", {"line": words, "times": times})
+            super().emit(logging.makeLogRecord({**about, "msg": summary}))
 
 
 class Lines(logging.Formatter):
@@ -141,7 +131,7 @@ class Lines(logging.Formatter):
         }
         for name in [name for name in fields if name not in NOT_FIELDS][:FIELDS_MAX]:
             line[one_line(str(name), NAME_MAX)] = shown(str(name), fields[name])
-        if (error := _error(record, fields)) is not None:
+        if (error := _error(record)) is not None:
             line["exception"] = list(_story(error))
         if (current := ids()) is not None:
             line["trace_id"], line["span_id"] = current
@@ -152,29 +142,25 @@ _EVERY_RECORD_HAS = frozenset((*logging.makeLogRecord({}).__dict__, "message", "
 
 
 def _fields(record: logging.LogRecord) -> Fields:
-    """Of a line that came through `get`, what it was given; of any other, its `extra`."""
-    given = _structured(record)
-    if given is not None:
-        return given
-    return {name: value for name, value in record.__dict__.items() if name not in _EVERY_RECORD_HAS}
-
-
-def _structured(record: logging.LogRecord) -> Fields | None:
+    """The fields of a log event; of any other record, its `extra`."""
     message: Any = record.msg  # logging takes any object
-    return message if isinstance(message, dict) and hasattr(record, "_logger") else None
+    if isinstance(message, LogEvent):
+        return message.fields
+    return {name: value for name, value in record.__dict__.items() if name not in _EVERY_RECORD_HAS}
 
 
 def _template(record: logging.LogRecord) -> str:
     """What makes two lines the same: their words before anything is put into them."""
-    given = _structured(record)
-    words: Any = record.msg if given is None else given.get("event")
+    message: Any = record.msg
+    words = message.name if isinstance(message, LogEvent) else message
     return one_line(words) if isinstance(words, str) else type(words).__name__
 
 
 def _words(record: logging.LogRecord) -> str:
     """What a line says. Values are masked before they are put into it: afterwards all is text."""
-    given = _structured(record)
-    said: Any = record.msg if given is None else given.get("event", "")
+    said: Any = record.msg
+    if isinstance(said, LogEvent):
+        return said.name
     if not isinstance(said, str):
         return str(harmless(said, EVENT_MAX))
     words = said
@@ -193,11 +179,9 @@ class _Named(dict[str, object]):
         return f"<dict of {len(self)}>"
 
 
-def _error(record: logging.LogRecord, fields: Fields) -> BaseException | None:
-    given = fields.get("exc_info") or record.exc_info
-    if isinstance(given, tuple):
-        given = given[1]
-    return given if isinstance(given, BaseException) else sys.exc_info()[1] if given else None
+def _error(record: logging.LogRecord) -> BaseException | None:
+    given: Any = record.exc_info
+    return given[1] if isinstance(given, tuple) else None
 
 
 def _story(error: BaseException) -> Iterator[str]:

@@ -40,6 +40,9 @@ NOTHING = Done()  # what most handlers return
 class Retry(Exception):
     """The effect did not happen; try again after `after` seconds (by default exponential with full jitter)."""
 
+    reason_class = "retry_requested"  # for the log, which never contains `reason`
+    http_status: int | None = None
+
     def __init__(self, after: float | None = None, reason: str = "") -> None:
         if after is not None and not 0 <= after <= RETRY_MAX_S:
             raise ValueError(f"Retry(after={after!r}): a delay is a number of seconds, 0 or more, at most a century")
@@ -60,6 +63,9 @@ class Retry(Exception):
 class Reject(Exception):
     """The event will never succeed: it becomes a dead letter with this reason."""
 
+    reason_class = "rejected"  # for the log, which never contains `reason`
+    http_status: int | None = None
+
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -78,6 +84,9 @@ class NotNow(Exception):
     """The effect was not begun: bring it again after `after` seconds. The attempt does not count.
 
     For what has nothing to do with the event: a downstream that is out of reach, or that asks us to slow down."""
+
+    reason_class = "not_now"  # for the log, which never contains `reason`
+    http_status: int | None = None
 
     def __init__(self, after: float, reason: str = "") -> None:
         if not 0 <= after <= RETRY_MAX_S:

@@ -235,7 +235,7 @@ def test_an_outage_of_the_ledger_does_not_hold_up_the_end(caplog: pytest.LogCapt
         assert source.closed
 
     run(story())
-    assert caplog.text.count("the ledger cannot be written, nothing is taken from sources until it can") == 1
+    assert caplog.text.count("ledger_unavailable sources=paused") == 1
 
 
 def test_without_sources_there_is_nothing_to_do() -> None:

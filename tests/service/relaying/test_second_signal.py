@@ -79,7 +79,7 @@ def test_a_second_signal_cuts_off_what_is_being_sent_and_says_so(
         running.tell(signal.SIGTERM)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(SOON_S) == 128 + signal.SIGTERM, running.said()
-        assert "1 notifications were cut off while they were sent" in running.said()
+        assert "relay_sends_cut_off" in running.said()
     found = sorted((one.state, one.reason) for one in shown(tmp_path))
     cut = ("uncertain", "its relay was told to end, and did not wait for an answer")
     assert found == [*[("pending", "")] * (many - 1), cut]

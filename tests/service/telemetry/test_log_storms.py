@@ -33,7 +33,7 @@ def test_the_same_line_is_written_a_few_times_a_second_and_the_rest_is_counted()
     now[0] = 11.0
     logger.info("the next second")
     told, last = lines(out)[-2:]
-    assert (told["event"], told["line"], told["times"]) == ("left out", "the ledger is slow: %d", 1_000 - SAME_MAX)
+    assert (told["event"], told["line"], told["times"]) == ("lines_omitted", "the ledger is slow: %d", 1_000 - SAME_MAX)
     assert (told["level"], told["logger"]) == ("warning", "stormy")
     assert last["event"] == "the next second"
     logger.warning("the ledger is slow: %d", 1_000)
@@ -46,7 +46,7 @@ def test_what_was_left_out_is_told_at_the_end_too() -> None:
     for _ in range(SAME_MAX + 3):
         logger.error("again")
     logger.handlers[0].close()
-    assert (lines(out)[-1]["event"], lines(out)[-1]["times"]) == ("left out", 3)
+    assert (lines(out)[-1]["event"], lines(out)[-1]["times"]) == ("lines_omitted", 3)
 
 
 def test_a_storm_of_different_lines_is_bounded_too() -> None:

@@ -19,6 +19,7 @@ from semel.service import logs
 from semel.service.logs import Lines
 from semel.service.masking import ITEMS_MAX, TEXT_MAX
 from semel.values.errors import LedgerUnavailable
+from semel.values.log import log
 
 styles = pytest.mark.parametrize("style", ["json", "console"])
 
@@ -34,12 +35,12 @@ def out() -> Iterator[io.StringIO]:
 
 def test_a_line_is_json_with_time_level_logger_event_and_fields(out: io.StringIO) -> None:
     configure("json", "info", out)
-    logs.get().info("taken", lane="greet", count=3, late=True, after_s=0.5, nothing=None, lanes=["a", 1])
+    log.info("taken", lane="greet", count=3, late=True, after_s=0.5, nothing=None, lanes=["a", 1])
     (line,) = lines(out)
     assert datetime.fromisoformat(line.pop("timestamp")).tzinfo == UTC
     assert list(line.items()) == [
         *(("level", "info"), ("logger", "semel"), ("event", "taken"), ("lane", "greet"), ("count", 3)),
-        *(("late", True), ("after_s", 0.5), ("nothing", None), ("lanes", ["a", 1])),
+        *(("late", True), ("after_s", 0.5), ("lanes", ["a", 1])),
     ]
 
 
@@ -59,10 +60,10 @@ def test_levels_are_ours_and_libraries_never_say_what_they_send(out: io.StringIO
     configure("json", "debug", out)
     logging.getLogger("somebody").debug("sending")
     logging.getLogger("semel").debug("heard")
-    logs.get("semel").debug("heard too")
+    log.debug("heard too")
     configure("json", "warning", out)
     logging.getLogger("semel").info("not heard")
-    logs.get().info("not heard")
+    log.info("not heard")
     logging.getLogger("uvicorn.error").info("not heard")
     logging.getLogger("somebody").info("not heard")
     assert [line["event"] for line in lines(out)] == ["heard", "heard too"]
@@ -97,14 +98,14 @@ def test_text_on_a_terminal_and_json_elsewhere(monkeypatch: pytest.MonkeyPatch) 
         terminal, pipe = Terminal(), io.StringIO()
         for stream in (terminal, pipe):
             configure("auto", "info", stream)
-            logs.get().info("taken", lane="greet")
+            log.info("taken", lane="greet")
         assert "\x1b[" in terminal.getvalue()
         assert lines(pipe)[0]["lane"] == "greet"
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def line() -> None:
-        logs.get().info("taken", lane="greet")
+        log.info("taken", lane="greet")
 
     assert re.fullmatch(r"\S+Z? \[info +\] taken +\[semel\] lane=greet *\n", written("console", line))
     monkeypatch.setenv("NO_COLOR", "1")
@@ -135,7 +136,7 @@ def test_an_error_is_told_by_what_it_is_and_where(out: io.StringIO) -> None:
         except LedgerUnavailable as error:
             raise RuntimeError("about +49 170 1234567") from error
     except RuntimeError:
-        logs.get().exception("it failed")
+        log.exception("it failed")
         logging.getLogger("semel").exception("it failed")
     for line in lines(out):
         kind, place, cause, origin = line["exception"]
@@ -148,7 +149,7 @@ def test_an_error_is_told_by_what_it_is_and_where(out: io.StringIO) -> None:
 def test_the_errors_of_a_group_are_told(out: io.StringIO) -> None:
     configure("json", "info", out)
     group = ExceptionGroup("secret words", [ValueError("more"), OSError(28, "No space left on device", "/a/path")])
-    logs.get().error("several", exc_info=group)
+    log.write(logging.ERROR, "several", exc=group)
     assert lines(out)[0]["exception"] == ["ExceptionGroup", "with ValueError", "with OSError: No space left on device"]
 
 
@@ -156,7 +157,7 @@ def test_an_error_that_is_its_own_cause_ends(out: io.StringIO) -> None:
     configure("json", "info", out)
     error = ValueError()
     error.__cause__ = error
-    logs.get().error("round and round", exc_info=error)
+    log.write(logging.ERROR, "round and round", exc=error)
     assert len(lines(out)[0]["exception"]) == 10
 
 
@@ -182,9 +183,9 @@ def test_no_value_ends_its_line_or_moves_the_cursor(style: str, forgery: str) ->
         logging.getLogger("semel").warning("from %s", forgery, extra={"field": forgery, forgery: 1})
         logging.getLogger("semel").warning(forgery)
         logging.getLogger(forgery).warning("named")
-        logs.get().warning(forgery, value=forgery, **{forgery: forgery}, items=[forgery])
-        logs.get().warning("x", exc_info=OSError(1, forgery))
-        logs.get().warning("x", exc_info=type(forgery.replace("\0", "").replace("\ud800", ""), (Exception,), {})())
+        log.warning(forgery, value=forgery, **{forgery: forgery}, items=[forgery])
+        log.write(logging.WARNING, "x", exc=OSError(1, forgery))
+        log.write(logging.WARNING, "x", exc=type(forgery.replace("\0", "").replace("\ud800", ""), (Exception,), {})())
 
     text = written(style, write)
     plain = [line for line in text.split("\n")[:-1] if style == "json" or not line.startswith("    ")]
@@ -195,9 +196,7 @@ def test_no_value_ends_its_line_or_moves_the_cursor(style: str, forgery: str) ->
 
 def test_no_field_can_pretend_to_be_ours(out: io.StringIO) -> None:
     configure("json", "info", out)
-    logs.get().info(
-        "true", level="critical", timestamp="1970", logger="root", trace_id="0", span_id="0", exception="no"
-    )
+    log.info("true", level="critical", timestamp="1970", logger="root", trace_id="0", span_id="0", exception="no")
     logging.getLogger("semel").info("true", extra={"level": "critical", "event": "false", "timestamp": "1970"})
     for line in lines(out):
         assert (line["level"], line["event"], line["logger"]) == ("info", "true", "semel")
@@ -207,7 +206,7 @@ def test_no_field_can_pretend_to_be_ours(out: io.StringIO) -> None:
 
 @given(st.text(), st.text(min_size=1))
 def test_any_text_comes_back_as_one_line(text: str, name: str) -> None:
-    said = written("json", lambda: logs.get().info(text, field=text, extra={name: text}))
+    said = written("json", lambda: log.info(text, field=text, extra={name: text}))
     (line,) = said.splitlines()
     assert line.isprintable()
     assert json.loads(line)["event"] is not None
@@ -219,9 +218,9 @@ def test_any_text_comes_back_as_one_line(text: str, name: str) -> None:
 def test_every_value_is_bounded(out: io.StringIO) -> None:
     configure("json", "info", out)
     huge = "x" * 1_000_000
-    logs.get().info(huge, field=huge, items=[huge] * 1_000, many=list(range(1_000)), number=10**10_000, **{huge: huge})
+    log.info(huge, field=huge, items=[huge] * 1_000, many=list(range(1_000)), number=10**10_000, **{huge: huge})
     logging.getLogger("semel").info("%s and %s", huge, huge)
-    logs.get().info("fields", **{f"field{number}": number for number in range(1_000)})
+    log.info("fields", **{f"field{number}": number for number in range(1_000)})
     first, second, third = lines(out)
     assert first["field"] == "x" * TEXT_MAX + "… (1000000 characters)"
     assert first["many"] == [*range(ITEMS_MAX), "… (1000 items)"]
@@ -232,7 +231,7 @@ def test_every_value_is_bounded(out: io.StringIO) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -(10**30), 2**64, object(), print, ..., Lines, {1: 2}])
 def test_any_object_can_be_a_field(out: io.StringIO, value: object) -> None:
     configure("json", "info", out)
-    logs.get().info("x", field=value)
+    log.info("x", field=value)
     assert "field" in lines(out)[0]
 
 
@@ -257,7 +256,7 @@ class Hostile:
 @styles
 def test_an_object_that_cannot_be_shown_costs_no_line(style: str) -> None:
     def write() -> None:
-        logs.get().info("x", field=Hostile(), items=[Hostile()])
+        log.info("x", field=Hostile(), items=[Hostile()])
         logging.getLogger("semel").info("from %s", Hostile())
         logging.getLogger("semel").info(Hostile())
 

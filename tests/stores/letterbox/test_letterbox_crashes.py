@@ -148,7 +148,7 @@ def test_a_letterbox_that_is_gone_when_the_event_is_done_after_all_changes_nothi
     broken = scene.interrupt("before discard in letterbox", out_of_reach)
     assert scene.worker.settle(scene.worker.grant(claim), Done(b"1"))
     assert broken.landed == 2, "the crash, and this one"
-    assert "may stay listed" in caplog.text
+    assert "dead_letter_stays_listed step=discard" in caplog.text
     assert listed(scene.other, claim) == ["no"], "too long, and never too short"
     assert [replay(scene.other, claim), discard(scene.other, claim)] == [False, True]
 

@@ -16,7 +16,7 @@ the breaker opens, and the events wait for a person instead of filling the dead 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from semel.adapters.wire.answers import Answer, Answered, Unanswered, Unsent
@@ -33,6 +33,12 @@ WORD_MIN_CHARS = 8  # and so do the shorter words of a longer one
 class OutcomeUnknown(Exception):
     """The destination may have acted, and may not be asked again."""
 
+    reason_class = ""
+    http_status: int | None = None
+
+
+E = TypeVar("E", bound=Retry | Reject | NotNow | OutcomeUnknown)
+
 
 def alive(answer: Answer) -> bool:
     """Whether the destination is at work, as far as its breaker is concerned."""
@@ -44,21 +50,31 @@ def came_to(answer: Answer, who: str, park: bool, secrets: Sequence[str]) -> dic
     `secrets` is in what is kept, should the destination repeat them."""
     match answer:
         case Unsent(why=why):
-            raise Retry(None, f"{who}: {why}")
+            raise _logged_as(Retry(None, f"{who}: {why}"), "not_sent")
         case Unanswered(why=why):
-            raise _in_doubt(f"{who}: {why}", None, park)
+            raise _logged_as(_in_doubt(f"{who}: {why}", None, park), "no_answer")
         case Answered(status=status) if 200 <= status < 300:
             return _result(answer, secrets)
         case Answered(status=429):
-            raise NotNow(answer.after_s or 0.0, f"{who}: 429, it asks for fewer requests")
+            raise _http(answer, NotNow(answer.after_s or 0.0, f"{who}: 429, it asks for fewer requests"))
         case Answered(status=status) if 300 <= status < 400:
-            raise Reject(f"{who}: {status}, redirects are not followed{_to_host(answer.location)}")
+            raise _http(answer, Reject(f"{who}: {status}, redirects are not followed{_to_host(answer.location)}"))
     reason = f"{who}: {answer.status}{_piece(answer.body, secrets)}"
     if answer.status in (401, 425):
-        raise Retry(answer.after_s, reason)
+        raise _http(answer, Retry(answer.after_s, reason))
     if answer.status in (408, 409) or not 400 <= answer.status < 500:
-        raise _in_doubt(reason, answer.after_s, park)
-    raise Reject(reason)
+        raise _http(answer, _in_doubt(reason, answer.after_s, park))
+    raise _http(answer, Reject(reason))
+
+
+def _http(answer: Answered, error: E) -> E:
+    return _logged_as(error, "http_status", answer.status)
+
+
+def _logged_as(error: E, reason_class: str, http_status: int | None = None) -> E:
+    """The class of the reason, for the log: the reason itself may quote the destination's answer."""
+    error.reason_class, error.http_status = reason_class, http_status
+    return error
 
 
 def _in_doubt(reason: str, after_s: float | None, park: bool) -> Retry | OutcomeUnknown:

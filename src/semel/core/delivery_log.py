@@ -1,0 +1,88 @@
+"""One log line for each delivery that a handler finished or failed.
+
+A line never contains the reason text: it may quote an exception, and that may quote a customer. The ledger keeps the
+text (`semel events show KEY`); the line has its class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from semel.core.act import Act
+from semel.values.log import log
+from semel.values.outcome import Outcome, Status
+
+LINES_PER_S = 100  # at info; the rest of the second is one summary, because a line costs more than a quick handler
+
+_LINES: dict[Status, tuple[int, str]] = {
+    "done": (logging.INFO, "event_done"),
+    "duplicate": (logging.INFO, "event_duplicate"),
+    "stale": (logging.INFO, "event_stale"),
+    "ignored": (logging.INFO, "event_ignored"),
+    "accepted": (logging.DEBUG, "event_accepted"),
+    "busy": (logging.DEBUG, "event_busy"),
+    "retry": (logging.WARNING, "event_retry"),
+    "dead": (logging.WARNING, "event_dead"),
+    "uncertain": (logging.WARNING, "event_uncertain"),
+    "conflict": (logging.WARNING, "event_conflict"),
+    "malformed": (logging.WARNING, "event_malformed"),
+}
+
+
+class DeliveryLog:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._second = 0
+        self._lines = 0  # written at info in this second
+        self._omitted: dict[Status, int] = {}  # since the last summary
+
+    def ended(self, act: Act, outcome: Outcome) -> None:
+        """Log the end of one handler's part of a delivery."""
+        level, name = _LINES[outcome.status]
+        if act.answer is None:
+            level, name = logging.WARNING, "event_lease_lost"
+        if log.enabled(level) and (level != logging.INFO or self._has_room(outcome.status)):
+            cause: Any = act.cause
+            log.write(
+                level,
+                name,
+                handler=outcome.handler,
+                key=outcome.key,
+                event_id=outcome.id or None,
+                attempt=act.granted.attempt if act.granted is not None else None,
+                outcome=outcome.status,
+                reason_class=getattr(cause, "reason_class", None) or None,
+                http_status=getattr(cause, "http_status", None),
+                raised_at=getattr(cause, "raised_at", None) or None,
+                duration_ms=round((self._loop.time() - act.claimed_at) * 1000, 1) if act.claimed_at else None,
+                next_in_s=None if outcome.after is None else round(outcome.after, 1),
+                source=act.event.source or None,
+                tenant=act.event.tenant or None,
+            )
+
+    def not_run(self, outcome: Outcome, tenant: str) -> None:
+        """Log a delivery that no handler was run for: it is no event, or no handler matches it."""
+        level, name = _LINES[outcome.status]
+        if log.enabled(level) and (level != logging.INFO or self._has_room(outcome.status)):
+            log.write(level, name, outcome=outcome.status, event_id=outcome.id or None, tenant=tenant or None)
+
+    def _has_room(self, status: Status) -> bool:
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._lines = second, 0
+        self._lines += 1
+        if self._lines <= LINES_PER_S:
+            return True
+        if not self._omitted:
+            self._loop.call_later(1.0, self._summarise)
+        self._omitted[status] = self._omitted.get(status, 0) + 1
+        return False
+
+    def _summarise(self) -> None:
+        omitted, self._omitted = self._omitted, {}
+        counts: dict[str, Any] = {str(status): count for status, count in omitted.items()}
+        log.info("events_summary", lines_omitted=sum(omitted.values()), **counts)
