@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from semel.ports import Ledger
+from semel.testing.bystanders import Bystanders, watch
 from semel.testing.harness import Caller, Harness
 
 THREADS = 8
@@ -19,6 +21,20 @@ class Binding:
     @pytest.fixture
     def harness(self) -> Harness:
         raise NotImplementedError("bind the laws to a ledger: override the fixture `harness`")
+
+    @pytest.fixture(autouse=True)
+    def bystanders(self, harness: Harness, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Rows of another tenant. They are the same after each law."""
+        # Racing processes use the store's own clock, and a lease from another clock counts as one of an earlier boot.
+        by_opener = "opener" in request.fixturenames
+        open_ledger: Callable[[], Ledger] = request.getfixturevalue("opener") if by_opener else harness.open
+        yield from self.watch_bystanders(harness, open_ledger, request)
+
+    def watch_bystanders(
+        self, harness: Harness, open_ledger: Callable[[], Ledger], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        """Plant rows before a law and check them after it. Bindings with more kinds of rows override this."""
+        return watch(Bystanders(harness), partial(Caller, open_ledger))
 
     @pytest.fixture
     def ledger(self, harness: Harness) -> Iterator[Caller]:

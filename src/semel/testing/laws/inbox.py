@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from semel.ports import Ledger
+from semel.testing.bystanders import InboxBystanders, watch
 from semel.testing.clerk import Clerk, arrival, lane, of_handler
 from semel.testing.harness import Harness
 from semel.testing.laws.binding import Binding
@@ -23,6 +26,11 @@ SETTLED: dict[str, Final] = {
 
 
 class InboxBinding(Binding):
+    def watch_bystanders(
+        self, harness: Harness, open_ledger: Callable[[], Ledger], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        return watch(InboxBystanders(harness), partial(Clerk, open_ledger))
+
     @pytest.fixture
     def ledger(self, harness: Harness) -> Iterator[Clerk]:
         with Clerk(harness.open) as clerk:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
+from semel.ports import Ledger
+from semel.testing.bystanders import OutboxBystanders, watch
 from semel.testing.harness import Harness
 from semel.testing.laws.binding import Binding
 from semel.testing.sender import Sender, keys_of, notification, provider, released
@@ -18,6 +21,12 @@ from semel.values.sending import Accepted
 
 
 class OutboxBinding(Binding):
+    def watch_bystanders(
+        self, harness: Harness, open_ledger: Callable[[], Ledger], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        purges = request.function.__qualname__.startswith("PurgeLaws.")  # they purge what is finished, of every tenant
+        return watch(OutboxBystanders(harness, finished=not purges), partial(Sender, open_ledger))
+
     @pytest.fixture
     def ledger(self, harness: Harness) -> Iterator[Sender]:
         with Sender(harness.open) as sender:

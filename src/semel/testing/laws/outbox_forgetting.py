@@ -43,7 +43,7 @@ class BacklogLaws(OutboxBinding):
         ledger.send(harness, doubtful, Unknown("timeout"))
         ledger.cross(leaving)
         told = ledger.run(people(ledger).backlog())
-        ours = {(one.provider, one.state): one.count for one in told if harness.namespace in one.provider}
+        ours = {(one.provider, one.state): one.count for one in told if one.provider.endswith(harness.namespace)}
         one, two = provider(harness), provider(harness, "two")
         counts = {(one, "uncertain"): 1, (one, "sending"): 1, (one, "pending"): 3, (two, "pending"): 1}
         assert ours == counts, "what is over waits for nothing"

@@ -1,0 +1,146 @@
+"""Records that no law is about, planted in the store before each law and compared after it.
+
+A law looks at the keys that it names. A store that changes other rows too (a WHERE clause with `or` for `and`, a missing
+tenant) passes such a law. Bystanders are rows of another tenant in every state; each law of a ledger, an inbox and an
+outbox ends with the check that none of them has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from semel.testing.clerk import Clerk, arrival
+from semel.testing.harness import Caller, Harness
+from semel.testing.sender import Sender, notification
+from semel.values.claim import DeadLetter, Granted, Settlement
+from semel.values.inbox import Finished
+from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
+from semel.values.sending import Accepted, Refused, Unknown
+
+LONG_MS = 10**12  # 31 years: no bystander expires or comes due, also where races move on to the machine's own clock
+
+
+def watch(bystanders: Bystanders | OutboxBystanders, opened: Callable[[], Caller]) -> Iterator[None]:
+    """Plant, let the law run, check."""
+    with opened() as caller:
+        bystanders.plant(caller)
+    yield
+    with opened() as caller:
+        bystanders.check(caller)
+
+
+class Bystanders:
+    """Keys of another tenant: one held, one waiting for its retry, one settled with each outcome."""
+
+    SETTLED: tuple[tuple[str, Ending], ...] = (
+        ("waiting", Retry(LONG_MS / 1000, "later")),
+        ("done", Done(b'{"kept":true}')),
+        ("dead", Reject("no such customer")),
+        ("uncertain", Uncertain("read timeout")),
+    )
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = replace(harness, namespace=f"{harness.namespace} bystander")
+        self._before: list[Any] = []
+
+    def plant(self, caller: Caller) -> None:
+        claim = partial(self.harness.claim, lease_ms=LONG_MS, retention_ms=LONG_MS, alias_retention_ms=LONG_MS)
+        names = ["held", *(name for name, _ in self.SETTLED)]
+        self._claims = [
+            claim(name, fingerprint=name, aliases=[f"second {name}"], subject=name, position=at)
+            for at, name in enumerate(names)
+        ]
+        granted = [one for one in caller.claim_all(self._claims) if isinstance(one, Granted)]
+        assert len(granted) == len(self._claims)
+        self._held, *ended = granted
+        settled = [
+            Settlement(one.lease, outcome, DeadLetter(b"{}", 1) if isinstance(outcome, (Reject, Uncertain)) else None)
+            for one, (_, outcome) in zip(ended, self.SETTLED, strict=True)
+        ]
+        assert all(caller.settle_all(settled))
+        self._before = self.read(caller)
+
+    def check(self, caller: Caller) -> None:
+        after = self.read(caller)
+        assert after == self._before, "a law of other keys changed a bystander"
+        assert caller.renew(self._held.lease) == [True], "the lease of a bystander was lost"
+
+    def read(self, caller: Caller) -> list[Any]:
+        history: Any = caller.ledger.history  # type: ignore[attr-defined] # every ledger has a catalog
+
+        async def read_all() -> list[Any]:
+            return list(await asyncio.gather(*(history(claim.digest.hex()) for claim in self._claims)))
+
+        return caller.run(read_all())
+
+
+class InboxBystanders(Bystanders):
+    """Keys, and two inbox items of another tenant: one waiting, one taken."""
+
+    def plant(self, caller: Caller) -> None:
+        clerk = _as(Clerk, caller)
+        for name in ("taken", "accepted"):
+            claim = self.harness.claim(name, retention_ms=LONG_MS)
+            clerk.put(arrival(self.harness, claim, event=name.encode(), to=name))
+        (self._taken,) = clerk.take(self.harness, "taken", lease_ms=LONG_MS)
+        super().plant(caller)
+
+    def check(self, caller: Caller) -> None:
+        super().check(caller)
+        clerk = _as(Clerk, caller)
+        (waiting,) = clerk.take(self.harness, "accepted", lease_ms=LONG_MS)
+        assert (waiting.event, waiting.lapses) == (b"accepted", 0)
+        assert clerk.finish(Finished(self._taken)) is True, "the inbox item of a bystander was lost"
+
+    def read(self, caller: Caller) -> list[Any]:
+        clerk = _as(Clerk, caller)
+        depths = [clerk.depths(self.harness, lane) for lane in ("taken", "accepted")]
+        return [*depths, *super().read(caller)]
+
+
+class OutboxBystanders:
+    """Notifications of another tenant, in each state from which a store could move them by mistake."""
+
+    ANSWERS: tuple[tuple[str, Accepted | Refused | Unknown], ...] = (
+        ("accepted", Accepted("reference-1", "accepted")),
+        ("uncertain", Unknown("read timeout")),
+        ("refused", Refused("busy")),
+    )
+
+    def __init__(self, harness: Harness, *, finished: bool = True) -> None:
+        """`finished`: also those that a purge may erase."""
+        self.harness = replace(harness, namespace=f"{harness.namespace} bystander")
+        self._answers = self.ANSWERS if finished else self.ANSWERS[1:]
+
+    def plant(self, caller: Caller) -> None:
+        sender = _as(Sender, caller)
+        names = ["pending", "sending", *(name for name, _ in self._answers)]
+        self._planted = [notification(self.harness, name) for name in names]
+        sender.add(*self._planted)
+        long = replace(self.harness, unit_ms=LONG_MS // 10)
+        dispatches = {one.notification.key: one for one in sender.take(long)}
+        del dispatches["pending"]  # held under a lease that outlasts the law
+        sender.cross(*dispatches.values())
+        for name, answer in self._answers:
+            assert sender.answer(self.harness, dispatches[name], answer) is True
+        self._before = self.read(caller)
+
+    def check(self, caller: Caller) -> None:
+        assert self.read(caller) == self._before, "a law of other notifications changed a bystander"
+
+    def read(self, caller: Caller) -> list[Any]:
+        outbox: Any = _as(Sender, caller).outbox
+
+        async def read_all() -> list[Any]:
+            return [await outbox.show(one.id) for one in self._planted]
+
+        return caller.run(read_all())
+
+
+def _as(kind: Any, caller: Caller) -> Any:
+    assert isinstance(caller, kind), f"bystanders need a {kind.__name__}"
+    return caller
