@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 from tests.engine.faults import FaultyLine
 
 from semel import Context, Event, LedgerUnavailable, Retry, Semel
+from semel.values.claim import Granted, Settlement
+from semel.values.outcome import Outcome, Release
 
 
 async def no_lease_left(app: Semel) -> None:
@@ -130,6 +134,47 @@ def test_a_lease_that_was_taken_over_is_refused_also_when_the_loop_was_blocked(l
             assert runs == [1, 2]
             assert first.status == "busy"
             assert (await app.process(body)).result == 2
+
+    run(story())
+
+
+class CountedRefusals:
+    """Telemetry that counts settles refused by the ledger."""
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+
+    def span(self, step: str, handler: str = "") -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def refused(self, handler: str) -> None:
+        self.refusals.append(handler)
+
+    def granted(self, granted: Granted) -> None: ...
+    def answered(self, outcome: Outcome) -> None: ...
+    def asked(self, what: str, seconds: float, failed: bool) -> None: ...
+
+
+@both_ledgers
+def test_a_settle_that_the_ledger_refuses_is_counted_for_its_handler(ledger: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        telemetry = CountedRefusals()
+        async with app_on(ledger, tmp_path, telemetry=telemetry) as app:
+
+            @app.on("**", timeout=None)
+            async def overtaken(event: Event, ctx: Context) -> None:
+                return None
+
+            settle = app.ledger.settle
+
+            async def refuse(settlements: Sequence[Settlement]) -> list[bool]:
+                await settle([Settlement(one.lease, Release()) for one in settlements])
+                return await settle(settlements)
+
+            app.ledger.settle = refuse  # type: ignore[method-assign] # the token is no longer current
+            outcome = await app.process(message())
+            assert outcome.status == "busy"
+            assert telemetry.refusals == ["overtaken"]
 
     run(story())
 

@@ -240,3 +240,25 @@ def _names(server: Valkey, part: bytes) -> list[bytes]:
     names = server.ask("KEYS", "*")
     assert isinstance(names, list)
     return [name for name in names if isinstance(name, bytes) and part in name]
+
+
+def test_a_purge_continues_after_the_cluster_has_lost_masters(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep remembers at which master it stopped; that master may be gone at the next purge."""
+    harness = harness_on(redis_url)
+    claims = harness.claims(3)
+    with Caller(harness.open) as caller:
+        for claim in claims:
+            caller.do(claim)
+        harness.advance(2 * harness.retention_ms)
+        topology = caller.ledger._topology  # type: ignore[attr-defined] # only the number of masters is faked
+        (master,) = caller.run(topology.all_masters())
+
+        async def three_masters() -> list[object]:
+            return [master] * 3
+
+        with monkeypatch.context() as patched:
+            patched.setattr(topology, "all_masters", three_masters)
+            caller.ledger._sweep._node = 2  # type: ignore[attr-defined]
+            assert caller.purge(1) == 1
+        assert caller.purge() == 2
+        assert caller.run(caller.ledger.counts())["done"] == 0  # type: ignore[attr-defined]
