@@ -13,12 +13,13 @@ from semel.values.keys import Parts
 
 ORG = "5d7a3e90-6a53-4c4b-8a1e-0c1f3a0f7b11"
 CONVERSATION = "c7d0e3e6-2d5f-4a4c-9d3f-5b8a9f1c2d3e"
+TIMESTAMP = "2022-04-06T09:30:45.013Z"
 IDS = {"conversationId": CONVERSATION, "participantId": "p-1", "sessionId": "s-1", "eventTime": 1649237504949}
 
 
 def genesys(topic: str, body: dict[str, Any], **envelope: Any) -> dict[str, Any]:
     source = f"aws.partner/genesys.com/cloud/{ORG}/prod"
-    detail = {"topicName": topic, "version": "2", "eventBody": body, "metadata": {}}
+    detail = {"topicName": topic, "version": "2", "eventBody": body, "metadata": {}, "timestamp": TIMESTAMP}
     return {"id": "bus-1", "detail-type": topic, "source": source, "time": "2026-03-19", "detail": detail, **envelope}
 
 
@@ -32,7 +33,7 @@ ALL_SHAPES = [
     genesys("v2.audits.entitytype.q.entityid.1", {"id": "audit-1", "eventDate": "2026-01-01T00:00:00Z"}),
     {"id": "bus-1", "detail-type": "t", "source": "genesys.cloud", "detail": {"eventId": "e", "eventType": "t"}},
     {"id": "bus-1", "detail-type": "t", "source": "com.genesyscloud", "detail": {"id": "e", "type": "t"}},
-    {"id": "bus-1", "detail-type": "t", "source": "x", "detail": {"interactionId": "i"}},
+    {"id": "bus-1", "detail-type": "t", "source": "x", "detail": {"interactionId": "i", "timestamp": TIMESTAMP}},
 ]
 
 
@@ -113,6 +114,33 @@ def test_an_utterance_is_known_by_conversation_communication_and_finality(nested
     assert len(key(transcription(text="no id"))) == 3  # by its content
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_interim_versions_of_an_utterance_are_events_of_their_own(nested: bool) -> None:
+    topic = f"v2.conversations.{CONVERSATION}.transcription"
+
+    def interim(words: str) -> dict[str, Any]:
+        utterance = {"utteranceId": "u-1", "isFinal": False, "text": words}
+        body = {**IDS, "eventTime": "2026-01-01T00:00:00Z", "communicationId": "k-1"}
+        return genesys(topic, {**body, "transcripts": [utterance]} if nested else {**body, **utterance})
+
+    assert key(interim("hel")) != key(interim("hello"))
+    assert key(interim("hel")) == key({**interim("hel"), "id": "bus-2"})
+
+
+@pytest.mark.parametrize("topic", ["flow.outcome", "flow.milestone"])
+def test_two_flow_outcomes_of_one_session_at_one_time_are_two_events(topic: str) -> None:
+    topic = f"v2.detail.events.conversation.{CONVERSATION}.{topic}"
+    first, second = [genesys(topic, {**IDS, "flowOutcomeId": outcome}) for outcome in ("o-1", "o-2")]
+    assert key(first) != key(second)
+    assert key(first)[1:5] == (topic, "p-1", "s-1", "1649237504949")
+    assert key(first) == key({**first, "id": "bus-2"})
+
+
+def test_flow_outcomes_without_an_id_are_told_apart_by_their_content() -> None:
+    topic = f"v2.detail.events.conversation.{CONVERSATION}.flow.outcome"
+    assert key(genesys(topic, {**IDS, "flowOutcome": "SUCCESS"})) != key(genesys(topic, {**IDS, "flowOutcome": "NO"}))
+
+
 def test_several_utterances_in_one_event_are_known_by_content() -> None:
     topic = f"v2.conversations.{CONVERSATION}.transcription"
     body = {**IDS, "communicationId": "k", "transcripts": [{"utteranceId": "1", "isFinal": True}] * 2}
@@ -123,7 +151,7 @@ def test_several_utterances_in_one_event_are_known_by_content() -> None:
 def test_an_event_that_lacks_part_of_its_identity_is_known_by_content(missing: str) -> None:
     topic = f"v2.detail.events.conversation.{CONVERSATION}.acw"
     body = {name: value for name, value in IDS.items() if name != missing}
-    assert len(key(genesys(topic, body))) == 3
+    assert key(genesys(topic, body))[3:] == ((TIMESTAMP,) if missing == "eventTime" else ())
     assert key(genesys(topic, body)) != key(genesys(topic, {**body, "more": 1}))
 
 

@@ -192,6 +192,7 @@ def test_an_interaction_is_known_by_type_resource_and_content(
     assert event.shape == "eventbridge-interaction"
     assert event.identity[:2] == (type_name, resource)
     assert len(event.identity[2]) == 32
+    assert event.identity[3:] == ("bus-1",)  # the detail has no time: equal content may be a state that came back
     assert (event.type, event.subject, event.body) == (type_name, resource, detail)
 
 
@@ -298,6 +299,44 @@ def test_any_json_is_accepted_with_a_path_to_its_id() -> None:
     assert decode(raw({**document, "type": "t"}), id_path="order.ids.0.no").type == "t"
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        END,
+        END["detail"],
+        CLOUD_EVENT,
+        {"id": "e-1", "type": "interaction.created", "data": {"x": 1}},
+        {"id": "m-1", "channel": {"to": {"id": "c"}}, "type": "Text"},
+        {"id": "bus-1", "detail-type": "t", "source": "genesys.cloud", "detail": {"eventId": "e-1"}},
+        {"topicName": "channel.metadata", "eventBody": {"message": "pong"}},
+    ],
+)
+def test_a_path_to_the_id_leaves_recognised_shapes_as_they_are(document: dict[str, Any]) -> None:
+    with_ref = {**document, "ref": "r-1"}
+    assert decode(raw(with_ref), id_path="ref", type_path="ref") == decode(raw(with_ref))
+
+
+def test_a_path_to_the_id_leaves_cloud_events_in_binary_mode_as_they_are() -> None:
+    assert decode(b'{"x":1}', headers=CLOUD_HEADERS, id_path="x") == decode(b'{"x":1}', headers=CLOUD_HEADERS)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "paid", "data": {"no": 1}},  # as the generic webhook, without its id
+        {"detail": {"no": 1}},  # as an EventBridge envelope
+        {"id": "resource-1", "detail": {"type": "paid"}},
+        {"id": "resource-1", "source": "shop", "detail": {"type": "paid"}},
+        {"specversion": "0.3", "id": "resource-1"},
+        {"topicName": "v2.users.u-1.station", "eventBody": {"id": "u-1"}},  # it may come back: no identity
+        {"topicName": 5},
+    ],
+)
+def test_a_path_to_the_id_is_used_for_a_document_that_only_resembles_a_shape(document: dict[str, Any]) -> None:
+    event = decode(raw({**document, "ref": "r-1"}), id_path="ref")
+    assert (event.shape, event.identity, event.delivery_id) == ("json", ("r-1",), "r-1")
+
+
 def test_a_configured_path_that_leads_nowhere_is_named() -> None:
     event = decode(raw({"a": 1}), id_path="b.c")
     with pytest.raises(NoKey, match=r"^no event id: looked at b\.c$"):
@@ -312,9 +351,10 @@ def test_a_configured_path_that_leads_nowhere_is_named() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {"id": "bus", "detail-type": "x", "source": "com.genesyscloud", "detail": {"id": "ID", "type": "t"}},
-        {"id": "bus", "detail-type": "x", "source": "genesys.cloud", "detail": {"eventId": "ID", "eventType": "t"}},
-        {"id": "bus", "detail-type": "x", "source": "else", "detail": {}},
+        {"detail-type": "x", "source": "com.genesyscloud", "detail": {"id": "ID", "type": "t"}},
+        {"detail-type": "x", "source": "genesys.cloud", "detail": {"eventId": "ID", "eventType": "t"}},
+        {"id": "ID", "detail-type": "x", "source": "else", "detail": {}},
+        {"id": "bus", "source": "else", "detail": {"type": "t"}},
         {"id": "ID", "type": "interaction.created", "data": {"id": "resource"}},
     ],
 )
@@ -326,7 +366,7 @@ def test_an_event_without_an_id_says_where_one_was_looked_for(document: dict[str
 
 def test_a_whole_number_is_an_id() -> None:
     assert decode(raw({"id": 0, "type": "t"})).identity == ("0",)
-    assert decode(raw({"detail-type": "t", "source": "s", "detail": {"id": 42}})).identity == ("42",)
+    assert decode(raw({"detail-type": "t", "source": "s", "detail": {"eventId": 42}})).identity == ("42",)
 
 
 @pytest.mark.parametrize(

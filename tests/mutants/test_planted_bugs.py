@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from tests.mutants.catalogue import MUTANTS as CORE_MUTANTS
 from tests.mutants.catalogue import Mutant
+from tests.mutants.identity_catalogue import IDENTITY_MUTANTS
 from tests.mutants.outbox_catalogue import OUTBOX_MUTANTS
 from tests.mutants.service_catalogue import SERVICE_MUTANTS
 from tests.mutants.store_catalogue import STORE_MUTANTS
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = [*CORE_MUTANTS, *SERVICE_MUTANTS, *STORE_MUTANTS, *OUTBOX_MUTANTS]
+MUTANTS = [*CORE_MUTANTS, *SERVICE_MUTANTS, *STORE_MUTANTS, *OUTBOX_MUTANTS, *IDENTITY_MUTANTS]
 ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they need 1.5 s to be imported
 TESTS_FAILED = 1  # pytest's exit code; 2 to 5 mean that it did not get to test anything
 

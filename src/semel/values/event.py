@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 
 from msgspec import Struct
@@ -85,7 +86,8 @@ def instant_us(value: object) -> int | None:
     if isinstance(value, int):
         return value * _MS_PER_S
     if isinstance(value, float):
-        return int(value * _MS_PER_S)
+        micros = value * _MS_PER_S
+        return int(micros) if isfinite(micros) else None
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)

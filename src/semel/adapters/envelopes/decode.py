@@ -27,13 +27,15 @@ def decode(
     type_path: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Event:
-    """The event in a body. Genesys events are recognised by one typed decode; the others are parsed whole."""
+    """The event in a body. Genesys events are recognised by one typed decode; the others are parsed whole.
+
+    `id_path` and `type_path` are for documents that no shape recognises."""
     if len(raw) > DOCUMENT_MAX_BYTES:
         check_size(raw)
-    if id_path is not None or type_path is not None:
-        return _configured(raw, tenant, origin, id_path, type_path)
     if headers and (attributes := cloudevents.attributes(headers)):
         raw = cloudevents.structured(raw, attributes)
+    if id_path is not None or type_path is not None:
+        return _at_id_path(raw, tenant, origin, id_path, type_path)
     try:
         envelope = _read(raw)
     except msgspec.ValidationError:
@@ -50,6 +52,14 @@ def decode(
 
 def _from_document(raw: bytes, tenant: str, origin: str) -> Event:
     document = _object(raw)
+    event = _recognised(raw, document, tenant, origin)
+    if event is None:
+        raise _unknown(document)
+    return event
+
+
+def _recognised(raw: bytes, document: dict[str, Any], tenant: str, origin: str) -> Event | None:
+    """The event in a document of a known shape; None if it has none."""
     if cloudevents.recognises(document):
         return cloudevents.from_document(raw, document, tenant, origin)
     if eventbridge.recognises(document):
@@ -60,13 +70,21 @@ def _from_document(raw: bytes, tenant: str, origin: str) -> Event:
         return webhook.from_open_messaging(raw, document, tenant, origin)
     if webhook.recognises(document):
         return webhook.from_document(raw, document, tenant, origin)
-    raise _unknown(document)
+    return None
 
 
-def _configured(raw: bytes, tenant: str, origin: str, id_path: str | None, type_path: str | None) -> Event:
+def _at_id_path(raw: bytes, tenant: str, origin: str, id_path: str | None, type_path: str | None) -> Event:
+    """The event of a known shape if the document is one, else the event whose id is at the configured path."""
     if not id_path:
         raise ConfigError("type_path says where the type of any JSON is; it needs an id_path beside it")
-    return configured.from_document(raw, _object(raw), tenant, origin, id_path, type_path)
+    document = _object(raw)
+    try:
+        event = _recognised(raw, document, tenant, origin)
+    except MalformedEvent:
+        event = None  # it only resembles a known shape, such as any JSON with a `detail` in it
+    if event is not None and (event.identity or event.shape == genesys.CONTROL):
+        return event
+    return configured.from_document(raw, document, tenant, origin, id_path, type_path)
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -13,7 +13,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.adapters.envelopes.members import LOOKED_AT, members, moment, text, the_object, with_document
+from semel.adapters.envelopes.members import (
+    EVENT_TIMES,
+    LOOKED_AT,
+    correlation_id,
+    has_event_time,
+    members,
+    moment,
+    text,
+    the_object,
+    with_document,
+)
 from semel.values.errors import MalformedEvent
 from semel.values.event import Event
 from semel.values.key import content_digest
@@ -22,9 +32,15 @@ from semel.values.strict_json import canonical
 BUS = "aws.partner/genesys.com"  # test organisations: aws.partner/genesys.com.test
 SOURCE_MAX_CHARS = 256  # EventBridge's own limit; nothing longer is remembered
 BODY_AT = ("detail", "eventBody")
+CONTROL = "control"  # the shape of a frame that is no event
 
 _CLOUDS = (f"{BUS}/cloud", f"{BUS}.test/cloud")
 _DETAIL_EVENTS = "v2.detail.events."
+_SEVERAL_AT_ONCE = (".attributes", ".flow.outcome")  # one session may report several of them at one time
+_NO_TIME = (
+    f"a time in eventBody ({', '.join(EVENT_TIMES)}), detail.timestamp, detail.metadata.CorrelationId and id. "
+    "Without one of them equal content may be a state that came back: keep one of them, or choose another key"
+)
 
 # Frames in which the Notification API speaks of itself: its metadata and heartbeats, and the notice before it closes.
 _CONTROL = ("channel.metadata", "v2.system.")
@@ -37,6 +53,7 @@ class Body(Struct, gc=False):
     conversationId: str | None = None  # noqa: N815
     participantId: str | None = None  # noqa: N815
     sessionId: str | None = None  # noqa: N815
+    flowOutcomeId: str | None = None  # noqa: N815
 
 
 class Detail(Struct, gc=False):
@@ -133,6 +150,7 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
         text(inner.get("conversationId")),
         text(inner.get("participantId")),
         text(inner.get("sessionId")),
+        text(inner.get("flowOutcomeId")) or None,
     )
     timestamp = text(outer.get("timestamp"))
     if bare:
@@ -154,7 +172,7 @@ def _control(raw: bytes, topic: str, tenant: str, origin: str) -> Event:
         topic,
         tenant=tenant,
         origin=origin,
-        shape="control",
+        shape=CONTROL,
         root="detail",
         body_at=("detail",),
         looked_at="nothing: a control frame has none",
@@ -162,17 +180,31 @@ def _control(raw: bytes, topic: str, tenant: str, origin: str) -> Event:
 
 
 def _identity(topic: str, body: Body) -> tuple[str, ...]:
-    """What most events are identified by, without a look at the whole body; empty when that is not enough."""
+    """The identity of most events, without a look at the whole body; empty if these members are not enough."""
     participant, session, time = body.participantId, body.sessionId, body.eventTime
-    if participant and session and time and topic.startswith(_DETAIL_EVENTS) and not topic.endswith(".attributes"):
-        return (topic, participant, session, str(time))
-    return ()
+    if not (participant and session and time and topic.startswith(_DETAIL_EVENTS)):
+        return ()
+    if body.flowOutcomeId is not None or topic.endswith(_SEVERAL_AT_ONCE):
+        return ()
+    return (topic, participant, session, str(time))
 
 
 def _identified_by_body(event: Event) -> Event:
-    """The identity of an audit, an utterance, a map of attributes or a snapshot: it takes the whole body."""
-    identity = _named(event.topic, event.body) or (event.topic, content_digest(event.payload()).hex())
-    return with_document(replace(event, identity=identity), event.document)
+    """The event with an identity from its whole body: an audit, an utterance, a map of attributes or a state."""
+    identity = _named(event.topic, event.body) or _by_content(event)
+    looked_at = LOOKED_AT if identity else _NO_TIME
+    return with_document(replace(event, identity=identity, looked_at=looked_at), event.document)
+
+
+def _by_content(event: Event) -> tuple[str, ...]:
+    """Topic and content. A body that does not say when it happened may come back, such as an edge that is online
+    again: then the time or the correlation around it is part of the identity, else the id that EventBridge gave."""
+    content = (event.topic, content_digest(event.payload()).hex())
+    if has_event_time(event.body):
+        return content
+    detail = event.document["detail"]
+    occasion = text(detail.get("timestamp")) or correlation_id(detail) or event.delivery_id
+    return (*content, occasion) if occasion else ()
 
 
 def _named(topic: str, body: dict[str, Any]) -> tuple[str, ...]:
@@ -185,19 +217,21 @@ def _named(topic: str, body: dict[str, Any]) -> tuple[str, ...]:
     parts = (text(body.get("participantId")), text(body.get("sessionId")), text(body.get("eventTime")))
     if not all(parts):
         return ()
-    # Attributes fire again with the whole map, and two of one millisecond can differ: the content is part of them.
-    content = (content_digest(canonical(body)).hex(),) if topic.endswith(".attributes") else ()
+    # Two flow outcomes or two maps of attributes of one millisecond can differ: their content tells them apart.
+    several = topic.endswith(_SEVERAL_AT_ONCE) or body.get("flowOutcomeId") is not None
+    content = (content_digest(canonical(body)).hex(),) if several else ()
     return (topic, *parts, *content)
 
 
 def _utterance(topic: str, body: dict[str, Any]) -> tuple[str, ...]:
+    """The identity of one final utterance. Interim versions of an utterance share its id and differ in their text, so
+    their content identifies them, as it does if there is no utterance or several of them."""
     listed = body.get("transcripts")
     if type(listed) is list and len(listed) != 1:
-        return ()  # none, or several in one event: their content identifies it
+        return ()
     utterance = members(listed[0]) if type(listed) is list else body
-    final = utterance.get("isFinal")
     parts = (text(body.get("conversationId")), text(body.get("communicationId")), text(utterance.get("utteranceId")))
-    return (topic, *parts, "true" if final else "false") if all(parts) and type(final) is bool else ()
+    return (topic, *parts, "true") if all(parts) and utterance.get("isFinal") is True else ()
 
 
 def _user(topic: str) -> str:

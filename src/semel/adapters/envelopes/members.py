@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from semel.values.errors import MalformedEvent
-from semel.values.event import Event
+from semel.values.event import Event, instant_us
+
+# Members that say when the event itself happened. A creation or modification date belongs to the resource: it stays the
+# same when a state comes back, so it does not count. Nor does a time inside of a nested object.
+EVENT_TIMES = ("eventTime", "eventDate", "timestamp")
 
 LOOKED_AT = "id, detail.eventId, detail.id, eventBody.id"  # the places of an id in all the shapes we know
 
@@ -22,6 +26,16 @@ def text(value: Any) -> str:
 def moment(value: Any) -> int | str | None:
     """A time as it stands in the event: epoch milliseconds or a text."""
     return value if type(value) in (int, str) and value != "" else None
+
+
+def has_event_time(body: dict[str, Any]) -> bool:
+    """True if the body says when it happened. Equal content without that may be a state that came back."""
+    return any(value and instant_us(value) is not None for value in map(body.get, EVENT_TIMES))
+
+
+def correlation_id(detail: dict[str, Any]) -> str:
+    """The CorrelationId of a `detail`. It is not unique per event, so it identifies one only with the content."""
+    return text(members(detail.get("metadata")).get("CorrelationId"))
 
 
 def members(value: Any) -> dict[str, Any]:

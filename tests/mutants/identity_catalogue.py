@@ -1,0 +1,102 @@
+"""Planted bugs of the identities of events: each takes two events for one, or one for two."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+GENESYS = "adapters/envelopes/genesys.py"
+EVENTBRIDGE = "adapters/envelopes/eventbridge.py"
+MEMBERS = "adapters/envelopes/members.py"
+DECODE = "adapters/envelopes/decode.py"
+
+IDENTITY = "tests/envelopes/test_envelope_identity.py"
+SHAPES = "tests/envelopes/test_envelope_shapes.py"
+STATES = "tests/envelopes/test_returning_states.py"
+SAMPLES = "tests/envelopes/test_eventbridge_samples.py"
+
+IDENTITY_MUTANTS = [
+    Mutant(
+        "a state that comes back is a duplicate",
+        GENESYS,
+        "    if has_event_time(event.body):\n        return content\n",
+        "    if event.body:\n        return content\n",
+        f"{STATES}::test_a_state_that_comes_back_runs_again_and_its_copies_do_not",
+    ),
+    Mutant(
+        "the date of a resource is taken for the time of the event",
+        MEMBERS,
+        'EVENT_TIMES = ("eventTime", "eventDate", "timestamp")',
+        'EVENT_TIMES = ("eventTime", "eventDate", "timestamp", "dateModified")',
+        f"{STATES}::test_only_the_time_of_the_event_itself_makes_content_an_identity",
+    ),
+    Mutant(
+        "the EventBridge id is taken before the time around the body",
+        GENESYS,
+        'text(detail.get("timestamp")) or correlation_id(detail) or event.delivery_id',
+        'event.delivery_id or text(detail.get("timestamp")) or correlation_id(detail)',
+        f"{STATES}::test_a_state_that_comes_back_runs_again_and_its_copies_do_not",
+    ),
+    Mutant(
+        "a bare detail without a time is known by its content alone",
+        GENESYS,
+        "return (*content, occasion) if occasion else ()",
+        "return (*content, occasion)",
+        f"{STATES}::test_a_bare_detail_that_says_nothing_of_when_it_happened_has_no_identity",
+    ),
+    Mutant(
+        "an interaction without a time is known by its content alone",
+        EVENTBRIDGE,
+        "return INTERACTION, (*content, bus_id) if bus_id else ()",
+        "return INTERACTION, content",
+        f"{STATES}::test_an_interaction_without_a_time_runs_again_when_its_state_comes_back",
+    ),
+    Mutant(
+        "an EventBridge event without an id in its detail is refused",
+        EVENTBRIDGE,
+        "return PLAIN, (bus_id,) if bus_id else ()",
+        "return PLAIN, ()",
+        f"{SAMPLES}::test_an_event_of_an_aws_service_runs_once_for_each_eventbridge_id",
+    ),
+    Mutant(
+        "the id of a finding is taken for that of its event",
+        EVENTBRIDGE,
+        "if own_id and source == _GENESYSCLOUD:",
+        "if own_id:",
+        f"{SAMPLES}::test_a_finding_that_guardduty_repeats_under_its_id_is_another_event",
+    ),
+    Mutant(
+        "a catalogue number of an AWS service is taken for an event id",
+        EVENTBRIDGE,
+        "if event_id and (not source.startswith(_AWS) or source.startswith(_PARTNERS)):",
+        "if event_id:",
+        f"{SAMPLES}::test_an_event_of_an_aws_service_runs_once_for_each_eventbridge_id",
+    ),
+    Mutant(
+        "two flow outcomes of one time are one event",
+        GENESYS,
+        '_SEVERAL_AT_ONCE = (".attributes", ".flow.outcome")',
+        '_SEVERAL_AT_ONCE = (".attributes",)',
+        f"{IDENTITY}::test_flow_outcomes_without_an_id_are_told_apart_by_their_content",
+    ),
+    Mutant(
+        "the id of a flow outcome is left out of the identity",
+        GENESYS,
+        "if body.flowOutcomeId is not None or topic.endswith(_SEVERAL_AT_ONCE):",
+        "if topic.endswith(_SEVERAL_AT_ONCE):",
+        f"{IDENTITY}::test_two_flow_outcomes_of_one_session_at_one_time_are_two_events",
+    ),
+    Mutant(
+        "interim utterances share the identity of their utterance",
+        GENESYS,
+        'return (topic, *parts, "true") if all(parts) and utterance.get("isFinal") is True else ()',
+        'return (topic, *parts, str(utterance.get("isFinal"))) if all(parts) else ()',
+        f"{IDENTITY}::test_interim_versions_of_an_utterance_are_events_of_their_own",
+    ),
+    Mutant(
+        "id_path is asked before the recognised shapes",
+        DECODE,
+        "if event is not None and (event.identity or event.shape == genesys.CONTROL):",
+        "if event is not None and event.shape == genesys.CONTROL:",
+        f"{SHAPES}::test_a_path_to_the_id_leaves_recognised_shapes_as_they_are",
+    ),
+]
