@@ -437,6 +437,7 @@ class Semel:
             origin=reading.origin,
             id_path=reading.id_path,
             type_path=reading.type_path,
+            message_id=reading.message_id,
             headers=getattr(delivery, "headers", None),
         )
 

@@ -439,6 +439,14 @@ class Verifier(Protocol):
         values joined by commas. Raises VerifierUnavailable when nobody can tell now, and never for what is sent."""
 
 
+@runtime_checkable
+class MessageIdVerifier(Protocol):
+    """A verifier whose scheme signs an id of the message, which is the same in every redelivery of it."""
+
+    def message_id(self, headers: Mapping[bytes, bytes]) -> str:
+        """The signed id. The headers are those that `verify` has just accepted."""
+
+
 class Clock(Protocol):
     """Where time comes from, so that tests can move it."""
 

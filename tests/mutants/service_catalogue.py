@@ -17,6 +17,7 @@ MOUNTED = "tests/service/test_mounted.py"
 ANSWERS = "tests/service/test_answers.py"
 LIMITS = "tests/service/test_limits.py"
 EDGE = "tests/service/test_edge.py"
+MESSAGE_IDS = "tests/service/test_message_ids.py"
 
 SERVICE_MUTANTS = [
     Mutant(
@@ -152,5 +153,26 @@ SERVICE_MUTANTS = [
         "",
         "tests/service/destinations/test_forward_hostile.py"
         "::test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one",
+    ),
+    Mutant(
+        "the id of a resource is preferred to the signed id of the message",
+        "adapters/envelopes/webhook.py",
+        'own_id = message_id or text(document.get("id"))',
+        'own_id = text(document.get("id")) or message_id',
+        f"{MESSAGE_IDS}::test_two_updates_of_one_resource_are_two_events",
+    ),
+    Mutant(
+        "the signed id of a message is not kept with its event",
+        "values/reading.py",
+        'return b"" if reading == PLAIN else _encode(reading)',
+        'return b"" if not reading.origin and not reading.id_path else _encode(reading)',
+        f"{MESSAGE_IDS}::test_an_accepted_event_keeps_its_message_id_in_the_inbox",
+    ),
+    Mutant(
+        "an unsigned message id beside the signed one is believed",
+        "adapters/verifiers/standard_webhooks.py",
+        'return headers[_family(headers) + b"-id"].decode("ascii")',
+        'return headers.get(b"svix-id", headers[_family(headers) + b"-id"]).decode("ascii")',
+        f"{MESSAGE_IDS}::test_an_unsigned_id_beside_the_signed_one_is_not_believed",
     ),
 ]

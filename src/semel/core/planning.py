@@ -48,11 +48,11 @@ class Planner:
     def __init__(self, router: Router, decode: Decode, reading: Reading) -> None:
         self._router = router
         self._decode = decode
-        self._reading = reading
+        self.reading = reading  # of deliveries that bring none of their own
 
     def read(self, delivery: Arrived) -> tuple[Event, Reading]:
         """The event of a delivery, whoever it is for. Raises MalformedEvent."""
-        reading: Reading = getattr(delivery, "reading", None) or self._reading
+        reading: Reading = getattr(delivery, "reading", None) or self.reading
         return self._decode(delivery, reading), reading
 
     def plan(self, delivery: Arrived) -> Plan | Outcome:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from semel.app import Message
 from semel.core.outboxes import StoredOutbox
 from semel.core.planning import Planner
+from semel.ports import MessageIdVerifier
 from semel.service import answers
 from semel.service.answers import Answer
 from semel.service.doors import Door
@@ -29,6 +30,7 @@ from semel.service.turns import Place, Room, Turns
 from semel.service.unverified import Unverified
 from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
+from semel.values.reading import Reading
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -85,13 +87,15 @@ class Ingest:
         trace: Callable[[], str] = lambda: "",
         outbox: StoredOutbox | None = None,
     ) -> None:
-        """`planner` and `trace` are for doors that hand on: how the app reads an event, and the trace it came in.
+        """`planner` is for doors that hand on, and for those whose verifier proves an id: how the app reads an event.
+        `trace` is for doors that hand on: the trace that a delivery came in.
         `outbox` is for those that hear: who is told what became of messages."""
         self.doors = {door.path: door for door in doors}
         self._planner = planner
         self._trace = trace
         self._handing_on = _one_each(doors, planner)
         self._hearing = _hearing(doors, outbox)
+        self._message_id_of = _message_ids(doors)
         self._handling = handling
         self._unverified = Unverified()
         self._turns = Turns(max_in_flight)
@@ -149,13 +153,19 @@ class Ingest:
             return await self._hear(door, headers, body, query)
         described = b"ce-specversion" in headers  # headers are part of an event only for CloudEvents in binary mode
         proven = door.proves_headers
-        message = Message(body, door.tenant, door.reading, _texts(headers) if described and proven else None)
+        reading = self._with_message_id(door, headers) if door.path in self._message_id_of else door.reading
+        message = Message(body, door.tenant, reading, _texts(headers) if described and proven else None)
         outcome = await (self._act_on(door, message) if door.publisher is None else self._hand_on(door, message))
         if isinstance(outcome, Answer):
             return outcome
         if described and not proven and outcome.status == "malformed":
             outcome = replace(outcome, reason=f"{outcome.reason}; {NOT_PROVEN}")
         return answers.answer(outcome, door.busy_status)
+
+    def _with_message_id(self, door: Door, headers: Mapping[bytes, bytes]) -> Reading:
+        """How to decode a message whose id is proven. It is kept with the event: a replay must make the same key."""
+        assert self._planner is not None  # whoever makes an Ingest for events passes it
+        return replace(door.reading or self._planner.reading, message_id=self._message_id_of[door.path](headers))
 
     async def _hear(self, door: Door, headers: Mapping[bytes, bytes], body: bytes, query: bytes) -> Answer:
         """Its provider gets what is proven: where only the body is, no more than how that is to be read."""
@@ -213,6 +223,16 @@ def _one_each(doors: Sequence[Door], planner: Planner | None) -> Mapping[str, Ha
         raise ConfigError("a door that hands on needs to know how events are read: Ingest(…, planner=app.planner)")
     shared = {key: HandingOn(publisher) for key, publisher in publishers.items()}
     return {door.path: shared[id(door.publisher)] for door in doors if door.publisher is not None}
+
+
+def _message_ids(doors: Sequence[Door]) -> Mapping[str, Callable[[Mapping[bytes, bytes]], str]]:
+    """By path, for the doors whose verifier proves an id."""
+    found: dict[str, Callable[[Mapping[bytes, bytes]], str]] = {}
+    for door in doors:
+        verifier: object = door.verifier
+        if door.hears is None and isinstance(verifier, MessageIdVerifier):
+            found[door.path] = verifier.message_id
+    return found
 
 
 def _hearing(doors: Sequence[Door], outbox: StoredOutbox | None) -> Hearing | None:

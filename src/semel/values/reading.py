@@ -13,6 +13,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     id_path: str | None = None  # dotted paths that make any JSON an event
     type_path: str | None = None
     foreign: bool = False  # a document of somebody else's handler: it is kept for people, and never read here
+    message_id: str = ""  # the id that the transport's verifier proved, such as a signed `webhook-id`
 
 
 PLAIN = Reading()

@@ -14,8 +14,15 @@ DEFAULT_TYPE = "json"  # what a handler asks for when neither a `type` nor a typ
 
 
 def from_document(
-    raw: bytes, document: dict[str, Any], tenant: str, origin: str, id_path: str, type_path: str | None
+    raw: bytes,
+    document: dict[str, Any],
+    tenant: str,
+    origin: str,
+    id_path: str,
+    type_path: str | None,
+    message_id: str = "",
 ) -> Event:
+    """`message_id` is proven by the transport. It identifies a document that has nothing at `id_path`."""
     event = Event(
         raw,
         type=text(document.get("type")) or DEFAULT_TYPE,
@@ -26,7 +33,7 @@ def from_document(
         looked_at=id_path,
     )
     with_document(event, document)
-    own_id = _at(event, id_path)
+    own_id = _at(event, id_path) or message_id
     type_name = _at(event, type_path) if type_path else event.type
     if not type_name:
         raise MalformedEvent(f"no event type: looked at {type_path}")

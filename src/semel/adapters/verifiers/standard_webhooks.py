@@ -34,8 +34,11 @@ class StandardWebhooks:
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
         return not await self.objection(headers, body)
 
+    def message_id(self, headers: Mapping[bytes, bytes]) -> str:
+        return headers[_family(headers) + b"-id"].decode("ascii")
+
     async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
-        kind = b"webhook" if b"webhook-id" in headers else b"svix"
+        kind = _family(headers)
         message_id = header(headers, kind + b"-id")
         timestamp = header(headers, kind + b"-timestamp")
         if _ID.fullmatch(message_id) is None:
@@ -54,6 +57,11 @@ class StandardWebhooks:
         if not listed_any:
             return wrong(headers, kind + b"-signature")
         return "" if verified else DIFFERS
+
+
+def _family(headers: Mapping[bytes, bytes]) -> bytes:
+    """How the names of all three headers begin."""
+    return b"webhook" if b"webhook-id" in headers else b"svix"
 
 
 def _key(secret: bytes, number: int) -> bytes:

@@ -189,8 +189,8 @@ class Storming:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, vouched, len(body), body)
 
     def _message_id(self, arrival: Arrival) -> str:
-        """A redelivery has the id of its original; what the producer sent again is a message of its own."""
-        return f"msg_{mark(self._traffic.identity(arrival.at)).hex()}{'_again' if arrival.copy == 'producer' else ''}"
+        """Standard Webhooks: a retry has the id of the first try, whoever retries."""
+        return f"msg_{mark(self._traffic.identity(arrival.at)).hex()}"
 
     def _judge(self, delivery: Delivery, answer: Answer | NoAnswer) -> float | None:
         """Seconds until the next try; None when this delivery has come to its end."""
