@@ -14,10 +14,8 @@ import apsw
 import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 
-from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, TransactionOver
-from semel.app import Message, to_bytes
+from semel import Context, Event, LedgerUnavailable, Reject, Retry, TransactionOver
 from semel.core.worker import PURGE_EVERY_S, Worker
-from semel.values.reading import PLAIN
 
 
 class Wordless(Exception):
@@ -26,14 +24,6 @@ class Wordless(Exception):
 
 
 class Panic(BaseException): ...  # extension modules raise such
-
-
-async def leave_a_vanished_holder(app: Semel, *bodies: dict[str, Any]) -> None:
-    """As a crash does: claimed, and never settled."""
-    for body in bodies:
-        event = app._decode(Message(to_bytes(body)), PLAIN)
-        await app.ledger.claim([handler.claim_for(event) for handler in app._router.match(event)])
-    await asyncio.sleep(0.35)  # their leases are 0.3 s
 
 
 # ------------------------------------------------------------------------------------------------- odd handlers
@@ -173,28 +163,6 @@ def test_a_caller_cancelled_in_the_tick_of_its_answer_leaves_no_lease(ledger: st
             while await app.entries("leased"):  # noqa: ASYNC110 - the ledger is asked, there is no event
                 await asyncio.sleep(0.01)
             assert (await app.process(body)).status == "done"
-
-    run(story())
-
-
-@both_ledgers
-def test_a_suspect_whose_handler_processes_another_suspect_does_not_wait_for_itself(
-    ledger: str, tmp_path: Path
-) -> None:
-    async def story() -> None:
-        async with app_on(ledger, tmp_path, lease=0.3) as app:
-            inner, outer = message(type="inner"), message(type="outer")
-
-            @app.on("inner", timeout=None)
-            async def handle_inner(event: Event, ctx: Context) -> None: ...
-
-            @app.on("outer", timeout=None)
-            async def handle_outer(event: Event, ctx: Context) -> str:
-                return (await app.process(inner)).status
-
-            await leave_a_vanished_holder(app, inner, outer)
-            outcome = await asyncio.wait_for(app.process(outer), 5)
-            assert (outcome.status, outcome.result) == ("done", "done")
 
     run(story())
 

@@ -171,39 +171,6 @@ def test_a_crash_counts_as_an_attempt_and_a_poison_event_dies(ledger: str, tmp_p
 
 
 @both_ledgers
-def test_what_vanished_together_is_run_one_by_one(ledger: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with app_on(ledger, tmp_path, lease=0.3) as app:
-            running = 0
-            attempts: list[int] = []
-
-            @app.on("**")
-            async def handle(event: Event, ctx: Context) -> None:
-                nonlocal running
-                running += 1
-                assert running == 1
-                # nobody else's attempt is counted while this one, which may be the killer, runs
-                states = {entry.text: entry.attempts for entry in await app.entries("leased")}
-                attempts.append(sum(states.values()))
-                await asyncio.sleep(0.01)
-                running -= 1
-
-            handler = app._router.handlers[0]
-            from semel.app import to_bytes
-            from semel.wiring import decode
-
-            bodies = [message() for _ in range(5)]
-            await app.ledger.claim([handler.claim_for(decode(to_bytes(body))) for body in bodies])
-            await asyncio.sleep(0.35)
-            outcomes = await app.process_many(bodies)
-            assert {outcome.status for outcome in outcomes} == {"done"}
-            # the one that runs is in its second attempt; those that wait have only their first, counted by the crash
-            assert attempts == [2 + 4, 2 + 3, 2 + 2, 2 + 1, 2]
-
-    run(story())
-
-
-@both_ledgers
 def test_the_key_is_fixed_before_the_handler_sees_the_event(ledger: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with app_on(ledger, tmp_path) as app:

@@ -94,13 +94,14 @@ def test_a_suspect_is_not_begun_when_the_others_took_all_the_time() -> None:
                 await asyncio.sleep(60)
 
             async def vanish() -> None:
-                """A holder that takes the lease and is never heard of again."""
+                """A holder that takes the lease and never settles it."""
                 plan = app.planner.plan(Message(to_bytes(message("1", at=0))))
                 assert not isinstance(plan, Outcome)
                 claim = plan.claims[0]
                 await app.ledger.claim([type(claim)(claim.digest, claim.handler, claim.text, 1, claim.retention_ms)])
                 await asyncio.sleep(0.05)
 
+            await vanish()
             await vanish()
             suspect, other = await process_within(app, 0.4, message("1", at=0), message("2"))
             assert (suspect.status, suspect.reason) == ("busy", NO_TIME)

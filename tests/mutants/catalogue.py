@@ -26,6 +26,7 @@ MEMORY_LAWS = "tests/ledgers/test_memory.py::TestMemory"
 FLOW = "tests/engine/test_flow.py"
 LEASES = "tests/engine/test_leases.py"
 EFFECTS = "tests/engine/test_effects.py"
+ISOLATION = "tests/engine/test_isolation.py"
 TRANSACTIONS = "tests/engine/test_transactions.py"
 WORKING = "tests/engine/test_worker.py"
 
@@ -290,11 +291,32 @@ MUTANTS = [
         f"{EFFECTS}::test_a_crash_counts_as_an_attempt_and_a_poison_event_dies",
     ),
     Mutant(
-        "suspects run together",
-        ENGINE,
-        "suspects = [act for act in granted if act.granted is not None and act.granted.takeover]",
-        "suspects: list[Act] = []",
-        f"{EFFECTS}::test_what_vanished_together_is_run_one_by_one",
+        "every takeover is isolated: after one kill a handler runs one event at a time",
+        JUDGEMENT,
+        "granted.attempt >= min(ISOLATED_FROM, handler.max_attempts)",
+        "granted.attempt >= 1",
+        f"{ISOLATION}::test_events_with_one_vanished_holder_run_beside_each_other",
+    ),
+    Mutant(
+        "events that may kill their process run together",
+        JUDGEMENT,
+        "granted.attempt >= min(ISOLATED_FROM, handler.max_attempts)",
+        "granted.attempt > handler.max_attempts",
+        f"{ISOLATION}::test_events_with_two_vanished_holders_run_one_at_a_time_and_the_others_come_again",
+    ),
+    Mutant(
+        "isolation stops every handler",
+        "core/isolation.py",
+        "if handler in self._handlers or",
+        "if self._handlers or",
+        f"{ISOLATION}::test_an_isolated_event_of_one_handler_keeps_no_other_handler_waiting",
+    ),
+    Mutant(
+        "a last attempt is shared with another suspect",
+        "core/isolation.py",
+        "or (last_attempt and self._handlers)",
+        "",
+        f"{ISOLATION}::test_an_event_in_its_last_attempt_shares_its_process_with_no_other_suspect",
     ),
     Mutant(
         "the namespace forgets the tenant",

@@ -9,6 +9,8 @@ from semel.values.claim import Busy, Conflict, Settled, Stale
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain
 
 HELD = "held elsewhere, or not due yet"
+ISOLATED = "two of its processes died: it waits until no other such event of its handler runs"
+WAITING = (HELD, ISOLATED)  # over soon, mostly: asked again early, and later each time
 NO_TIME = "no time is left to begin"
 GIVEN_BACK_S = 1.0  # what undid a transaction from outside (a neighbour, another process) is mostly over by then
 
@@ -32,8 +34,8 @@ def refusal(act: Act, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
 
 
 def is_held_elsewhere(act: Act) -> bool:
-    """It was refused as busy; not one that ran and asked to come again."""
-    return act.answer is not None and act.answer.status == "busy" and not act.started
+    """It was refused as busy; not one that ran and asked to come again, or that waits for its isolation."""
+    return act.answer is not None and act.answer.status == "busy" and act.answer.reason == HELD and not act.started
 
 
 def answer_to(act: Act, ending: Ending) -> Outcome:
@@ -54,6 +56,11 @@ def answer_to(act: Act, ending: Ending) -> Outcome:
 def lost(act: Act) -> Outcome:
     """Someone else has the lease, or will have it: the delivery comes again and is answered from what they settle."""
     return _say(act, "busy", reason=act.stopped or "the lease was taken over", after=act.handler.lease_s)
+
+
+def isolated(act: Act) -> Outcome:
+    """Another event that may kill its process runs. Nothing was counted."""
+    return _say(act, "busy", reason=ISOLATED, after=act.handler.lease_s)
 
 
 def no_time(act: Act) -> Outcome:

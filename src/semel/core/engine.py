@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from semel.core.act import Act
-from semel.core.answers import NO_TIME, answer_to, given_back, is_held_elsewhere, lost, no_time, refusal
+from semel.core.answers import NO_TIME, answer_to, given_back, is_held_elsewhere, isolated, lost, no_time, refusal
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary, Observer
 from semel.core.delivery_log import DeliveryLog
 from semel.core.heartbeat import Heartbeat
-from semel.core.judgement import after_run, before_run
+from semel.core.isolation import Isolation
+from semel.core.judgement import after_run, before_run, needs_isolation
 from semel.core.planning import Arrived, Planner
 from semel.core.runner import Runner
 from semel.core.settling import Settling
@@ -35,8 +34,6 @@ from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, 
 
 BEGIN_S = 0.1  # less than that is no time to begin anything: the heartbeat looks every 50 ms
 WAIT_S = 5.0  # for somebody else's transaction; a deliverer waits longer than that for its answer
-
-_in_suspect: ContextVar[bool] = ContextVar("_in_suspect", default=False)
 
 
 class Engine:
@@ -62,7 +59,7 @@ class Engine:
         self._letters: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
         self._runner = Runner(ledger, concurrency, self._at, telemetry)
-        self._one_suspect = asyncio.Lock()
+        self._isolation = Isolation()
         self._log = DeliveryLog()
         self._wait: Callable[[Claim, float], Awaitable[None]] | None = getattr(ledger, "wait", None)
 
@@ -172,32 +169,46 @@ class Engine:
         return busy
 
     async def _act_on(self, acts: Sequence[Act]) -> None:
-        """Run what was granted and settle it. What a vanished holder left behind may have killed it: such an event is
-        given back, then claimed and run by itself after the rest, so that it takes no others along."""
+        """Run what was granted and settle it. An event that may kill its process is given back first, and is
+        claimed and run again after the rest of its batch."""
         granted = [act for act in acts if act.granted is not None]
         if not granted:
             return
-        suspects = [act for act in granted if act.granted is not None and act.granted.takeover]
-        settling = Settling(self._settlements, self._letters, self._at, self._telemetry, early=len(granted) > 1)
-        run = partial(self._run, settling)
+        suspects = {
+            act: act.granted.attempt >= act.handler.max_attempts  # its last attempt
+            for act in granted
+            if act.granted is not None and needs_isolation(act.handler, act.granted)
+        }
+        settling = self._settling(early=len(granted) > 1)
         try:
             if suspects:
-                await self._give_back(suspects)
+                await self._give_back(list(suspects))
                 granted = [act for act in granted if act.granted is not None]
-            await self._runner.run_all(granted, run)
+            await self._runner.run_all(granted, partial(self._run, settling))
             await settling.done()
-            for act in suspects:
-                async with self._alone():
-                    await self._claim([act])
-                    if act.granted is not None:
-                        await run(act)
-                        await settling.done()
+            if suspects:
+                await self._runner.run_all(list(suspects), partial(self._run_isolated, suspects))
         except BaseException:
             self._abandon([*granted, *suspects])
             raise
         finally:
             for act in acts:
                 self._heartbeat.forget(act)
+
+    async def _run_isolated(self, is_last: Mapping[Act, bool], act: Act) -> None:
+        """Run an event that may kill its process, unless another one of its handler runs: then it comes again."""
+        with self._isolation.slot(act.handler.name, is_last[act]) as free:
+            if not free:
+                act.answer = isolated(act)
+                return
+            await self._claim([act])
+            if act.granted is not None:
+                settling = self._settling(early=False)
+                await self._run(settling, act)
+                await settling.done()  # before the next one begins: its death must not undo this
+
+    def _settling(self, early: bool) -> Settling:
+        return Settling(self._settlements, self._letters, self._at, self._telemetry, early)
 
     async def _run(self, settling: Settling, act: Act) -> None:
         """The handler of one granted act, and its settle under way. In a transaction both happen together."""
@@ -237,19 +248,6 @@ class Engine:
         unwanted = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
         if unwanted:
             _ignore_failure(self._settlements.ask(unwanted))
-
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """One suspect at a time. What the handler of a suspect processes belongs to it, and does not wait for it."""
-        if _in_suspect.get():
-            yield
-            return
-        async with self._one_suspect:
-            outside = _in_suspect.set(True)
-            try:
-                yield
-            finally:
-                _in_suspect.reset(outside)
 
     async def _give_back(self, acts: Sequence[Act]) -> None:
         """Return leases unused, as if they had not been asked for."""

@@ -13,6 +13,8 @@ from semel.values.effect import KEYED_SHARE
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
 from semel.values.retry import backoff_s
 
+ISOLATED_FROM = 3  # attempts: one shared death is an accident, an event with two may be their cause
+
 
 class Failed(Exception):
     """The handler raised something, or its time was up: nobody knows how far it came. `final`: it would do so again."""
@@ -46,6 +48,18 @@ def before_run(handler: Handler, granted: Granted) -> Ending | None:
     if granted.attempt > handler.max_attempts:
         return Reject(f"gave up after {_attempts(handler.max_attempts)}: the last one died or lost its lease")
     return None
+
+
+def needs_isolation(handler: Handler, granted: Granted) -> bool:
+    """Whether the event may be what its earlier holders died of, so that it must not run beside other such events.
+
+    The first takeover runs like any other event. In its last attempt an event is isolated as well: one more death, by
+    whatever cause, would make it a dead letter."""
+    return (
+        granted.takeover
+        and granted.attempt >= min(ISOLATED_FROM, handler.max_attempts)
+        and before_run(handler, granted) is None
+    )
 
 
 def after_run(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import random
 
-from semel.core.answers import HELD
+from semel.core.answers import WAITING
 from semel.core.batcher import Batcher
 from semel.core.handlers import Handler
 from semel.ports import Inbox
@@ -169,8 +169,10 @@ class Pump:
             log.error("ledger_unavailable", handler=taken.lane, next_in_s=LEDGER_DOWN_S, error=error)
             return Postponed(taken, round(LEDGER_DOWN_S * 1000))
         match outcome.status:
-            case "busy" if outcome.reason == HELD:
-                return Postponed(taken, round(min(outcome.after or 0.0, HELD_S * (1 + random())) * 1000), HELD)
+            case "busy" if outcome.reason in WAITING:
+                return Postponed(
+                    taken, round(min(outcome.after or 0.0, HELD_S * (1 + random())) * 1000), outcome.reason
+                )
             case "busy" | "retry":
                 return Postponed(taken, round((outcome.after or 0.0) * 1000), outcome.reason)
             case "malformed" | "conflict":

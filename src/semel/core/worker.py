@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
 
-from semel.core.answers import HELD
+from semel.core.answers import WAITING
 from semel.core.boundaries import Boundary, Observer
 from semel.core.engine import Engine
 from semel.core.outage import Outage
@@ -135,7 +135,7 @@ class Worker:
 
     async def _tell(self, delivery: Delivery, outcome: Outcome) -> Answer:
         match outcome.status:
-            case "busy" if outcome.reason == HELD:
+            case "busy" if outcome.reason in WAITING:
                 await delivery.retry(min(outcome.after or 0.0, _held_s(delivery)))
                 return "retried"
             case "busy" | "retry":
