@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # the steps share one .venv; the tests run in parallel by themselves
-.PHONY: help run demo test again bench proof format lock clean FORCE
+.PHONY: help run demo test again bench proof mutants format lock clean FORCE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip
@@ -54,6 +54,9 @@ bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a wh
 
 proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
 	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)
+
+mutants: .venv/.dev .venv/.package  ## try random mutants of the safety packages (hours; ARGS="--seed 7 --count 20")
+	@$(BIN)/python tools/mutants.py $(ARGS)
 
 format: .venv/.dev  ## format the code and fix what ruff can fix
 	@$(BIN)/ruff format .
