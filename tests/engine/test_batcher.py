@@ -93,3 +93,36 @@ def test_whoever_does_not_come_is_not_waited_for_long() -> None:
             assert await lane.ask([2]) == [-2]
 
     asyncio.run(story())
+
+
+def test_a_small_call_waits_for_one_large_call_at_most() -> None:
+    async def story() -> None:
+        store = Store()
+        store.open.clear()
+        lane: Batcher[int, int] = Batcher(store.call)
+        large = range(batcher.LARGE + 1, batcher.LARGE + 1 + batcher.BATCH_MAX)
+        answers = [lane.ask(large) for _ in range(3)]
+        await asyncio.sleep(0.01)  # the first one is under way
+        answers += [lane.ask([1]), lane.ask([2])]
+        store.open.set()
+        await asyncio.gather(*answers)
+        assert [len(trip) for trip in store.trips] == [500, 2, 500, 500]
+        assert store.trips[1] == [1, 2]
+
+    asyncio.run(story())
+
+
+def test_large_calls_are_not_held_up_by_small_ones_that_keep_coming() -> None:
+    async def story() -> None:
+        store = Store()
+        lane: Batcher[int, int] = Batcher(store.call)
+        large = range(batcher.BATCH_MAX)
+        answer = lane.ask(large)
+        again = lane.ask(large)
+        for _ in range(10):
+            lane.ask([1])
+            await asyncio.sleep(0)
+        await asyncio.gather(answer, again)
+        assert [len(trip) for trip in store.trips[:3]].count(batcher.BATCH_MAX) == 2
+
+    asyncio.run(story())

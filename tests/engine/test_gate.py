@@ -14,6 +14,7 @@ from semel.app import Message, to_bytes
 from semel.core.breaker import Breaker, State
 from semel.core.gate import SLOW_IN_A_ROW, STUCK, Gate, GatedLedger
 from semel.core.planning import Plan
+from semel.core.round_trip import WINDOW_CALLS, WINDOW_S, RoundTrip
 from semel.ports import Ledger
 from semel.values.claim import Busy, Claim, Granted, Verdict
 
@@ -33,11 +34,18 @@ class Store:
         return "answer"
 
 
-def gate() -> tuple[Gate, Breaker, list[State]]:
+def gate(open_max_s: float = 60.0) -> tuple[Gate, Breaker, list[State]]:
     moves: list[State] = []
-    loop = asyncio.get_running_loop()
-    breaker = Breaker(SLOW_IN_A_ROW, 0.2, clock=loop.time, random=lambda: 0.0, moved=moves.append)
+    clock = asyncio.get_running_loop().time
+    breaker = Breaker(SLOW_IN_A_ROW, 0.2, open_max_s=open_max_s, clock=clock, random=lambda: 0.0, moved=moves.append)
     return Gate(breaker, PATIENCE_S), breaker, moves
+
+
+async def measured(open_max_s: float = 60.0) -> tuple[Gate, Breaker, list[State]]:
+    """A gate to a store that was near up to now."""
+    through, breaker, moves = gate(open_max_s)
+    assert await through.ask(Store()) == "answer"
+    return through, breaker, moves
 
 
 async def refused(asked: Awaitable[str]) -> bool:
@@ -50,7 +58,7 @@ async def refused(asked: Awaitable[str]) -> bool:
 
 def test_slow_round_trips_are_waited_for_until_there_are_several_in_a_row() -> None:
     async def story() -> None:
-        through, _, moves = gate()
+        through, _, moves = await measured()
         store = Store()
         store.takes_s = 3 * PATIENCE_S
         for _ in range(SLOW_IN_A_ROW):
@@ -64,7 +72,7 @@ def test_slow_round_trips_are_waited_for_until_there_are_several_in_a_row() -> N
 
 def test_a_quick_one_between_slow_ones_is_reason_enough_to_go_on() -> None:
     async def story() -> None:
-        through, _, moves = gate()
+        through, _, moves = await measured()
         store = Store()
         for takes_s in (2 * PATIENCE_S, 2 * PATIENCE_S, 0.0) * 3:
             store.takes_s = takes_s
@@ -76,7 +84,7 @@ def test_a_quick_one_between_slow_ones_is_reason_enough_to_go_on() -> None:
 
 def test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once() -> None:
     async def story() -> None:
-        through, _, moves = gate()
+        through, _, moves = await measured()
         store = Store()
         store.takes_s = 8
         loop = asyncio.get_running_loop()
@@ -94,7 +102,7 @@ def test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once()
 
 def test_a_probe_that_is_slow_keeps_it_open_and_a_quick_one_closes_it() -> None:
     async def story() -> None:
-        through, breaker, moves = gate()
+        through, breaker, moves = await measured()
         store = Store()
         store.takes_s = 8
         await refused(through.ask(store))
@@ -130,12 +138,98 @@ def test_an_error_of_the_store_opens_it_and_another_error_does_not() -> None:
     asyncio.run(story())
 
 
+# ------------------------------------------------------------------------------------------ the usual round trip
+
+
+@pytest.mark.parametrize("takes_s", [2 * PATIENCE_S, 5 * PATIENCE_S])
+def test_a_store_that_is_always_far_away_opens_nothing(takes_s: float) -> None:
+    async def story() -> None:
+        through, _, moves = gate()
+        store = Store()
+        store.takes_s = takes_s
+        for _ in range(2 * SLOW_IN_A_ROW):
+            assert await through.ask(store) == "answer"
+        assert moves == []
+        assert (through.report().round_trip_ms or 0) >= takes_s * 1000
+
+    asyncio.run(story())
+
+
+def test_a_store_that_stays_slow_is_used_again_after_two_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("semel.core.round_trip.WINDOW_S", 0.2)
+        through, _, moves = await measured(open_max_s=0.2)
+        store = Store()
+        store.takes_s = 3 * PATIENCE_S
+        while moves != ["open"]:
+            assert await through.ask(store) == "answer"
+        report = through.report()
+        assert (report.breaker, report.reason) == ("open", "slow")
+        async with asyncio.timeout(20):
+            while not through.is_closed:
+                await refused(through.ask(store))
+                await asyncio.sleep(0.05)
+        for _ in range(2 * SLOW_IN_A_ROW):
+            assert await through.ask(store) == "answer"
+        assert through.report().breaker == "closed"
+
+    asyncio.run(story())
+
+
+def test_the_limit_grows_with_the_items_that_are_under_way() -> None:
+    async def story() -> None:
+        through, _, moves = await measured()
+        store = Store()
+        store.takes_s = 3 * PATIENCE_S
+        for _ in range(SLOW_IN_A_ROW):
+            assert await through.ask(store, items=500) == "answer"
+        assert moves == [], "a large call is no slow call"
+        with through.under_way(500):
+            for _ in range(SLOW_IN_A_ROW):
+                assert await through.ask(store) == "answer"
+        assert moves == [], "a small call waits behind a large one"
+        for _ in range(SLOW_IN_A_ROW):
+            assert await through.ask(store) == "answer"
+        assert moves == ["open"], "a small call alone is slow"
+
+    asyncio.run(story())
+
+
+def test_a_round_trip_is_usual_when_every_call_of_two_windows_took_it() -> None:
+    now = 0.0
+    round_trip = RoundTrip(lambda: now)
+    assert round_trip.usual_s is None
+    for seconds in (0.3, 0.001, 0.2):
+        round_trip.add(seconds)
+    assert round_trip.usual_s == 0.001
+    usual: list[float | None] = []
+    for _ in range(60):
+        now += 1
+        round_trip.add(0.4)
+        usual.append(round_trip.usual_s)
+    assert usual[: int(WINDOW_S)] == [0.001] * int(WINDOW_S), "a store that became slow is not usual yet"
+    assert usual[-1] == 0.4
+    round_trip.add(0.002)
+    assert round_trip.usual_s == 0.002, "a fast call counts at once"
+
+
+def test_few_slow_calls_are_never_usual_however_long_they_are_apart() -> None:
+    now = 0.0
+    round_trip = RoundTrip(lambda: now)
+    for _ in range(WINDOW_CALLS):
+        round_trip.add(0.001)
+    for _ in range(WINDOW_CALLS):
+        now += 10 * WINDOW_S
+        round_trip.add(0.4)
+    assert round_trip.usual_s == 0.001
+
+
 @both_ledgers
 def test_a_lease_that_comes_too_late_goes_back_unused(ledger: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with app_on(ledger, tmp_path) as app:
             app.on("**", name="h")(lambda event, ctx: None)
-            through, _, _ = gate()
+            through, _, _ = await measured()
             slow = Slow(app.ledger)
             plan = app.planner.plan(Message(to_bytes(message("1"))))
             assert isinstance(plan, Plan)
@@ -178,6 +272,7 @@ def test_a_handlers_own_transaction_is_no_evidence_against_the_store() -> None:
         breaker = Breaker(SLOW_IN_A_ROW, 0.2, clock=loop.time, random=lambda: 0.0, moved=moves.append)
         through = Gate(breaker, PATIENCE_S, lambda: held)
         store = Store()
+        assert await through.ask(store) == "answer"
         store.takes_s = (STUCK + 5) * PATIENCE_S
         for _ in range(SLOW_IN_A_ROW):
             assert await through.ask(store) == "answer"

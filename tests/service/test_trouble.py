@@ -86,6 +86,10 @@ def asked(ailing: Ailing, times: int, *, gated: bool = True) -> list[str]:
         clock = asyncio.get_running_loop().time
         breaker = Breaker(SLOW_IN_A_ROW, 0.01, open_max_s=0.01, clock=clock, random=lambda: 0.0, moved=health.moved)
         ledger = served_ledger(ailing, None, health, Gate(breaker, PATIENCE_S) if gated else None)  # type: ignore[arg-type]
+        if ailing.wait_s:
+            wait_s, ailing.wait_s = ailing.wait_s, 0.0
+            await ledger.claim([])  # it was near up to now
+            ailing.wait_s = wait_s
         ended = []
         for _ in range(times):
             try:

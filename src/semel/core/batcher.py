@@ -3,6 +3,7 @@
 A call waits for the end of the current loop tick, so that everything asked in one tick travels together; what is asked
 while a round trip is in flight forms the next batch. A lone call is delayed by one tick only. Where it is known that
 others are about to ask, those who have asked wait for them a little: one round trip costs as much as many calls.
+Large calls take turns with small ones, so that a small call waits for one large call at most.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ Answer = TypeVar("Answer")
 
 LINGER_S = 0.002  # for others: about what a round trip to a store on this machine takes
 BATCH_MAX = 500  # one statement's worth; larger batches only make the first caller wait longer
+LARGE = 50  # items of one call, that take the store longer than a commit does
 
 
 class Batcher(Generic[Asked, Answer]):
@@ -36,6 +38,7 @@ class Batcher(Generic[Asked, Answer]):
         self._in_flight: asyncio.Task[None] | None = None
         self._next: asyncio.Handle | None = None
         self._lingers = False  # the next one
+        self._large_before = False  # the last round trip carried a large call
 
     def ask(self, asked: Sequence[Asked]) -> asyncio.Future[list[Answer]]:
         """Answers in the order of what was asked. The round trip goes on when the caller goes away."""
@@ -56,11 +59,14 @@ class Batcher(Generic[Asked, Answer]):
 
     def _send(self) -> None:
         self._next = None
+        if self._large_before:
+            self._waiting.sort(key=_is_large)  # small calls first, each kind in its order: they take turns
         group, size = 0, 0
         while group < len(self._waiting) and (group == 0 or size + len(self._waiting[group][0]) <= BATCH_MAX):
             size += len(self._waiting[group][0])
             group += 1
         sending, self._waiting = self._waiting[:group], self._waiting[group:]
+        self._large_before = size > LARGE and any(map(_is_large, sending))
         self._in_flight = self._loop.create_task(self._round_trip(sending))
 
     async def _round_trip(self, sending: list[tuple[Sequence[Asked], asyncio.Future[list[Answer]]]]) -> None:
@@ -90,3 +96,7 @@ class Batcher(Generic[Asked, Answer]):
                 self._schedule()
             elif self._waiting:
                 self._send()
+
+
+def _is_large(call: tuple[Sequence[object], object]) -> bool:
+    return len(call[0]) > LARGE

@@ -50,6 +50,7 @@ class Breaker:
         self._moved = moved or (lambda state: None)
         self._in_a_row = 0
         self._trips = 0  # since it was last closed
+        self._opened_at = 0.0  # when it was last closed, while it is not
         self._open_until: float | None = None  # None: closed
         self._probe_until: float | None = None  # set while it is half-open and a probe was let through
 
@@ -58,6 +59,10 @@ class Breaker:
         if self._open_until is None:
             return "closed"
         return "open" if self._clock() < self._open_until else "half-open"
+
+    def open_for_s(self) -> float:
+        """How long it has not been closed; 0 while it is."""
+        return 0.0 if self._open_until is None else self._clock() - self._opened_at
 
     def admit(self) -> bool:
         """May this call be made? In half-open, True makes it the probe."""
@@ -104,6 +109,8 @@ class Breaker:
             self._open()
 
     def _open(self) -> None:
+        if self._open_until is None:
+            self._opened_at = self._clock()
         bound_s = min(self._open_max_s, self._open_s * 2.0 ** min(self._trips, _DOUBLINGS_MAX))
         self._trips += 1
         self._open_until = self._clock() + bound_s * (1 + JITTER * self._random())

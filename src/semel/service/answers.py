@@ -55,9 +55,11 @@ def told(outcome: Outcome) -> Answer:
     return Answer(200, [_JSON, (b"content-length", b"%d" % len(body))], body)
 
 
-def refused(status: int, title: str, detail: str = "", after_s: float | None = None, key: str = "") -> Answer:
+def refused(
+    status: int, title: str, detail: str = "", after_s: float | None = None, key: str = "", **members: Any
+) -> Answer:
     """Problem details (RFC 9457), with Retry-After where trying again makes sense."""
-    body = problem(status, title, detail, **({"key": key} if key else {}))
+    body = problem(status, title, detail, **({"key": key} if key else {}), **members)
     headers = [_PROBLEM, (b"content-length", b"%d" % len(body))]
     if after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(after_s))))

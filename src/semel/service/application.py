@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
 
 import msgspec
 
 from semel.app import Semel
+from semel.core.gate import Gate, GateReport
 from semel.service import answers
 from semel.service.answers import Answer, refused
 from semel.service.background import Background
@@ -19,7 +21,9 @@ from semel.values.errors import SemelError
 
 log = logging.getLogger("semel")
 
-READY_S = 1.0  # how long a look at the ledger may take, and how long it is remembered
+READY_S = 1.0  # how long the result of a look at the ledger is remembered
+READY_WITHIN_S = 2.0  # how long a look may take: several round trips to a ledger that is 250 ms away
+STAYS_OPEN_S = 5.0  # a breaker that is open for less time is a short disturbance: the service stays ready
 
 
 class Asgi(Protocol):
@@ -36,6 +40,7 @@ class Service:
         *,
         api: Asgi,
         metrics: Callable[[Scope], Awaitable[Answer]],
+        gate: Gate,
         drain_s: float,
         on_stop: Callable[[], Awaitable[None]],
     ) -> None:
@@ -44,13 +49,14 @@ class Service:
         self._start = start
         self._api = api
         self._metrics = metrics
+        self._gate = gate
         self._drain_s = drain_s
         self._on_stop = on_stop
         self._ingest: Ingest | None = None
         self._background: Background | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._stop_at: float | None = None  # loop time: when the drain is over
-        self._looked: tuple[float, Answer] = (-READY_S, READY)
+        self._looked: tuple[float, Answer] = (-READY_S, HEALTHY)
         self._unready = Trouble("not ready, the ledger cannot be written", "ready again")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +123,7 @@ class Service:
         await self._app.close()
 
     async def _ready(self) -> Answer:
-        """Ready while the ledger can be written and no drain has begun."""
+        """Ready while the ledger can be written, its breaker does not stay open, and no drain has begun."""
         if self._stop_at is not None:
             return refused(503, "Draining")
         now = asyncio.get_running_loop().time()
@@ -126,24 +132,45 @@ class Service:
         return self._looked[1]
 
     async def _look(self) -> Answer:
-        """Which store it is and what ails it is for the log: anybody may ask whether we are ready."""
-        try:
-            async with asyncio.timeout(READY_S):
-                await self._app.ledger.claim([])  # takes the write lock, reads, and writes nothing
-        except (SemelError, TimeoutError) as error:
-            self._unready.is_there(str(error) or f"no answer within {READY_S:g} s")
-            return NOT_READY
+        """The store's name and its error are for the log: everybody may ask whether the service is ready."""
+        reason = await self._unready_because()
+        ledger = _ledger_state(self._gate.report())
+        if reason:
+            self._unready.is_there(reason)
+            return refused(503, "The ledger cannot be reached now", after_s=READY_S, ledger=ledger)
         self._unready.is_over()
         consuming = self._background.consuming if self._background is not None else None
         trouble = consuming.trouble if consuming is not None else ""
-        return _said(status="ready", sources=trouble) if trouble else READY  # webhooks are taken all the same
+        # webhooks are taken while a source is in trouble
+        return _said(status="ready", ledger=ledger, **({"sources": trouble} if trouble else {}))
+
+    async def _unready_because(self) -> str:
+        """Empty if the service is ready. The call is measured, and it probes a breaker that stays open: there may be no
+        other traffic."""
+
+        async def look() -> object:
+            return await self._app.ledger.claim([])  # takes the write lock, reads, and writes nothing
+
+        just_opened = 0 < self._gate.report().open_s < STAYS_OPEN_S
+        try:
+            async with asyncio.timeout(READY_WITHIN_S):
+                await (look() if just_opened else self._gate.ask(look, items=0))
+        except (SemelError, TimeoutError) as error:
+            return str(error) or f"no answer within {READY_WITHIN_S:g} s"
+        return ""
 
 
-def _said(**words: str) -> Answer:
-    body = msgspec.json.encode(words)
+def _ledger_state(report: GateReport) -> dict[str, Any]:
+    state: dict[str, Any] = {"breaker": report.breaker, "round_trip_ms": report.round_trip_ms}
+    if report.breaker != "closed":
+        since = datetime.now(UTC) - timedelta(seconds=report.open_s)
+        state |= {"since": since.isoformat(timespec="seconds").replace("+00:00", "Z"), "reason": report.reason}
+    return state
+
+
+def _said(**members: Any) -> Answer:
+    body = msgspec.json.encode(members)
     return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
 
 
 HEALTHY = _said(status="alive")
-READY = _said(status="ready")
-NOT_READY = refused(503, "The ledger cannot be reached now", after_s=READY_S)

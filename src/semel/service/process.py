@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from semel.app import Semel
 from semel.core.breaker import Breaker, State
-from semel.core.gate import SLOW_IN_A_ROW, Gate
+from semel.core.gate import LIMIT_MAX_S, SLOW_IN_A_ROW, Gate
 from semel.core.letterbox import inbox_of
 from semel.core.outboxes import outbox_of
 from semel.service import logs, tracing
@@ -83,7 +83,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         metrics.handler(handler.name)  # its series exist from now on
 
     opened, closed = "the breaker of the ledger is open", "the breaker of the ledger is closed again"
-    health = StoreHealth(Trouble(opened, closed), quiet=True)
+    health = StoreHealth(Trouble(opened, closed), quiet=True, advice=_slow_ledger(settings.server.ledger_patience))
 
     def ledger_moved(state: State) -> None:
         metrics.ledger_breaker.says(state)
@@ -143,8 +143,16 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             access=ProviderAccess({name: one.contract for name, one in built.providers.items()}, built.channels),
         ),
         metrics=_Numbers(app, metrics, keyring),
+        gate=gate,
         drain_s=settings.server.drain,
         on_stop=built.close,
+    )
+
+
+def _slow_ledger(patience_s: float) -> str:
+    return (
+        f"The limit follows the ledger's usual round trip, from ledger_patience in [server], now {patience_s:g} s, "
+        f"to {LIMIT_MAX_S:g} s: raise ledger_patience if the ledger is always slower"
     )
 
 

@@ -90,7 +90,9 @@ class _Outbox:
         return getattr(self._outbox, name)
 
     async def add(self, notifications: Sequence[Notification]) -> list[Added]:
-        added = await self._gate.ask(lambda: self._asked("add", self._outbox.add(notifications)))
+        added = await self._gate.ask(
+            lambda: self._asked("add", self._outbox.add(notifications)), items=len(notifications)
+        )
         self._added()
         return added
 

@@ -47,8 +47,17 @@ class Trouble:
 class StoreHealth:
     """How the round trips to a store go. What its breaker does is said with why; where there is none, each failure."""
 
-    def __init__(self, trouble: Trouble, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        """`quiet`: a single failure is not worth a line, since a breaker tells us, by `moved`, or others say it."""
+    def __init__(
+        self,
+        trouble: Trouble,
+        *,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        advice: str = "",
+    ) -> None:
+        """`quiet`: a single failure is not worth a line, since a breaker tells us, by `moved`, or others say it.
+        `advice`: what to do about a store that is slow."""
+        self._advice = f". {advice}" if advice else ""
         self._trouble = trouble
         self._refusals = Trouble("the ledger refuses its work, which is to be sent again", clock=clock)
         self._quiet = quiet
@@ -105,8 +114,8 @@ class StoreHealth:
         seconds, what = self._took
         asked, begun = next(iter(self._under_way.values()), ("", now))
         if now - begun > seconds:
-            return f"no answer to {_a(asked)} for {now - begun:.2f} s"
-        return f"slow: {_a(what)} took {seconds:.2f} s"
+            return f"no answer to {_a(asked)} for {now - begun:.2f} s{self._advice}"
+        return f"slow: {_a(what)} took {seconds:.2f} s{self._advice}"
 
 
 def _a(what: str) -> str:

@@ -92,7 +92,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     read_timeout: Seconds = 10.0  # from the first byte of a request to its last
     idle_timeout: Seconds = 30.0  # of a connection without a request
     connections_max: Whole = 10_000
-    ledger_patience: Seconds = 0.05  # a ledger that takes longer is slow: five in a row, and answers are 503 at once
+    ledger_patience: Seconds = 0.05  # lowest limit for a ledger call; it grows with the usual round trip, up to 2 s
     log: Literal["auto", "console", "json"] = "auto"  # console on a terminal
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

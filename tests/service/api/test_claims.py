@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.service.api.live import GLOBEX, Client, api_on
 
 from semel import Context, Event, Semel, keys, latest
 from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.ports import Entry
+from semel.ports import Entry, Ledger
+from semel.service.api.claims import Claims
+from semel.service.api.shapes import ClaimBatch, ClaimItem
 from semel.testing.harness import FakeClock
+from semel.values.claim import Busy, Claim, Verdict
 from semel.values.outcome import RESULT_MAX_BYTES
 
 
@@ -256,3 +259,44 @@ def test_a_python_worker_and_a_client_of_the_api_share_the_keys_of_one_handler(t
         (told,) = client.claim({**item, "key": "c-2"})
         assert (told["verdict"], told["result"], told["key"]) == ("settled", "by Python", ran[0])
         assert [v["verdict"] for v in client.claim({**item, "key": "c-3"})] == ["stale"]
+
+
+# --------------------------------------------------------------------------------------------------- large batches
+
+
+class CountingLedger:
+    """Answers claims when the test allows it, and counts the large ones that it processes at a time."""
+
+    def __init__(self) -> None:
+        self.large = self.large_most = self.small = 0
+        self.go = asyncio.Event()
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        if len(claims) == 1:
+            self.small += 1
+            return [Busy(1)]
+        self.large += 1
+        self.large_most = max(self.large_most, self.large)
+        await self.go.wait()
+        self.large -= 1
+        return [Busy(1)] * len(claims)
+
+
+def test_large_batches_go_to_the_store_one_after_the_other() -> None:
+    async def story() -> None:
+        ledger = CountingLedger()
+        claims = Claims(cast(Ledger, ledger))
+
+        def batch(size: int, name: str) -> ClaimBatch:
+            return ClaimBatch([ClaimItem("h", [f"{name}-{number}"]) for number in range(size)])
+
+        large = [asyncio.ensure_future(claims.claim("", batch(500, f"l{number}"))) for number in range(4)]
+        await asyncio.sleep(0.05)
+        assert ledger.large == 1
+        await claims.claim("", batch(1, "s"))  # it does not wait for its turn
+        assert ledger.small == 1
+        ledger.go.set()
+        assert [len((await asked).items) for asked in large] == [500] * 4
+        assert ledger.large_most == 1
+
+    asyncio.run(story())

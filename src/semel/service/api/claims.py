@@ -6,7 +6,9 @@ doubt is parked and a used-up one is dead; after it, that a retry of the last at
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from typing import Any, TypeVar
 
@@ -48,6 +50,9 @@ from semel.values.retry import backoff_s
 
 FOREIGN = Reading(foreign=True)  # its handler is the client's: a replay frees the key, and the client brings it again
 
+LARGE_ITEMS = 50  # a batch that keeps an embedded store busy for longer than one commit takes
+_AT_ONCE = nullcontext()
+
 _encode = msgspec.json.Encoder().encode
 
 Item = TypeVar("Item")
@@ -69,12 +74,18 @@ class Claims:
     def __init__(self, ledger: Ledger, telemetry: Telemetry | None = None) -> None:
         self._ledger = ledger
         self._telemetry = telemetry
+        self._large_turn = asyncio.Lock()
+
+    def _turn(self, batch: Sequence[object]) -> AbstractAsyncContextManager[None]:
+        """Large batches go to the store one after the other: a small request waits for one of them at most."""
+        return self._large_turn if len(batch) > LARGE_ITEMS else _AT_ONCE
 
     async def claim(self, tenant: str, batch: ClaimBatch) -> VerdictBatch:
         """One round trip for all of them, and a second one only where something ends before it begins."""
         tickets = _each(batch.items, ticket_for)
         claims = _each(tickets, lambda ticket: ticket.claim(tenant))
-        verdicts = await self._ledger.claim(claims)
+        async with self._turn(claims):
+            verdicts = await self._ledger.claim(claims)
         asked = [
             Asked(item, ticket, claim.digest.hex(), verdict)
             for item, ticket, claim, verdict in zip(batch.items, tickets, claims, verdicts, strict=True)
@@ -89,7 +100,8 @@ class Claims:
             _settlement(lease, _ending(item, ticket), ticket.attempt, getattr(item, "event", None))
             for item, ticket, lease in zip(batch.items, tickets, leases, strict=True)
         ]
-        held = await self._ledger.settle(settlements)
+        async with self._turn(settlements):
+            held = await self._ledger.settle(settlements)
         answers = [
             _settled(item, settlement.outcome) if kept else self._refuse(settlement)
             for item, settlement, kept in zip(batch.items, settlements, held, strict=True)
@@ -98,7 +110,9 @@ class Claims:
 
     async def renew(self, tenant: str, batch: RenewBatch) -> RenewAnswerBatch:
         tickets = _each(batch.items, lambda item: read_ticket(item.lease))
-        held = await self._ledger.renew(_each(tickets, lambda ticket: ticket.lease(tenant)))
+        leases = _each(tickets, lambda ticket: ticket.lease(tenant))
+        async with self._turn(leases):
+            held = await self._ledger.renew(leases)
         return RenewAnswerBatch(
             [
                 RenewAnswer(True, ticket.expires_in) if kept else RenewAnswer(False)
