@@ -319,6 +319,7 @@ class Semel:
         header: str = "",
         username: str = "",
         tenant: str = "",
+        origin: str = "",
         busy_status: Literal[409, 503] = 503,
         overload_status: Literal[429, 503] = 503,
         body_max: int = 256 * 1024,
@@ -328,7 +329,9 @@ class Semel:
         mode: "inline" lets the handler's outcome decide the answer; "inbox" makes the event durable, answers, and
             handles it afterwards (in a mounted application, keep `app.handling()` open in its lifespan).
         verify: genesys, standard-webhooks, hmac-hex, header or basic, with its `secrets` (all of them count), and
-            `header` or `username` where the scheme has one.
+            `header` or `username` where the scheme has one. Events of generic shapes then get `path` as their origin,
+            so that ids of this sender do not meet those of others. `origin` sets another one, for all shapes: use it
+            where applications with different secrets are mounted with the same `path`.
         """
         from semel.ports import Inbox
         from semel.service.doors import Door
@@ -347,6 +350,7 @@ class Semel:
                 path,
                 mode=mode,
                 tenant=tenant,
+                reading=self._reading_at(path, origin, verified=verifier is not None),
                 verifier=verifier,
                 busy_status=busy_status,
                 overload_status=overload_status,
@@ -439,7 +443,12 @@ class Semel:
             type_path=reading.type_path,
             message_id=reading.message_id,
             headers=getattr(delivery, "headers", None),
+            default_origin=reading.default_origin,
         )
+
+    def _reading_at(self, path: str, origin: str, *, verified: bool) -> Reading:
+        reading = replace(self._reading, origin=origin) if origin else self._reading
+        return replace(reading, default_origin=path) if verified else reading
 
     def _message(
         self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None

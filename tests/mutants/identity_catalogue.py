@@ -9,10 +9,13 @@ EVENTBRIDGE = "adapters/envelopes/eventbridge.py"
 MEMBERS = "adapters/envelopes/members.py"
 DECODE = "adapters/envelopes/decode.py"
 
+OPTIONS = "settings/options.py"
+
 IDENTITY = "tests/envelopes/test_envelope_identity.py"
 SHAPES = "tests/envelopes/test_envelope_shapes.py"
 STATES = "tests/envelopes/test_returning_states.py"
 SAMPLES = "tests/envelopes/test_eventbridge_samples.py"
+SPACES = "tests/service/test_id_spaces.py"
 
 IDENTITY_MUTANTS = [
     Mutant(
@@ -95,8 +98,29 @@ IDENTITY_MUTANTS = [
     Mutant(
         "id_path is asked before the recognised shapes",
         DECODE,
-        "if event is not None and (event.identity or event.shape == genesys.CONTROL):",
-        "if event is not None and event.shape == genesys.CONTROL:",
+        "and not is_generic and (event.identity or event.shape == genesys.CONTROL):",
+        "and not is_generic and event.shape == genesys.CONTROL:",
         f"{SHAPES}::test_a_path_to_the_id_leaves_recognised_shapes_as_they_are",
+    ),
+    Mutant(
+        "endpoints with different secrets share one id space",
+        OPTIONS,
+        "if not verified and endpoint.id_path is None:",
+        "if endpoint.id_path is None:",
+        f"{SPACES}::test_one_id_of_two_senders_with_secrets_of_their_own_is_two_events",
+    ),
+    Mutant(
+        "the path of an endpoint becomes the origin of events that name theirs",
+        OPTIONS,
+        "return replace(reading or own, default_origin=endpoint.path)",
+        "return replace(reading or own, origin=endpoint.path)",
+        f"{SPACES}::test_an_event_that_names_its_origin_is_one_event_at_both_endpoints",
+    ),
+    Mutant(
+        "a verified endpoint forgets how the app decodes",
+        OPTIONS,
+        "return replace(reading or own, default_origin=endpoint.path)",
+        "return replace(reading or PLAIN, default_origin=endpoint.path)",
+        f"{SPACES}::test_a_verified_endpoint_keeps_how_an_app_in_python_decodes",
     ),
 ]

@@ -49,6 +49,9 @@ Most = Annotated[int | None, typer.Option("--limit", min=1, help="Only so many e
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")]
 Tenant = Annotated[str, typer.Option(help="Whose events these are; part of every key.")]
 Origin = Annotated[str, typer.Option(help="The platform that made them, where they do not say.")]
+Endpoint = Annotated[
+    str, typer.Option(metavar="PATH", help="The endpoint that takes them, if it verifies or has an id_path.")
+]
 IdPath = Annotated[str | None, typer.Option(metavar="PATH", help="Where any JSON has its id, such as data.id.")]
 TypePath = Annotated[str | None, typer.Option(metavar="PATH", help="And its type; needs --id-path.")]
 Force = Annotated[bool, typer.Option("--force", help="Run again what had succeeded: its effect happens once more.")]
@@ -74,6 +77,7 @@ def process(
     dry_run: DryRun = False,
     tenant: Tenant = "",
     origin: Origin = "",
+    endpoint: Endpoint = "",
     id_path: IdPath = None,
     type_path: TypePath = None,
     force: Force = False,
@@ -89,6 +93,7 @@ def process(
         target=target,
         config=config,
         origin=origin,
+        endpoint=endpoint,
         id_path=id_path,
         type_path=type_path,
         force=force,

@@ -17,12 +17,13 @@ from semel.core.outboxes import needed_outbox
 from semel.core.unmatched import Then
 from semel.ports import Provider, Publisher
 from semel.service.doors import Door
-from semel.settings.options import broker_options, brokers_in, channels_of, reading_of, source_options
+from semel.settings.options import broker_options, brokers_in, channels_of, endpoint_reading, source_options
 from semel.settings.schema import AnySource, Destination, Endpoint, Route, Settings, Verify
 from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.event import Event
+from semel.values.reading import PLAIN, Reading
 from semel.wiring import OpenSource
 
 log = logging.getLogger("semel")
@@ -114,9 +115,14 @@ def doors(
     settings: Settings,
     publishers: Mapping[str, Publisher] | None = None,
     providers: Mapping[str, Provider] | None = None,
+    own: Reading = PLAIN,
 ) -> list[Door]:
-    """The paths that take deliveries, and those that hear callbacks; who hands on or is heard is found among these."""
-    taking = [_door(endpoint, settings, (publishers or {}).get(endpoint.accept)) for endpoint in settings.endpoints]
+    """The paths that take deliveries, and those that hear callbacks; who hands on or is heard is found among these.
+
+    `own` is how the app decodes events."""
+    taking = [
+        _door(endpoint, settings, (publishers or {}).get(endpoint.accept), own) for endpoint in settings.endpoints
+    ]
     return taking + [
         _hearing_door(name, one, settings)
         for name, one in (providers or {}).items()
@@ -207,13 +213,13 @@ def _telling(name: str, watch: Watch | None) -> Callable[[State], None] | None:
 # ---------------------------------------------------------------------------------------------------------- doors
 
 
-def _door(endpoint: Endpoint, settings: Settings, publisher: Publisher | None) -> Door:
+def _door(endpoint: Endpoint, settings: Settings, publisher: Publisher | None, own: Reading) -> Door:
     verify = endpoint.verify
     return Door(
         endpoint.path,
         mode=endpoint.mode,
         tenant=endpoint.tenant,
-        reading=reading_of(endpoint, settings),
+        reading=endpoint_reading(endpoint, settings, own),
         verifier=None if verify is None or verify.scheme == "none" else _verifier(verify),
         unwrap=wiring.unwrap_sns if verify is not None and verify.scheme == "sns" else None,
         busy_status=endpoint.busy_status,

@@ -100,7 +100,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
     keyring = Keyring(settings.tokens)
     outbox = outbox_of(app.ledger)
-    taking = doors(settings, built.publishers, built.providers)
+    taking = doors(settings, built.publishers, built.providers, app.planner.reading)
 
     relaying = asked = None
     if outbox is not None:

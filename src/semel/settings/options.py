@@ -31,6 +31,18 @@ def reading_of(said: Endpoint | AnySource, settings: Settings) -> Reading | None
     return reading if said.origin else replace(reading, origin=settings.origin)
 
 
+def endpoint_reading(endpoint: Endpoint, settings: Settings, own: Reading) -> Reading | None:
+    """How the events of an endpoint are decoded; None: as the app decodes them, which is `own`.
+
+    Senders choose their own ids. An endpoint with a secret or an id_path of its own therefore has an id space of its
+    own, named by its path, for all shapes that do not name the platform that made them."""
+    reading = reading_of(endpoint, settings)
+    verified = endpoint.verify is not None and endpoint.verify.scheme != "none"
+    if not verified and endpoint.id_path is None:
+        return reading
+    return replace(reading or own, default_origin=endpoint.path)
+
+
 def source_options(said: AnySource, settings: Settings) -> dict[str, Any]:
     """Those of the adapter of its kind."""
     own: dict[str, Any]

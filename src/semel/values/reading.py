@@ -12,6 +12,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     origin: str = ""  # the platform that made the event, where the document does not say
     id_path: str | None = None  # dotted paths that make any JSON an event
     type_path: str | None = None
+    default_origin: str = ""  # the origin of shapes that name none: the path of an endpoint that keeps ids to itself
     foreign: bool = False  # a document of somebody else's handler: it is kept for people, and never read here
     message_id: str = ""  # the id that the transport's verifier proved, such as a signed `webhook-id`
 

@@ -38,6 +38,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     target: str | None = None
     config: Path | None = None
     origin: str = ""
+    endpoint: str = ""
     id_path: str | None = None
     type_path: str | None = None
     force: bool = False
@@ -188,7 +189,12 @@ def _forcing(app: Semel, ask: Ask, begun: list[Begun]) -> Forcing | None:
 
 def _reading(app: Semel, ask: Ask) -> Any:
     """The app's own, with what the command line says besides."""
-    said = {"origin": ask.origin, "id_path": ask.id_path, "type_path": ask.type_path}
+    said = {
+        "origin": ask.origin,
+        "default_origin": ask.endpoint,
+        "id_path": ask.id_path,
+        "type_path": ask.type_path,
+    }
     given = {name: value for name, value in said.items() if value}
     return replace(app._reading, **given) if given else None
 
@@ -199,6 +205,7 @@ def _work_of(app: Semel, ask: Ask, where: str) -> dict[str, str]:
         "ledger": where,
         "tenant": ask.options.tenant,
         "origin": ask.origin,
+        "endpoint": ask.endpoint,
         "id path": ask.id_path or "",
         "type path": ask.type_path or "",
         "set of handlers": ", ".join(sorted(handler.name for handler in app.handlers)),
