@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from semel.ports import (
     Verifier,
 )
 from semel.values.errors import ConfigError
+from semel.values.log import log
 
 if TYPE_CHECKING:
     from semel.adapters.destinations import Destination
@@ -53,8 +53,6 @@ __all__ = [
     "unwrap_sns",
     "verifier",
 ]
-
-log = logging.getLogger("semel")
 
 Observe = Callable[[str], None]
 
@@ -371,9 +369,7 @@ def unwrap_sns(body: bytes) -> bytes | None:
     message = unwrap(body)
     if message.type == "Notification":
         return message.message
-    log.warning(
-        "SNS sent a %s for %s: open this address to confirm it: %s", message.type, message.topic, message.subscribe_url
-    )
+    log.warning("sns_confirmation_needed", type=message.type, topic=message.topic, subscribe_url=message.subscribe_url)
     return None
 
 

@@ -34,7 +34,7 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def test_a_trouble_is_said_when_it_begins_now_and_then_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    trouble = Trouble("the inbox cannot be handled", "the inbox is handled again", clock)
+    trouble = Trouble("inbox_unavailable", "inbox_recovered", clock, lane="crm")
     for _ in range(65):
         trouble.is_there("connection refused")
         clock.now += 1.0
@@ -42,21 +42,21 @@ def test_a_trouble_is_said_when_it_begins_now_and_then_and_when_it_is_over(said:
     trouble.is_over()
     trouble.is_there("once more")
     assert said.messages == [
-        "the inbox cannot be handled: connection refused",
-        "the inbox cannot be handled, for 30 s now: connection refused",
-        "the inbox cannot be handled, for 60 s now: connection refused",
-        "the inbox is handled again, after 65 s",
-        "the inbox cannot be handled: once more",
+        'inbox_unavailable lane=crm error="connection refused"',
+        'inbox_unavailable lane=crm lasts_s=30 error="connection refused"',
+        'inbox_unavailable lane=crm lasts_s=60 error="connection refused"',
+        "inbox_recovered lane=crm after_s=65",
+        'inbox_unavailable lane=crm error="once more"',
     ]
 
 
 def test_after_a_long_silence_it_is_a_new_trouble(said: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    trouble = Trouble("the ledger refuses", clock=clock)
+    trouble = Trouble("ledger_refused", clock=clock)
     trouble.is_there("no table")
     clock.now += 10 * AGAIN_S
     trouble.is_there("no table")
-    assert said.messages == ["the ledger refuses: no table"] * 2
+    assert said.messages == ['ledger_refused error="no table"'] * 2
 
 
 # ---------------------------------------------------------------------------------------------------- of a store
@@ -82,7 +82,7 @@ def asked(ailing: Ailing, times: int, *, gated: bool = True) -> list[str]:
     """What became of so many claims, one after the other."""
 
     async def run() -> list[str]:
-        health = StoreHealth(Trouble("the breaker is open", "the breaker is closed again"), quiet=gated)
+        health = StoreHealth(Trouble("breaker_open", "breaker_closed"), quiet=gated)
         clock = asyncio.get_running_loop().time
         breaker = Breaker(SLOW_IN_A_ROW, 0.01, open_max_s=0.01, clock=clock, random=lambda: 0.0, moved=health.moved)
         ledger = served_ledger(ailing, None, health, Gate(breaker, PATIENCE_S) if gated else None)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_an_open_breaker_says_the_words_of_what_failed_once(said: pytest.LogCapt
     ailing = Ailing()
     ailing.error = LedgerUnavailable("PostgreSQL at db.example: connection refused")
     assert asked(ailing, 5) == ["PostgreSQL at db.example: connection refused"] * 5, "every probe failed"
-    assert said.messages == ["the breaker is open: PostgreSQL at db.example: connection refused"]
+    assert said.messages == ['breaker_open error="PostgreSQL at db.example: connection refused"']
 
 
 def test_an_open_breaker_says_which_round_trip_is_slow(said: pytest.LogCaptureFixture) -> None:
@@ -115,7 +115,7 @@ def test_an_open_breaker_says_which_round_trip_is_slow(said: pytest.LogCaptureFi
     ailing.wait_s = 1.5 * PATIENCE_S
     assert "answered" in asked(ailing, SLOW_IN_A_ROW)
     (line,) = said.messages
-    assert line.startswith("the breaker is open: slow: a claim took ")
+    assert line.startswith('breaker_open error="slow: a claim took ')
 
 
 def test_an_open_breaker_says_what_is_stuck(said: pytest.LogCaptureFixture) -> None:
@@ -123,7 +123,7 @@ def test_an_open_breaker_says_what_is_stuck(said: pytest.LogCaptureFixture) -> N
     ailing.wait_s = 30.0
     assert asked(ailing, 1) == ["The ledger is stuck."]
     (line,) = said.messages
-    assert line.startswith("the breaker is open: no answer to a claim for ")
+    assert line.startswith('breaker_open error="no answer to a claim for ')
 
 
 def test_what_a_store_refuses_is_unavailable_and_opens_no_breaker(said: pytest.LogCaptureFixture) -> None:
@@ -131,11 +131,11 @@ def test_what_a_store_refuses_is_unavailable_and_opens_no_breaker(said: pytest.L
     ailing = Ailing()
     ailing.error = ConfigError("there is no such table; `semel migrate` creates it")
     assert asked(ailing, 5) == [str(ailing.error)] * 5
-    assert said.messages == [f"the ledger refuses its work, which is to be sent again: {ailing.error}"]
+    assert said.messages == [f'ledger_refused error="{ailing.error}"']
 
 
 def test_without_a_breaker_each_failure_counts(said: pytest.LogCaptureFixture) -> None:
     ailing = Ailing()
     ailing.error = LedgerUnavailable("connection refused")
     assert asked(ailing, 3, gated=False) == ["connection refused"] * 3
-    assert said.messages == ["the breaker is open: connection refused"]
+    assert said.messages == ['breaker_open error="connection refused"']

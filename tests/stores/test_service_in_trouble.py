@@ -62,8 +62,8 @@ def test_a_table_that_is_gone_is_503_and_one_line_says_what_to_do(dynamodb: Dyna
             assert "Nothing was processed" in reply.json["detail"]
         is_told_nothing(running.post("/v1/claims", claim, bearer), table, "127.0.0.1", "table")
         is_told_nothing(running.request("GET", f"/v1/keys/{'0' * 32}", headers=bearer), table, "127.0.0.1", "table")
-        running.until(lambda: len(lines(running, "the API cannot answer")) == 1, "the API does not say why")
-        (line,) = lines(running, "the ledger refuses its work")
+        running.until(lambda: len(lines(running, "api_unavailable")) == 1, "the API does not say why")
+        (line,) = lines(running, "ledger_refused")
         assert "`semel migrate` creates it" in line
         assert "Traceback" not in "\n".join(running.log)
         migrated(url)
@@ -81,20 +81,20 @@ def test_a_database_that_is_gone_is_said_when_it_begins_and_when_it_is_over(
             f'alter database "{name}" allow_connections false',
             f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
         )
-        running.until(lambda: lines(running, "the inbox cannot be handled"), "the inbox does not say so")
+        running.until(lambda: lines(running, "inbox_unavailable"), "the inbox does not say so")
         running.until(lambda: running.get("/readyz").status == 503, "it calls itself ready")
         for number in range(20):
             reply = running.post("/events", event(f"gone-{number}"))
             is_told_nothing(reply, "PostgreSQL", "127.0.0.1", name)
         is_told_nothing(running.get("/readyz"), "PostgreSQL", "127.0.0.1", name)
         postgres.execute(f'alter database "{name}" allow_connections true')
-        running.until(lambda: lines(running, "the inbox is handled again"), "the inbox stays as it was")
+        running.until(lambda: lines(running, "inbox_recovered"), "the inbox stays as it was")
         running.until(lambda: running.post("/events", event(2)).status == 200, "it does not recover")
         running.until(lambda: running.get("/readyz").status == 200, "it does not call itself ready")
         for begins, over in (
-            ("the inbox cannot be handled", "the inbox is handled again"),
-            ("the breaker of the ledger is open", "the breaker of the ledger is closed again"),
-            ("not ready", "ready again"),
+            ("inbox_unavailable", "inbox_recovered"),
+            ("ledger_breaker_open", "ledger_breaker_closed"),
+            ("not_ready", "ready_again"),
         ):
             running.until(lambda over=over: lines(running, over), f'"{over}" is not said')
             assert len(lines(running, begins)) <= 1 + len(lines(running, over)), "once for each time"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from semel.cli.options import Json
+from semel.values.log import log
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,7 +125,6 @@ async def _until_done(relay: Relay, drain_s: float) -> int:
 
 async def _until_told(built: Built) -> int:
     """Returns the signal, where a second one has cut off what was under way."""
-    import logging
 
     from semel.service.ending import Ending
 
@@ -132,7 +132,7 @@ async def _until_told(built: Built) -> int:
         await _refuse_broken(built)
         relaying, ending = _relaying(built), Ending(built.settings.server.drain)
         relaying.start()
-        logging.getLogger("semel").info("relaying by %s", ", ".join(built.providers))
+        log.info("relay_started", providers=", ".join(built.providers))
         await ending.told()
         await ending.end(relaying.stop)
         return ending.number if ending.is_at_once else 0

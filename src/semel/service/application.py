@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -18,8 +19,7 @@ from semel.service.background import Background
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
 from semel.service.trouble import Trouble
 from semel.values.errors import SemelError
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 READY_S = 1.0  # how long the result of a look at the ledger is remembered
 READY_WITHIN_S = 2.0  # how long a look may take: several round trips to a ledger that is 250 ms away
@@ -57,11 +57,13 @@ class Service:
         self._cutting: asyncio.Task[None] | None = None
         self._stop_at: float | None = None  # loop time: when the drain is over
         self._looked: tuple[float, Answer] = (-READY_S, HEALTHY)
-        self._unready = Trouble("not ready, the ledger cannot be written", "ready again")
+        self._unready = Trouble("not_ready", "ready_again")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             assert self._ingest is not None
+            if log.enabled(logging.DEBUG):
+                send = _logged(scope, send)
             if (door := self._ingest.doors.get(scope["path"])) is not None:
                 await self._ingest.deliver(door, scope, receive, send)
             else:
@@ -101,7 +103,7 @@ class Service:
     def begin_to_drain(self) -> None:
         """No new letters and deliveries are taken; requests that are here are answered."""
         if self._stop_at is None:
-            log.info("draining: what is under way has %g s", self._drain_s)
+            log.info("drain_started", deadline_s=self._drain_s)
             self._stop_at = asyncio.get_running_loop().time() + self._drain_s
             if self._background is not None:
                 self._background.begin_to_stop()
@@ -166,6 +168,20 @@ def _ledger_state(report: GateReport) -> dict[str, Any]:
         since = datetime.now(UTC) - timedelta(seconds=report.open_s)
         state |= {"since": since.isoformat(timespec="seconds").replace("+00:00", "Z"), "reason": report.reason}
     return state
+
+
+def _logged(scope: Scope, send: Send) -> Send:
+    """`send`, with a log line when the head of the answer leaves. Without the query: it may hold a credential."""
+    begun = time.monotonic()
+
+    async def logged(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            duration_ms = round((time.monotonic() - begun) * 1000, 1)
+            fields = {"method": scope["method"], "path": scope["path"], "http_status": message["status"]}
+            log.debug("http_request", **fields, duration_ms=duration_ms)
+        await send(message)
+
+    return logged
 
 
 def _said(**members: Any) -> Answer:

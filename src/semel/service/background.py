@@ -4,23 +4,23 @@ its retention is forgotten."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from semel.app import Semel
 from semel.core.letterbox import inbox_of
 from semel.core.pump import Pump
+from semel.ports import Inbox
 from semel.service.store import served_inbox, served_ledger
 from semel.service.tidying import tidy
 from semel.service.trouble import StoreHealth, Trouble
+from semel.values.errors import SemelError
+from semel.values.log import log
 
 if TYPE_CHECKING:
     from semel.service.consuming import Consuming  # they count, which a mounted application need not
     from semel.service.relaying import Relaying
-
-log = logging.getLogger("semel")
 
 
 class Background:
@@ -44,13 +44,14 @@ class Background:
         ledger = self._app.ledger
         if (letters := inbox_of(ledger)) is not None:
             telemetry = self._app.telemetry
-            deciding = StoreHealth(Trouble("letters go back"), quiet=True)  # the pump says so, of each
-            taking = StoreHealth(Trouble("the inbox cannot be handled, trying again", "the inbox is handled again"))
+            deciding = StoreHealth(Trouble("ledger_unavailable"), quiet=True)  # the pump says so, of each
+            taking = StoreHealth(Trouble("inbox_unavailable", "inbox_recovered"))
             engine = self._app.new_engine(served_ledger(ledger, telemetry, deciding))
             inbox = served_inbox(letters, telemetry, taking)
             self._pump = Pump(inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume)
+            self._tasks.append(asyncio.create_task(_log_found(inbox)))
             self._tasks.append(asyncio.create_task(self._pump.run()))
-        self._tasks.append(asyncio.create_task(tidy("nothing", ledger.purge, self._say_orphans)))
+        self._tasks.append(asyncio.create_task(tidy("events", ledger.purge, self._say_orphans)))
         if self.consuming is not None:
             self.consuming.start()
         if self.relaying is not None:
@@ -85,8 +86,11 @@ class Background:
         known = {handler.name for handler in self._app.handlers}
         for depth in await inbox.depths():
             if depth.lane not in known and depth.waiting:
-                log.error(
-                    "%d events wait for %s, which is no route or handler here: give one that name, or run what has it",
-                    depth.waiting,
-                    depth.lane,
-                )
+                log.error("inbox_unserved", handler=depth.lane, items=depth.waiting)
+
+
+async def _log_found(inbox: Inbox) -> None:
+    """Log how many inbox items an earlier process left. A store that cannot be reached now is logged elsewhere."""
+    with suppress(SemelError):
+        items = sum(depth.waiting + depth.taken for depth in await inbox.depths())
+        log.info("inbox_found", items=items)

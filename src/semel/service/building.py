@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -23,10 +22,9 @@ from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.event import Event
+from semel.values.log import log
 from semel.values.reading import PLAIN, Reading
 from semel.wiring import OpenSource
-
-log = logging.getLogger("semel")
 
 Place = Any  # a destination of the adapters, which only wiring names
 
@@ -205,7 +203,7 @@ def _telling(name: str, watch: Watch | None) -> Callable[[State], None] | None:
 
     def moved(state: State) -> None:
         says(state)
-        log.warning("the breaker of destination %s is %s", name, state)
+        log.warning("destination_breaker", destination=name, state=state)
 
     return moved
 

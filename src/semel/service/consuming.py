@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +20,6 @@ from semel.service.store import served_ledger
 from semel.service.trouble import StoreHealth, Trouble
 from semel.values.retry import backoff_s
 from semel.wiring import OpenSource
-
-log = logging.getLogger("semel")
 
 LOOK_S = 1.0  # between two looks at a source's own numbers
 AGAIN_BASE_S = 1.0
@@ -42,7 +39,7 @@ class Consuming:
         """Nothing is taken before the ledger has said that it can be written."""
         if not self._taps:
             return
-        quiet = StoreHealth(Trouble("deliveries of sources go back"), quiet=True)  # the outage says so, once
+        quiet = StoreHealth(Trouble("ledger_unavailable"), quiet=True)  # the outage says so, once
         ledger = served_ledger(self._app.ledger, self._app.telemetry, quiet)
         outage = Outage(partial(ledger.claim, []), random.random)
         engine = self._app.new_engine(ledger)
@@ -83,7 +80,7 @@ class _Tap:
         self._numbers = numbers
         self._clock = clock
         self._stopping = asyncio.Event()
-        self._trouble = Trouble(f"{supply.name}: nothing can be taken", f"{supply.name}: it is taken from again")
+        self._trouble = Trouble("source_unavailable", "source_resumed", source=supply.name)
         self._consumer: Consumer | None = None
         self._given_up = False  # the last one ended by an error, and the next is not known to work
         self._own = _OwnNumbers(numbers, clock)

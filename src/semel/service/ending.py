@@ -4,7 +4,6 @@ does not let itself be ended."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -12,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 LATE_S = 5.0  # beyond the drain: then the process ends, whatever somebody still does in it
 SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
-NOT_IN_TIME = "the drain did not end in time: ending as it is"
+NOT_IN_TIME = "drain_timed_out"
 HURRY = getattr(signal, "SIGUSR1", None)  # of a supervisor to its workers: a second signal has come (not on Windows)
 AT_ONCE_S = 3.0  # for what can be given back and written, when a second signal has come
 
@@ -30,13 +29,13 @@ def ending_signals() -> list[signal.Signals]:
     return signals
 
 
-def end_after(seconds: float, code: int, says: str = "") -> None:
-    """Of the whole process, also where its event loop is stuck."""
+def end_after(seconds: float, code: int, event: str = "") -> None:
+    """End the whole process, also where its event loop is stuck. `event` is logged then."""
 
     def end() -> None:
         time.sleep(seconds)
-        if says:
-            said = threading.Thread(target=log.error, args=(says,), daemon=True)
+        if event:
+            said = threading.Thread(target=log.error, args=(event,), daemon=True)
             said.start()
             said.join(SAY_S)
         os._exit(code)
@@ -81,7 +80,7 @@ class Ending:
             end_after(AT_ONCE_S, 128 + number, NOT_IN_TIME)
             self._at_once.set()
             return
-        log.info("draining: what is being sent has %g s; a second signal cuts it off", self._drain_s)
+        log.info("drain_started", deadline_s=self._drain_s)
         self.number = number
         end_after(self._drain_s + LATE_S, 1, NOT_IN_TIME)
         self._gently.set()

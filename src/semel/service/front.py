@@ -33,7 +33,7 @@ class Front:
     ) -> None:
         ledger, telemetry = app.ledger, app.telemetry
         self._app, self._trace, self._failed_open = app, trace, failed_open
-        self._health = health = health or StoreHealth(Trouble("deliveries are refused", "deliveries are taken again"))
+        self._health = health = health or StoreHealth(Trouble("deliveries_refused", "deliveries_resumed"))
         self._engine = app.new_engine(served_ledger(ledger, telemetry, health, gate))
         self._acceptor: Acceptor | None = None
         if isinstance(ledger, Inbox):

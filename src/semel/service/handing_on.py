@@ -67,11 +67,9 @@ class HandingOn:
         self._lanes = [Batcher(self._publish) for _ in range(LANES)]
         self._next = 0
         self._why = ""
-        self._down = Trouble(
-            "events cannot be handed on, senders are asked to come again", "events are handed on again"
-        )
-        self._partly = Trouble("some events could not be handed on, their senders are asked to come again")
-        self._refused = Trouble("events are refused that cannot be handed on to this broker")
+        self._down = Trouble("broker_unavailable", "broker_recovered")
+        self._partly = Trouble("broker_events_failed")
+        self._refused = Trouble("broker_events_refused")
         self._breaker = Breaker(
             1, OPEN_S, open_max_s=OPEN_MAX_S, clock=time.monotonic, random=random.random, moved=self._moved
         )

@@ -14,7 +14,6 @@ waited for, then asked for again while it is young, and taken for a stranger's a
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,10 +28,9 @@ from semel.service.answers import Answer, refused
 from semel.service.doors import Door
 from semel.service.trouble import Trouble
 from semel.values.errors import MalformedEvent, SemelError
+from semel.values.log import log
 from semel.values.outbox import Shown, Witness
 from semel.values.sending import State
-
-log = logging.getLogger("semel")
 
 PATIENCE_S = 4.0  # for one round trip to the store; most providers wait for 15 s in all
 AGAIN_S = 5.0  # what a provider is asked to wait
@@ -64,11 +62,9 @@ class Hearing:
         self._words: Batcher[Witness, State | None] = Batcher(self._write)
         self._waiting = 0
         self._strangers = _Strangers(clock)
-        self._unmatched = _Tally("nobody here has sent", clock)
-        self._misdirected = _Tally("left by another provider, or not at all: do they belong here?", clock)
-        self._down = Trouble(
-            "callbacks cannot be recorded, providers are asked to come again", "callbacks are recorded again"
-        )
+        self._unmatched = _Tally("callback_unmatched", clock)
+        self._misdirected = _Tally("callback_misdirected", clock)
+        self._down = Trouble("callbacks_unavailable", "callbacks_recovered")
 
     async def hear(self, door: Door, headers: Mapping[str, str], body: bytes, query: str) -> Answer:
         """The answer to a verified callback."""
@@ -201,8 +197,9 @@ class _Strangers:
 class _Tally:
     """How often something came that is no failure, in the log: a line at first, and one now and then."""
 
-    def __init__(self, says: str, clock: Callable[[], float]) -> None:
-        self._says = says
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        """`name` is that of its log event."""
+        self._name = name
         self._clock = clock
         self._count: dict[str, int] = {}
         self._said: dict[str, float] = {}
@@ -214,7 +211,7 @@ class _Tally:
         now = self._clock()
         if now - self._said.get(path, now - SAY_S) >= SAY_S:
             self._said[path] = now
-            log.warning("%d callbacks at %s name messages that %s", self._count.pop(path), path, self._says)
+            log.warning(self._name, endpoint=path, count=self._count.pop(path))
 
 
 def _heard(reports: int, unmatched: int) -> Answer:

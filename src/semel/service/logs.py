@@ -103,7 +103,7 @@ class Outlet(logging.StreamHandler[TextIO]):
         """Logging's own way is to print what could not be written, with everything in it."""
         kind = type(sys.exc_info()[1]).__name__
         with suppress(Exception):
-            self.stream.write(f'{{"event":"a log line could not be written","logger":"semel","error":"{kind}"}}\n')
+            self.stream.write(f'{{"event":"log_line_failed","logger":"semel","error":"{kind}"}}\n')
 
     def _tell_left_out(self) -> None:
         left_out = {same: count - SAME_MAX for same, count in self._same.items() if count > SAME_MAX}

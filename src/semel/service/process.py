@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import random
 import signal
@@ -39,10 +38,9 @@ from semel.settings.checking import check, facts_of, refuse, store_facts
 from semel.settings.schema import Settings
 from semel.values.errors import SemelError
 from semel.values.inbox import Depth
+from semel.values.log import log
 from semel.values.outbox import Backlog
 from semel.values.sending import ProviderAccess
-
-log = logging.getLogger("semel")
 
 OPEN_S = 0.1  # how long the ledger's breaker stays open at first, and at most
 OPEN_MAX_S = 1.0
@@ -70,7 +68,7 @@ def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int
     except SystemExit as end:  # of uvicorn, when the service cannot begin
         code = end.code if isinstance(end.code, int) else 1
     except Exception:
-        log.exception("the server failed")
+        log.exception("server_crashed")
         code = 1
     _leave(code)
 
@@ -82,8 +80,8 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     for handler in app.handlers:
         metrics.handler(handler.name)  # its series exist from now on
 
-    opened, closed = "the breaker of the ledger is open", "the breaker of the ledger is closed again"
-    health = StoreHealth(Trouble(opened, closed), quiet=True, advice=_slow_ledger(settings.server.ledger_patience))
+    trouble = Trouble("ledger_breaker_open", "ledger_breaker_closed")
+    health = StoreHealth(trouble, quiet=True, advice=_slow_ledger(settings.server.ledger_patience))
 
     def ledger_moved(state: State) -> None:
         metrics.ledger_breaker.says(state)
@@ -196,7 +194,7 @@ def _end_with_parent(fd: int) -> None:
 
     def wait() -> None:
         os.read(fd, 1)  # nobody writes: it returns when the other end is closed
-        log.error("the supervisor is gone: draining")
+        log.error("supervisor_lost")
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True, name="semel-parent").start()

@@ -6,7 +6,6 @@ nothing."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 
 from semel.core.outboxes import StoredOutbox
@@ -16,13 +15,11 @@ from semel.service.metrics import Metrics
 from semel.service.tidying import tidy
 from semel.service.trouble import Trouble
 from semel.settings.schema import Outbox as OutboxSettings
+from semel.values.log import log
 from semel.values.outbox import lane_of
-
-log = logging.getLogger("semel")
 
 IN_A_ROW = 5  # requests that a provider did not take: less may be the messages' own fault
 MORE_S = 0.05  # between two batches of a purge: others write too
-WAITING = {"pending": "wait for", "uncertain": "are uncertain at", "sending": "were left behind by a relay at"}
 
 
 class Relaying:
@@ -49,7 +46,7 @@ class Relaying:
         if self._providers:
             self._relay = self.relay()
             self._tasks.append(asyncio.create_task(self._relay.run()))
-        self._tasks.append(asyncio.create_task(tidy("no notification", self.purge, self._say_orphans)))
+        self._tasks.append(asyncio.create_task(tidy("notifications", self.purge, self._say_orphans)))
 
     def relay(self, watch: Watch | None = None) -> Relay:
         """One on the running loop, as the settings have it."""
@@ -94,14 +91,8 @@ class Relaying:
                 self._leaving[lane] = waiting.oldest_ms
                 if left.get(lane) != waiting.oldest_ms:
                     continue
-            where = f"channel {lane[1:]}" if lane.startswith("@") else f"provider {lane}"
-            what = WAITING[waiting.state]
-            log.error(
-                "%d notifications %s %s, which nobody here serves: add it to [providers], or run what has it",
-                waiting.count,
-                what,
-                where,
-            )
+            where = {"channel": lane[1:]} if lane.startswith("@") else {"provider": lane}
+            log.error("outbox_unserved", notifications=waiting.count, state=waiting.state, **where)
 
 
 class _Watched:
@@ -130,9 +121,8 @@ class _Watched:
         elif outcome in ("refused", "unknown"):
             self._in_a_row[provider] += 1
             if (many := self._in_a_row[provider]) >= IN_A_ROW:
-                why = f"`semel notify list --provider {provider}` says why"
-                self._trouble[provider].is_there(f"{many} requests in a row were refused or not answered; {why}")
+                self._trouble[provider].is_there(f"{many} requests in a row were refused or not answered")
 
 
 def _trouble(name: str) -> Trouble:
-    return Trouble(f"provider {name} takes nothing", f"provider {name} takes messages again")
+    return Trouble("provider_unavailable", "provider_recovered", provider=name)

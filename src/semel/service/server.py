@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -20,8 +19,6 @@ from semel.service.application import Service
 from semel.service.connection import Limits, connection_class, sweep
 from semel.service.ending import AT_ONCE_S, HURRY, LATE_S, NOT_IN_TIME, end_after, ending_signals
 from semel.settings.schema import Server as ServerSettings
-
-log = logging.getLogger("semel")
 
 BACKLOG = 2_048
 SWEEP_TICKS = 10  # of 0.1 s

@@ -15,7 +15,6 @@ are never more files than there were processes at a time.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import threading
@@ -26,7 +25,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 NUMBERS = 65_536  # 500 handlers, 500 endpoints and 500 destinations with all their histograms need 43,000
 SPILL = 64  # numbers at the end, which nobody reads: what does not fit any more is counted there
@@ -92,7 +91,7 @@ class Slots:
         used = int(self.numbers[0])
         if self._next + width > NUMBERS - SPILL or used + len(line) > NAMES_BYTES:
             if not self._full:
-                log.warning("no room for the metric %s: it is not counted, nor is what comes after it", name[0])
+                log.warning("metrics_full", metric=name[0])
             self._full = True
             return NUMBERS - SPILL
         begin = NUMBERS * 8 + used
@@ -109,7 +108,7 @@ class Slots:
             file = _taken_over(self._directory) or _created(self._directory)
             mapped = mmap.mmap(file.fileno(), SIZE)
         except (ImportError, OSError, ValueError) as error:  # no locks here, no room, not our file
-            log.warning("metrics are of this process alone: %s cannot be used: %s", self._directory, error)
+            log.warning("metrics_not_shared", directory=str(self._directory), error=str(error))
             if file is not None:
                 file.close()
             return _in_memory()

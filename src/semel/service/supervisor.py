@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -15,8 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from semel.service.ending import AT_ONCE_S, HURRY, ending_signals
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 LOOK_S = 0.05
 GRACE_S = 8.0  # beyond the drain: more than the time after which a worker ends itself (ending.LATE_S)
@@ -93,7 +91,7 @@ class Supervisor:
             while not self._told_to_end:
                 self._look()
                 if all(worker.is_hopeless for worker in self._workers):
-                    log.error("no worker can live: each place was tried %d times in a row. Giving up", GIVE_UP_AFTER)
+                    log.error("workers_given_up", attempts=GIVE_UP_AFTER)
                     return 1
                 time.sleep(LOOK_S)
             return self._end()
@@ -107,7 +105,7 @@ class Supervisor:
                 return
             news = worker.look(time.monotonic())
             if news is not None:
-                log.error("%s; starting another", news)
+                log.error("worker_ended", detail=news)
 
     def _start_one(self) -> subprocess.Popen[bytes]:
         inherited = self._listening.fileno(), self._alive, self._settings.fileno()
@@ -136,7 +134,7 @@ class Supervisor:
         if self._have_ended(running, self._drain_s + GRACE_S, unless_hurried=True):
             return 0
         if not self._hurried:
-            log.error("workers did not end in time and are killed")
+            log.error("workers_killed", after_s=self._drain_s + GRACE_S)
             return 1
         for process in running:
             if HURRY is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -13,9 +12,8 @@ from semel.service.families import OTHER
 from semel.service.metrics import Metrics, Number, Spread
 from semel.service.tracing import NOTHING, Tracing, happened, note
 from semel.values.claim import Granted
+from semel.values.log import log
 from semel.values.outcome import Outcome
-
-log = logging.getLogger("semel")
 
 
 class ServiceTelemetry:
@@ -117,7 +115,7 @@ class ServiceTelemetry:
     def _say_once(self) -> None:
         if not self._failed:
             self._failed = True
-            log.error("telemetry failed, what it should have counted is missing: %s", sys.exc_info()[1])
+            log.error("telemetry_failed", error=sys.exc_info()[1])
 
 
 class _Timed:

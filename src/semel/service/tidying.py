@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.values.errors import LedgerUnavailable, SemelError
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 MORE_S = 0.05  # between two batches of a purge: others write too
 
 
 async def tidy(what: str, purge: Callable[[int], Awaitable[int]], then: Callable[[], Awaitable[None]]) -> None:
-    """`purge` forgets at most so many at a time. When there is no more, `then` may say what waits for nobody. `what`
-    cannot be forgotten, where that is so: "nothing", or "no notification"."""
+    """`purge` deletes at most so many at a time. When there is no more, `then` may log what waits for nobody. `what`
+    names the rows for the log."""
     pause_s = 0.0
     while True:
         await asyncio.sleep(pause_s)
@@ -30,4 +28,4 @@ async def tidy(what: str, purge: Callable[[int], Awaitable[int]], then: Callable
             pass  # next time, then
         except Exception as error:  # whatever it is: a store that forgets nothing any more fills up
             said = str(error) if isinstance(error, SemelError) else type(error).__name__
-            log.error("%s can be forgotten, trying again in %g s: %s", what, PURGE_EVERY_S, said)
+            log.error("purge_failed", what=what, next_in_s=PURGE_EVERY_S, error=said)

@@ -12,7 +12,6 @@ endpoint and status; never a body, a header, or the text of an error.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -27,8 +26,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from semel import __version__
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 TRACESTATE_MAX = 512  # characters; W3C asks for no more, and the rest would only be a burden to whoever comes next
 TRACEPARENT_MAX = 64  # 55, and a little for versions to come
@@ -188,14 +186,10 @@ def configure_from_environment() -> None:
     try:
         trace.set_tracer_provider(_provider(wanted))
     except ImportError as error:
-        log.warning(
-            "no spans are exported: the environment asks for %s, and %s is not installed; install opentelemetry-sdk%s",
-            wanted,
-            error.name,
-            " and opentelemetry-exporter-otlp-proto-http" if wanted == "otlp" else "",
-        )
+        needed = "opentelemetry-sdk" + (" opentelemetry-exporter-otlp-proto-http" if wanted == "otlp" else "")
+        log.warning("tracing_disabled", exporter=wanted, missing=error.name, install=needed)
     except Exception as error:  # a service without spans is better than none
-        log.warning("no spans are exported: OpenTelemetry does not take its settings (%s)", type(error).__name__)
+        log.warning("tracing_disabled", exporter=wanted, reason_class=type(error).__name__)
 
 
 def finish() -> None:

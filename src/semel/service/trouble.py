@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from semel.core.breaker import State
 from semel.values.errors import LedgerUnavailable, SemelError
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 AGAIN_S = 30.0  # often enough for whoever looks now, and a day of it is no flood
 JUST_NOW_S = 1.0  # a failure as old as this may be why a breaker opens; one from before is not
@@ -19,9 +17,11 @@ JUST_NOW_S = 1.0  # a failure as old as this may be why a breaker opens; one fro
 class Trouble:
     """One thing that can fail, and does so again and again until somebody puts it right."""
 
-    def __init__(self, begins: str, over: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        """`begins` and `over` are what is said of it: "the inbox cannot be handled", "the inbox is handled again"."""
-        self._begins, self._over = begins, over
+    def __init__(
+        self, begins: str, over: str = "", clock: Callable[[], float] = time.monotonic, **fields: object
+    ) -> None:
+        """`begins` and `over` are names of log events; `fields` are those of both."""
+        self._begins, self._over, self._fields = begins, over, fields
         self._clock = clock
         self._since: float | None = None  # None: all is well
         self._said = self._last = 0.0
@@ -31,16 +31,17 @@ class Trouble:
         now = self._clock()
         if self._since is None or now - self._last > 2 * AGAIN_S:
             self._since = self._said = now
-            log.error("%s: %s", self._begins, why)
+            log.error(self._begins, **self._fields, error=why)
         elif now - self._said >= AGAIN_S:
             self._said = now
-            log.error("%s, for %.0f s now: %s", self._begins, now - self._since, why)
+            log.error(self._begins, **self._fields, lasts_s=round(now - self._since), error=why)
         self._last = now
 
     def is_over(self) -> None:
         """It went well."""
         if self._since is not None:
-            log.warning("%s, after %.0f s", self._over, self._clock() - self._since)
+            if self._over:
+                log.warning(self._over, **self._fields, after_s=round(self._clock() - self._since))
             self._since = None
 
 
@@ -59,7 +60,7 @@ class StoreHealth:
         `advice`: what to do about a store that is slow."""
         self._advice = f". {advice}" if advice else ""
         self._trouble = trouble
-        self._refusals = Trouble("the ledger refuses its work, which is to be sent again", clock=clock)
+        self._refusals = Trouble("ledger_refused", clock=clock)
         self._quiet = quiet
         self._clock = clock
         self._under_way: dict[object, tuple[str, float]] = {}  # in the order of their beginnings

@@ -6,14 +6,12 @@ reason has one line in a while, with how many there were, and a flood of forgeri
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from semel.service.doors import Door
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 SAY_S = 60.0  # between two lines of one door and one reason
 LOOKS_MAX = 20  # in a second; the others are only counted
@@ -52,10 +50,8 @@ class Unverified:
             return
         self._said[reason] = now
         del self._counts[reason]
-        if count == 1:
-            log.warning("a delivery at %s was not verified: %s", *reason)
-        else:
-            log.warning("%d deliveries at %s were not verified: %s", count, *reason)
+        path, why = reason
+        log.warning("delivery_unverified", endpoint=path, count=count, reason=why)
 
     def _may_look(self) -> bool:
         second = int(self._clock())

@@ -79,7 +79,9 @@ def test_the_callbacks_of_a_newcomer_come_as_the_page_says(tmp_path: Path) -> No
             assert tried.returncode == 0, tried.stderr
             said = ["state     delivered", '"word":"delivered","status":200', '"status":401', "state     delivered"]
             assert re.search(".*".join(said), tried.stdout, re.DOTALL), tried.stdout
-            running.until(lambda: f"a delivery at {PATH} was not verified" in running.text, "the log does not say why")
+            running.until(
+                lambda: f'"delivery_unverified","endpoint":"{PATH}"' in running.text, "the log does not say why"
+            )
         assert [got.to for got in simulator.phone()] == ["+491701234569"]
 
 

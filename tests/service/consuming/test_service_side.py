@@ -113,10 +113,10 @@ def test_a_source_that_only_a_person_can_help_is_looked_at_again(caplog: pytest.
         assert all(source.closed for source in missing)
 
     run(story())
-    assert caplog.text.count("shelf: nothing can be taken: ConfigError: there is no such queue") == 1, (
+    assert caplog.text.count('source_unavailable source=shelf error="ConfigError: there is no such queue"') == 1, (
         "it does not fill the log"
     )
-    assert caplog.text.count("shelf: it is taken from again") == 1
+    assert caplog.text.count("source_resumed source=shelf") == 1
 
 
 def test_a_source_that_works_again_is_well_also_when_it_has_nothing_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_source_that_cannot_even_be_made_ends_nothing(caplog: pytest.LogCaptur
             await running.stop(30)
 
     run(story())
-    assert "nothing can be taken: RuntimeError at test_service_side.py:" in caplog.text
+    assert 'error="RuntimeError at test_service_side.py:' in caplog.text
     assert "hunter2" not in caplog.text
 
 

@@ -64,7 +64,7 @@ class Running:
     def said(self) -> str:
         return Path(self._log.name).read_text()
 
-    def tell(self, sign: signal.Signals, until_said: str = "draining") -> None:
+    def tell(self, sign: signal.Signals, until_said: str = "drain_started") -> None:
         self.process.send_signal(sign)
         until(lambda: until_said in self.said(), self.said)
 
@@ -92,7 +92,7 @@ def test_a_terminal_that_is_closed_lets_it_end(
 ) -> None:
     written(tmp_path, settings(provider))
     with Running(tmp_path, command) as running:
-        until(lambda: "relaying by sms" in running.said() or "Semel" in running.said(), running.said)
+        until(lambda: "relay_started" in running.said() or "Semel" in running.said(), running.said)
         add(tmp_path, to := TO.format(950 + len(command)))
         until(lambda: got(provider, [to]) == [1], running.said)
         running.tell(signal.SIGHUP)
@@ -102,7 +102,7 @@ def test_a_terminal_that_is_closed_lets_it_end(
 def test_with_nohup_a_terminal_that_is_closed_says_nothing(tmp_path: Path, provider: SimulatorProcess) -> None:
     written(tmp_path, settings(provider))
     with Running(tmp_path, ("relay",), inside=("nohup",)) as running:
-        until(lambda: "relaying by sms" in running.said(), running.said)
+        until(lambda: "relay_started" in running.said(), running.said)
         running.process.send_signal(signal.SIGHUP)
         time.sleep(0.2)  # it would have landed
         add(tmp_path, to := TO.format(960))
@@ -134,7 +134,7 @@ def test_what_does_not_let_itself_be_ended_has_a_deadline() -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
-        assert "draining" in process.stderr.readline()
+        assert "drain_started" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(SOON_S) == 128 + signal.SIGINT
-        assert "the drain did not end in time: ending as it is" in process.stderr.read()
+        assert "drain_timed_out" in process.stderr.read()

@@ -150,7 +150,7 @@ def test_a_series_without_room_spills_and_spoils_no_other(caplog: pytest.LogCapt
         assert at + 60 <= NUMBERS
         for place in range(60):
             slots.numbers[at + place] += 1
-    assert caplog.text.count("no room for the metric filler") == 1
+    assert caplog.text.count("metrics_full metric=filler") == 1
     (sheet,) = slots.read()
     assert sheet["kept",] == (7,)
     assert {row for name, row in sheet.items() if name[0] == "filler"} == {(1.0,) * 60}

@@ -280,8 +280,8 @@ def test_an_endpoint_without_the_sdk_is_said_once_and_clearly() -> None:
     out, err = configured("without-sdk", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert out == "False\n"
     (line,) = err.splitlines()
-    assert line.startswith("WARNING no spans are exported: the environment asks for otlp, and opentelemetry.sdk")
-    assert "install opentelemetry-sdk" in line
+    assert line.startswith("WARNING tracing_disabled exporter=otlp missing=opentelemetry.sdk")
+    assert 'install="opentelemetry-sdk' in line
 
 
 @pytest.mark.parametrize("off", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])

@@ -78,7 +78,7 @@ def on_malformed(_: Request, error: Exception) -> Response:
 
 def on_ledger_down() -> Callable[[Request, Exception], Response]:
     """Which store it is, and what ails it, is nothing for those outside: the log has it."""
-    trouble = Trouble("the API cannot answer")
+    trouble = Trouble("api_unavailable")
 
     def down(request: Request, error: Exception) -> Response:
         trouble.is_there(str(error))
