@@ -80,19 +80,25 @@ clean:  ## remove the environment and everything generated
 
 # The stamps below live in .venv, so that nothing is installed twice and `make clean` forgets all of them.
 
+# Each may be on the path more than once, and the first one may be an inactive shim.
+PYTHONS := python3.13 python3.12 python3.11 python3
+
 # Prints what it runs on, and fails where a pyenv shim points nowhere, Python is old or Debian left out venv.
 PROBE := import ensurepip, os, sys, venv; assert sys.version_info >= (3, 11); \
 	print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
 
 # Checked every time, rewritten (and the environment made anew) only when the interpreter or the folder changed.
 .venv/.python: FORCE
-	@python=; \
-	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3); do \
-		python=$$("$$candidate" -c '$(PROBE)' 2>/dev/null) && break; python=; \
-	done; \
+	@python=$$(IFS=:; for name in $(if $(PYTHON),"$(PYTHON)",$(PYTHONS)); do \
+		case $$name in */*) folders=.;; *) folders=$$PATH;; esac; \
+		for folder in $$folders; do \
+			case $$name in */*) candidate=$$name;; *) candidate=$$folder/$$name;; esac; \
+			"$$candidate" -c '$(PROBE)' 2>/dev/null && exit; \
+		done; \
+	done); \
 	if [ -z "$$python" ]; then \
 		echo 'Semel needs Python 3.11 or newer with its venv module (Debian: apt install python3-venv).' >&2; \
-		echo 'Tried: $(or $(PYTHON),python3.13 python3.12 python3.11 python3). Say PYTHON=path/to/python to choose one.' >&2; \
+		echo 'Tried: $(or $(PYTHON),$(PYTHONS)). Say PYTHON=path/to/python to choose one.' >&2; \
 		exit 1; \
 	fi; \
 	made_with="$$("$$python" -V) $$python $$(pwd)"; \

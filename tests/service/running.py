@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from semel.testing.servers.children import start_child
+
 ROOT = Path(__file__).parent.parent.parent
 START_S = 30.0  # the machine may be busy
 
@@ -60,7 +62,7 @@ class Running:
         options = ["-c", str(self._settings)]
         if "--port" not in self._arguments:
             options += ["--port", str(self.port)]  # the same one after a restart
-        self.process = subprocess.Popen(
+        self.process = start_child(
             [*self._inside, sys.executable, "-m", "semel", "run", *self._arguments, *options],
             cwd=self.folder,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, **self._env},

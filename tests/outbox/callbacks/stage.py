@@ -26,6 +26,7 @@ from tests.service.verification.sns_sender import certificate
 import semel
 from semel import wiring
 from semel.core.outboxes import StoredOutbox, needed_outbox
+from semel.testing.servers.children import start_child
 from semel.testing.simulator import SimulatorProcess
 from semel.values.notification import Notification
 from semel.values.outbox import Shown
@@ -107,7 +108,7 @@ class Stage:
     def start(self) -> None:
         found_at = [str(Path(semel.__file__).parent.parent), str(ROOT), os.environ.get("PYTHONPATH", "")]
         with self._said.open("ab") as said:
-            self.process = subprocess.Popen(
+            self.process = start_child(
                 [sys.executable, hearing_process.__file__, msgspec.json.encode(self._plan).decode()],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, found_at))},
                 stdout=subprocess.PIPE,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from semel.testing.servers.process import NoServer, free_port, not_here
-from semel.testing.servers.rabbitmq import RabbitServer, _dying_with_us
+from semel.testing.servers.rabbitmq import RabbitServer
 from semel.testing.servers.rabbitmq_packages import PACKAGES
 
 SOON_S = 60.0
@@ -114,9 +114,9 @@ def test_the_packages_are_fetched_once_without_lists_and_after_a_half_finished_t
 def test_a_server_dies_with_its_parent_by_whatever_death() -> None:
     mark = f"semel-test-{os.getpid()}-{time.monotonic_ns()}"
     start = f"""
-import subprocess, time
-from semel.testing.servers.rabbitmq import _dying_with_us
-subprocess.Popen(_dying_with_us(["sh", "-c", "sleep 600; : {mark}"]))
+import time
+from semel.testing.servers.children import start_child
+child = start_child(["sh", "-c", "sleep 600; : {mark}"])
 time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", start])
@@ -124,7 +124,6 @@ time.sleep(600)
     parent.kill()
     parent.wait()
     until(lambda: not [pid for pid in living(mark) if _is_shell(pid)], "the child to die with it")
-    assert _dying_with_us(["x"])[0] == sys.executable
 
 
 def _is_shell(pid: int) -> bool:

@@ -22,6 +22,7 @@ from semel.ports import Entry
 from semel.testing.folder_source import FolderSource
 from semel.testing.laws.faults_kept import Happened, Known, check_kept
 from semel.testing.proxy import FaultProxy
+from semel.testing.servers.children import start_child
 from semel.values.outcome import Outcome
 
 SOON_S = 60.0  # for whatever must happen; a busy machine may need long
@@ -238,7 +239,7 @@ class Storm:
     def _start(self, name: str) -> None:
         with (self.harness.home / "said").open("ab") as said:
             self._running[name] = self._stack.enter_context(
-                subprocess.Popen(
+                start_child(
                     [sys.executable, "-W", "error", *self.harness.worker(name)],
                     stdin=subprocess.DEVNULL,
                     stdout=said,

@@ -1,4 +1,7 @@
-"""A server as a child process: started when it listens, killed as a crash would, started again on the same data."""
+"""A server as a child process: started when it listens, killed as a crash would, started again on the same data.
+
+It ends with the process that started it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+from semel.testing.servers.children import end_orphans, forget_child, record_child, start_child
 
 START_S = 60.0  # a busy machine may need long for what takes a second
 STOP_S = 20.0
@@ -82,18 +87,18 @@ class ServerProcess:
     def start(self) -> None:
         """Also after a kill: same command, same data. Raises NoServer with its last words."""
         assert not self.running, "the server is running already"
+        end_orphans()
         with self._log.open("ab") as said:
-            self._process = subprocess.Popen(
+            self._process = start_child(
                 self._command,
+                user=self._user,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 env=None if self._environment is None else dict(self._environment),
-                user=self._user,
-                group=self._user,
-                extra_groups=[] if self._user is not None else None,
                 process_group=0,  # a Ctrl+C in the terminal is for the tests
             )
+        record_child(self._process.pid)
         ends = time.monotonic() + START_S
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > ends:
@@ -128,6 +133,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        forget_child(process.pid)
 
     def _last_words(self) -> str:
         return self._log.read_text(errors="replace")[-2000:] if self._log.exists() else "it said nothing"

@@ -17,8 +17,7 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -37,17 +36,6 @@ SETTINGS = {
     "disk_free_limit.absolute": "50MB",  # its own default stops all publishers on a small disk
     "vm_memory_high_watermark.relative": "0.6",
 }
-
-# Linux kills it when its parent is gone, by whatever death: Erlang would live on. Set after the fork, so that it holds
-# for the broker, and before its exec, which it outlives.
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("its parent has died")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 @dataclass(frozen=True)
@@ -153,13 +141,13 @@ class RabbitServer:
         (self._folder / "advanced.config").write_text(f"[{{rabbit, [{more}]}}].\n")
         environment = self._variables(programs, port, distribution, names)
         self._names = ServerProcess(
-            _dying_with_us([str(programs.erlang / "epmd"), "-port", str(names), "-address", "127.0.0.1"]),
+            [str(programs.erlang / "epmd"), "-port", str(names), "-address", "127.0.0.1"],
             lambda: _listens(names),
             self._folder / "epmd.log",
             environment=environment,
         )
         self._process = ServerProcess(
-            _dying_with_us(["sh", str(programs.server)]),
+            ["sh", str(programs.server)],
             lambda: _listens(port),
             self._folder / "log",
             environment=environment,
@@ -193,10 +181,6 @@ class RabbitServer:
             "RABBITMQ_ALLOW_INPUT": "1",  # its script then becomes the broker, and does not stay as its parent
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
         }
-
-
-def _dying_with_us(command: Sequence[str]) -> list[str]:
-    return [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def _listens(port: int) -> bool:
