@@ -106,6 +106,18 @@ def test_of_a_queue_exactly_what_failed_is_told() -> None:
     assert noting.acted == ["1", "2", "3", "4", "3"]
 
 
+@pytest.mark.parametrize("shape", [sqs, kinesis, kafka, rabbitmq, sns])
+def test_an_event_without_a_key_for_one_handler_is_its_dead_letter_and_not_a_failure(shape: Any) -> None:
+    noting = Noting()
+    noting.app.on("ok", name="crm", key=keys.fields("data.customer"))(lambda event, ctx: None)
+    handler = noting.app.lambda_handler()
+    for _ in range(2):
+        assert handler(shape([small("1")]), Clocked(60)) in (failures(), summary(errors=1), summary(skipped=1))
+    assert noting.acted == ["1"]
+    (letter,) = asyncio.run(noting.app.entries("dead"))
+    assert letter.handler == "crm"
+
+
 def test_a_copy_of_what_failed_fails_with_it() -> None:
     handler = Noting().app.lambda_handler()
     twice = sqs([small("1", "later"), small("1", "later"), small("2")])
@@ -279,16 +291,6 @@ def test_what_cannot_be_put_aside_comes_again(caplog: pytest.LogCaptureFixture) 
     assert handler(sqs([b"{", small("1")]), Clocked(60)) == failures("message-0")
     assert "record_not_kept" in caplog.text
     assert "s3cret" not in caplog.text
-
-
-def test_an_event_without_the_key_its_handler_asks_for_is_no_event() -> None:
-    app = Semel("memory://")
-
-    @app.on("**", key=keys.fields("data.order"))
-    async def act(event: Event, ctx: Context) -> None: ...
-
-    handler = app.lambda_handler()
-    assert handler(sqs([small("1"), small("2", order=5)]), Clocked(60)) == failures("message-0")
 
 
 # -------------------------------------------------------------------------------------------------------------- ledger

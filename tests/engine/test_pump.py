@@ -4,73 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
-from tests.engine.apps import message, run
+from tests.engine.apps import message
+from tests.engine.inbox_scene import Scene, story, until, until_empty
 
-from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, keys, latest
-from semel.app import Message, to_bytes
-from semel.core.accepting import Acceptor
+from semel import Context, Event, LedgerUnavailable, Reject, Retry, latest
 from semel.core.pump import LAPSES_MAX, UNKNOWN_MAX_S, Pump
-from semel.ports import Inbox
-from semel.values.inbox import Depth
 from semel.values.outcome import NotNow
-
-
-class Scene:
-    """An app on a real file, its inbox, and a pump that is run by hand."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = str(folder / "semel.db")
-        self.app = Semel(f"sqlite:///{self.file}", lease=5)
-        assert isinstance(self.app.ledger, Inbox)
-        self.inbox: Inbox = self.app.ledger
-
-    async def accept(self, body: dict[str, Any]) -> str:
-        accepted = Acceptor(self.inbox, self.app.planner, lambda: None)
-        return (await accepted.accept(Message(to_bytes(body)))).status
-
-    def pump(self, concurrency: int = 8, **options: Any) -> Pump:
-        engine = self.app.new_engine(self.app.ledger)
-        return Pump(self.inbox, engine.process, self.app.handlers, concurrency, **options)
-
-    async def let_it_be_due(self, lane: str) -> None:
-        """As if the time for which it was put off had passed."""
-        with apsw.Connection(self.file) as connection:
-            connection.execute("update semel_inbox set due = 0 where lane = ?", (lane,))
-        connection.close()
-
-    async def depth(self) -> dict[str, Depth]:
-        return {depth.lane: depth for depth in await self.inbox.depths() if depth.waiting or depth.taken}
-
-
-def story(folder: Path, tell: Callable[[Scene], Awaitable[None]]) -> None:
-    async def told() -> None:
-        scene = Scene(folder)
-        async with scene.app:
-            await tell(scene)
-
-    run(told())
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    for _ in range(3_000):
-        if await holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to hold")
-
-
-async def until_empty(scene: Scene, pump: Pump) -> None:
-    async def empty() -> bool:
-        await pump.run_once()
-        return await scene.depth() == {}
-
-    await until(empty)
 
 
 @pytest.mark.parametrize(
@@ -317,26 +260,6 @@ def test_a_key_that_is_held_is_looked_at_again_soon_and_not_at_the_end_of_its_le
         await running
         assert ran[-1] == 1_678_886_400_004
         assert ran == sorted(ran)
-
-    story(tmp_path, tell)
-
-
-def test_what_would_be_another_effect_now_is_not_run_in_its_name(tmp_path: Path) -> None:
-    """SIGKILL after the effect of a `park` handler, then a restart with another key: nobody knows what happened."""
-
-    async def tell(scene: Scene) -> None:
-        ran: list[str] = []
-        scene.app.on("**", name="h", effect="park")(lambda event, ctx: ran.append(event.id))
-        await scene.accept(message("1"))
-        later = Scene(tmp_path)
-        async with later.app:
-            later.app.on("**", name="h", effect="park", key=keys.content)(lambda event, ctx: ran.append(event.id))
-            pump = later.pump()
-            await pump.run_once()
-            await pump.stop(10)
-            (dead,) = await later.app.entries("dead")
-            assert "another key" in dead.reason
-            assert ran == []
 
     story(tmp_path, tell)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 from tests.engine.faults import FaultyLine
 
-from semel import Context, Event, Reject, Retry, Semel
+from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, keys
 from semel.ports import Delivery
 
 
@@ -72,6 +72,44 @@ def test_the_source_is_told_what_to_do_with_each_delivery(ledger: str, tmp_path:
             assert [told for told, _ in source.told] == ["ack", "ack", "reject", "retry", "ack", "ack", "reject"]
             assert source.told[3] == ("retry", 3)
             assert len(await app.entries("dead")) == 1
+
+    run(story())
+
+
+@both_ledgers
+def test_an_event_without_a_key_for_one_handler_is_acknowledged_once_it_is_a_dead_letter(
+    ledger: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with app_on(ledger, tmp_path) as app:
+            ran: list[str] = []
+            app.on("t", name="all")(lambda event, ctx: ran.append(event.id))
+            app.on("t", name="one", key=keys.fields("data.missing"))(lambda event, ctx: ran.append("never"))
+            source = Parcels(message("a", type="t"), message("a", type="t"))
+            await app.worker(source).run()
+            assert [told for told, _ in source.told] == ["ack", "ack"]
+            assert ran == ["a"]
+            assert [entry.handler for entry in await app.entries("dead")] == ["one"]
+
+    run(story())
+
+
+def test_it_goes_back_to_its_source_while_the_dead_letter_cannot_be_recorded(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on("sqlite", tmp_path, lease=0.2) as app:
+            app.on("t", name="all")(lambda event, ctx: None)
+            app.on("t", name="one", key=keys.fields("data.missing"))(lambda event, ctx: None)
+            settle = app.ledger.settle
+
+            async def full(settlements: Any) -> Any:
+                if any(one.letter is not None for one in settlements):
+                    raise LedgerUnavailable("no room for dead letters")
+                return await settle(settlements)
+
+            app.ledger.settle = full  # type: ignore[method-assign]
+            source = Parcels(message("a", type="t"))
+            await app.worker(source).run()
+            assert [told for told, _ in source.told] == ["retry"]
 
     run(story())
 

@@ -20,6 +20,7 @@ HEARTBEAT = "core/heartbeat.py"
 SETTLING = "core/settling.py"
 WORKER = "core/worker.py"
 HANDLERS = "core/handlers.py"
+PLANNING = "core/planning.py"
 
 LAWS = "tests/ledgers/test_sqlite_laws.py::TestSqlite"
 MEMORY_LAWS = "tests/ledgers/test_memory.py::TestMemory"
@@ -29,6 +30,8 @@ EFFECTS = "tests/engine/test_effects.py"
 ISOLATION = "tests/engine/test_isolation.py"
 TRANSACTIONS = "tests/engine/test_transactions.py"
 WORKING = "tests/engine/test_worker.py"
+NO_KEY = "tests/engine/test_no_key.py"
+OTHER_SETTINGS = "tests/engine/test_other_settings.py"
 
 MUTANTS = [
     Mutant(
@@ -324,6 +327,97 @@ MUTANTS = [
         "Namespace(tenant, self.name)",
         'Namespace("", self.name)',
         f"{FLOW}::test_tenants_do_not_share_keys",
+    ),
+    Mutant(
+        "a key that cannot be computed refuses the event for every handler",
+        PLANNING,
+        "handlers, claims = _keyed_one_by_one(handlers, event)",
+        'return Outcome("malformed")',
+        f"{NO_KEY}::test_the_other_handlers_run_and_the_event_is_a_dead_letter_of_the_one",
+    ),
+    Mutant(
+        "a handler runs although its key cannot be computed",
+        HANDLERS,
+        'fn=NoKeyStandIn(f"{NO_KEY}: {error}"),',
+        "fn=self.fn,",
+        f"{NO_KEY}::test_the_other_handlers_run_and_the_event_is_a_dead_letter_of_the_one",
+    ),
+    Mutant(
+        "another content under the same id is lost where there is no key",
+        HANDLERS,
+        "return namespace.fallback_digest(known, content_digest(content))",
+        'return namespace.fallback_digest(known, content_digest(b""))',
+        f"{NO_KEY}::test_another_content_under_the_same_id_is_another_dead_letter",
+    ),
+    Mutant(
+        "events without identity and key are one event where their payloads are equal",
+        HANDLERS,
+        "content = event.payload() if event.identity else canonical(event.document)",
+        "content = event.payload()",
+        f"{NO_KEY}::test_events_without_identity_are_told_apart_by_their_whole_document",
+    ),
+    Mutant(
+        "the key of a dead letter may be the key of an event",
+        "values/key.py",
+        "hashed.update(_length_prefixed((known, content)))",
+        "hashed.update(_length_prefixed(known))",
+        f"{NO_KEY}::test_no_key_of_a_user_is_the_key_of_such_a_dead_letter",
+    ),
+    Mutant(
+        "crashes replace the reason of an event without key",
+        HANDLERS,
+        "max_attempts=2**31,",
+        "max_attempts=self.max_attempts,",
+        f"{NO_KEY}::test_a_crash_between_claim_and_settle_leaves_one_dead_letter_with_its_reason",
+    ),
+    Mutant(
+        "an event without key is dropped while the ledger is out of reach",
+        HANDLERS,
+        "fail_open=False,",
+        "fail_open=self.fail_open,",
+        f"{NO_KEY}::test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept",
+    ),
+    Mutant(
+        "a replay forgets that processes with the old settings know its event by the key of its dead letter",
+        PLANNING,
+        "aliases=(*claim.aliases, Alias(key, handler.retention_ms))",
+        "aliases=claim.aliases",
+        f"{NO_KEY}::test_a_replay_after_a_change_of_settings_computes_the_key_anew",
+    ),
+    Mutant(
+        "an inbox item runs under another key than it was accepted with",
+        PLANNING,
+        "claim = replace(claim, digest=key, aliases=(*claim.aliases, *own))",
+        "pass",
+        f"{OTHER_SETTINGS}::test_an_item_runs_under_the_key_it_was_accepted_with",
+    ),
+    Mutant(
+        "an accepted event is lost as the duplicate of another under a business key",
+        PLANNING,
+        "own = (Alias(claim.digest, handler.retention_ms),) if handler.identifies else ()",
+        "own = (Alias(claim.digest, handler.retention_ms),)",
+        f"{OTHER_SETTINGS}::test_an_item_runs_under_the_key_it_was_accepted_with",
+    ),
+    Mutant(
+        "an inbox item is not known by the identity that it has here",
+        PLANNING,
+        "own = (Alias(claim.digest, handler.retention_ms),) if handler.identifies else ()",
+        "own = ()",
+        f"{OTHER_SETTINGS}::test_an_identity_that_is_computed_otherwise_here_is_known_with_it",
+    ),
+    Mutant(
+        "an inbox item runs for another tenant",
+        PLANNING,
+        "if plan.event.tenant != tenant:",
+        "if False:",
+        f"{OTHER_SETTINGS}::test_an_item_of_another_tenant_is_left_to_others",
+    ),
+    Mutant(
+        "an inbox item is a dead letter where its key cannot be computed",
+        PLANNING,
+        "if isinstance(handler.fn, NoKeyStandIn):",
+        "if False:",
+        f"{OTHER_SETTINGS}::test_an_item_whose_key_cannot_be_computed_here_is_left_to_others",
     ),
     Mutant(
         "duplicate names pass",

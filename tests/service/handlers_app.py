@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from semel import Context, Event, Reject, Retry, Semel
+from semel import Context, Event, Reject, Retry, Semel, keys
 from semel.values.outcome import NotNow
 
 LEASE_S = float(os.environ.get("LEASE", "40"))
@@ -76,3 +76,13 @@ async def ticket(event: Event, ctx: Context) -> None:
 async def open_(event: Event, ctx: Context) -> str:
     note(event, ctx)
     return f"token {ctx.token}"
+
+
+@app.on("pair", timeout=0.9 * LEASE_S, key=keys.delivery)
+async def audit(event: Event, ctx: Context) -> None:
+    note_line(f"{event.id} audit")
+
+
+@app.on("pair", timeout=0.9 * LEASE_S, key=lambda event: str(event.field("id" if is_mended() else "data.customer")))
+async def crm(event: Event, ctx: Context) -> None:
+    note_line(f"{event.id} crm")

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from tests.service.running import Running, event, service
 
+from semel.core.handlers import NO_KEY
+
 APP = "tests.service.handlers_app:app"
 BOTH = '[[endpoints]]\npath = "/inline"\nmode = "inline"\n[[endpoints]]\npath = "/inbox"\n'
 
@@ -64,6 +66,41 @@ def downstream(status: int = 200) -> Iterator[tuple[str, list[tuple[dict[str, st
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+@pytest.mark.parametrize("path", ["/inline", "/inbox"])
+def test_a_key_that_cannot_be_computed_is_a_dead_letter_of_its_handler_until_it_can(tmp_path: Path, path: str) -> None:
+    body = {"id": "p1", "type": "pair", "data": {}}
+    with service(tmp_path, BOTH, APP) as running:
+        reply = running.post(path, body)
+        assert reply.status == 200
+        status = {part["handler"]: part["status"] for part in reply.json["parts"]}
+        if path == "/inline":
+            assert (status, reply.json["reason"]) == ({"audit": "processed", "crm": "dead"}, NO_KEY)
+        else:
+            assert status == {"audit": "accepted", "crm": "accepted"}
+        running.until(lambda: semel(running, "dead", "list"), "not listed")
+        (letter,) = semel(running, "dead", "list")
+        assert letter["handler"] == "crm"
+        assert letter["reason"].startswith(NO_KEY)
+        assert running.post(path, body).json["status"] == "duplicate"
+        running.until(lambda: runs(running, "p1") == ["p1 audit"], "the other handler did not run")
+        (tmp_path / "mended").touch()
+        semel(running, "dead", "replay", "--matching", NO_KEY, "--reason", "the id will do", "--yes")
+        running.until(lambda: runs(running, "p1") == ["p1 audit", "p1 crm"], "the replay did not run")
+        assert semel(running, "dead", "list") == []
+        running.until(lambda: running.post(path, body).json["status"] == "duplicate", "it is not done")
+
+
+@pytest.mark.parametrize("path", ["/inline", "/inbox"])
+@pytest.mark.parametrize("id", [None, "", "x" * 256])
+def test_an_event_without_a_usable_id_is_kept_and_not_refused(tmp_path: Path, path: str, id: str | None) -> None:
+    body = {"type": "ok", "data": {}} | ({} if id is None else {"id": id})
+    with service(tmp_path, BOTH, APP) as running:
+        assert running.post(path, body).status == 200
+        running.until(lambda: semel(running, "dead", "list"), "not listed")
+        (letter,) = semel(running, "dead", "list")
+        assert letter["reason"].startswith(NO_KEY)
 
 
 @pytest.mark.parametrize("path", ["/inline", "/inbox"])

@@ -7,16 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from semel.values.claim import Alias, Claim, Order
 from semel.values.effect import Effect
-from semel.values.errors import ConfigError, NoKey, SemelError
+from semel.values.errors import ConfigError, NoKey
 from semel.values.event import Event
 from semel.values.key import Namespace, content_digest
-from semel.values.keys import Strategy, checked, latest, tiers
+from semel.values.keys import PART_MAX_CHARS, Strategy, checked, latest, tiers
+from semel.values.outcome import Reject
+from semel.values.strict_json import canonical
 from semel.values.topic import Pattern
 
 REMEMBERED_MAX = 4096  # a sender that makes up event types or tenants must not fill our memory
+NO_KEY = "the key cannot be computed"  # the reason of such a dead letter begins with it: replay them all by --matching
 
 
 class Handler(Struct, frozen=True):
@@ -48,10 +52,44 @@ class Handler(Struct, frozen=True):
         """The claim of this event: the key is fixed here, before the handler sees the event."""
         try:
             return self._claim_for(event)
-        except SemelError:
+        except NoKey:
             raise
-        except Exception as error:  # of a strategy that the user wrote: it refuses its event, not a whole batch
-            raise NoKey(f"handler {self.name!r}: its key function raised {type(error).__name__}: {error}") from error
+        except Exception as error:  # of a strategy that the user wrote: it concerns this handler and this event alone
+            raise NoKey(f"the key function raised {type(error).__name__}: {error}") from error
+
+    def without_key(self, event: Event, error: NoKey) -> tuple[Handler, Claim]:
+        """A stand-in for this handler and this event: it takes the event to the dead letters, with the reason.
+
+        The stand-in runs through the ordinary flow, so that a redelivery is a duplicate, and a crash between claim and
+        settle leaves a lease that lapses. It never calls the user's function."""
+        stand_in = replace(
+            self,
+            fn=NoKeyStandIn(f"{NO_KEY}: {error}"),
+            is_async=True,
+            effect="retry",  # nothing is done that could be done twice
+            probe=None,
+            timeout_s=None,
+            max_attempts=2**31,  # processes that vanish must not replace the reason
+            fail_open=False,  # without a ledger nothing can be kept
+        )
+        text = event.id if event.id.isprintable() else ascii(event.id)
+        claim = Claim(
+            self.fallback_digest(event),
+            self.name,
+            text[:PART_MAX_CHARS] or event.type[:PART_MAX_CHARS],
+            self.lease_ms,
+            self.retention_ms,
+            event.tenant,
+        )
+        return stand_in, claim
+
+    def fallback_digest(self, event: Event) -> bytes:
+        """Identifies the dead letter of an event without a key: by its identity and its payload, or by its whole
+        document where it has no identity. Another content under the same id is another dead letter: none is lost."""
+        namespace = self.namespaces.get(event.tenant) or self._namespace(event.tenant)
+        content = event.payload() if event.identity else canonical(event.document)
+        known = (event.origin, event.type, event.topic, *(event.identity or (event.delivery_id,)))
+        return namespace.fallback_digest(known, content_digest(content))
 
     def _claim_for(self, event: Event) -> Claim:
         namespace = self.namespaces.get(event.tenant) or self._namespace(event.tenant)
@@ -86,6 +124,16 @@ class Handler(Struct, frozen=True):
             self.namespaces.clear()
         namespace = self.namespaces[tenant] = Namespace(tenant, self.name)
         return namespace
+
+
+class NoKeyStandIn:
+    """Runs in place of a handler whose key cannot be computed for one event, and rejects the event."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    async def __call__(self, event: Event, ctx: Any) -> Reject:
+        return Reject(self.reason)
 
 
 class Router:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from semel.core.handlers import NO_KEY
 from semel.service.problems import problem
 from semel.values.outcome import Outcome
 from semel.values.parcel import TOO_LARGE, UNFIT
@@ -32,6 +33,14 @@ class Answer(Struct, frozen=True):
     body: bytes
 
 
+class _Part(Struct):
+    """What became of the event for one of its handlers."""
+
+    handler: str
+    status: str
+    key: str
+
+
 class _Told(Struct, omit_defaults=True):
     """The body of a 200."""
 
@@ -40,6 +49,7 @@ class _Told(Struct, omit_defaults=True):
     key: str = ""
     reason: str = ""
     result: Any = None
+    parts: tuple[_Part, ...] = ()  # where the event has several handlers
 
 
 _encode = msgspec.json.Encoder().encode
@@ -50,8 +60,9 @@ def told(outcome: Outcome) -> Answer:
     status = outcome.status
     reason = outcome.reason
     if status in _WITHHELD:
-        reason = reason.partition(":")[0] if status == "duplicate" else ""
-    body = _encode(_Told(_SAID.get(status, status), outcome.id, outcome.key, reason, outcome.result))
+        reason = reason.partition(":")[0] if status == "duplicate" or reason.startswith(NO_KEY) else ""
+    parts = tuple([_Part(part.handler, _SAID.get(part.status, part.status), part.key) for part in outcome.parts])
+    body = _encode(_Told(_SAID.get(status, status), outcome.id, outcome.key, reason, outcome.result, parts))
     return Answer(200, [_JSON, (b"content-length", b"%d" % len(body))], body)
 
 

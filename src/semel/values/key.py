@@ -29,6 +29,13 @@ class Namespace:
         hashed.update(_length_prefixed(parts))
         return hashed.digest()
 
+    def fallback_digest(self, known: tuple[str, ...], content: bytes) -> bytes:
+        """For an event whose key cannot be computed. Keys are flat sequences of texts and this is a nested one, so that
+        no key has the same encoding."""
+        hashed = self._prefix.copy()
+        hashed.update(_length_prefixed((known, content)))
+        return hashed.digest()
+
 
 def content_digest(content: bytes) -> bytes:
     """Fingerprint of a canonical payload."""

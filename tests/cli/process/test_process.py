@@ -286,6 +286,18 @@ def test_a_dry_run_tells_what_would_be_done_and_writes_nothing(shop: Shop) -> No
     assert shop.booked() == ["1"]
 
 
+def test_a_dry_run_shows_which_events_would_be_dead_letters_for_want_of_a_key(shop: Shop) -> None:
+    shop.write([event("1"), event("x" * 300)])
+    ended = shop.process("events.jsonl", "--dry-run", "--json")
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+    assert [line["state"] for line in lines] == ["new", "without key"]
+    assert "255" in lines[1]["reason"]
+    assert ended.code == 1
+    assert shop.process("events.jsonl", "--json").json["outcomes"] == {"done": 1, "dead": 1}
+    lines = [json.loads(line) for line in shop.process("events.jsonl", "--dry-run", "--json").out.splitlines()]
+    assert [line["state"] for line in lines] == ["done", "dead"]
+
+
 # ------------------------------------------------------------------------------------------------------------- force
 
 

@@ -66,7 +66,7 @@ def run(ask: Ask, observe: Observer | None = None) -> int:
 
 
 def dry_run(ask: Ask) -> int:
-    """Returns the exit code: 1 where something is no event. Raises ConfigError."""
+    """Returns the exit code: 1 where a body is no event, or an event has no key. Raises ConfigError."""
     inputs = _inputs(ask)
     built = _built(ask)
     as_line = dry.as_json_line if ask.as_json else dry.as_line
@@ -82,7 +82,7 @@ def dry_run(ask: Ask) -> int:
     counts = asyncio.run(look())
     told = ", ".join(f"{count:,} {what}" for what, count in counts.items()) or "no events"
     print(f"{told}. Nothing was done.", file=sys.stderr)
-    return 1 if counts.get("malformed") else 0
+    return 1 if counts.get("malformed") or counts.get(dry.WITHOUT_KEY) else 0
 
 
 async def _run(built: Built, ask: Ask, inputs: list[Input], show: Any, observe: Observer | None) -> Report:

@@ -14,11 +14,13 @@ from semel.cli.operating.words import brief_ids, cut, plain, short
 from semel.cli.processing.documents import Document, Splitter
 from semel.cli.processing.opening import Input, Stream
 from semel.cli.processing.running import Options
+from semel.core.handlers import Handler, NoKeyStandIn
 from semel.ports import Catalog
 from semel.values.outcome import Outcome
 from semel.values.reading import Reading
 
 NEW = "new"
+WITHOUT_KEY = "without key"  # it would be a dead letter of its handler
 EVENT_SHOWN_CHARS = 60
 AS_DONE = {"done": "duplicate", "dead": "dead already", "uncertain": "uncertain already"}
 
@@ -32,7 +34,7 @@ class Would(Struct, frozen=True):
     event: str
     handler: str
     key: str
-    state: str  # NEW, a state of the ledger, "ignored" or "malformed"
+    state: str  # NEW, WITHOUT_KEY, a state of the ledger, "ignored" or "malformed"
     reason: str = ""
 
 
@@ -82,14 +84,16 @@ async def _of(app: Semel, ledger: Catalog | None, name: str, document: Document,
     if isinstance(plan, Outcome):
         return [Would(*at, "", "", "", plan.status, plan.reason)]
     return [
-        Would(*at, plan.event.id, handler.name, claim.digest.hex(), await _state(ledger, claim.digest.hex()))
+        Would(*at, plan.event.id, handler.name, claim.digest.hex(), *await _state(ledger, handler, claim.digest.hex()))
         for handler, claim in zip(plan.handlers, plan.claims, strict=True)
     ]
 
 
-async def _state(ledger: Catalog | None, key: str) -> str:
+async def _state(ledger: Catalog | None, handler: Handler, key: str) -> tuple[str, str]:
+    """The state, and the reason where the handler would not run."""
     history = await ledger.history(key) if ledger is not None else []
-    return history[0].state if history else NEW
+    reason = handler.fn.reason if isinstance(handler.fn, NoKeyStandIn) else ""
+    return history[0].state if history else WITHOUT_KEY if reason else NEW, reason
 
 
 def as_line(one: Would) -> str:
@@ -98,7 +102,8 @@ def as_line(one: Would) -> str:
         return f"{where}  {one.state}: {plain(one.reason)}"
     event = cut(brief_ids(plain(one.event)), EVENT_SHOWN_CHARS)
     what = "would run" if one.state == NEW else f"{one.state} already" if one.state in AS_DONE else one.state
-    return f"{where}  {what}  {one.handler}  {short(one.key)}  {event}"
+    why = f"  {plain(one.reason)}" if one.reason else ""
+    return f"{where}  {what}  {one.handler}  {short(one.key)}  {event}{why}"
 
 
 def as_json_line(one: Would) -> str:
