@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from tests.service.running import Running, event, service
-from tests.stores.commands import migrated
+from tests.stores.commands import migrated, semel
 
 from semel.cli.token import make_token
 from semel.testing.proxy import Fault, FaultProxy
@@ -88,3 +89,30 @@ def test_a_ledger_that_moves_away_opens_the_breaker_and_works_again_when_it_stay
             open_now()
         assert answers[-10:] == [200] * 10, running.text
         assert running.get("/readyz").json["ledger"]["breaker"] == "closed"
+
+
+def test_doctor_reports_the_round_trip_and_the_breaker_of_the_running_service(redis_url: str, tmp_path: Path) -> None:
+    with behind_proxy(redis_url, tmp_path, Fault(latency_ms=30)) as (running, proxy, _):
+        path = tmp_path / "doctor.toml"
+        path.write_text(f"{(tmp_path / 'semel.toml').read_text()}\n[server]\nport = {running.port}\n")
+
+        def doctor() -> dict[str, Any]:
+            report: dict[str, Any] = semel("doctor", "-c", str(path), "--json").json
+            return report
+
+        well = doctor()
+        assert float(well["store"]["round trip"].removesuffix(" ms")) >= 60
+        assert not [one for one in well["findings"] if one["check"] == "running"]
+        with proxy.fault(Fault(refuse=True)):
+            proxy.reset()
+            running.until(
+                lambda: running.post("/events", event("down")).status == 503 and is_open(running), "it stays closed"
+            )
+            (finding,) = [one for one in doctor()["findings"] if one["check"] == "running"]
+            assert finding["level"] == "warning"
+            assert "since 20" in finding["what"]
+            assert finding["what"].endswith(("(failed)", "(stuck)"))
+
+
+def is_open(running: Running) -> bool:
+    return bool(running.get("/readyz").json["ledger"]["breaker"] != "closed")

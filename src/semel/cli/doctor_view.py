@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from semel.cli import doctor_ledger
 from semel.cli.doctor_sources import diagnose_sources
 from semel.cli.operating.words import size
 from semel.ports import Migrates
@@ -65,10 +66,11 @@ async def report(
 
     Nothing that is found raises: it becomes a finding."""
     findings = check(settings, routes, store_facts(ledger))
-    store, of_store = await diagnose(ledger)
+    store, of_store = await _diagnose_and_measure(ledger, settings.server.ledger_patience)
     sources, of_sources = await diagnose_sources(settings, supplies, publishers or {})
     reached = await asyncio.gather(*(_reached(_label(name, settings), reach) for name, reach in reaches.items()))
-    found = [*_as_seen(findings, of_store), *of_store, *of_sources, *reached]
+    running = await doctor_ledger.breaker(settings.server)
+    found = [*_as_seen(findings, of_store), *of_store, *running, *of_sources, *reached]
     return Report(list(guarantees), found, store, sources)
 
 
@@ -76,7 +78,7 @@ async def report_store(ledger: Ledger) -> Report:
     """The same for a ledger alone, of which no settings are known."""
     findings = check(Settings(endpoints=[]), [], store_facts(ledger))
     findings = [one for one in findings if one.check in OF_STORE and one.check != "inbox"]  # nobody says what it is for
-    store, of_store = await diagnose(ledger)
+    store, of_store = await _diagnose_and_measure(ledger, Settings().server.ledger_patience)
     return Report([], [*_as_seen(findings, of_store), *of_store], store)
 
 
@@ -87,6 +89,14 @@ def _as_seen(findings: Sequence[Finding], of_store: Sequence[Finding]) -> list[F
 
 
 # ---------------------------------------------------------------------------------------------------------- the store
+
+
+async def _diagnose_and_measure(ledger: Ledger, patience_s: float) -> tuple[list[tuple[str, str]], list[Finding]]:
+    facts, findings = await diagnose(ledger)
+    if not facts or errors(findings):
+        return facts, findings
+    measured, slow = await doctor_ledger.measure(ledger, patience_s)
+    return [*facts, *measured], [*findings, *slow]
 
 
 async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]]:

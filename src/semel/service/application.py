@@ -13,6 +13,7 @@ import msgspec
 
 from semel.app import Semel
 from semel.core.gate import Gate, GateReport
+from semel.ports import Ledger
 from semel.service import answers
 from semel.service.answers import Answer, refused
 from semel.service.background import Background
@@ -41,15 +42,17 @@ class Service:
         api: Asgi,
         metrics: Callable[[Scope], Awaitable[Answer]],
         gate: Gate,
+        ledger: Ledger,
         drain_s: float,
         on_stop: Callable[[], Awaitable[None]],
     ) -> None:
-        """`start` makes what belongs to the running loop; `on_stop` lets go of what it used."""
+        """`start` makes what belongs to the running loop; `on_stop` lets go of what it used. Claims of `ledger` pass
+        the gate."""
         self._app = app
         self._start = start
         self._api = api
         self._metrics = metrics
-        self._gate = gate
+        self._gate, self._ledger = gate, ledger
         self._drain_s = drain_s
         self._on_stop = on_stop
         self._ingest: Ingest | None = None
@@ -149,14 +152,11 @@ class Service:
     async def _unready_because(self) -> str:
         """Empty if the service is ready. The call is measured, and it probes a breaker that stays open: there may be no
         other traffic."""
-
-        async def look() -> object:
-            return await self._app.ledger.claim([])  # takes the write lock, reads, and writes nothing
-
         just_opened = 0 < self._gate.report().open_s < STAYS_OPEN_S
+        ledger = self._app.ledger if just_opened else self._ledger
         try:
             async with asyncio.timeout(READY_WITHIN_S):
-                await (look() if just_opened else self._gate.ask(look, items=0))
+                await ledger.claim([])  # takes the write lock, reads, and writes nothing
         except (SemelError, TimeoutError) as error:
             return str(error) or f"no answer within {READY_WITHIN_S:g} s"
         return ""

@@ -96,6 +96,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         moved=ledger_moved,
     )
     gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
+    served = served_ledger(app.ledger, telemetry, health, gate)
     keyring = Keyring(settings.tokens)
     outbox = outbox_of(app.ledger)
     taking = doors(settings, built.publishers, built.providers, app.planner.reading)
@@ -131,7 +132,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         app,
         start,
         api=api(
-            served_ledger(app.ledger, telemetry, health, gate),
+            served,
             keyring,
             catalog=app.ledger,
             outbox=asked,
@@ -142,6 +143,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         ),
         metrics=_Numbers(app, metrics, keyring),
         gate=gate,
+        ledger=served,
         drain_s=settings.server.drain,
         on_stop=built.close,
     )
