@@ -360,7 +360,8 @@ class Notifications(Protocol):
         """Did this customer get the message? By recipient and kind, or by business key; in one indexed read.
 
         What was sent says more than what is unknown, that more than what is pending, that more than what was
-        suppressed, and within one of them the newest speaks. What was given up in doubt is failed, and unknown."""
+        suppressed, that more than what is known not to be sent, and within one of them the newest speaks. What was
+        given up in doubt is failed, and unknown. Other spellings of a recipient find the same notifications."""
 
     async def find(self, sought: Sought) -> list[Shown]:
         """The newest first, without their attempts."""

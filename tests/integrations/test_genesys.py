@@ -1,4 +1,4 @@
-"""The Data Action that ships, against a live service: five answers, and a failure wherever nobody could tell."""
+"""The Data Action that ships, against a live service: six answers, and a failure wherever nobody could tell."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from tests.service.api.desk import Desk, desk_on
 from tests.service.api.live import ASKER, SENDER
 
 from semel.service.api.notification_shapes import StatusReport
-from semel.values.sending import Accepted, Unknown
+from semel.values.sending import Accepted, Refused, Unknown
 
 ACTION = action_of("did-we-message-this-customer")
 GUARD = {"guard": {"window_s": 3600.0}}
 NUMBERS = {  # one customer for each answer
     "never": "+4917000000001",
+    "not_sent": "+4917000000006",
     "suppressed": "+4917000000002",
     "sent": "+4917000000003",
     "unknown": "+4917000000004",
@@ -29,7 +30,7 @@ NUMBERS = {  # one customer for each answer
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A service whose outbox has each of the five answers."""
+    """A service whose outbox has each of the six answers."""
     with desk_on(tmp_path_factory.mktemp("genesys")) as desk:
         desk.send("a", recipient=NUMBERS["sent"], **GUARD)
         desk.send("b", recipient=NUMBERS["suppressed"], kind="other", guard={"window_s": 3600.0, "key": "g"})
@@ -37,6 +38,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         desk.send("c", recipient=NUMBERS["suppressed"], guard={"window_s": 3600.0, "key": "g"})
         desk.send("d", recipient=NUMBERS["unknown"])
         desk.relay(Unknown("no answer within 15 s"))
+        desk.send("f", recipient=NUMBERS["not_sent"])
+        desk.relay(Refused("no such number", final=True))
         desk.send("e", recipient=NUMBERS["pending"])
         yield desk
 
@@ -49,11 +52,11 @@ def executed(desk: Desk, action: dict[str, Any] = ACTION, token: str = ASKER, **
 def test_each_answer_arrives_in_the_flow(desk: Desk, told: str) -> None:
     result = executed(desk, recipient=NUMBERS[told], kind="shipping")
     assert result["told"] == told
-    assert result["may_send"] is (told == "never")
+    assert result["may_send"] is (told in ("never", "not_sent"))
     assert bool(result["id"]) == (told != "never")
 
 
-def test_the_five_answers_are_all_that_there_are(desk: Desk) -> None:
+def test_the_six_answers_are_all_that_there_are(desk: Desk) -> None:
     described = StatusReport.__annotations__["told"]
     assert all(told in str(described) for told in NUMBERS)
     assert set(ACTION["contract"]["output"]["successSchema"]["properties"]) == set(StatusReport.__struct_fields__)
@@ -123,5 +126,9 @@ def test_the_file_has_the_shape_that_can_be_imported(name: str) -> None:
     assert set(response["translationMap"]) == set(response["translationMapDefaults"])
     for schema in (action["contract"]["input"]["inputSchema"], action["contract"]["output"]["successSchema"]):
         assert schema["type"] == "object"
-        assert {one["type"] for one in schema["properties"].values()} <= {"string", "boolean"}  # flat scalars
+        assert {one["type"] for one in schema["properties"].values()} <= {
+            "string",
+            "boolean",
+            "integer",
+        }  # flat scalars
         jsonschema_rs.meta.validate(schema)

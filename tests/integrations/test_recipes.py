@@ -37,5 +37,5 @@ def test_the_pages_tell_which_answers_there_are() -> None:
     for state, told in _TOLD.items():
         assert state in rows[told], (state, told)
     assert set(rows) == set(re.findall(r"^\| `(\w+)` \| (?:true|false) \|", GENESYS, re.MULTILINE))
-    assert set(rows) == {*_TOLD.values(), "never"}
+    assert set(rows) == {*_TOLD.values(), "never", "not_sent"}
     assert f"more than {TEXT_MAX} characters" in LOOK_UP

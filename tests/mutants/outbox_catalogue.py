@@ -151,4 +151,28 @@ OUTBOX_MUTANTS = [
         "",
         "tests/service/api/test_notifications.py::test_a_token_cannot_send_through_the_provider_of_another_tenant",
     ),
+    # ------------------------------------------------------------------------------------------------- search paths
+    Mutant(
+        "functions of the ledger use the search path of whoever calls them",
+        f"{POSTGRES}/schema/008_search_path.sql",
+        "execute format('alter function %s set search_path = pg_catalog, pg_temp', one);",
+        "null;",
+        "tests/ledgers/postgres/test_postgres_search_path.py"
+        "::test_operators_of_the_callers_own_do_not_change_what_is_added",
+    ),
+    Mutant(
+        "a handler's tables are created in the ledger's schema",
+        f"{POSTGRES}/groups.py",
+        "savepoint {SAVEPOINT}; {path}; {lock}",
+        "savepoint {SAVEPOINT}; {lock}",
+        "tests/ledgers/postgres/test_postgres_search_path.py::test_tables_of_a_handler_are_not_among_the_ledgers",
+    ),
+    # --------------------------------------------------------------------------------------------------- recipients
+    Mutant(
+        "a number in another spelling is another customer",
+        "values/recipients.py",
+        "return list(dict.fromkeys((text, e164(text) or email(text) or text)))",
+        "return [text]",
+        f"{SQLITE_LAWS}::test_another_spelling_of_the_recipient_finds_the_same",
+    ),
 ]

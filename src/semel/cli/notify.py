@@ -216,7 +216,7 @@ def status(
 ) -> None:
     """Did this customer get the message?
 
-    One answer: never, pending, sent, unknown or suppressed, with its evidence.
+    One answer: never, not_sent, pending, sent, unknown or suppressed, with its evidence.
     What was sent says more than what is unknown, that more than what waits.
     """
     import asyncio
@@ -225,12 +225,14 @@ def status(
     from semel.cli.operating import ledger_tables, looking
     from semel.cli.operating.place import place
     from semel.values.errors import ConfigError
+    from semel.values.recipients import matching_note
 
     if bool(recipient) == bool(key) or (key and kind):
         raise ConfigError("whose? Name a --recipient, with or without a --kind, or a --key alone")
     found, shown = asyncio.run(box.asked(place(ledger, config), tenant, recipient, kind, key))
     said = None if shown is None else shown.notification
+    note = matching_note(recipient) if recipient else ""
     if as_json:
-        typer.echo(ledger_tables.as_json(tables.status_members(found, said)))
+        typer.echo(ledger_tables.as_json(tables.status_members(found, said, note)))
     else:
-        ledger_tables.console(wide=False).print(tables.answer(found, looking.now_ms(), said))
+        ledger_tables.console(wide=False).print(tables.answer(found, looking.now_ms(), said, note))

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from semel.values import recipients
 from semel.values.errors import ConfigError, WrongNotification
 
 Channel: TypeAlias = Literal["sms", "email", "voice", "message", "event"]
@@ -54,7 +55,7 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     key: str  # the fact: "order-4711-shipped"; the caller's, never made up per attempt
     kind: str  # what sort of message: "shipping", "reminder"
-    recipient: str  # an E.164 number, an address, an id of the platform
+    recipient: str  # a number, an address, an id of the platform; kept in its normal form (values/recipients.py)
     channel: Channel
     body: Any = None
     subject: str = ""
@@ -79,6 +80,8 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             _check_text(name, getattr(self, name))
         if self.channel not in CHANNELS:
             raise WrongNotification(f"channel={self.channel!r}: expected one of {', '.join(CHANNELS)}")
+        if (recipient := recipients.normal(self.channel, self.recipient)) != self.recipient:
+            force_setattr(self, "recipient", recipient)
         if self.policy is not None and self.policy not in POLICIES:
             raise WrongNotification(f"policy={self.policy!r}: expected one of {', '.join(POLICIES)}")
         _check_content(self)
@@ -145,6 +148,11 @@ def notification_id(tenant: str, key: str, kind: str, recipient: str, channel: s
 def who_is(tenant: str, text: str) -> bytes:
     """What stands for a recipient, or an order key, of one tenant."""
     return _digest("who", tenant, text)
+
+
+def who_any(tenant: str, recipient: str) -> list[bytes]:
+    """The digests under which notifications to a recipient are stored, whichever spelling is asked for: one or two."""
+    return [who_is(tenant, spelling) for spelling in recipients.spellings(recipient)]
 
 
 def _digest(*parts: str) -> bytes:

@@ -200,7 +200,7 @@ class Sought(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-Told: TypeAlias = Literal["never", "pending", "sent", "unknown", "suppressed"]
+Told: TypeAlias = Literal["never", "not_sent", "pending", "sent", "unknown", "suppressed"]
 
 
 class Status(Struct, frozen=True):
@@ -213,6 +213,7 @@ class Status(Struct, frozen=True):
     provider: str = ""
     reference: str = ""
     evidence: str = ""
+    unsent: int = 0  # with "not_sent": how many are failed, expired or cancelled; `id` is the newest
 
 
 _TOLD: dict[str, Told] = {
@@ -224,20 +225,23 @@ _TOLD: dict[str, Told] = {
     "pending": "pending",
     "suppressed": "suppressed",
 }
-_WEIGHT: dict[Told, int] = {"sent": 4, "unknown": 3, "pending": 2, "suppressed": 1, "never": 0}
+_WEIGHT: dict[Told, int] = {"sent": 5, "unknown": 4, "pending": 3, "suppressed": 2, "not_sent": 1, "never": 0}
+MAY_SEND: tuple[Told, ...] = ("never", "not_sent")  # it is known that nobody got it
 
 
 def told_unsent(in_doubt: bool) -> Told:
     """Of what is failed, expired or cancelled. What was given up in doubt may have been sent for all that."""
-    return "unknown" if in_doubt else "never"
+    return "unknown" if in_doubt else "not_sent"
 
 
 def told_of(found: Iterable[Status]) -> Status:
     """Of several notifications, the newest first: the one that says most. Of those that are over and were not sent
     each says itself whether that is known."""
     best = Status("never")
+    unsent = 0
     for one in found:
         told = _TOLD.get(one.state, one.told)
+        unsent += told == "not_sent"
         if _WEIGHT[told] > _WEIGHT[best.told]:
             best = replace(one, told=told)
-    return best
+    return replace(best, unsent=unsent) if best.told == "not_sent" else best

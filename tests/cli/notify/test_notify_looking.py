@@ -27,7 +27,7 @@ from tests.cli.notify.outboxes import (
 
 from semel.cli.notifying import meaning
 from semel.values.outbox import Lane, Sought
-from semel.values.sending import STATES, Accepted, Key, Standing, Unknown
+from semel.values.sending import STATES, Accepted, Key, Refused, Standing, Unknown
 
 
 @pytest.fixture(scope="module")
@@ -383,3 +383,22 @@ def test_a_pending_one_with_an_order_key_says_who_comes_first(tmp_path: Path) ->
         says = document(url, "show", id)["next"]["says"]
         assert says.endswith("What was added before it with the same order key comes first.")
         assert NUMBER not in says, "an order key may be a customer"
+
+
+def test_status_names_what_failed_and_its_reason(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    id = carry(url, notification("a"), Refused("no such number", final=True))
+    found = document(url, "status", "--to", NUMBER)
+    assert (found["status"], found["unsent"], found["id"]) == ("not_sent", 1, id)
+    out = notify(url, "status", "--to", NUMBER).out
+    assert "no: 1 failed, reason: no such number, see " in out
+    assert id[:12] in out
+
+
+def test_status_finds_a_number_in_another_spelling_and_says_where_it_cannot(tmp_path: Path) -> None:
+    url = url_of(tmp_path)
+    add(url, notification("a"))
+    assert document(url, "status", "--to", f"00{NUMBER[1:3]} {NUMBER[3:]}")["status"] == "pending"
+    national = notify(url, "status", "--to", f"0{NUMBER[3:]}")
+    assert national.out.startswith("never: ")
+    assert "country code" in national.out

@@ -163,7 +163,7 @@ def test_no_plan_of_a_relay_reads_more_than_the_rows_that_it_names(fresh_url: st
 
 
 @pytest.mark.parametrize("by", [{"recipient": "+491", "kind": "shipping"}, {"key": "k7"}], ids=["recipient", "key"])
-def test_a_status_is_one_read_of_an_index(url: str, by: dict[str, str]) -> None:
+def test_a_status_is_one_bounded_read_of_an_index(url: str, by: dict[str, str]) -> None:
     async def ask(connection: Any) -> None:
         for setting in ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off"):
             await connection.execute(f"set {setting}")  # as the ledger's own connections have them
@@ -172,7 +172,7 @@ def test_a_status_is_one_read_of_an_index(url: str, by: dict[str, str]) -> None:
 
     (plan,) = asyncio.run(plans_of(url, ask))
     assert "Index Scan Backward using notification_" + ("key" if "key" in by else "who") in plan
-    assert "Sort" not in plan
+    assert "key" not in by or "Sort" not in plan  # of a recipient, at most two reads of 1,000 are sorted together
 
 
 BUFFERS = re.compile(r"shared hit=(\d+)(?: read=(\d+))?")

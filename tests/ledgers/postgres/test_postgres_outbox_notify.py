@@ -396,3 +396,27 @@ def test_what_nobody_can_read_is_in_nobodys_hands_and_can_be_cancelled(
     asyncio.run(spoil())
     assert ledger.take(harness) == []
     assert ledger.run(people(ledger).decide(Decision(said.id, "cancelled", "it is broken", "ada"))) == "cancelled"
+
+
+RECIPIENTS = [
+    ("sms", "+49 170 1234567"),
+    ("voice", "0049-170-1234567"),
+    ("sms", "tel:+49 (0)170/1234567"),
+    ("sms", "0170 1234567"),
+    ("sms", "(0)+49 170 1234567"),
+    ("sms", "00 49 (170) 1234567"),
+    ("sms", "joe"),
+    ("email", "Maria@Example.COM"),
+    ("email", "Größe@EXÄMPLE.com"),
+    ("email", "A@B@C"),
+    ("email", "A <B@C.D>"),
+    ("message", "0049 170 1234567"),
+]
+
+
+@pytest.mark.parametrize(("channel", "recipient"), RECIPIENTS)
+def test_recipients_have_the_spelling_that_python_gives_them(
+    url: str, harness: Harness, channel: str, recipient: str
+) -> None:
+    one = notification(harness, channel=channel, recipient=recipient)
+    assert notified(url, arguments(one) | {"recipient": recipient}) == [(one.id.hex(), "added")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 from tests.service.api.desk import PHONE, Desk, desk_on
 
+from semel.values.outbox import Lane, Record
 from semel.values.sending import Accepted, Refused, Unknown
 
 
@@ -31,7 +34,7 @@ def answer(desk: Desk, **query: str) -> dict[str, Any]:
     reply = desk.told(**query)
     assert reply.status == 200, reply.body
     told: dict[str, Any] = reply.json()
-    assert all(isinstance(value, (str, bool)) for value in told.values()), "scalars only"
+    assert all(isinstance(value, (str, bool, int)) for value in told.values()), "scalars only"
     return told
 
 
@@ -40,7 +43,8 @@ def test_each_of_the_five_answers(desk: Desk) -> None:
     assert told == {
         "told": "never",
         "may_send": True,
-        **dict.fromkeys(("id", "state", "at", "provider", "reference", "evidence"), ""),
+        **dict.fromkeys(("id", "state", "at", "provider", "reference", "evidence", "note"), ""),
+        "unsent": 0,
     }
     id = desk.send(guard={"window_s": 3600.0})
     assert answer(desk, recipient=PHONE, kind="shipping")["told"] == "pending"
@@ -55,6 +59,36 @@ def test_each_of_the_five_answers(desk: Desk) -> None:
     desk.relay(Accepted())
     assert answer(desk, key="order-2")["told"] == "suppressed"
     assert answer(desk, recipient=PHONE, kind="shipping")["told"] == "sent"  # what was sent says more
+
+
+def test_a_failed_message_is_not_called_never(desk: Desk) -> None:
+    id = desk.send(recipient="joe", channel="message")
+    asyncio.run(fail(desk, id))
+    told = answer(desk, recipient="joe")
+    assert (told["told"], told["may_send"], told["unsent"], told["id"]) == ("not_sent", True, 1, id)
+    assert (told["state"], told["evidence"]) == ("failed", "no such user")
+    assert "spelling" in told["note"]
+
+
+async def fail(desk: Desk, id: str) -> None:
+    outbox = desk.ledger.outbox
+    (taken,) = await outbox.take({"@message": Lane(1)}, 60_000)
+    after = replace(taken.standing, state="failed", reason="no such user")
+    assert await outbox.record([Record(taken, after, "refused", "no such user")]) == [True]
+
+
+@pytest.mark.parametrize("recipient", ["+49 170 12345678", "0049-170-12345678", "tel:+4917012345678"])
+def test_a_number_is_found_in_every_spelling(desk: Desk, recipient: str) -> None:
+    desk.send()
+    told = answer(desk, recipient=recipient, kind="shipping")
+    assert (told["told"], told["note"]) == ("pending", "")
+
+
+def test_a_number_without_its_country_says_that_it_was_not_matched(desk: Desk) -> None:
+    desk.send()
+    told = answer(desk, recipient="0170 12345678")
+    assert told["told"] == "never"
+    assert "country code" in told["note"]
 
 
 @pytest.mark.parametrize("told", ["pending", "unknown", "sent"])

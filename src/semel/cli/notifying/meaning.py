@@ -37,7 +37,8 @@ MEANING = {
 }
 
 ANSWERS = {
-    "never": "nothing of the kind was sent, and nothing waits to be sent",
+    "never": "there is no such message",
+    "not_sent": "no",
     "pending": "it waits to be sent",
     "sent": "the provider has taken it",
     "unknown": "it may have been sent; nobody knows yet",

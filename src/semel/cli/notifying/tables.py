@@ -209,7 +209,7 @@ def _document(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------ status
 
 
-def answer(found: Status, now_ms: int, said: Notification | None) -> RenderableType:
+def answer(found: Status, now_ms: int, said: Notification | None, note: str = "") -> RenderableType:
     """Did this customer get the message?"""
     evidence, reference = _said_of(found, said)
     facts = {
@@ -220,9 +220,16 @@ def answer(found: Status, now_ms: int, said: Notification | None) -> RenderableT
         "evidence": plain(evidence),
         "id": found.id,
     }
-    word = Text.assemble((found.told, f"bold {meaning.STYLES.get(found.told, '')}"), f": {meaning.ANSWERS[found.told]}")
+    meant = meaning.ANSWERS[found.told]
+    if found.told == "not_sent":
+        reason = f", reason: {plain(evidence)}" if evidence else ""
+        many = (
+            f"1 {found.state}" if found.unsent == 1 else f"{found.unsent:,} were not sent, the newest is {found.state}"
+        )
+        meant = f"no: {many}{reason}, see {meaning.short_id(found.id)}"
+    word = Text.assemble((found.told, f"bold {meaning.STYLES.get(found.told, '')}"), f": {meant}")
     if not found.id:
-        return word
+        return Group(word, Text(f"Note: {note}", style="dim")) if note else word
     more = Text(f"All that is known of it: semel notify show {meaning.short_id(found.id)}", style="dim")
     return Group(word, facts_table(facts, meaning.STYLES), more)
 
@@ -232,7 +239,7 @@ def _said_of(found: Status, said: Notification | None) -> tuple[str, str]:
     return ("", "") if said is None else (Mask(said).hidden(found.evidence), Mask(said).hidden(found.reference))
 
 
-def status_members(found: Status, said: Notification | None) -> dict[str, Any]:
+def status_members(found: Status, said: Notification | None, note: str = "") -> dict[str, Any]:
     evidence, reference = _said_of(found, said)
     return {
         "status": found.told,
@@ -243,6 +250,8 @@ def status_members(found: Status, said: Notification | None) -> dict[str, Any]:
         "provider": found.provider,
         "reference": reference,
         "evidence": evidence,
+        "unsent": found.unsent,
+        "note": note,
     }
 
 

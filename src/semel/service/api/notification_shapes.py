@@ -143,11 +143,14 @@ class StatusReport(Struct, frozen=True):
     told: Annotated[
         Told,
         Meta(
-            description="never: nobody has sent it; pending: it will be sent; sent: a provider has taken it; unknown: "
-            "it may have been sent, and nobody knows yet; suppressed: its guard has kept it back."
+            description="never: there is none; not_sent: it is failed, expired or cancelled, and nobody got it; "
+            "pending: it will be sent; sent: a provider has taken it; unknown: it may have been sent, and nobody knows "
+            "yet; suppressed: its guard has kept it back."
         ),
     ]
-    may_send: Annotated[bool, Meta(description="True only for never. Whoever sends all the same may send twice.")]
+    may_send: Annotated[
+        bool, Meta(description="True only for never and not_sent. Whoever sends all the same may send twice.")
+    ]
     id: Annotated[str, Meta(description="Of the notification that says most. Empty: there is none.")]
     state: Annotated[
         str, Meta(description="Its state. Empty: there is none.", extra_json_schema={"enum": ["", *STATES]})
@@ -155,7 +158,9 @@ class StatusReport(Struct, frozen=True):
     at: Annotated[str, Meta(description="When it came to this state, UTC. Empty: there is none.")]
     provider: str
     reference: Annotated[str, Meta(description="The provider's own id of the message.")]
-    evidence: Annotated[str, Meta(description="For people.")]
+    evidence: Annotated[str, Meta(description="For people. Of not_sent: why it was not sent.")]
+    unsent: Annotated[int, Meta(ge=0, description="Of not_sent: how many are failed, expired or cancelled. Else 0.")]
+    note: Annotated[str, Meta(description="Why other spellings of the recipient were not matched. Empty: they were.")]
 
 
 class AttemptLine(Struct, frozen=True):

@@ -39,7 +39,8 @@ from semel.service.api.reports import line, report, said_of
 from semel.service.api.shapes import KEY_PATTERN
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.notification import Guard, Notification
-from semel.values.outbox import Decision, Shown, Sought, Status
+from semel.values.outbox import MAY_SEND, Decision, Shown, Sought, Status
+from semel.values.recipients import matching_note
 from semel.values.sending import LIVE, ProviderAccess
 
 NO_OUTBOX = "this ledger keeps no outbox: sqlite and postgresql do (docs/ledgers.md)"
@@ -98,7 +99,9 @@ class Sending(Struct, frozen=True):
         _check_texts(**asked)
         found = await self.outbox.status(tenant, **asked)
         said = found.evidence or found.reference  # by whoever sent it: it may name the customer, and what was said
-        return told(_status(found, await self.outbox.show(bytes.fromhex(found.id)) if said else None))
+        shown = await self.outbox.show(bytes.fromhex(found.id)) if said else None
+        note = matching_note(asked["recipient"]) if "recipient" in asked else ""
+        return told(_status(found, shown, note))
 
     async def list(self, request: Request) -> Response:
         tenant = may(request, "notifications").tenant
@@ -261,17 +264,19 @@ def _revealed(request: Request, asked: Mapping[str, str]) -> bool:
 # ------------------------------------------------------------------------------------------------------- answering
 
 
-def _status(status: Status, shown: Shown | None) -> StatusReport:
+def _status(status: Status, shown: Shown | None, note: str) -> StatusReport:
     """Without the notification, nothing of what was said of it can be shown."""
     return StatusReport(
         told=status.told,
-        may_send=status.told == "never",
+        may_send=status.told in MAY_SEND,
         id=status.id,
         state=status.state,
         at=time_text(status.at_ms) if status.at_ms else "",
         provider=status.provider,
         reference="" if shown is None else said_of(shown, status.reference, revealed=False),
         evidence="" if shown is None else said_of(shown, status.evidence, revealed=False),
+        unsent=status.unsent,
+        note=note,
     )
 
 

@@ -52,7 +52,12 @@ class StatusLaws(OutboxBinding):
 
     @pytest.mark.parametrize(
         ("answer", "told"),
-        [(Accepted("r-1"), "sent"), (Unknown("timeout"), "unknown"), (Refused("busy"), "pending"), (REFUSED, "never")],
+        [
+            (Accepted("r-1"), "sent"),
+            (Unknown("timeout"), "unknown"),
+            (Refused("busy"), "pending"),
+            (REFUSED, "not_sent"),
+        ],
     )
     def test_it_is_told_what_is_known(
         self, harness: Harness, ledger: Sender, other: Sender, answer: Accepted | Unknown | Refused, told: str
@@ -99,7 +104,36 @@ class StatusLaws(OutboxBinding):
         ledger.add(untried)
         for said in (refused, untried):
             assert decide(ledger, said, "given_up") == "failed"
-            assert status(ledger, said).told == "never"
+            assert status(ledger, said).told == "not_sent"
+
+    def test_what_failed_is_told_with_its_reason_and_counted(self, harness: Harness, ledger: Sender) -> None:
+        first, second = notification(harness, "n-1"), notification(harness, "n-2")
+        bystander = notification(harness, "n-3", recipient="+4915100000001")
+        ledger.add(bystander)
+        ledger.send(harness, ledger.take_one(harness), Accepted("r-1"))
+        for said in (first, second):
+            ledger.add(said)
+            ledger.send(harness, ledger.take_one(harness), REFUSED)
+            harness.advance(harness.unit_ms)
+        found = status(ledger, first)
+        assert (found.told, found.unsent, found.id) == ("not_sent", 2, second.id.hex())
+        assert (found.state, found.evidence) == ("failed", REFUSED.reason)
+        assert status(ledger, bystander).unsent == 0
+
+    def test_another_spelling_of_the_recipient_finds_the_same(self, harness: Harness, ledger: Sender) -> None:
+        said = notification(harness, recipient="+49 (170) 123-4567")
+        other = notification(harness, "other", recipient="+491701234568")
+        ledger.add(said, other)
+        for spelling in ("+491701234567", "0049 170 1234567", "tel:+49170/1234567"):
+            asked = people(ledger).status(said.tenant, recipient=spelling, kind=said.kind)
+            alone = people(ledger).status(said.tenant, recipient=spelling)
+            listed = people(ledger).find(Sought(tenant=said.tenant, recipient=spelling))
+            assert ledger.run(asked).id == ledger.run(alone).id == said.id.hex()
+            assert [one.id for one in ledger.run(listed)] == [said.id.hex()]
+        before = shown(ledger, other)
+        assert ledger.run(people(ledger).erase(said.tenant, "0049 170 1234567", "asked to", "ada")) == 1
+        assert shown(ledger, said).erased
+        assert shown(ledger, other) == before
 
     def test_what_was_sent_says_more_than_what_came_later(self, harness: Harness, ledger: Sender) -> None:
         first = notification(harness, "n-1")

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from semel.testing.servers.process import NoServer, ServerProcess, free_port, given_url
 
-USER = "semel"
+USER = "shop"  # not the name of the ledger's schema, into which "$user" would lead
 PASSWORD = "test-password"  # of a server on loopback that lives as long as a test
 NOBODY_UID = 65534  # PostgreSQL refuses to run as root
 INIT_S = 120.0

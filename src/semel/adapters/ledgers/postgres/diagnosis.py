@@ -37,10 +37,11 @@ async def facts(connection: Connection, options: Options) -> list[Fact]:
         "pg_is_in_recovery(), current_setting('max_connections')::integer, "
         "current_setting('synchronous_standby_names'), "
         "floor(extract(epoch from clock_timestamp()) * 1000)::bigint, current_setting('transaction_read_only'), "
-        "current_setting('wal_compression')"
+        "current_setting('wal_compression'), $1 = any (current_schemas(false))",
+        options.schema,
     )
     assert row is not None
-    number, version, commit, fsync, pages, standby, most, replicas, now, read_only, packed = row
+    number, version, commit, fsync, pages, standby, most, replicas, now, read_only, packed, in_path = row
     too_old = "" if number >= VERSION_MIN else "error: 14 or later is needed: "
     return [
         ("server", options.where),
@@ -55,6 +56,7 @@ async def facts(connection: Connection, options: Options) -> list[Fact]:
         ("full_page_writes", "on" if pages == "on" else "error: off: a power loss may destroy the database"),
         ("wal_compression", "off: on makes millions of keys cheaper to write" if packed == "off" else packed),
         ("schema", await _schema(connection, options)),
+        ("search path", _search_path(options.schema, in_path)),
         ("clock", _clock(now, asked, time.time_ns() // 1_000_000)),
         ("pool", _pool(options, most)),
         *await _sizes(connection, options.schema),
@@ -76,6 +78,15 @@ async def _schema(connection: Connection, options: Options) -> str:
     if found > len(SCHEMA):
         return f'error: "{options.schema}" has version {found}, newer than this Semel ({len(SCHEMA)})'
     return f'"{options.schema}", version {found}'
+
+
+def _search_path(schema: str, found: bool) -> str:
+    if not found:
+        return "leads past the ledger's schema"
+    return (
+        f'warning: it leads into the ledger\'s schema "{schema}": tables that this user creates without a schema go '
+        "there, except in ctx.tx. Use another user for the ledger, or schema=NAME in its URL"
+    )
 
 
 def _clock(server: int, before: int, after: int) -> str:

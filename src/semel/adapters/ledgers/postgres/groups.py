@@ -63,6 +63,18 @@ NOT_TO_KEEP = "what the handler wrote cannot be committed"
 ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
 
 
+def own_search_path(schema: str) -> str:
+    """A statement that takes the ledger's schema out of a handler's search path.
+
+    A role called `semel` finds the schema `semel` through "$user". The handler's `create table orders`, or its own
+    table `notification`, would then be among the ledger's tables."""
+    return (
+        "select set_config('search_path', coalesce((select string_agg(quote_ident(s), ', ' order by at) "
+        f"from unnest(current_schemas(false)) with ordinality p(s, at) where s <> '{schema}'), ''), true) "
+        f"where '{schema}' = any (current_schemas(false))"
+    )
+
+
 class PostgresTransaction:
     """One savepoint of a group's transaction."""
 
@@ -252,7 +264,9 @@ class Groups:
         """One handler, after what has to be said before. What it returns is in the transaction; None: nothing of it
         is. Its savepoint is left for whoever comes next."""
         number = lock_of(session.lease.claim.digest)
-        await self._say(connection, f"{before}; savepoint {SAVEPOINT}; select pg_try_advisory_xact_lock({number})")
+        path = own_search_path(self._pool.options.schema)
+        lock = f"select pg_try_advisory_xact_lock({number})"
+        await self._say(connection, f"{before}; savepoint {SAVEPOINT}; {path}; {lock}")
         if session.given_up:
             return None
         transaction = PostgresTransaction(connection, session.lease, self._pool.options)

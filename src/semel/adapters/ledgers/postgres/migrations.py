@@ -11,7 +11,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from semel.adapters.ledgers.postgres.pool import driver
+from semel.adapters.ledgers.postgres.pool import driver, sentence
 from semel.adapters.ledgers.postgres.statements import SCHEMA, migration
 from semel.values.errors import ConfigError, LedgerUnavailable
 
@@ -81,6 +81,7 @@ async def migrate(connection: Connection, schema: str, where: str) -> list[str]:
 
 
 async def _one_step(connection: Connection, schema: str, where: str) -> str | None:
+    asyncpg = driver()
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(f"set local lock_timeout = {LOCK_MS}; set local statement_timeout = 0")
         await connection.execute(f"select pg_advisory_xact_lock({MIGRATORS})")
@@ -96,7 +97,13 @@ async def _one_step(connection: Connection, schema: str, where: str) -> str | No
             await check(connection, schema, where)
         if found is None or found >= len(SCHEMA):
             return None
-        await connection.execute(migration(SCHEMA[found], schema), timeout=TRY_S)
+        try:
+            await connection.execute(migration(SCHEMA[found], schema), timeout=TRY_S)
+        except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
+            raise ConfigError(
+                f'{where}: the schema "{schema}" holds objects that are not Semel\'s ({sentence(error)}): choose a '
+                "schema for the ledger alone with ?schema=NAME in its URL"
+            ) from None
         await connection.execute(
             f'insert into "{schema}".migration (version, name) values ($1, $2)', found + 1, SCHEMA[found]
         )

@@ -25,21 +25,26 @@ select * from semel.record_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 
 select at, state from semel.witness_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: status_by_recipient
--- The last column: it is failed, and given up in doubt. By a person, or by its policy, or it was sent twice before.
-select id, state, changed, provider, reference, reason,
-       state = 'failed' and (possible > 0 or exists (
-           select from semel.attempt a where a.id = n.id
-                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
-from semel.notification n where who = $1 and kind = $2
-order by added desc limit $3
+-- For each digest that the recipient may be stored under, one read of an index. The last column: it is failed, and given up
+-- in doubt. By a person, or by its policy, or it was sent twice before.
+select n.id, n.state, n.changed, n.provider, n.reference, n.reason, n.in_doubt
+from unnest($1::bytea[]) w cross join lateral (
+    select n.*, n.state = 'failed' and (n.possible > 0 or exists (
+               select from semel.attempt a where a.id = n.id
+                      and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0)))) as in_doubt
+    from semel.notification n where n.who = w and n.kind = $2 order by n.added desc limit $3
+) n
+order by n.added desc limit $3
 
 -- name: status_by_recipient_alone
-select id, state, changed, provider, reference, reason,
-       state = 'failed' and (possible > 0 or exists (
-           select from semel.attempt a where a.id = n.id
-                  and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
-from semel.notification n where who = $1
-order by added desc limit $2
+select n.id, n.state, n.changed, n.provider, n.reference, n.reason, n.in_doubt
+from unnest($1::bytea[]) w cross join lateral (
+    select n.*, n.state = 'failed' and (n.possible > 0 or exists (
+               select from semel.attempt a where a.id = n.id
+                      and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0)))) as in_doubt
+    from semel.notification n where n.who = w order by n.added desc limit $2
+) n
+order by n.added desc limit $2
 
 -- name: status_by_key
 select id, state, changed, provider, reference, reason,
@@ -95,7 +100,7 @@ where n.id = $1 and exists (select from word)
 select semel.free_guards_1($1::bytea[])
 
 -- name: erasable
-select id from semel.notification where who = $1 and content is not null
+select id from semel.notification where who = any ($1::bytea[]) and content is not null
 
 -- name: erase_notifications
 update semel.notification set recipient = '', content = null, options = '{}', reason = ''

@@ -170,16 +170,16 @@ select id, state, changed, provider, reference, reason,
        state = 'failed' and (possible > 0 or exists (
            select 1 from semel_attempt a where a.id = semel_notification.id
                   and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
-from semel_notification where who = ?1 and kind = ?2
-order by added desc limit ?3
+from semel_notification where who in (?1, ?2) and kind = ?3
+order by added desc limit ?4
 
 -- name: status_by_recipient_alone
 select id, state, changed, provider, reference, reason,
        state = 'failed' and (possible > 0 or exists (
            select 1 from semel_attempt a where a.id = semel_notification.id
                   and (a.outcome = 'policy' or (a.outcome = 'given_up' and a.crossed > 0))))
-from semel_notification where who = ?1
-order by added desc limit ?2
+from semel_notification where who in (?1, ?2)
+order by added desc limit ?3
 
 -- name: status_by_key
 select id, state, changed, provider, reference, reason,
@@ -209,7 +209,7 @@ update semel_dispatch set token = ?2, taken = 0, due = ?3, behind = null, state 
 
 -- name: erasable
 select n.id, n.state, d.taken, d.due, d.standing from semel_notification n left join semel_dispatch d on d.id = n.id
-where n.who = ?1 and n.content is not null
+where n.who in (?1, ?2) and n.content is not null
 
 -- name: erase_notifications
 update semel_notification set recipient = '', content = null, fp = x'', options = x'7b7d', reason = '' where id in ({keys})

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
-from semel.values.notification import who_is
+from semel.values.notification import who_any
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
 from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.stored import encode, readable, readable_standing, standing_of
@@ -26,10 +26,10 @@ async def status(connection: Connection, tenant: str, recipient: str, kind: str,
     if key:
         found = await connection.fetch(sql["status_by_key"], shown(tenant), shown(key), STATUS_ROWS)
     elif kind:
-        who = who_is(tenant, recipient)
+        who = who_any(tenant, recipient)
         found = await connection.fetch(sql["status_by_recipient"], who, shown(kind), STATUS_ROWS)
     else:
-        found = await connection.fetch(sql["status_by_recipient_alone"], who_is(tenant, recipient), STATUS_ROWS)
+        found = await connection.fetch(sql["status_by_recipient_alone"], who_any(tenant, recipient), STATUS_ROWS)
     return told_of(
         Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
         for id, state, changed, provider, reference, reason, in_doubt in found
@@ -54,7 +54,7 @@ def _conditions(sought: Sought) -> dict[str, Any]:
     by = "d" if state in LIVE else "n"  # of what is live there is little
     return {
         "n.tenant = {}": None if sought.tenant is None else shown(sought.tenant),
-        "n.who = {}": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
+        "n.who = any ({}::bytea[])": who_any(sought.tenant or "", sought.recipient) if sought.recipient else None,
         "n.key = {}": shown(sought.key) or None,
         "n.kind = {}": shown(sought.kind) or None,
         "coalesce(d.lane, n.provider) = {}": shown(sought.provider) or None,  # what has not left yet: where it goes
@@ -144,7 +144,7 @@ async def erase(
     """What has not left is cancelled first; what is under way or uncertain stays until it is over."""
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
-        ids = [id for (id,) in await connection.fetch(sql["erasable"], who_is(tenant, recipient))]
+        ids = [id for (id,) in await connection.fetch(sql["erasable"], who_any(tenant, recipient))]
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
         cancelled: list[tuple[Decision, Standing, Standing, int]] = []

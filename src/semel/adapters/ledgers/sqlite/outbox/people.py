@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from semel.adapters.ledgers.sqlite.outbox import forgetting, guards
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in
-from semel.values.notification import who_is
+from semel.values.notification import who_any
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
 from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.stored import encode, guard_of, readable, readable_standing, standing_of
@@ -23,9 +23,9 @@ def status(connection: apsw.Connection, tenant: str, recipient: str, kind: str, 
     if key:
         found = rows(connection, SQL["status_by_key"], tenant, key, STATUS_ROWS)
     elif kind:
-        found = rows(connection, SQL["status_by_recipient"], who_is(tenant, recipient), kind, STATUS_ROWS)
+        found = rows(connection, SQL["status_by_recipient"], *_two(tenant, recipient), kind, STATUS_ROWS)
     else:
-        found = rows(connection, SQL["status_by_recipient_alone"], who_is(tenant, recipient), STATUS_ROWS)
+        found = rows(connection, SQL["status_by_recipient_alone"], *_two(tenant, recipient), STATUS_ROWS)
     return told_of(
         Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
         for id, state, changed, provider, reference, reason, in_doubt in found
@@ -36,7 +36,7 @@ def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
     tenant = "n.tenant = ?" if sought.key else "+n.tenant = ?"  # its index is for keys: all else is found by time
     conditions: dict[str, Any] = {
         tenant: sought.tenant,
-        "n.who = ?": who_is(sought.tenant or "", sought.recipient) if sought.recipient else None,
+        "n.who in (?, ?)": _two(sought.tenant or "", sought.recipient) if sought.recipient else None,
         "n.key = ?": sought.key or None,
         f"{'' if sought.recipient else '+'}n.kind = ?": sought.kind or None,
         "ifnull(d.lane, n.provider) = ?": sought.provider or None,  # what has not left yet, by where it is to go
@@ -53,7 +53,14 @@ def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
     where = " and ".join([*said, *(["n.possible > 0"] if sought.possible_duplicates else [])])
     where = f" where {where}" if where else ""
     sql = f"{SQL['shown']}{where} order by n.added desc, n.id limit ?"
-    return [_shown(row, ()) for row in rows(connection, sql, *said.values(), sought.limit)]
+    values = [one for value in said.values() for one in (value if isinstance(value, tuple) else (value,))]
+    return [_shown(row, ()) for row in rows(connection, sql, *values, sought.limit)]
+
+
+def _two(tenant: str, recipient: str) -> tuple[bytes, bytes]:
+    """The digests of a recipient, for statements with two places."""
+    who = who_any(tenant, recipient)
+    return who[0], who[-1]
 
 
 def show(connection: apsw.Connection, id: bytes) -> Shown | None:
@@ -131,7 +138,7 @@ def _write(
 def erase(connection: apsw.Connection, tenant: str, recipient: str, reason: str, by: str, now: int) -> int:
     """What has not left is cancelled first; what is under way or uncertain stays until it is over."""
     over: list[bytes] = []
-    for id, state, taken, due, standing in rows(connection, SQL["erasable"], who_is(tenant, recipient)):
+    for id, state, taken, due, standing in rows(connection, SQL["erasable"], *_two(tenant, recipient)):
         if state in LIVE:
             if state != "pending" or (taken and due > now) or in_doubt(standing_of(standing)):
                 continue
