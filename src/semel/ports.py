@@ -99,6 +99,11 @@ class Transaction(Protocol):
 
         False: the lease was lost, and the transaction will not commit."""
 
+    def abandon(self) -> None:
+        """Roll back now, though the block has not ended: the handle refuses to be used, and others need not wait.
+
+        Returns at once. Nothing happens after a settle: the transaction is about to commit."""
+
 
 @runtime_checkable
 class Notifies(Protocol):

@@ -138,6 +138,50 @@ def test_the_handle_refuses_a_handler_that_goes_on(tmp_path: Path) -> None:
     assert tickets(tmp_path) == []
 
 
+def test_a_handler_that_ignores_its_timeout_gives_the_write_lock_back_at_its_timeout(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with app_on("sqlite", tmp_path, random=lambda: 0.0, lease=60) as app:
+            await with_table(app)
+            refused: list[TransactionOver] = []
+            may_end = asyncio.Event()
+
+            @app.on("ticket", effect="transaction", timeout=0.3)
+            async def stubborn(event: Event, ctx: Context) -> str:
+                if ctx.attempt > 1:
+                    return "second"
+                ctx.tx.execute("insert into ticket values ('undone')")
+                while not may_end.is_set():
+                    try:
+                        await may_end.wait()
+                    except asyncio.CancelledError:
+                        continue
+                try:
+                    ctx.tx.execute("insert into ticket values ('late')")
+                except TransactionOver as error:
+                    refused.append(error)
+                return "first"
+
+            @app.on("other")
+            async def other(event: Event, ctx: Context) -> None: ...
+
+            body = message("t", type="ticket")
+            running = asyncio.create_task(app.process(body))
+            await asyncio.sleep(0.1)
+            try:
+                async with asyncio.timeout(10):  # the lease is 60 s
+                    assert (await app.process(message(type="other"))).status == "done"
+                assert not running.done(), "inconclusive: the handler has ended"
+            finally:
+                may_end.set()
+            first = await running
+            assert (first.status, first.reason) == ("retry", "timed out after 0.3 s")
+            assert len(refused) == 1
+            assert (await app.process(body)).result == "second"
+
+    run(story())
+    assert tickets(tmp_path) == []
+
+
 def test_sync_handlers_may_use_the_transaction_from_their_thread(tmp_path: Path) -> None:
     async def story() -> None:
         async with app_on("sqlite", tmp_path) as app:

@@ -322,6 +322,27 @@ MUTANTS = [
         f"{ISOLATION}::test_an_event_in_its_last_attempt_shares_its_process_with_no_other_suspect",
     ),
     Mutant(
+        "a handler that ignores its cancellation keeps its transaction open",
+        "core/act.py",
+        "if self.abandon is not None:",
+        "if False:",
+        f"{TRANSACTIONS}::test_a_handler_that_ignores_its_timeout_gives_the_write_lock_back_at_its_timeout",
+    ),
+    Mutant(
+        "an abandoned transaction can still be written to",
+        "adapters/ledgers/sqlite/transaction.py",
+        "        if not self.settled:\n            self.handle.close()\n",
+        "        if not self.settled:\n",
+        f"{LAWS}::test_an_abandoned_transaction_keeps_nothing_and_nobody_waits_for_its_block",
+    ),
+    Mutant(
+        "a settled transaction is abandoned, and reported as committed",
+        "adapters/ledgers/sqlite/transaction.py",
+        "        if not self.settled:\n",
+        "        if True:\n",
+        f"{LAWS}::test_a_settled_transaction_cannot_be_abandoned",
+    ),
+    Mutant(
         "the namespace forgets the tenant",
         HANDLERS,
         "Namespace(tenant, self.name)",

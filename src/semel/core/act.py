@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -94,7 +95,7 @@ class Act:
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("cause", "claimed_at", "reading", "task", "times_out", "until"),
+        *("abandon", "cause", "claimed_at", "reading", "task", "times_out", "until"),
     )
 
     def __init__(
@@ -120,6 +121,7 @@ class Act:
         self.settling = False  # its ending is on the way to the ledger
         self.settles_until = 0.0  # monotonic seconds; set when that has failed once
         self.task: asyncio.Task[Any] | None = None  # set while the handler runs
+        self.abandon: Callable[[], None] | None = None  # ends the transaction that the handler runs in
         self.cancels = 0  # how often we cancelled that task
         self.started = False
         self.stopped = ""
@@ -148,6 +150,8 @@ class Act:
         """Tell the handler to stop, once for each reason."""
         self.lost = self.lost or lost
         self.stopped = self.stopped or reason
+        if self.abandon is not None:
+            self.abandon()  # the handler may ignore its cancellation
         if self.task is not None:
             self.cancels += 1
             self.task.cancel(reason)

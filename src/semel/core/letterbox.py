@@ -312,6 +312,9 @@ class _Watched:
             self.settled.append(settlement)
         return held
 
+    def abandon(self) -> None:
+        self._transaction.abandon()
+
 
 def _has_letter(settlement: Settlement) -> bool:
     return isinstance(settlement.outcome, (Reject, Uncertain))

@@ -115,11 +115,16 @@ class Runner:
         async with ledger.transaction(act.granted.lease) as transaction:
             context._tx = transaction.handle
             outside = _inside.set((ledger, act))
+            if act.handler.is_async:  # nobody waits for a thread: the block ends at once
+                act.abandon = transaction.abandon
             try:
                 ran = await self._invoke(act, context, act.handler.fn, act.handler.is_async)
             finally:
+                act.abandon = None
                 _inside.reset(outside)
                 context._over = True
+            if act.stopped and act.handler.is_async and isinstance(ran.ending, (Done, Failed)):
+                return Ran(Failed(act.stopped, reason_class="stopped"))  # also where it ignored its cancellation
             if act.lost or not isinstance(ran.ending, Done):
                 return ran  # nothing was settled inside, so the handler's writes are rolled back
             if (conflict := await self._record(transaction, act, settlement(act, ran.ending))) is not None:

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from semel import Context, Event, Reject, Semel
+from semel import Context, Event, Reject, Semel, TransactionOver
 from semel.core import engine
 
 
-def body(number: int) -> dict[str, object]:
-    return {"id": f"e{number}", "type": "interaction.created", "data": {"number": number}}
+def body(number: int, type: str = "interaction.created") -> dict[str, object]:
+    id = f"e{number}" if type == "interaction.created" else f"{type}-{number}"
+    return {"id": id, "type": type, "data": {"number": number}}
 
 
 @asynccontextmanager
@@ -138,3 +139,54 @@ def test_a_statement_that_was_not_awaited_is_no_effect(url: str) -> None:
             await app.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("in_statement", [False, True], ids=["between statements", "inside a statement"])
+def test_a_handler_that_ignores_its_timeout_gives_its_connection_back_at_its_timeout(
+    url: str, in_statement: bool
+) -> None:
+    """The only connection for transactions is used by the next handler, and nothing of the first one is in it."""
+
+    async def story() -> None:
+        async with with_effects(url) as connection:
+            app = Semel(f"{url}?transactions=1", lease=60, random=lambda: 0.0)
+            may_end = asyncio.Event()
+            refused: list[TransactionOver] = []
+
+            @app.on("stubborn", effect="transaction", timeout=0.5)
+            async def stubborn(event: Event, ctx: Context) -> str:
+                if ctx.attempt > 1:
+                    return "second"
+                await ctx.tx.execute("insert into effect values ('undone')")
+                while not may_end.is_set():
+                    try:
+                        await (ctx.tx.execute("select pg_sleep(60)") if in_statement else may_end.wait())
+                    except (asyncio.CancelledError, TransactionOver):
+                        await asyncio.sleep(0.01)
+                try:
+                    await ctx.tx.execute("insert into effect values ('late')")
+                except TransactionOver as error:
+                    refused.append(error)
+                return "first"
+
+            @app.on("next", effect="transaction")
+            async def write(event: Event, ctx: Context) -> None:
+                await ctx.tx.execute("insert into effect values ($1)", event.id)
+
+            first, second = body(1 + in_statement, "stubborn"), body(1 + in_statement, "next")
+            async with app:
+                running = asyncio.create_task(app.process(first))
+                await asyncio.sleep(0.2)
+                try:
+                    async with asyncio.timeout(20):  # the lease is 60 s
+                        assert (await app.process(second)).status == "done"
+                    assert not running.done(), f"inconclusive: the handler has ended: {running.result()}"
+                finally:
+                    may_end.set()
+                outcome = await running
+                assert (outcome.status, outcome.reason) == ("retry", "timed out after 0.5 s")
+                assert len(refused) == 1
+                assert (await app.process(first)).result == "second"
+            assert await effects(connection) == [second["id"]]
+
+    asyncio.run(story())

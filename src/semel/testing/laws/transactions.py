@@ -11,7 +11,10 @@ from semel.ports import TransactionalLedger
 from semel.testing.harness import Caller, TransactionHarness
 from semel.testing.laws.binding import Binding
 from semel.values.claim import Busy, Claim, Granted, Settled, Settlement
+from semel.values.errors import TransactionOver
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
+
+NOT_WAITED_FOR_S = 20.0  # the lease of a law is longer
 
 
 class TransactionLaws(Binding):
@@ -150,6 +153,43 @@ class TransactionLaws(Binding):
 
         ledger.run(handle())
         assert harness.written() == ["its own"]
+
+    def test_an_abandoned_transaction_keeps_nothing_and_nobody_waits_for_its_block(
+        self, harness: TransactionHarness, ledger: Caller
+    ) -> None:
+        claim = harness.claim("a")
+        granted, later = ledger.grant(claim), ledger.grant(harness.claim("b"))
+
+        async def handle() -> None:
+            async with _of(ledger).transaction(granted.lease) as transaction:
+                await harness.write(transaction.handle, "undone")
+                transaction.abandon()
+                with pytest.raises(TransactionOver):
+                    await harness.write(transaction.handle, "after the end")
+                async with asyncio.timeout(NOT_WAITED_FOR_S), _of(ledger).transaction(later.lease) as second:
+                    await harness.write(second.handle, "its own")
+                    assert await second.settle(Settlement(later.lease, Done())) is True
+                with pytest.raises(TransactionOver):
+                    await transaction.settle(Settlement(granted.lease, Done()))
+
+        ledger.run(handle())
+        assert harness.written() == ["its own"]
+        assert isinstance(ledger.claim(claim), Busy), "its lease is as it was"
+
+    def test_a_settled_transaction_cannot_be_abandoned(self, harness: TransactionHarness, ledger: Caller) -> None:
+        claim = harness.claim("a")
+        granted = ledger.grant(claim)
+
+        async def handle() -> None:
+            async with _of(ledger).transaction(granted.lease) as transaction:
+                await harness.write(transaction.handle, "one")
+                assert await transaction.settle(Settlement(granted.lease, Done(b"1"))) is True
+                transaction.abandon()
+                await asyncio.sleep(0.05)  # a rollback by mistake would happen now
+
+        ledger.run(handle())
+        assert harness.written() == ["one"]
+        assert ledger.is_done(claim, b"1")
 
     def test_another_lease_cannot_be_settled_in_it(self, harness: TransactionHarness, ledger: Caller) -> None:
         mine, foreign = ledger.grant(harness.claim("a")), ledger.grant(harness.claim("b"))

@@ -185,6 +185,10 @@ class DynamoTransaction:
         self._settlement, self._mine = settlement, plan.writes
         return True
 
+    def abandon(self) -> None:
+        """Nothing was sent yet: without a settle nothing will be."""
+        self.handle.close()
+
     async def commit(self) -> None:
         """Send everything, if there was a settle. Raises when nothing was written."""
         self.handle.close()

@@ -78,12 +78,14 @@ def own_search_path(schema: str) -> str:
 class PostgresTransaction:
     """One savepoint of a group's transaction."""
 
-    def __init__(self, connection: Connection, lease: Lease, options: Options) -> None:
+    def __init__(self, connection: Connection, lease: Lease, options: Options, end: Callable[[], None]) -> None:
+        """`end` makes the group roll back to the savepoint and continue with other sessions."""
         self.handle = Handle(connection)
         self.settled: Settlement | None = None
         self._connection = connection
         self._lease = lease
         self._options = options
+        self._end = end
         self._silenced = False  # the handler has had its say
 
     async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
@@ -101,6 +103,11 @@ class PostgresTransaction:
         if kept:
             self.settled = settlement
         return kept
+
+    def abandon(self) -> None:
+        if not self._silenced:
+            self.handle.refuse()
+            self._end()
 
     async def _silence(self) -> None:
         if not self._silenced:
@@ -269,7 +276,9 @@ class Groups:
         await self._say(connection, f"{before}; savepoint {SAVEPOINT}; {path}; {lock}")
         if session.given_up:
             return None
-        transaction = PostgresTransaction(connection, session.lease, self._pool.options)
+        transaction = PostgresTransaction(
+            connection, session.lease, self._pool.options, end=lambda: session.end(keep=False)
+        )
         session.opened.set_result(transaction)
         keep = await session.ended
         await transaction.handle.close()

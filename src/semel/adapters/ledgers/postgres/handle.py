@@ -91,6 +91,10 @@ class Handle:
         self._open = False
         await self._quiet()
 
+    def refuse(self) -> None:
+        """Refuse from here on. A statement that is still running is left to `close`."""
+        self._open = False
+
     async def close(self) -> None:
         """Refuse from here on. A statement that is still running is cancelled."""
         self._open = False

@@ -78,9 +78,11 @@ class SqliteLedger:
     @asynccontextmanager
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
         """The writer's own connection, for one handler: its writes and its settle are one savepoint of the group."""
-        session = self._writer.open_session(
-            lambda connection: SqliteTransaction(connection, lease, self._now), lease.claim.lease_ms / 1000
-        )
+
+        def open(connection: apsw.Connection) -> SqliteTransaction:
+            return SqliteTransaction(connection, lease, self._now, lambda: session.end(keep=False))
+
+        session = self._writer.open_session(open, lease.claim.lease_ms / 1000)
         session.future.add_done_callback(_looked_at)  # where the block raises, that is what matters
         try:
             transaction = await session.opened

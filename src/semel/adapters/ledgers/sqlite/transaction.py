@@ -77,12 +77,16 @@ class Handle:
 class SqliteTransaction:
     """One savepoint in the writer's transaction."""
 
-    def __init__(self, connection: apsw.Connection, lease: Lease, now: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: apsw.Connection, lease: Lease, now: Callable[[], int], end: Callable[[], None]
+    ) -> None:
+        """`end` makes the writer roll back and continue with other work."""
         self.handle = Handle(connection)
         self.settled = False
         self._connection = connection
         self._lease = lease
         self._now = now
+        self._end = end
 
     async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
         with self.handle.held() as connection:
@@ -98,6 +102,11 @@ class SqliteTransaction:
             if store.is_held(self._connection, self._lease):  # settled before: these writes would be a second effect
                 (self.settled,) = store.settle(self._connection, [settlement], self._now())
         return self.settled
+
+    def abandon(self) -> None:
+        if not self.settled:
+            self.handle.close()
+            self._end()
 
     def close(self) -> None:
         self.handle.close()
