@@ -130,7 +130,7 @@ def test_what_is_rejected_without_dead_letters_of_ours_is_left_to_the_redrive_po
 
     asyncio.run(story())
     assert queue.letters()[0]["Body"] == "{"
-    assert "no event: for a test" in caplog.text
+    assert "message_left_to_redrive" in caplog.text
     assert "gives up after 2 receives" in caplog.text
 
 

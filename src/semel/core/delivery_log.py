@@ -68,7 +68,15 @@ class DeliveryLog:
         """Log a delivery that no handler was run for: it is no event, or no handler matches it."""
         level, name = _LINES[outcome.status]
         if log.enabled(level) and (level != logging.INFO or self._has_room(outcome.status)):
-            log.write(level, name, outcome=outcome.status, event_id=outcome.id or None, tenant=tenant or None)
+            reason = outcome.reason if log.enabled(logging.DEBUG) else None  # it may quote names of the document
+            log.write(
+                level,
+                name,
+                outcome=outcome.status,
+                event_id=outcome.id or None,
+                tenant=tenant or None,
+                reason=reason,
+            )
 
     def _has_room(self, status: Status) -> bool:
         second = int(self._loop.time())

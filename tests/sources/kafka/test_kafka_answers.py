@@ -149,7 +149,7 @@ def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog:
             await until(lambda: topics.left() == 0, "the letter")
             assert source.counts.failures >= 1, "inconclusive: it was not refused"
         assert [letter.value for letter in topics.letters()] == [b"poison"]
-        assert "could not be put among the dead letters" in caplog.text
+        assert "message_dead_letter_failed" in caplog.text
 
     run(story)
     topics.close()

@@ -174,7 +174,7 @@ def test_where_no_queue_may_be_made_a_retry_waits_in_hand_and_is_not_lost(
         assert place.left() == 1
 
     asyncio.run(story())
-    assert "waits in this process for its retry" in caplog.text
+    assert "message_retry_in_memory" in caplog.text
 
 
 # --------------------------------------------------------------------------------------------------------- dead letters
@@ -233,7 +233,7 @@ def test_an_unroutable_letter_is_not_taken_for_kept(
         assert [reason_of(letter) for letter in place.letters()] == ["malformed"] * 2
 
     asyncio.run(story())
-    assert "could not be put among the dead letters" in caplog.text
+    assert "message_dead_letter_failed" in caplog.text
     assert "no queue takes" in caplog.text
 
 

@@ -8,7 +8,6 @@ from the history of its key. Looking through the table costs about 130 read unit
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterable
 from operator import itemgetter
 from typing import Any
@@ -22,8 +21,7 @@ from semel.ports import STATES, Asked, Clock, Entry
 from semel.values.decision import State
 from semel.values.errors import ConfigError
 from semel.values.key import DIGEST_BYTES
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 PAGES_MAX = 256  # of 1 MB each: about 33,000 read units, a cent
 LETTERS = ("dead", "uncertain")
@@ -135,7 +133,7 @@ class Catalog:
                 if "owner" not in stored:
                     yield load_item(stored)
             if number == PAGES_MAX and "LastEvaluatedKey" in page:
-                log.warning("%s: only the first %s MB were looked through", self._client.address, PAGES_MAX)
+                log.warning("listing_truncated", ledger=self._client.address, scanned_mb=PAGES_MAX)
                 return
 
     async def _pages(self, operation: str, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:

@@ -9,7 +9,6 @@ what people list, replay and discard.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +20,8 @@ from semel.adapters.letterboxes.eventbridge.entries import Entry, calls, entry_a
 from semel.ports import Traits
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import LedgerUnavailable
+from semel.values.log import log
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 DEADLINE_S = 8.0  # for all tries: well under a lease
 BACKOFF_BASE_S = 0.05
@@ -132,7 +130,7 @@ class EventBridgeLetters:
         except Failed as failed:
             if failed.code in MISSING:
                 raise LedgerUnavailable(f"{self.address}: {NO_BUS}") from None
-            log.warning("%s: nobody can tell whether the bus is there: %s", self.address, failed)
+            log.warning("event_bus_unchecked", bus=self.address, error=str(failed))
             believed_s = LOOK_AGAIN_S if failed.code in DENIED else LOOK_SOON_S
         self._look_at = time.monotonic() + believed_s
 

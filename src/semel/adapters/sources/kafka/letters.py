@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,11 @@ from semel.adapters.sources.kafka.lanes import Held
 from semel.adapters.sources.kafka.options import LETTER_TIMEOUT_S, Options
 from semel.adapters.sources.kafka.sending import TOO_LARGE, Header, Sender
 from semel.adapters.sources.kafka.steps import Observer, Step
+from semel.values.log import log
 from semel.values.retry import backoff_s
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
-
-log = logging.getLogger("semel")
 
 PREFIX = "semel."
 REASON_MAX_BYTES = 2_000
@@ -121,9 +119,7 @@ class Letters:
             async with asyncio.timeout(within_s):
                 await self._none.wait()
         except TimeoutError:
-            log.warning(
-                "%s: %d letters could not be sent; their messages come again", self._topic, len(self._under_way)
-            )
+            log.warning("messages_unanswered", source=self._topic, messages=len(self._under_way))
         finally:
             self._closed = True
             await self._sender.close(0.1)
@@ -151,7 +147,7 @@ class Letters:
         if error is None:
             self._observe(Step.AFTER_LETTER)
             self._counts.letters += 1
-            log.warning("%s is a dead letter on %s, which says why", letter.held, self._topic)
+            log.warning("message_dead_lettered", message_id=str(letter.held), dead_letters=self._topic)
             self._over(letter, self._settle)
         elif error.name() == TOO_LARGE and letter.cut():
             self._send(letter)
@@ -164,10 +160,8 @@ class Letters:
     def _later(self, letter: Letter, why: str) -> None:
         letter.failures += 1
         self._counts.failures += 1
-        log.error(
-            "%s could not be put among the dead letters on %s, and waits (%d failures): %s",
-            *(letter.held, self._topic, letter.failures, self._options.plain(why)),
-        )
+        fields = {"message_id": str(letter.held), "dead_letters": self._topic, "failures": letter.failures}
+        log.error("message_dead_letter_failed", **fields, error=self._options.plain(why))
         after_s = backoff_s(letter.failures, self._random, cap_s=BACKOFF_CAP_S)
         asyncio.get_running_loop().call_later(after_s, self._send, letter)
 

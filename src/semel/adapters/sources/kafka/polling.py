@@ -19,11 +19,10 @@ from semel.adapters.sources.kafka.options import Options
 from semel.adapters.sources.kafka.steps import Observer, Step
 from semel.adapters.sources.kafka.telling import REFUSALS, Complaints, Quiet, driver
 from semel.values.errors import ConfigError, SemelError
+from semel.values.log import log
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-
-log = logging.getLogger("semel")
 
 POLL_S = 0.05  # the longest that a commit or the end has to wait for a poll
 FEW_S = 0.05  # after which a few places are enough
@@ -226,7 +225,7 @@ class Poller:
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Somebody else may have them already: nothing is committed."""
         lanes = self._taken_away(partitions)
-        log.warning("%s: lost %s to others", self._complaints.where, ", ".join(map(str, lanes)) or "nothing")
+        log.warning("kafka_partitions_lost", source=self._complaints.where, partitions=", ".join(map(str, lanes)))
         self._counts.lost += len(lanes)
         consumer.incremental_unassign(partitions)
 
@@ -349,5 +348,5 @@ class Poller:
         self._complaints.add(advice or "librdkafka goes on trying", f"{error.name()}: {error.str()}")
 
     def _failed(self, error: Exception) -> SemelError:
-        log.error("%s: the thread of the consumer has ended", self._complaints.where, exc_info=error)
+        log.write(logging.ERROR, "kafka_consumer_crashed", exc=error, source=self._complaints.where)
         return SemelError(f"{self._complaints.where}: {type(error).__name__}: {self._options.plain(error)}")

@@ -10,7 +10,6 @@ settled. Whatever happens to this process, what was not settled comes again from
 from __future__ import annotations
 
 import asyncio
-import logging
 import random as _random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,10 +23,9 @@ from semel.adapters.sources.kafka.options import Options, check_options
 from semel.adapters.sources.kafka.polling import Poller
 from semel.adapters.sources.kafka.steps import Observer, Step
 from semel.values.errors import MalformedEvent
+from semel.values.log import log
 from semel.values.parcel import NOTE, Note, note_beside
 from semel.values.reading import Reading
-
-log = logging.getLogger("semel")
 
 IN_FLIGHT = 1_000
 BEHIND = 10  # times max_in_flight
@@ -255,7 +253,7 @@ class KafkaSource:
             async with asyncio.timeout(CLOSE_S):
                 await self._let_go.wait()
         except TimeoutError:
-            log.warning("Kafka, group %s: out of reach at the end; what was not committed comes again", self.group)
+            log.warning("kafka_commit_lost", group=self.group)
 
 
 def _note_of(held: Held) -> str | bytes | None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from semel.adapters.sources.kafka.options import Options
 from semel.values.errors import ConfigError, SemelError
+from semel.values.log import log
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
-
-log = logging.getLogger("semel")
 
 REFUSALS = {  # of the broker, by the name of the error: what a person has to do
     "_AUTHENTICATION": "it refuses our credentials: check security.protocol and the sasl.* or ssl.* options",
@@ -45,12 +44,14 @@ class Complaints:
         self.count += 1
         self._row += 1
         if self._row & (self._row - 1) == 0:
-            log.warning("%s: %s (%d in a row): %s", self.where, what, self._row, self._options.plain(error))
+            log.warning(
+                "kafka_failed", source=self.where, step=what, failures=self._row, error=self._options.plain(error)
+            )
 
     def over(self) -> None:
         """Something has succeeded."""
         if self._row:
-            log.info("%s: works again after %d failures", self.where, self._row)
+            log.info("kafka_recovered", source=self.where, failures=self._row)
             self._row = 0
 
     def hopeless(self, error: KafkaError) -> SemelError:

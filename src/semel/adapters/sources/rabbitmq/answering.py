@@ -7,7 +7,6 @@ second; nobody ever leaves none. An answer on a channel that is closed is droppe
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -20,9 +19,8 @@ from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.adapters.sources.rabbitmq.session import first_of
 from semel.adapters.sources.rabbitmq.steps import Observer, Step
 from semel.adapters.sources.rabbitmq.waiting import next_wait, wait_arguments, wait_queue
+from semel.values.log import log
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 CONFIRM_S = 15.0
 TRIES = 4
@@ -118,7 +116,7 @@ class Answers:
             self._counts.waited += 1
             self.ack(held)
             return
-        log.warning("%s: message %s waits in this process for its retry: %s", self._queue, held.id, why)
+        log.warning("message_retry_in_memory", source=self._queue, message_id=held.id, reason=why)
         self._counts.held += 1
         await self._held_until(held, due_at)
         self.give_back(held)
@@ -160,16 +158,14 @@ class Answers:
             if not (why := await self._sent(held, self._dead_letters, properties)):
                 self._observe(Step.AFTER_LETTER)
                 self._counts.letters += 1
-                log.warning("%s: message %s is a dead letter, which says why", self._queue, held.id)
+                log.warning("message_dead_lettered", source=self._queue, message_id=held.id)
                 self.ack(held)
                 return
             if self._ending.is_set() or not held.session.lives:
                 break
             await asyncio.sleep(backoff_s(attempt, self._random, BACKOFF_BASE_S, BACKOFF_CAP_S))
-        log.error(
-            "%s: message %s could not be put among the dead letters in %s and comes again: %s",
-            *(self._queue, held.id, self._dead_letters, why),
-        )
+        fields = {"message_id": held.id, "dead_letters": self._dead_letters}
+        log.error("message_dead_letter_failed", source=self._queue, **fields, error=str(why))
         await self._wait(held, LATER_S)
 
     # ------------------------------------------------------------------------------------------------------- sending

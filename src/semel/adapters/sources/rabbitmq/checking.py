@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import aio_pika
 
 from semel.adapters.sources.rabbitmq.address import NAME_MAX_BYTES, check_name, check_url, shown
@@ -11,8 +9,7 @@ from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up,
 from semel.adapters.sources.rabbitmq.sending import declare
 from semel.adapters.sources.rabbitmq.waiting import QUORUM, SUFFIX_MAX_BYTES, queue_arguments
 from semel.values.errors import ConfigError
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 PREFETCH_MAX = 10_000  # messages in one process's memory; AMQP itself ends at 65,535
 CONSUMER_TIMEOUT_MIN_S = 1.0
@@ -61,7 +58,7 @@ async def check_queues(
     for name in (dead_letters, queue):
         await declare(connection, name, None, where)
     if first and (kind := await _kind(connection, queue, where)).startswith("warning: "):
-        log.warning("%s: %s", queue, kind.removeprefix("warning: "))
+        log.warning("queue_check", source=queue, finding=kind.removeprefix("warning: "))
 
 
 async def diagnose(

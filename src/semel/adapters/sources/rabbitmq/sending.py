@@ -8,7 +8,6 @@ acknowledgements must not wait behind that. What cannot be routed to any queue c
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,8 +29,6 @@ from semel.adapters.sources.rabbitmq.connecting import (
     open_channel,
 )
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 5.0

@@ -10,7 +10,6 @@ acknowledged is delivered again; what was settled by then is answered as a dupli
 from __future__ import annotations
 
 import asyncio
-import logging
 import random as _random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +26,10 @@ from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.adapters.sources.rabbitmq.session import Session, first_of, open_session
 from semel.adapters.sources.rabbitmq.steps import Observer, Step
 from semel.values.errors import ConfigError, MalformedEvent
+from semel.values.log import log
 from semel.values.parcel import NOTE, Note, note_beside
 from semel.values.reading import Reading
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 PREFETCH = 250
 CONSUMER_TIMEOUT_S = 1800.0  # the broker's own default: 30 minutes without an answer, and it closes the channel
@@ -287,7 +285,7 @@ class RabbitSource:
                 if not self._stopping:
                     raise
             else:
-                log.info("%s: consuming again", self._where)
+                log.info("rabbitmq_recovered", source=self._where)
                 return session, failures
         return None, failures
 
@@ -297,10 +295,9 @@ class RabbitSource:
             await asyncio.sleep(self.consumer_timeout / LOOKS)
             for held in self._hand.older_than(time.monotonic() - self.consumer_timeout * (KEEP - 1 / LOOKS)):
                 self._counts.overdue += 1
-                log.warning(
-                    "%s: message %s goes back: it was not answered for %g s, and the broker closes the channel at %g s",
-                    *(self._where, held.id, time.monotonic() - held.received_at, self.consumer_timeout),
-                )
+                held_s = round(time.monotonic() - held.received_at, 1)
+                fields = {"held_s": held_s, "consumer_timeout_s": self.consumer_timeout}
+                log.warning("message_returned", source=self._where, message_id=held.id, **fields)
                 self._hand.drop(held)
                 self._answers.give_back(held)
 
@@ -321,9 +318,8 @@ class RabbitSource:
         self._counts.failures += 1
         if failures & (failures - 1) == 0:  # the first, second, fourth, …: an outage does not fill the disk
             again = f"; {lost} messages in hand come again" if lost else ""
-            log.warning(
-                "%s: not connected (%d in a row): %s%s", self._where, failures, str(why) or type(why).__name__, again
-            )
+            said = f"{str(why) or type(why).__name__}{again}"
+            log.warning("rabbitmq_disconnected", source=self._where, failures=failures, error=said)
 
     # ---------------------------------------------------------------------------------------------------- stopping
 
@@ -362,7 +358,7 @@ class RabbitSource:
             async with asyncio.timeout(DRAIN_S):
                 await self._answers.drained()
         except TimeoutError:
-            log.warning("%s: %d messages could not be answered and come again", self._where, len(self._hand))
+            log.warning("messages_unanswered", source=self._where, messages=len(self._hand))
             self._answers.cancel()
         if self._session is not None:
             await self._session.close()

@@ -8,7 +8,6 @@ sending of a letter are idempotent, and a letter that is there twice is better t
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from semel.adapters.sources.sqs.grouping import ENTRIES_MAX, Grouped
 from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.adapters.sources.sqs.letters import LETTER_MAX_BYTES, Letter
 from semel.adapters.sources.sqs.steps import Observer, Step
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 E = TypeVar("E")
 
@@ -107,7 +105,7 @@ class Answers:
             to_fifo = self._dead_letters.endswith(".fifo")
             self._letters.add(Letter(held, reason, self._queue, to_fifo, self._letter_max))
             return
-        log.warning("%s: message %s is left to the queue's redrive policy: %s", self._queue, held.id, reason)
+        log.warning("message_left_to_redrive", source=self._queue, message_id=held.id)
         self.counts.left += 1
         rest = self._hand.stops(held)
         self._hand.forget(held)
@@ -153,7 +151,7 @@ class Answers:
 
     def _let_go(self, held: Held, why: str) -> None:
         self.counts.lost += 1
-        log.warning("%s: message %s will be delivered again: %s", self._queue, held.id, why)
+        log.warning("message_redelivered", source=self._queue, message_id=held.id, reason=why)
         self.give_all_back(self._hand.lost(held))
 
     # ---------------------------------------------------------------------------------------------------- sending
@@ -200,15 +198,13 @@ class Answers:
             letter.tries += 1
             if letter not in failed:
                 self.counts.letters += 1
-                log.warning("%s: message %s is a dead letter, which says why", self._queue, letter.held.id)
+                log.warning("message_dead_lettered", source=self._queue, message_id=letter.held.id)
                 self.delete(letter.held)
             elif letter.tries < LETTER_TRIES:
                 again.append(letter)
             else:
-                log.error(
-                    "%s: message %s could not be put among the dead letters of %s and goes back: %s",
-                    *(self._queue, letter.held.id, self._dead_letters, failed[letter]),
-                )
+                fields = {"message_id": letter.held.id, "dead_letters": self._dead_letters}
+                log.error("message_dead_letter_failed", source=self._queue, **fields, error=str(failed[letter]))
                 self.give_back(letter.held, LETTER_LATER_S)
         return again
 
@@ -226,7 +222,7 @@ class Answers:
             answer = await self._client.ask(operation, QueueUrl=queue, Entries=entries)
         except Failed as failure:
             self.counts.failures += 1
-            log.warning("%s: %s failed for %d messages: %s", queue, operation, len(some), str(failure))
+            log.warning("queue_call_failed", source=queue, call=operation, messages=len(some), error=str(failure))
             return dict.fromkeys(some, failure)
         failed = {some[int(entry["Id"])]: _failure(entry) for entry in answer.get("Failed", ())}
         done = {int(entry["Id"]) for entry in answer.get("Successful", ())}
@@ -241,7 +237,7 @@ class Answers:
         if failure.code not in EXPIRED and self._clock() < held.visible_at:
             return True
         self.counts.expired += 1
-        log.info("%s: message %s was answered too late and comes again: %s", self._queue, held.id, str(failure))
+        log.info("message_answered_late", source=self._queue, message_id=held.id, error=str(failure))
         return False
 
     def _shown_after(self, held: Held, after_s: float) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from semel.adapters.sources.sqs.client import DENIED, MISSING, Client, Failed
 from semel.adapters.sources.sqs.letters import LETTER_MAX_BYTES
 from semel.values.errors import ConfigError
-
-log = logging.getLogger("semel")
+from semel.values.log import log
 
 WAIT_MAX_S = 20
 VISIBILITY_MAX_S = 12 * 3600
@@ -49,7 +47,7 @@ async def check_queues(client: Client, queue: str, dead_letters: str, pause: Cal
         raise ConfigError(f"{queue}: {NOWHERE}")
     most = receives_max(told or {})
     if most is not None and most < FEW_RECEIVES:
-        log.warning("%s: %s", queue, few_receives(most))
+        log.warning("queue_check", source=queue, finding=few_receives(most))
     of_letters = await _attributes(client, dead_letters, pause) if dead_letters else None
     return int((of_letters or {}).get("MaximumMessageSize", LETTER_MAX_BYTES))
 
@@ -106,13 +104,13 @@ async def _attributes(client: Client, queue: str, pause: Callable[[int], Awaitab
             if failure.code in MISSING:
                 raise ConfigError(f"{queue}: there is no such queue in this account and region ({failure})") from None
             if failure.code in DENIED:
-                log.warning("%s: cannot be checked without the permission sqs:GetQueueAttributes", queue)
+                log.warning("queue_check", source=queue, finding="not checked: sqs:GetQueueAttributes is denied")
                 return None
             if failure.definite and "hrottl" not in failure.code:
                 raise ConfigError(f"{queue}: {failure}") from None
             failures += 1
             if failures & (failures - 1) == 0:
-                log.warning("%s: out of reach (%d in a row): %s", queue, failures, str(failure))
+                log.warning("source_receive_failed", source=queue, failures=failures, error=str(failure))
             await pause(failures)
         else:
             attributes: Mapping[str, str] = answer.get("Attributes", {})

@@ -7,7 +7,6 @@ our time) it counts as not there: its sender brings it again, and the consumer f
 from __future__ import annotations
 
 import asyncio
-import logging
 import random as _random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,10 +16,9 @@ from semel.adapters.sources.sqs.client import Client, Connect, Failed, connectin
 from semel.adapters.sources.sqs.grouping import ENTRIES_MAX
 from semel.adapters.sources.sqs.parcels import MESSAGE_MAX_BYTES, Outgoing
 from semel.values.errors import ConfigError
+from semel.values.log import log
 from semel.values.parcel import UNFIT, Parcel
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 TIMEOUT_S = 5.0
 REQUESTS = 16  # at a time
@@ -191,7 +189,7 @@ async def _size_max(client: Client, queue: str) -> int:
     try:
         told = await client.ask("get_queue_attributes", QueueUrl=queue, AttributeNames=["MaximumMessageSize"])
     except Failed as failure:
-        log.info("%s: how large its messages may be is not known: %s", queue, str(failure))
+        log.info("queue_limit_unknown", source=queue, error=str(failure))
         return MESSAGE_MAX_BYTES
     return min(MESSAGE_MAX_BYTES, int(told.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_MAX_BYTES)))
 

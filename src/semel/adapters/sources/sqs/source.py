@@ -10,7 +10,6 @@ message that was not deleted is seen again when its visibility ends, and nothing
 from __future__ import annotations
 
 import asyncio
-import logging
 import random as _random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +24,10 @@ from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.adapters.sources.sqs.steps import Observer, Step
 from semel.adapters.sources.sqs.unwrapping import unwrap
 from semel.values.errors import MalformedEvent
+from semel.values.log import log
 from semel.values.parcel import NOTE, Note, note_beside
 from semel.values.reading import Reading
 from semel.values.retry import backoff_s
-
-log = logging.getLogger("semel")
 
 VISIBILITY_S = 30  # above the lease of 25 s
 WAIT_S = 20  # the longest poll there is: the fewest empty ones
@@ -280,7 +278,7 @@ class SqsSource:
     def _complain(self, failures: int, failure: Failed) -> None:
         self._counts.failures += 1
         if failures & (failures - 1) == 0:  # the first, second, fourth, …: an outage does not fill the disk
-            log.warning("%s: nothing could be received (%d in a row): %s", self.queue, failures, str(failure))
+            log.warning("source_receive_failed", source=self.queue, failures=failures, error=str(failure))
 
     # ---------------------------------------------------------------------------------------------------- stopping
 
@@ -319,7 +317,7 @@ class SqsSource:
             async with asyncio.timeout(DRAIN_S):
                 await self._answers.drained()
         except TimeoutError:
-            log.warning("%s: %d messages could not be answered and come again", self.queue, len(self._hand))
+            log.warning("messages_unanswered", source=self.queue, messages=len(self._hand))
             self._answers.cancel()
         if self._keeping is not None:
             await _cancelled({self._keeping})

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from semel.adapters.ledgers.postgres.rows import shown
 from semel.adapters.ledgers.postgres.statements import statements
+from semel.values.log import log
 from semel.values.outbox import Dispatch, Lane
 from semel.values.stored import UNREADABLE, notification_of, standing_of
 
 if TYPE_CHECKING:
     from semel.adapters.ledgers.postgres.pool import Connection
-
-log = logging.getLogger(__name__)
 
 AHEAD_MS = 1_000  # slots of a rate are given out so far into the future
 UNREADABLE_MS = 600_000  # until it is looked at again
@@ -48,7 +46,7 @@ def _read(row: Any) -> Dispatch | None:
     try:
         return _dispatch_of(row)
     except UNREADABLE as error:
-        log.error("notification %s cannot be read, and is not sent: %s", row[1].hex(), error)
+        log.error("notification_unreadable", notification_id=row[1].hex(), error=error)
         return None
 
 

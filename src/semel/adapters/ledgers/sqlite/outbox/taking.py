@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 import apsw
 
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows
+from semel.values.log import log
 from semel.values.outbox import Dispatch, Lane
 from semel.values.stored import UNREADABLE, encode, notification_of, standing_of
-
-log = logging.getLogger("semel")
 
 UNREADABLE_MS = 600_000  # until it is looked at again
 AHEAD_MS = 1_000  # slots of a rate are given out so far into the future
@@ -39,7 +37,7 @@ def take(connection: apsw.Connection, lanes: Mapping[str, Lane], lease_ms: int, 
             try:
                 dispatch = _dispatch_of(row, last + len(taken) + 1, now, rates.slot(lanes[name], row[4]))
             except UNREADABLE:
-                log.error("notification %s cannot be read: somebody has written it by hand", row[0].hex())
+                log.error("notification_unreadable", notification_id=row[0].hex())
                 put_off.append((row[0], now + UNREADABLE_MS))
                 continue
             taken.append(dispatch)
