@@ -438,7 +438,7 @@ class Telemetry(Protocol):
 class Verifier(Protocol):
     """Tells whether a delivery comes from whom it should, over its raw bytes, before anything is parsed."""
 
-    covers_headers: bool  # False: only the body is proven, so that no header may decide what the event is
+    covers_headers: bool  # False: only the body is proven, and a request whose headers describe an event is refused
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
         """In constant time where secrets are compared. Names of headers are in lower case; a repeated header has its

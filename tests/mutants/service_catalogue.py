@@ -17,6 +17,7 @@ MOUNTED = "tests/service/test_mounted.py"
 ANSWERS = "tests/service/test_answers.py"
 LIMITS = "tests/service/test_limits.py"
 EDGE = "tests/service/test_edge.py"
+CLOUDEVENTS = "tests/service/test_cloudevents_headers.py"
 MESSAGE_IDS = "tests/service/test_message_ids.py"
 
 SERVICE_MUTANTS = [
@@ -183,9 +184,9 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "unsigned headers decide what a signed event is",
-        INGEST,
-        "        proven = door.proves_headers\n",
-        "        proven = True\n",
+        "service/doors.py",
+        "return self.verifier is None or self.verifier.covers_headers",
+        "return True",
         f"{EDGE}::test_headers_that_no_signature_covers_do_not_decide_what_an_event_is",
     ),
     Mutant(
@@ -216,5 +217,33 @@ SERVICE_MUTANTS = [
         'return headers[_family(headers) + b"-id"].decode("ascii")',
         'return headers.get(b"svix-id", headers[_family(headers) + b"-id"]).decode("ascii")',
         f"{MESSAGE_IDS}::test_an_unsigned_id_beside_the_signed_one_is_not_believed",
+    ),
+    Mutant(
+        "CloudEvents attributes that nobody has signed are left out instead of refused",
+        INGEST,
+        "if described and not door.proves_headers and door.hears is None and not _is_structured(headers):",
+        "if described and not door.proves_headers and door.hears is not None:",
+        f"{CLOUDEVENTS}::test_where_only_the_body_is_signed_binary_mode_is_400",
+    ),
+    Mutant(
+        "CloudEvents attributes that are not UTF-8 become equal",
+        "values/cloudevents.py",
+        'return unquote_to_bytes(plain.encode("latin-1")).decode()',
+        'return unquote_to_bytes(plain.encode("latin-1")).decode("utf-8", "replace")',
+        "tests/envelopes/test_cloudevents_modes.py::test_http_attributes_that_are_not_utf_8_are_refused",
+    ),
+    Mutant(
+        "a CloudEvent of a broker is read without its attributes",
+        "values/cloudevents.py",
+        "        if found := _under(prefix, lower):",
+        "        if found := _under(prefix, lower if content_type else []):",
+        "tests/envelopes/test_cloudevents_modes.py::test_every_binding_in_binary_mode_is_the_structured_event",
+    ),
+    Mutant(
+        "the fingerprint of a CloudEvent without data covers its envelope",
+        "adapters/envelopes/cloudevents.py",
+        'body_at=("data_base64",) if in_base64 else ("data",),',
+        'body_at=("data_base64",) if in_base64 else ("data",) if "data" in document else (),',
+        f"{CLOUDEVENTS}::test_a_retry_without_data_and_with_another_trace_is_a_duplicate",
     ),
 ]

@@ -102,6 +102,11 @@ NOT_HERE = refused(
     404, "Nothing here", "Events go to the configured endpoints, by default /events; see /openapi.json for the API"
 )
 ENCODED = refused(415, "Encoded bodies are not read", "Send the body without Content-Encoding")
+UNPROVEN_HEADERS = refused(
+    400,
+    "ce- headers are not covered by the signature",
+    "Send CloudEvents in structured mode (application/cloudevents+json), or to an endpoint with scheme header or basic",
+)
 UNREADABLE_LENGTH = refused(400, "Content-Length is no number")
 TOO_SLOW = refused(408, "The body took too long to arrive")
 GONE = Answer(499, [], b"")  # the sender went away: nobody reads this

@@ -28,6 +28,7 @@ from semel.service.handing_on import HandingOn, parcel_of
 from semel.service.hearing import Hearing
 from semel.service.turns import Place, Room, Turns
 from semel.service.unverified import Unverified
+from semel.values.cloudevents import is_structured
 from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, VerifierUnavailable
 from semel.values.outcome import Outcome
 from semel.values.reading import Reading
@@ -43,7 +44,6 @@ LEDGER_DOWN_S = 1.0  # what a sender is asked to wait
 VERIFIER_DOWN_S = 5.0
 BROKER_DOWN_S = 1.0
 QUERY = b":query"  # the query of the URL, among the headers, for schemes that sign it: no header can have this name
-NOT_PROVEN = "CloudEvents in binary mode need a scheme that proves headers: header or basic"
 
 
 class Handling(Protocol):
@@ -118,6 +118,9 @@ class Ingest:
         if scope["method"] != "POST":
             return answers.NOT_POST
         headers = _joined(scope["headers"])
+        described = b"ce-id" in headers or b"ce-specversion" in headers
+        if described and not door.proves_headers and door.hears is None and not _is_structured(headers):
+            return answers.UNPROVEN_HEADERS
         with self._room.place() as place:
             body = await self._body(door, headers, receive, place)
             if isinstance(body, Answer):
@@ -151,15 +154,12 @@ class Ingest:
             body = inner
         if door.hears is not None:
             return await self._hear(door, headers, body, query)
-        described = b"ce-specversion" in headers  # headers are part of an event only for CloudEvents in binary mode
-        proven = door.proves_headers
+        described = b"ce-id" in headers or b"ce-specversion" in headers  # CloudEvents in binary mode
         reading = self._with_message_id(door, headers) if door.path in self._message_id_of else door.reading
-        message = Message(body, door.tenant, reading, _texts(headers) if described and proven else None)
+        message = Message(body, door.tenant, reading, _texts(headers) if described and door.proves_headers else None)
         outcome = await (self._act_on(door, message) if door.publisher is None else self._hand_on(door, message))
         if isinstance(outcome, Answer):
             return outcome
-        if described and not proven and outcome.status == "malformed":
-            outcome = replace(outcome, reason=f"{outcome.reason}; {NOT_PROVEN}")
         return answers.answer(outcome, door.busy_status)
 
     def _with_message_id(self, door: Door, headers: Mapping[bytes, bytes]) -> Reading:
@@ -266,6 +266,11 @@ def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
         for name, value in pairs:
             headers[name] = headers[name] + b", " + value if name in headers else value
     return headers
+
+
+def _is_structured(headers: Mapping[bytes, bytes]) -> bool:
+    """CloudEvents in structured mode: the body has everything, and `ce-` headers beside it are not read."""
+    return is_structured(headers.get(b"content-type", b"").decode("latin-1"))
 
 
 def _texts(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:

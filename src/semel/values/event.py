@@ -45,10 +45,10 @@ class Event(Struct, frozen=True, dict=True):
 
     @property
     def body(self) -> Any:
-        """The payload: what the event says, without its envelope."""
+        """The payload: what the event says, without its envelope. None where it says nothing."""
         value: Any = self.document
         for name in self.body_at:
-            value = value[name]
+            value = value.get(name)
         return value
 
     @property

@@ -9,6 +9,7 @@ import msgspec
 
 from semel.adapters.envelopes import cloudevents, configured, eventbridge, genesys, webhook
 from semel.adapters.envelopes.members import kind, with_document
+from semel.values.cloudevents import from_http
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.event import Event
 from semel.values.strict_json import DOCUMENT_MAX_BYTES, check_size, explain, parse
@@ -37,8 +38,8 @@ def decode(
     its natural identity, which is the same over every transport."""
     if len(raw) > DOCUMENT_MAX_BYTES:
         check_size(raw)
-    if headers and (attributes := cloudevents.attributes(headers)):
-        raw = cloudevents.structured(raw, attributes)
+    if headers and (structured := from_http(raw, headers)) is not None:
+        raw = structured
     if id_path is not None or type_path is not None:
         return _at_id_path(raw, tenant, origin, default_origin, id_path, type_path, message_id)
     try:

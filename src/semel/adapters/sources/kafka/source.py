@@ -21,10 +21,12 @@ from semel.adapters.sources.kafka.lanes import Held
 from semel.adapters.sources.kafka.letters import Letters, headers_of
 from semel.adapters.sources.kafka.options import Options, check_options
 from semel.adapters.sources.kafka.polling import Poller
+from semel.adapters.sources.kafka.sending import Header
 from semel.adapters.sources.kafka.steps import Observer, Step
+from semel.values.cloudevents import from_message
 from semel.values.errors import MalformedEvent
 from semel.values.log import log
-from semel.values.parcel import NOTE, Note, note_beside
+from semel.values.parcel import NOTE, note_beside
 from semel.values.reading import Reading
 
 IN_FLIGHT = 1_000
@@ -194,22 +196,25 @@ class KafkaSource:
     def _handed_over(self, taken: Sequence[Held]) -> list[KafkaDelivery]:
         deliveries = []
         for held in taken:
-            message = held.message
-            if message is None or (body := message.value()) is None:
-                self._bury(held, TOMBSTONE)
-                continue
-            delivery = KafkaDelivery(self, held, body)
             try:
-                self._believe(delivery, note_beside(_note_of(held), self._handed_on))
+                deliveries.append(self._delivery(held))
             except MalformedEvent as error:
                 self._bury(held, str(error))
-                continue
-            deliveries.append(delivery)
         return deliveries
 
-    def _believe(self, delivery: KafkaDelivery, note: Note | None) -> None:
+    def _delivery(self, held: Held) -> KafkaDelivery:
+        """Raises MalformedEvent for a message that no handler could get."""
+        body = None if held.message is None else held.message.value()
+        headers = [] if held.message is None else headers_of(held.message)
+        note = note_beside(_note_in(headers), self._handed_on) if headers else None
+        if headers and note is None:
+            body = from_message(body, headers) or body  # CloudEvents in binary mode, perhaps without data
+        if body is None:
+            raise MalformedEvent(TOMBSTONE)
+        delivery = KafkaDelivery(self, held, body)
         if note is not None:
             delivery.tenant, delivery.reading, delivery.headers = note.tenant, note.reading, note.headers
+        return delivery
 
     # -------------------------------------------------------------------------------------------------- answering
 
@@ -256,11 +261,9 @@ class KafkaSource:
             log.warning("kafka_commit_lost", group=self.group)
 
 
-def _note_of(held: Held) -> str | bytes | None:
+def _note_in(headers: Sequence[Header]) -> str | bytes | None:
     """None: nobody wrote one, and the source's own settings hold."""
-    if held.message is None:
-        return None
-    for name, value in headers_of(held.message):
+    for name, value in headers:
         if name == NOTE:
             return value or b""
     return None

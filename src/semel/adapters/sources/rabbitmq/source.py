@@ -25,6 +25,7 @@ from semel.adapters.sources.rabbitmq.holding import Hand, Held
 from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.adapters.sources.rabbitmq.session import Session, first_of, open_session
 from semel.adapters.sources.rabbitmq.steps import Observer, Step
+from semel.values.cloudevents import from_message
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.log import log
 from semel.values.parcel import NOTE, Note, note_beside
@@ -47,7 +48,7 @@ class RabbitDelivery:
 
     def __init__(self, source: RabbitSource, held: Held, note: Note | None = None) -> None:
         """With a note, it is what a door of Semel has let in, and nothing is assumed of it."""
-        self.body = held.body
+        self.body = (_structured(held) if note is None else None) or held.body
         self.tenant = source.tenant if note is None else note.tenant
         self.reading: Reading | None = source.reading if note is None else note.reading
         self.headers: Mapping[str, str] | None = None if note is None else note.headers
@@ -143,9 +144,10 @@ class RabbitSource:
         Raises ConfigError when it is opened, where a queue or a permission is missing."""
         await self._open()
         while not self._stopping:
-            if deliveries := self._deliveries(self._hand.take(limit)):
-                self._observe(Step.AFTER_RECEIVE)
-                return deliveries
+            while taken := self._hand.take(limit):  # all of them may be dead letters, and more may be ready behind them
+                if deliveries := self._deliveries(taken):
+                    self._observe(Step.AFTER_RECEIVE)
+                    return deliveries
             for task in self._tasks:
                 if task.done():
                     task.result()  # raises what nobody expected
@@ -363,3 +365,11 @@ class RabbitSource:
         if self._session is not None:
             await self._session.close()
         await self._sending.close()
+
+
+def _structured(held: Held) -> bytes | None:
+    """The document of a CloudEvent in binary mode; None for any other message. Raises MalformedEvent."""
+    properties = held.properties
+    if not properties.headers:
+        return None
+    return from_message(held.body, properties.headers.items(), properties.content_type or "")

@@ -23,6 +23,7 @@ from semel.adapters.sources.sqs.grouping import ENTRIES_MAX
 from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.adapters.sources.sqs.steps import Observer, Step
 from semel.adapters.sources.sqs.unwrapping import unwrap
+from semel.values.cloudevents import from_message
 from semel.values.errors import MalformedEvent
 from semel.values.log import log
 from semel.values.parcel import NOTE, Note, note_beside
@@ -48,7 +49,7 @@ class SqsDelivery:
     def __init__(self, source: SqsSource, held: Held, note: Note | None = None) -> None:
         """With a note, it is what a door of Semel has let in: nothing is around it, and nothing is assumed of it."""
         body = held.text.encode("utf-8", "surrogatepass")
-        self.body = unwrap(body) if note is None else body
+        self.body = body if note is not None else _structured(body, held) or unwrap(body)
         self.tenant = source.tenant if note is None else note.tenant
         self.reading = source.reading if note is None else note.reading
         self.headers = None if note is None else note.headers
@@ -156,8 +157,9 @@ class SqsSource:
         Raises ConfigError when it is opened, where the queue or a permission is missing."""
         await self._open()
         while not self._stopping:
-            if deliveries := self._deliveries(self._hand.take(limit)):
-                return deliveries
+            while taken := self._hand.take(limit):  # all of them may be dead letters, and more may be ready behind them
+                if deliveries := self._deliveries(taken):
+                    return deliveries
             for task in (*self._polls, self._keeping):
                 if task is not None and task.done():
                     task.result()  # raises what nobody expected
@@ -170,11 +172,12 @@ class SqsSource:
         for held in taken:
             try:
                 note = note_beside(held.attribute(NOTE) if NOTE in held.attributes else None, self.handed_on)
+                delivery = SqsDelivery(self, held, note)
             except MalformedEvent as error:
                 self._answers.bury(held, str(error))
                 continue
             self._handed[held] = None
-            found.append(SqsDelivery(self, held, note))
+            found.append(delivery)
         return found
 
     async def _open(self) -> None:
@@ -330,3 +333,11 @@ async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+
+
+def _structured(body: bytes, held: Held) -> bytes | None:
+    """The document of a CloudEvent in binary mode, with its attributes in message attributes; None for any other
+    message. Raises MalformedEvent."""
+    if not held.attributes:
+        return None
+    return from_message(body, ((name, held.attribute(name)) for name in held.attributes))
