@@ -18,6 +18,7 @@ ANSWERS = "tests/service/test_answers.py"
 LIMITS = "tests/service/test_limits.py"
 EDGE = "tests/service/test_edge.py"
 CLOUDEVENTS = "tests/service/test_cloudevents_headers.py"
+SQLITE_FILES = "tests/ledgers/test_sqlite_files.py"
 MESSAGE_IDS = "tests/service/test_message_ids.py"
 
 SERVICE_MUTANTS = [
@@ -245,5 +246,26 @@ SERVICE_MUTANTS = [
         'body_at=("data_base64",) if in_base64 else ("data",),',
         'body_at=("data_base64",) if in_base64 else ("data",) if "data" in document else (),',
         f"{CLOUDEVENTS}::test_a_retry_without_data_and_with_another_trace_is_a_duplicate",
+    ),
+    Mutant(
+        "a commit into a deleted WAL is acknowledged",
+        "adapters/ledgers/sqlite/writer.py",
+        "            self._check_files(self._files.check_all)  # a commit into a deleted file is not acknowledged",
+        "            pass",
+        f"{SQLITE_FILES}::test_a_commit_into_a_deleted_log_is_not_acknowledged_and_what_was_is_saved",
+    ),
+    Mutant(
+        "an idle ledger does not notice that its WAL was deleted",
+        "adapters/ledgers/sqlite/writer.py",
+        "                self._look_at_files()",
+        "                pass",
+        f"{SQLITE_FILES}::test_an_idle_ledger_saves_what_was_acknowledged",
+    ),
+    Mutant(
+        "a deleted WAL is copied over the writes of another process",
+        "adapters/ledgers/sqlite/opening.py",
+        "if any(file_identity(path) not in (None, identity) for path, identity in self._beside.items()):",
+        "if False:",
+        f"{SQLITE_FILES}::test_nothing_is_copied_where_another_process_has_made_new_files",
     ),
 ]

@@ -50,7 +50,7 @@ class SqliteLedger:
         self._clock = clock
         self._none_due = False  # the last take found nothing
         self._place = Place(path)
-        self._writer = Writer(lambda: self._place.connect(self._open), self._place.check, observe)
+        self._writer = Writer(lambda: self._place.connect(self._open), self._place, observe)
         self._catalog = self._reader()
         self._lookout = self._reader()
         self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, self._now)
@@ -193,7 +193,7 @@ class SqliteLedger:
     # ------------------------------------------------------------------------------------------------- its parts
 
     def _reader(self) -> Writer:
-        return Writer(lambda: self._place.connect(self._open_reader), self._place.check, begin=READING)
+        return Writer(lambda: self._place.connect(self._open_reader), self._place, begin=READING)
 
     def _open(self) -> apsw.Connection:
         connection = open_database(self._path, self._synchronous)

@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 
 import apsw
@@ -72,18 +72,24 @@ def open_reader(path: str, synchronous: str) -> apsw.Connection:
 
 
 class Place:
-    """Where the file stands. All connections of a ledger share it, and notice when another file stands there: what is
-    written into a file that others cannot see is lost, and duplicates would run again elsewhere. A connection that
-    opens late must not even make one: it would take the log of the file that comes back."""
+    """The files of one database, which all connections of a ledger share. Notices when one of them is removed.
+
+    Writes into a file that others cannot see are lost, and duplicates would run again elsewhere. A connection that
+    opens late must not even make a file: it would take the WAL of the file that comes back. The WAL holds the commits
+    since the last checkpoint. If it is deleted, SQLite continues to write to the deleted file, and a crash loses them
+    all."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: tuple[int, int] | None = None  # device and inode of the open file
+        self._beside: dict[str, tuple[int, int]] = {}  # the same of its WAL and of its index, by path
         self._left = True  # nobody has it open, as far as we know
+        self._lost = ""  # the path of a file beside that is gone
+        self._saved = False  # what the deleted WAL held is in the database file
 
     def connect(self, open: Callable[[], apsw.Connection]) -> apsw.Connection:
         if not self._left:
-            self.check()
+            self.check_all()
         try:
             connection = open()
         except apsw.Error as error:
@@ -92,6 +98,9 @@ class Place:
             raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {why}") from error
         if self._left:
             self._file, self._left = file_identity(self._path), False
+            beside = {path: file_identity(path) for path in (f"{self._path}-wal", f"{self._path}-shm")}
+            self._beside = {path: identity for path, identity in beside.items() if identity is not None}
+            self._lost, self._saved = "", False
             IN_USE[id(self)] = self._file
         return connection
 
@@ -101,10 +110,43 @@ class Place:
         IN_USE.pop(id(self), None)
 
     def check(self) -> None:
+        """Before a transaction. One system call, as long as nothing is lost."""
         if file_identity(self._path) != self._file:
             raise LedgerUnavailable(
                 f"SQLite: {self._path} was removed or replaced while in use; close the app to use the one there now"
             )
+        if self._lost:
+            self._check_beside()
+
+    def check_all(self) -> None:
+        """After a commit and before its answer, and from time to time."""
+        self.check()
+        if not self._lost:
+            self._check_beside()
+
+    def _check_beside(self) -> None:
+        for path, identity in self._beside.items():
+            if file_identity(path) != identity:
+                self._lost = path
+                saved = " Everything that was acknowledged is in the database file." if self._saved else ""
+                raise LedgerUnavailable(
+                    f"SQLite: {path} was deleted or replaced while in use, so nothing is accepted any more. End every "
+                    f"process that uses {self._path}, by SIGTERM where possible, and start again. Never delete the "
+                    f"files -wal and -shm of a database.{saved}"
+                )
+        self._lost = ""  # it was moved away, and is back
+
+    def save(self, connection: apsw.Connection) -> None:
+        """Copy the commits of a deleted WAL into the database file, while its connection still has it open.
+
+        Not if a new file is there: another process has opened the database without them, and both would write to it."""
+        if not self._lost or self._saved or file_identity(self._path) != self._file:
+            return
+        if any(file_identity(path) not in (None, identity) for path, identity in self._beside.items()):
+            return
+        with suppress(apsw.Error):  # it is tried again with the next look
+            ((busy, frames, copied),) = connection.execute("pragma wal_checkpoint(full)").fetchall()
+            self._saved = not busy and frames == copied
 
 
 class _BusyHandler:

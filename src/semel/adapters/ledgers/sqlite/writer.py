@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -30,6 +31,7 @@ FORKED = (
     "close the app before forking, or make it in the child"
 )
 READING = "begin deferred"
+FILES_S = 0.5  # how often an idle writer looks whether its files are still there
 SESSIONS_S = 0.02  # how long a group goes on starting handlers' transactions before it commits
 
 
@@ -124,22 +126,32 @@ class Session(Job, Generic[Held]):
             self.opened.set_result(opened)
 
 
+class Files(Protocol):
+    """The files of the database."""
+
+    def check(self) -> None:
+        """Raise LedgerUnavailable if the connection must not be used any more."""
+
+    def check_all(self) -> None:
+        """The same, for every file of the database."""
+
+    def save(self, connection: apsw.Connection) -> None:
+        """Save what would be lost with a file that is gone."""
+
+
 class Writer:
     """The face of the thread: it starts with the first work, and anew with the first work after `close`."""
 
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        check: Callable[[], None],
+        files: Files,
         observe: Callable[[str], None] | None = None,
         begin: str = "begin immediate",
     ) -> None:
-        """`check` raises when the connection must not be used any more.
-
-        IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written.
-        """
+        """IMMEDIATE: the write lock comes before the first read, so what is read cannot be stale when it is written."""
         self._connect = connect
-        self._check = check
+        self._files = files
         self._observe = observe
         self._begin = begin
         self._thread: _Thread | None = None
@@ -172,7 +184,7 @@ class Writer:
         with self._changing:
             thread = self._thread
             if thread is None:
-                thread = self._thread = _Thread(self._connect, self._check, self._observe, self._begin)
+                thread = self._thread = _Thread(self._connect, self._files, self._observe, self._begin)
                 thread.start()
             elif thread.pid != os.getpid():
                 raise LedgerUnavailable(FORKED)
@@ -185,7 +197,7 @@ class _Thread(threading.Thread):
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        check: Callable[[], None],
+        files: Files,
         observe: Callable[[str], None] | None,
         begin: str,
     ) -> None:
@@ -193,9 +205,10 @@ class _Thread(threading.Thread):
         self.queue: SimpleQueue[Job | None] = SimpleQueue()
         self.pid = os.getpid()
         self._connect = connect
-        self._check = check
+        self._files = files
         self._observe = observe
         self._begin_sql = begin
+        self._look_every_s = None if begin == READING else FILES_S
         self._connection: apsw.Connection | None = None
         self.in_session = False  # while a handler has the connection, a COMMIT is refused
         self._rolled_back = False
@@ -215,8 +228,13 @@ class _Thread(threading.Thread):
             self._connection.close()
 
     def _arrived(self, wait: bool) -> list[Job | None]:
-        """All that is queued; at least one if `wait`."""
-        jobs = [self.queue.get()] if wait else []
+        """All that is queued; at least one if `wait`. Meanwhile the files are looked at."""
+        jobs: list[Job | None] = []
+        while wait and not jobs:
+            try:
+                jobs.append(self.queue.get(timeout=self._look_every_s))
+            except Empty:
+                self._look_at_files()
         while True:
             try:
                 jobs.append(self.queue.get_nowait())
@@ -247,7 +265,7 @@ class _Thread(threading.Thread):
             self._connection = self._connect()
             self._connection.set_commit_hook(lambda: self.in_session)
             self._connection.set_rollback_hook(self._note_rollback)
-        self._check()
+        self._check_files(self._files.check)
         self._connection.execute(self._begin_sql)
         return self._connection
 
@@ -278,7 +296,23 @@ class _Thread(threading.Thread):
             raise
         if self._observe is not None:
             self._observe("after_commit")
+        if self._look_every_s is not None:
+            self._check_files(self._files.check_all)  # a commit into a deleted file is not acknowledged
         return group[:taken], group[taken:]
+
+    def _check_files(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except LedgerUnavailable:
+            if self._connection is not None and self._look_every_s is not None:
+                self._files.save(self._connection)
+            raise
+
+    def _look_at_files(self) -> None:
+        """While nobody asks. The next caller gets the error."""
+        if self._connection is not None:
+            with suppress(LedgerUnavailable):
+                self._check_files(self._files.check_all)
 
     def _answer(self, jobs: list[Job]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
