@@ -1,4 +1,4 @@
-"""Planted bugs of the identities of events: each takes two events for one, or one for two."""
+"""Planted bugs of how events are read: most take two events for one, or one for two."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ IDENTITY = "tests/envelopes/test_envelope_identity.py"
 SHAPES = "tests/envelopes/test_envelope_shapes.py"
 STATES = "tests/envelopes/test_returning_states.py"
 SAMPLES = "tests/envelopes/test_eventbridge_samples.py"
+NUMBERS = "tests/envelopes/test_hostile_numbers.py"
 SPACES = "tests/service/test_id_spaces.py"
 
 IDENTITY_MUTANTS = [
@@ -122,5 +123,26 @@ IDENTITY_MUTANTS = [
         "return replace(reading or own, default_origin=endpoint.path)",
         "return replace(reading or PLAIN, default_origin=endpoint.path)",
         f"{SPACES}::test_a_verified_endpoint_keeps_how_an_app_in_python_decodes",
+    ),
+    Mutant(
+        "numbers from outside are converted by msgspec, which is slow for some",
+        "values/strict_json.py",
+        "msgspec.json.Decoder(float_hook=float).decode",
+        "msgspec.json.Decoder(Any).decode",
+        f"{NUMBERS}::test_slow_numbers_cost_about_as_much_as_ordinary_ones",
+    ),
+    Mutant(
+        "an SNS message is parsed whole before its signature is checked",
+        "adapters/verifiers/sns.py",
+        "fields = skim(body)",
+        "fields = read(body)",
+        f"{NUMBERS}::test_numbers_of_a_message_that_is_not_verified_are_skipped",
+    ),
+    Mutant(
+        "a genuine SNS message with a name that stands twice is taken",
+        "adapters/verifiers/sns.py",
+        "            read(body)\n",
+        "            pass\n",
+        "tests/service/verification/test_sns.py::test_a_name_that_stands_twice_is_refused",
     ),
 ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from semel.core.act import Act
 from semel.values.claim import Busy, Conflict, Settled, Stale
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Status, Uncertain
+from semel.values.strict_json import decode_any
 
 HELD = "held elsewhere, or not due yet"
 ISOLATED = "two of its processes died: it waits until no other such event of its handler runs"
@@ -19,7 +18,7 @@ def refusal(act: Act, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
     """The ledger did not grant the lease."""
     match verdict:
         case Settled(Done(result)):
-            return _say(act, "duplicate", result=None if result == b"null" else msgspec.json.decode(result))
+            return _say(act, "duplicate", result=None if result == b"null" else decode_any(result))
         case Settled(Reject() as rejected):
             return _say(act, "duplicate", reason=f"dead: {rejected.reason}")
         case Settled(Uncertain(reason)):

@@ -20,7 +20,11 @@ DOCUMENT_MAX_BYTES = 1024 * 1024  # the largest message of EventBridge and SQS
 DEPTH_MAX = 64  # real events nest less than ten deep
 VALUES_MAX = 50_000  # a decoded value costs about 100 bytes, an object 200: 10 MB at most
 
-_decode = msgspec.json.Decoder().decode
+# Decodes JSON from outside without types. msgspec needs 8 µs for a number such as 3e292, and a sender may write 43,000
+# of them into 256 KB. Python's own conversion takes 0.2 µs for every number with a point or an exponent. A number out
+# of range becomes infinite here; `parse` refuses it.
+decode_any = msgspec.json.Decoder(float_hook=float).decode
+
 _encode = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _pack_sorted = msgspec.msgpack.Encoder(order="sorted").encode
@@ -37,7 +41,7 @@ def parse(raw: bytes) -> Any:
     check_size(raw)
     check_bounds(raw)
     try:
-        value = _decode(raw)
+        value = decode_any(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         explain(raw, error)
     if _encode(value) != raw or (b"\\" in raw and b"\\u0000" in raw) or not _fits_msgpack(value):

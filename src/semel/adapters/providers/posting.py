@@ -28,6 +28,7 @@ from semel.adapters.wire.place import place_of
 from semel.values.errors import ConfigError
 from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
+from semel.values.strict_json import decode_any
 
 EVIDENCE_CHARS = 200
 EVIDENCE_READ_BYTES = 16 * 1024  # of an answer: secrets are taken out of all of it, before it is cut
@@ -38,7 +39,6 @@ ASKED_ELSEWHERE = "it may have left by another provider, which had this name bef
 USUAL = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "Semel"}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_parse = msgspec.json.Decoder().decode
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -236,7 +236,7 @@ def key_of(dispatch: Dispatch) -> str:
 def field(answer: Answered, *path: str) -> str:
     """A text in the JSON of an answer; empty where there is none. An acceptance without its id is one all the same."""
     try:
-        value: Any = _parse(answer.body or b"null")
+        value: Any = decode_any(answer.body or b"null")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     for name in path:

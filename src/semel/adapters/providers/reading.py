@@ -13,17 +13,17 @@ import msgspec
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Witness
 from semel.values.sending import Reported
+from semel.values.strict_json import decode_any
 
 TEXT_MAX = 200
 FIELDS_MAX = 200
 WITNESSES_MAX = 10_000  # in one callback
 _OURS = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_parse = msgspec.json.Decoder().decode
 
 
 def parsed(body: bytes, who: str) -> Any:
     try:
-        return _parse(body)
+        return decode_any(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedEvent(f"no status callback of {who}: it is not JSON") from None
 

@@ -1,6 +1,7 @@
 """Amazon SNS over HTTP(S): RSA signatures, and a certificate at an address that the message names.
 
-The body is parsed before it is verified, since the signature is inside; so it is parsed strictly and within limits.
+The signature is inside of the body. So a few members are decoded before it is verified, and the whole body is parsed
+strictly after that.
 How old a message is does not matter: SNS tries again for up to an hour with the same Timestamp, and may hold messages
 back to keep to a rate, so no age is safe to refuse. A copy is known again by the ledger. Raw message delivery has to
 be off, since SNS does not sign it.
@@ -13,7 +14,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 
 from semel.adapters.verifiers.certificates import Certificates, Fetch
-from semel.adapters.verifiers.sns_message import canonical, home, read
+from semel.adapters.verifiers.sns_message import canonical, home, read, skim
 from semel.values.errors import ConfigError, MalformedEvent
 
 SIGNATURE_MAX_CHARS = 1368  # 1024 bytes, as of the longest key that is taken
@@ -46,7 +47,7 @@ class Sns:
 
     async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         try:
-            fields = read(body)
+            fields = skim(body)
         except MalformedEvent:
             return "no message of SNS (is raw message delivery off?)"
         address = self._homes.get(fields["TopicArn"])
@@ -64,6 +65,10 @@ class Sns:
             return "there is no certificate at its SigningCertURL"
         if not certificate.signed(canonical(fields), signature, version, self._now()):
             return "the signature differs, or its certificate is not valid now"
+        try:
+            read(body)
+        except MalformedEvent as error:
+            return str(error)
         return ""
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct, field
 
 from semel.values import strict_json
 from semel.values.errors import MalformedEvent
@@ -27,6 +28,26 @@ _TOPIC = re.compile(
     r":[0-9]{12}:[A-Za-z0-9_-]{1,256}(?:\.fifo)?"
 )
 _CONFIRM = re.compile(r"\?Action=ConfirmSubscription&[A-Za-z0-9=&:%._~+-]{1,2000}")
+
+
+class _Envelope(Struct, gc=False):
+    """The members that decide whether a message is genuine, not decoded yet. Every other member is skipped."""
+
+    Type: Raw = field(default_factory=Raw)
+    Message: Raw = field(default_factory=Raw)
+    MessageId: Raw = field(default_factory=Raw)
+    Subject: Raw = field(default_factory=Raw)
+    SubscribeURL: Raw = field(default_factory=Raw)
+    Timestamp: Raw = field(default_factory=Raw)
+    Token: Raw = field(default_factory=Raw)
+    TopicArn: Raw = field(default_factory=Raw)
+    Signature: Raw = field(default_factory=Raw)
+    SignatureVersion: Raw = field(default_factory=Raw)
+    SigningCertURL: Raw = field(default_factory=Raw)
+
+
+_envelope = msgspec.json.Decoder(_Envelope).decode
+_text = msgspec.json.Decoder(str).decode
 
 
 class SnsMessage(Struct, frozen=True):
@@ -54,15 +75,36 @@ def unwrap(body: bytes) -> SnsMessage:
     )
 
 
+def skim(body: bytes) -> dict[str, str]:
+    """The texts of a body that is not verified yet. MalformedEvent: it is no message of SNS.
+
+    Anyone may send it, so as little of it as possible is decoded: what the signature covers, and the signature. A name
+    that stands twice is not noticed here; `read` refuses it."""
+    strict_json.check_size(body)
+    try:
+        envelope = {name: bytes(raw) for name, raw in msgspec.structs.asdict(_envelope(body)).items()}
+        fields = {name: _text(raw) for name, raw in envelope.items() if raw[:1] == b'"'}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise MalformedEvent("not a message of SNS") from None
+    return _checked(fields, other_subject=envelope["Subject"][:1] not in (b"", b"n", b'"'))
+
+
 def read(body: bytes) -> dict[str, str]:
-    """The texts of an SNS message, with everything that is signed. MalformedEvent: it is none."""
+    """The texts of an SNS message, strictly parsed. MalformedEvent: it is none."""
     document = strict_json.parse(body)
     fields = {name: value for name, value in document.items() if type(value) is str} if type(document) is dict else {}
+    return _checked(
+        fields, other_subject="Subject" not in fields and bool(fields) and document.get("Subject") is not None
+    )
+
+
+def _checked(fields: dict[str, str], *, other_subject: bool) -> dict[str, str]:
+    """The texts, with everything that is signed. `other_subject`: there is a Subject that is neither text nor null."""
     signed = SIGNED.get(fields.get("Type", ""))
     if signed is None:
         raise MalformedEvent(f"not a message of SNS: expected a Type, one of {', '.join(SIGNED)}")
     for name in signed:
-        if name not in fields and (name != "Subject" or document.get(name) is not None):
+        if name not in fields and (name != "Subject" or other_subject):
             raise MalformedEvent(f"not a message of SNS: {name} is missing, or no text")
         if name != "Message" and "\n" in fields.get(name, ""):
             raise MalformedEvent(f"not a message of SNS: {name} has several lines")
