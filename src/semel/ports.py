@@ -323,6 +323,9 @@ class Inbox(Protocol):
     async def depths(self) -> list[Depth]:
         """What waits, by lane. Reading changes nothing."""
 
+    async def history(self, key: str) -> list[Entry]:
+        """As the catalog's: an item that waits is "accepted", with the reason for which it was postponed last."""
+
 
 class Outbox(Protocol):
     """Keeps notifications until it is known what became of them."""

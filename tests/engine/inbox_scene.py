@@ -43,6 +43,16 @@ class Scene:
             connection.execute("update semel_inbox set due = 0 where lane = ?", (lane,))
         connection.close()
 
+    async def reasons(self) -> list[str]:
+        """Why items were postponed."""
+        return [entry.reason for entry in await self.app.entries("accepted")]
+
+    async def handle(self, **options: Any) -> None:
+        """Take once, and handle what was taken."""
+        pump = self.pump(**options)
+        await pump.run_once()
+        await pump.stop(10)
+
     async def depth(self) -> dict[str, Depth]:
         return {depth.lane: depth for depth in await self.inbox.depths() if depth.waiting or depth.taken}
 

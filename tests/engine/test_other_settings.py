@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 from tests.engine.apps import message
 from tests.engine.inbox_scene import Scene, story, until_empty
 
-from semel import Outcome, keys
+from semel import LedgerUnavailable, Outcome, Semel, keys
 from semel.app import Message, to_bytes
+from semel.core.mismatched_items import GIVE_UP_S, LOG_S, POSTPONE_MAX_S, POSTPONE_MIN_S, mismatched_since_ms
+from semel.values.outcome import NotNow
 
 OTHER_KEYS = [keys.content, keys.fields("type"), keys.tiers(keys.delivery, keys.content)]
 
@@ -119,3 +126,194 @@ def test_an_item_whose_key_cannot_be_computed_here_is_left_to_others(tmp_path: P
         assert ran == ["here"]
 
     story(tmp_path, tell)
+
+
+# --------------------------------------------------------------------------------------- what this process cannot run
+
+Register = Callable[[Semel, list[str]], None]
+
+
+def _on(topic: str, **options: Any) -> Register:
+    def register(app: Semel, ran: list[str]) -> None:
+        app.on(topic, name="h", **options)(lambda event, ctx: ran.append(event.id))
+
+    return register
+
+
+MISMATCHES: dict[str, tuple[Register, str]] = {
+    "another topic": (_on("c.*"), ""),
+    "another tenant": (_on("**"), "acme"),
+    "a key that cannot be computed here": (_on("**", key=keys.fields("data.missing")), ""),
+}
+
+
+def later_by(seconds: float) -> Callable[[], int]:
+    return lambda: time.time_ns() // 1_000_000 + round(seconds * 1000)
+
+
+def due_in_s(scene: Scene) -> float:
+    with apsw.Connection(scene.file) as connection:
+        due: Any = connection.execute("select due from semel_inbox").get
+    connection.close()
+    return float(due) / 1000 - time.time()
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_an_item_that_cannot_run_here_waits_for_a_process_that_can(tmp_path: Path, name: str) -> None:
+    register, tenant = MISMATCHES[name]
+
+    async def tell(scene: Scene) -> None:
+        here: list[int] = []
+        there: list[str] = []
+        scene.app.on("a.*", name="h", max_attempts=1)(lambda event, ctx: here.append(ctx.attempt))
+        await scene.accept(message("1", "a.b"))
+        other = Scene(tmp_path, tenant=tenant)
+        async with other.app:
+            register(other.app, there)
+            for _ in range(5):
+                await other.handle()
+                assert await other.app.entries("dead") == []
+                assert (await other.depth())["h"].waiting == 1
+                await other.let_it_be_due("h")
+        await scene.handle()
+        assert (here, there) == ([1], []), "no attempt was counted"
+        assert await scene.depth() == {}
+
+    story(tmp_path, tell)
+
+
+def test_what_this_version_cannot_read_waits_for_one_that_can(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("**", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1"))
+        with apsw.Connection(scene.file) as connection:
+            connection.execute("update semel_inbox_event set event = ?", (b'{"a shape": "of the next version"}',))
+        connection.close()
+        await scene.handle()
+        assert await scene.app.entries("dead") == []
+        (reason,) = await scene.reasons()
+        assert mismatched_since_ms(reason) is not None
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_it_is_given_up_a_long_time_after_the_first_mismatch(tmp_path: Path, name: str) -> None:
+    """Not after it was accepted: it may have waited behind others for longer than that."""
+    register, tenant = MISMATCHES[name]
+
+    async def tell(scene: Scene) -> None:
+        scene.app.on("a.*", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1", "a.b"))
+        other = Scene(tmp_path, tenant=tenant)
+        async with other.app:
+            register(other.app, [])
+            accepted_long_ago = 10 * GIVE_UP_S
+            for age_s in (0.0, GIVE_UP_S - 60):
+                await other.handle(now_ms=later_by(accepted_long_ago + age_s))
+                assert await other.app.entries("dead") == []
+                await other.let_it_be_due("h")
+        second = Scene(tmp_path, tenant=tenant)  # the time is counted across processes
+        async with second.app:
+            register(second.app, [])
+            await second.handle(now_ms=later_by(accepted_long_ago + GIVE_UP_S))
+            (dead,) = await second.app.entries("dead")
+            assert dead.event is not None
+            assert dead.handler == "h"
+        assert await scene.accept(message("1", "a.b")) == "duplicate"
+
+    story(tmp_path, tell)
+
+
+def test_a_process_that_matches_ends_the_count(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("a.*", name="h")(_not_yet)
+        await scene.accept(message("1", "a.b"))
+        other = Scene(tmp_path)
+        async with other.app:
+            other.app.on("c.*", name="h")(lambda event, ctx: None)
+            await other.handle()
+            await other.let_it_be_due("h")
+            await scene.handle()
+            assert await scene.reasons() == [] or mismatched_since_ms((await scene.reasons())[0]) is None
+            await other.let_it_be_due("h")
+            await other.handle(now_ms=later_by(GIVE_UP_S))
+            assert await other.app.entries("dead") == []
+
+    story(tmp_path, tell)
+
+
+def _not_yet(event: Any, ctx: Any) -> None:
+    raise NotNow(0.01)
+
+
+def test_it_is_postponed_longer_each_time_up_to_a_limit(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("a.*", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1", "a.b"))
+        other = Scene(tmp_path)
+        async with other.app:
+            other.app.on("c.*", name="h")(lambda event, ctx: None)
+            waits = []
+            for age_s in (0, 4, 60, 100_000):
+                await other.handle(now_ms=later_by(age_s))
+                waits.append(due_in_s(other))
+                await other.let_it_be_due("h")
+        expected = [POSTPONE_MIN_S, POSTPONE_MIN_S, 30.0, POSTPONE_MAX_S]
+        assert waits == pytest.approx(expected, abs=2.0)
+
+    story(tmp_path, tell)
+
+
+def test_when_the_reason_cannot_be_read_the_count_begins_anew(tmp_path: Path) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("a.*", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1", "a.b"))
+        other = Scene(tmp_path)
+        async with other.app:
+            other.app.on("c.*", name="h")(lambda event, ctx: None)
+            await other.handle()
+            await other.let_it_be_due("h")
+
+            async def unreadable(key: str) -> Any:
+                raise LedgerUnavailable("no reader is free")
+
+            other.app.ledger.history = unreadable  # type: ignore[method-assign]
+            await other.handle(now_ms=later_by(GIVE_UP_S))
+            assert await other.app.entries("dead") == []
+            assert (await other.depth())["h"].waiting == 1
+
+    story(tmp_path, tell)
+
+
+def test_they_are_logged_once_a_minute_for_each_handler(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def tell(scene: Scene) -> None:
+        for name in ("h", "i"):
+            scene.app.on("a.*", name=name)(lambda event, ctx: None)
+        for number in range(4):
+            await scene.accept(message(str(number), "a.b"))
+        other = Scene(tmp_path)
+        async with other.app:
+            for name in ("h", "i"):
+                other.app.on("c.*", name=name)(lambda event, ctx: None)
+            now_s = 0.0
+            pump = other.pump(now_ms=lambda: later_by(now_s)())
+            with caplog.at_level(logging.WARNING, "semel"):
+                await pump.run_once()
+                await pump.stop(10)
+                now_s = LOG_S + 1
+                for name in ("h", "i"):
+                    await other.let_it_be_due(name)
+                await pump.run_once()
+                await pump.stop(10)
+        lines = [record.getMessage() for record in caplog.records if "inbox_item_unmatched" in record.getMessage()]
+        for name in ("h", "i"):
+            counts = [int(line.split("count=")[1].split()[0]) for line in lines if f"handler={name} " in line]
+            assert counts == [1, 4]
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("reason", ["", "busy", "mismatched since yesterday: x", "mismatched since 2026-13-01: x"])
+def test_other_reasons_are_not_taken_for_a_mismatch(reason: str) -> None:
+    assert mismatched_since_ms(reason) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tests.engine.apps import message
 from tests.engine.inbox_scene import Scene, story, until, until_empty
 
 from semel import Context, Event, LedgerUnavailable, Reject, Retry, latest
-from semel.core.pump import LAPSES_MAX, UNKNOWN_MAX_S, Pump
+from semel.core.pump import LAPSES_MAX, Pump
 from semel.values.outcome import NotNow
 
 
@@ -182,29 +181,6 @@ def test_a_letter_waits_for_no_other_handler_of_its_event(tmp_path: Path) -> Non
         await pump.run_once()
         await pump.stop(10)
         assert list(await scene.depth()) == ["bad"]
-
-    story(tmp_path, tell)
-
-
-def test_a_letter_for_a_handler_that_changed_its_topics_is_kept_with_its_reason(tmp_path: Path) -> None:
-    async def tell(scene: Scene) -> None:
-        scene.app.on("a.*", name="h")(lambda event, ctx: None)
-        await scene.accept(message("1", "a.b"))
-        later = Scene(tmp_path)
-        async with later.app:
-            later.app.on("c.*", name="h")(lambda event, ctx: None)
-            pump = later.pump()
-            await pump.run_once()
-            await pump.stop(10)
-            assert await later.app.entries("dead") == []  # another version may still be there, which takes it
-            assert (await later.depth())["h"].waiting == 1
-            await later.let_it_be_due("h")
-            pump = later.pump(now_ms=lambda: time.time_ns() // 1_000_000 + round(UNKNOWN_MAX_S * 1000))
-            await pump.run_once()
-            await pump.stop(10)
-            (dead,) = await later.app.entries("dead")
-            assert "does not take this event any more" in dead.reason
-            assert dead.event is not None
 
     story(tmp_path, tell)
 

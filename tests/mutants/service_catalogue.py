@@ -5,12 +5,14 @@ from __future__ import annotations
 from tests.mutants.catalogue import Mutant
 
 PUMP = "core/pump.py"
+MISMATCHED_ITEMS = "core/mismatched_items.py"
 GATE = "core/gate.py"
 INGEST = "service/ingest.py"
 CONNECTION = "service/connection.py"
 ACCEPTING = "core/accepting.py"
 
 PUMPING = "tests/engine/test_pump.py"
+OTHER_SETTINGS = "tests/engine/test_other_settings.py"
 GATING = "tests/engine/test_gate.py"
 NOT_NOW = "tests/engine/test_not_now.py"
 MOUNTED = "tests/service/test_mounted.py"
@@ -46,9 +48,51 @@ SERVICE_MUTANTS = [
     Mutant(
         "an event that its handler takes no more is dropped in silence",
         PUMP,
-        'case "malformed" | "conflict":',
-        'case "ignored":\n                return Finished(taken)\n            case "malformed" | "conflict":',
-        f"{PUMPING}::test_a_letter_for_a_handler_that_changed_its_topics_is_kept_with_its_reason",
+        "return await self._mismatched.ending(taken, outcome)",
+        "return Finished(taken)",
+        f"{OTHER_SETTINGS}::test_an_item_that_cannot_run_here_waits_for_a_process_that_can",
+    ),
+    Mutant(
+        "items that were accepted with other settings are given up at once",
+        PUMP,
+        "return await self._mismatched.ending(taken, outcome)",
+        "return GivenUp(taken, outcome.reason)",
+        f"{OTHER_SETTINGS}::test_an_item_that_cannot_run_here_waits_for_a_process_that_can",
+    ),
+    Mutant(
+        "what this version cannot read is given up at once",
+        PUMP,
+        'case "conflict":\n',
+        'case "conflict" | "malformed":\n',
+        f"{OTHER_SETTINGS}::test_what_this_version_cannot_read_waits_for_one_that_can",
+    ),
+    Mutant(
+        "a mismatch is counted from the acceptance",
+        MISMATCHED_ITEMS,
+        "since_ms = await self._since_ms(taken, now_ms)",
+        "since_ms = taken.accepted_ms",
+        f"{OTHER_SETTINGS}::test_it_is_given_up_a_long_time_after_the_first_mismatch",
+    ),
+    Mutant(
+        "a mismatch is counted from the last time, and its item is never given up",
+        MISMATCHED_ITEMS,
+        "since_ms = await self._since_ms(taken, now_ms)",
+        "since_ms = now_ms",
+        f"{OTHER_SETTINGS}::test_it_is_given_up_a_long_time_after_the_first_mismatch",
+    ),
+    Mutant(
+        "items that cannot run here are taken again in a hot loop",
+        MISMATCHED_ITEMS,
+        "after_s = min(max(age_s / 2, POSTPONE_MIN_S), POSTPONE_MAX_S)",
+        "after_s = 0.0",
+        f"{OTHER_SETTINGS}::test_it_is_postponed_longer_each_time_up_to_a_limit",
+    ),
+    Mutant(
+        "the log names another answer than an unmatched event got",
+        "core/unmatched.py",
+        "answer=self._then",
+        'answer="ack"',
+        "tests/service/consuming/test_unmatched.py",
     ),
     Mutant(
         "a lane that is not ready is taken from",
@@ -67,8 +111,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "a letter runs all handlers of its event, also those that are done",
         "core/planning.py",
-        'if only := getattr(delivery, "only", ""):',
-        'if only := "":',
+        'only = getattr(delivery, "only", "")',
+        'only = ""',
         f"{PUMPING}::test_a_letter_waits_for_no_other_handler_of_its_event",
     ),
     Mutant(

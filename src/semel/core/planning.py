@@ -58,16 +58,17 @@ class Planner:
 
     def plan(self, delivery: Arrived) -> Plan | Outcome:
         """What to do with a delivery; an outcome where there is nothing to do."""
+        only = getattr(delivery, "only", "")
         try:
             event, reading = self.read(delivery)
             handlers = self._router.match(event)
-            if only := getattr(delivery, "only", ""):
+            if only:
                 handlers = [handler for handler in handlers if handler.name == only]
             if not handlers or event.shape == CONTROL:
-                return Outcome("ignored", reason="no handler matches")
+                return Outcome("ignored", reason="no handler matches", handler=only)
             event.document  # noqa: B018 - strictly parsed here, so that nothing malformed is ever claimed
         except MalformedEvent as error:
-            return Outcome("malformed", reason=str(error))
+            return Outcome("malformed", reason=str(error), handler=only)
         try:
             claims = [handler.claim_for(event) for handler in handlers]
         except NoKey:
@@ -87,9 +88,9 @@ def _under_accepted_key(plan: Plan, key: bytes, tenant: str) -> Plan | Outcome:
     business key other events may share it, and an accepted event must not be lost as their duplicate."""
     (handler,), (claim,) = plan.handlers, plan.claims
     if plan.event.tenant != tenant:
-        return Outcome("ignored", reason=OTHER_TENANT)
+        return Outcome("ignored", reason=OTHER_TENANT, handler=handler.name)
     if isinstance(handler.fn, NoKeyStandIn):  # whoever accepted it could compute one
-        return Outcome("ignored", reason=handler.fn.reason)
+        return Outcome("ignored", reason=handler.fn.reason, handler=handler.name)
     if key == handler.fallback_digest(plan.event):  # its handler has never run, so it has no key to keep
         claim = replace(claim, aliases=(*claim.aliases, Alias(key, handler.retention_ms)))
     else:

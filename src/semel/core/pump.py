@@ -16,6 +16,7 @@ from random import random
 from semel.core.answers import WAITING
 from semel.core.batcher import Batcher
 from semel.core.handlers import Handler
+from semel.core.mismatched_items import MismatchedItems
 from semel.ports import Inbox
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -27,8 +28,6 @@ POLL_S = 0.25  # letters of other processes, and retries that fall due
 LAPSES_MAX = 20  # takers that vanished before any attempt was counted: nobody can read this letter
 LEDGER_DOWN_S = 1.0  # when nothing can be decided, letters wait this long
 HELD_S = 0.5  # whoever holds the key mostly ends long before its lease does
-UNKNOWN_S = 5.0  # another version of the app may know what to do with it …
-UNKNOWN_MAX_S = 600.0  # … but not for ever
 CANCEL_S = 1.0  # for handlers to be cancelled; what refuses that is left behind
 
 
@@ -58,7 +57,7 @@ class Pump:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """`resume` makes the trace of a letter's delivery the current one."""
-        self._now_ms = now_ms
+        self._mismatched = MismatchedItems(inbox, now_ms)
         self._inbox = inbox
         self._process = process
         self._handlers = {handler.name: handler for handler in handlers}
@@ -175,13 +174,10 @@ class Pump:
                 )
             case "busy" | "retry":
                 return Postponed(taken, round((outcome.after or 0.0) * 1000), outcome.reason)
-            case "malformed" | "conflict":
+            case "conflict":
                 return GivenUp(taken, outcome.reason)
-            case "ignored":  # accepted for a handler of this name, in another version of the app or of its settings
-                log.warning("inbox_item_unmatched", handler=taken.lane)
-                if self._now_ms() - taken.accepted_ms < UNKNOWN_MAX_S * 1000:
-                    return Postponed(taken, round(UNKNOWN_S * 1000), f"the handler {taken.lane!r} does not take it")
-                return GivenUp(taken, f"the handler {taken.lane!r} does not take this event any more")
+            case "malformed" | "ignored":  # whoever accepted it could read it and had a handler for it
+                return await self._mismatched.ending(taken, outcome)
             case _:
                 return Finished(taken)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from semel.ports import Inbox, Ledger, Telemetry, Traits, Transaction, Waits
+from semel.ports import Entry, Inbox, Ledger, Telemetry, Traits, Transaction, Waits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 
@@ -93,3 +93,6 @@ class WatchedInbox(Watched):
 
     async def depths(self) -> list[Depth]:
         return await self._inbox.depths()
+
+    async def history(self, key: str) -> list[Entry]:
+        return await self._inbox.history(key)

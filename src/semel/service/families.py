@@ -55,7 +55,8 @@ class Family(Struct, frozen=True):
 DELIVERIES = Family(
     "semel_deliveries_total",
     "counter",
-    "What deliveries came to. Without a handler: no event, or an event that nobody wants.",
+    "What deliveries came to. Without a handler: no event, or an event that nobody wants. "
+    "`ignored` of a handler: an inbox item that could not run with the settings of this process.",
     ("handler", "outcome"),
     among=OUTCOMES,
 )

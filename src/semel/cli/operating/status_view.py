@@ -15,6 +15,7 @@ from semel.cli.operating.looking import now_ms
 from semel.cli.operating.place import Place, opened
 from semel.cli.operating.words import age, counted, iso, moment, plain
 from semel.core.letterbox import inbox_of
+from semel.core.mismatched_items import MISMATCHED
 from semel.core.outboxes import outbox_of
 from semel.ports import STATES
 from semel.values.inbox import Depth
@@ -22,6 +23,7 @@ from semel.values.outbox import Backlog, Sought
 
 DAY_MS = 86_400_000
 FAILED_MAX = 1_000  # notifications that are counted
+MISMATCHED_MAX = 1_000  # inbox items that are counted
 MEANING = {
     "accepted": "in the inbox, not begun",
     "leased": "being handled",
@@ -41,6 +43,7 @@ class Standing(Struct, frozen=True):
     inbox: list[Depth] | None  # None: this ledger has none
     outbox: list[Backlog] | None = None  # as well
     failed: int = 0  # notifications, within a day
+    mismatched: int = 0  # inbox items that the processes which took them could not run
 
 
 async def look(where: Place) -> Standing:
@@ -48,11 +51,13 @@ async def look(where: Place) -> Standing:
         states = await ledger.counts()
         inbox = inbox_of(ledger)
         depths = None if inbox is None else await inbox.depths()
+        mismatched = await ledger.entries("accepted", MISMATCHED_MAX, reason=MISMATCHED) if depths else []
         outbox = outbox_of(ledger)
         backlog = None if outbox is None else await outbox.backlog()
         lately = Sought(state="failed", since_ms=now_ms() - DAY_MS, limit=FAILED_MAX)
         failed = 0 if outbox is None else len(await outbox.find(lately))
-    return Standing(str(where), now_ms(), {state: states.get(state, 0) for state in STATES}, depths, backlog, failed)
+    counts = {state: states.get(state, 0) for state in STATES}
+    return Standing(str(where), now_ms(), counts, depths, backlog, failed, len(mismatched))
 
 
 def hints(found: Standing) -> list[str]:
@@ -68,6 +73,9 @@ def hints(found: Standing) -> list[str]:
     if found.failed:
         many = counted(found.failed, "notification") + (" or more" if found.failed == FAILED_MAX else "")
         lines.append(f"{many} failed within a day: semel notify list --state failed")
+    if found.mismatched:
+        many = counted(found.mismatched, "inbox item") + (" or more" if found.mismatched == MISMATCHED_MAX else "")
+        lines.append(f"{many} cannot run with the present settings: semel events list --reason '{MISMATCHED}'")
     return lines
 
 

@@ -319,6 +319,24 @@ class AcceptLaws(InboxBinding):
         assert ledger.run(ledger.store.entries("accepted", 10, tenant=harness.namespace)) == []
         assert ledger.run(ledger.store.counts())["accepted"] == before - 2
 
+    def test_a_postponed_item_keeps_the_reason_of_the_last_time_and_lapses_leave_it(
+        self, harness: Harness, ledger: Clerk, other: Clerk
+    ) -> None:
+        claim, bystander = harness.claim("a"), harness.claim("b")
+        ledger.put(arrival(harness, claim))
+        ledger.put(arrival(harness, bystander))
+        for reason in ("first", "second"):
+            taken = {one.key: one for one in ledger.take(harness)}
+            assert ledger.finish(Postponed(taken[claim.digest], 0, reason)) is True
+            assert ledger.finish(Postponed(taken[bystander.digest], 0)) is True
+            assert [entry.reason for entry in other.history(claim)] == [reason]
+            assert [entry.reason for entry in other.history(bystander)] == [""]
+        ledger.take(harness)
+        assert [entry.reason for entry in other.history(claim)] == ["second"], "also while it is taken"
+        harness.advance(harness.lease_ms)
+        ledger.take(harness)
+        assert [entry.reason for entry in other.history(claim)] == ["second"]
+
     def test_a_letter_of_several_claims_is_one_entry_and_in_the_history_of_each(
         self, harness: Harness, ledger: Clerk
     ) -> None:
