@@ -42,6 +42,7 @@ from semel.values.log import log
 from semel.values.outbox import Backlog
 from semel.values.sending import ProviderAccess
 
+CONCURRENCY = 16  # as [destinations.NAME] has it by default
 OPEN_S = 0.1  # how long the ledger's breaker stays open at first, and at most
 OPEN_MAX_S = 1.0
 
@@ -64,13 +65,20 @@ def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int
     if parent_fd is not None:
         _end_with_parent(parent_fd)
     try:
-        code = serve(service, server, listening, supervised=parent_fd is not None)
+        outgoing = _outgoing(built.settings, len(built.reaches))
+        code = serve(service, server, listening, outgoing=outgoing, supervised=parent_fd is not None)
     except SystemExit as end:  # of uvicorn, when the service cannot begin
         code = end.code if isinstance(end.code, int) else 1
     except Exception:
         log.exception("server_crashed")
         code = 1
     _leave(code)
+
+
+def _outgoing(settings: Settings, places: int) -> int:
+    """Connections to destinations and providers at a time. A place without settings of its own has the default."""
+    named = [destination.concurrency for destination in settings.destinations.values()]
+    return sum(named) + CONCURRENCY * max(0, places - len(named))
 
 
 def assemble(built: Built, metrics: Metrics) -> Service:

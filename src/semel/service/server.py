@@ -19,8 +19,11 @@ from semel.service.application import Service
 from semel.service.connection import Limits, connection_class, sweep
 from semel.service.ending import AT_ONCE_S, HURRY, LATE_S, NOT_IN_TIME, end_after, ending_signals
 from semel.settings.schema import Server as ServerSettings
+from semel.values.log import log
 
 BACKLOG = 2_048
+FILES_RESERVE = 100  # open files for the ledger and its connections, brokers, the log and shared counters
+CONNECTIONS_MIN = 16  # a service that accepts nobody is of no use
 SWEEP_TICKS = 10  # of 0.1 s
 SWITCH_S = 0.0005  # the ledger's thread and the event loop take turns: the default of 5 ms lets one wait for the other
 
@@ -97,17 +100,33 @@ class Server(uvicorn.Server):
         end_after(self._drain_s + LATE_S, 1, NOT_IN_TIME)
 
 
-def serve(service: Service, settings: ServerSettings, listening: socket.socket, *, supervised: bool = False) -> int:
+def serve(
+    service: Service,
+    settings: ServerSettings,
+    listening: socket.socket,
+    *,
+    outgoing: int = 0,
+    supervised: bool = False,
+) -> int:
     """Serve until a signal says to end; returns the exit code. Tasks and threads may be left: the process must end now,
-    and not wait."""
-    _allow_many_files()
+    and not wait. `outgoing`: connections that the service itself may open at a time."""
+    files = _allow_many_files()
+    connections_max = connections_allowed(settings.connections_max, files, FILES_RESERVE + outgoing)
+    if connections_max < settings.connections_max:
+        log.warning(
+            "connections_limited",
+            connections_max=connections_max,
+            configured=settings.connections_max,
+            open_files=files,
+            detail="raise the limit of open files (ulimit -n, LimitNOFILE=), or set a lower connections_max",
+        )
     sys.setswitchinterval(SWITCH_S)
     limits = Limits(
         header_max=settings.header_max,
         header_count_max=settings.header_count_max,
         read_timeout_s=settings.read_timeout,
         idle_timeout_s=settings.idle_timeout,
-        connections_max=settings.connections_max,
+        connections_max=connections_max,
     )
     config = uvicorn.Config(
         service,
@@ -153,10 +172,20 @@ def _collect_rarely() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def _allow_many_files() -> None:
-    """Thousands of idle connections are normal; the usual soft limit is 1,024."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
+def connections_allowed(wanted: int, files: int, reserve: int) -> int:
+    """How many connections may be open, so that `reserve` of the open files are left. -1 files: no limit is known."""
+    return wanted if files < 0 else min(wanted, max(CONNECTIONS_MIN, files - reserve))
 
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+def _allow_many_files() -> int:
+    """Raise the limit of open files as far as allowed, and return it: thousands of idle connections are normal, and the
+    usual limit is 1,024. -1: there is none, or nobody knows."""
+    try:
+        import resource
+    except ImportError:
+        return -1
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if soft == resource.RLIM_INFINITY else soft
