@@ -175,4 +175,19 @@ OUTBOX_MUTANTS = [
         "return [text]",
         f"{SQLITE_LAWS}::test_another_spelling_of_the_recipient_finds_the_same",
     ),
+    # --------------------------------------------------------------------------------------------- refused settings
+    Mutant(
+        "messages fail for a wrong password",
+        "values/sending.py",
+        "if answer.configuration and not burnt.others:",
+        "if False:",
+        "tests/outbox/test_provider_pauses.py::test_a_refused_configuration_burns_no_attempt_however_often",
+    ),
+    Mutant(
+        "a provider that refuses its password is asked for every message",
+        "core/provider_pauses.py",
+        "            if pause is None:\n",
+        "            if True:\n",
+        "tests/outbox/test_provider_pauses.py::test_no_message_fails_and_one_at_a_time_probes",
+    ),
 ]

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from semel.core.asking import Asking
 from semel.core.batcher import Batcher
+from semel.core.provider_pauses import ProviderPauses
 from semel.core.recording import answered, looked_up, request_of
 from semel.core.rooms import Rooms
 from semel.core.steady import steady_s
@@ -26,6 +27,7 @@ from semel.ports import Outbox, Provider
 from semel.values import sending
 from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.log import log
+from semel.values.masking import hidden
 from semel.values.outbox import (
     Crossed,
     Crossing,
@@ -101,7 +103,9 @@ class Relay:
         self._outbox = outbox
         self._providers = providers
         self._routes = routes
-        self._access = ProviderAccess({name: one.contract for name, one in providers.items()}, routes)
+        self._contracts = {name: one.contract for name, one in providers.items()}
+        self._access = ProviderAccess(self._contracts, routes)
+        self._pauses = ProviderPauses(clock, random)
         self._random = random
         self._clock = clock
         self._observe = observe or (lambda step: None)
@@ -110,7 +114,7 @@ class Relay:
         self._crossings: Batcher[Crossing, Gate] = Batcher(outbox.cross)
         self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._asking.sending > 0)
         self._asking = Asking()
-        self._rooms = Rooms({name: provider.contract for name, provider in providers.items()}, clock)
+        self._rooms = Rooms(self._contracts, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -151,7 +155,8 @@ class Relay:
     async def begin(self) -> int:
         """Take what there is room for, and begin with it."""
         async with self._taking:
-            lanes = self._rooms.lanes(self._routes)
+            self._access = ProviderAccess(self._contracts, self._pauses.routes(self._routes))
+            lanes = self._pauses.lanes(self._rooms.lanes(self._access.routes), self._rooms.in_hand)
             ends_at = self._clock() + self._lease_ms / 1000  # not later: the leases begin after it is asked
             dispatches = await self._outbox.take(lanes, self._lease_ms) if lanes else []
             if dispatches:
@@ -302,6 +307,7 @@ class Relay:
                     return _taken_back(dispatch, why)
                 answer = await self._send(provider, dispatch, request, ends_at)
                 self._observe(Step.AFTER_SEND)
+                self._pauses.answered(dispatch.standing.provider, answer, _reason_of(answer, dispatch))
                 return answered(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
             case Held(by=by):
                 self._watch.became(provider.contract.name, "held")
@@ -350,7 +356,7 @@ class Relay:
         """Whether its tenant's provider is another one than the first of its channel, whose lane it was taken from."""
         if dispatch.standing.provider or dispatch.vanished or not routed.standing.provider:
             return False
-        return routed.standing.provider != self._routes[dispatch.notification.channel][0]
+        return routed.standing.provider != self._access.routes[dispatch.notification.channel][0]
 
     # ------------------------------------------------------------------------------------------------------ its steps
 
@@ -381,6 +387,8 @@ class Relay:
         """Until the outbox has it: what is known now nobody else knows."""
         is_answer = record.outcome == "accepted" and record.otherwise is None
         held = await self._insist(lambda: _asked(self._records, self._outbox.record, record), is_answer)
+        if held:
+            _log_end(record)
         self._watch.became(record.dispatch.standing.provider, record.outcome if held else "lost")
         if is_answer and not held:  # too late for its lease, and evidence all the same
             late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
@@ -411,6 +419,30 @@ async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitab
         log.error("outbox_batch_refused", reason_class=type(error).__name__)
         (answer,) = await alone([one])
     return answer
+
+
+def _log_end(record: Record) -> None:
+    """One line for each notification that became failed or uncertain."""
+    before, after = record.dispatch.standing, record.standing
+    if after.state not in ("failed", "uncertain") or after.state == before.state:
+        return
+    write = log.error if after.state == "failed" else log.warning
+    write(
+        f"notification_{after.state}",
+        notification_id=record.dispatch.id.hex(),
+        provider=after.provider,
+        channel=record.dispatch.notification.channel,
+        tenant=record.dispatch.notification.tenant or None,
+        attempt=after.attempts,
+        outcome=record.outcome,
+        reason=hidden(after.reason, record.dispatch.notification),
+    )
+
+
+def _reason_of(answer: Answer, dispatch: Dispatch) -> str:
+    """Of a refused configuration; without the customer, whom the provider may have named."""
+    is_needed = isinstance(answer, Refused) and answer.configuration
+    return hidden(answer.reason, dispatch.notification) if is_needed and isinstance(answer, Refused) else ""
 
 
 def _put_off(dispatch: Dispatch, reason: str) -> Record:

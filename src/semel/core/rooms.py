@@ -37,6 +37,9 @@ class Rooms:
     def mostly_free(self) -> bool:
         return 2 * sum(self._in_hand.values()) <= sum(map(self._most, self._contracts))
 
+    def in_hand(self, name: str) -> int:
+        return self._in_hand.get(name, 0)
+
     def take(self, name: str) -> None:
         """One more is in hand. Of a provider that is unknown here, too."""
         self._in_hand[name] = self._in_hand.get(name, 0) + 1

@@ -113,16 +113,23 @@ class Hearing:
         left = await self._left(door, {one.id for one in words if one.id is not None})
         unmatched = [one for one in words if one.id is not None and one.id not in left]
         named = [replace(one, provider=_sender(*left[one.id], one)) for one in words if one.id in left]
-        unmatched += await self._witness(named)
+        unmatched += await self._witness(named, {id for id, (shown, _) in left.items() if shown.state == "failed"})
         rest = [one for one in words if one.id is None]
         for name in door.speaks_for:
             rest = await self._witness([replace(one, provider=name) for one in rest])
         return unmatched + rest
 
-    async def _witness(self, words: Sequence[Witness]) -> list[Witness]:
+    async def _witness(self, words: Sequence[Witness], failed: Collection[bytes] = ()) -> list[Witness]:
+        """`failed`: ids that were failed before, and are logged already."""
         if not words:
             return []
         states = await self._words.ask(words)
+        for one, state in zip(words, states, strict=True):
+            if one.says == "refused" and state == "failed" and one.id not in failed:
+                id = None if one.id is None else one.id.hex()
+                log.error(
+                    "notification_failed", notification_id=id, provider=one.provider, outcome="refused by callback"
+                )
         return [one for one, state in zip(words, states, strict=True) if state is None]
 
     # ------------------------------------------------------------------------------------------------- whose is it?

@@ -47,6 +47,7 @@ ATTEMPTS_OF_FIRST = 6  # where another provider can be asked: about half a minut
 HELD_S = 1.0  # whoever is being sent now is known in a moment
 HELD_SHARE, HELD_MAX_S = 0.1, 30.0  # or is waited for: the longer, the less often it is asked
 RESENDS_MAX = 1  # by policy: whoever accepts two messages did not ask for ten
+PAUSED_MS = 1_000  # the relay pauses the provider; a process with other settings may send it at once
 LOOK_UPS_S = 30.0  # the first look-up that was unclear is repeated about then
 LOOK_UPS_MAX = 16  # times what a message takes to settle: further ones come more and more seldom, up to this
 
@@ -140,6 +141,7 @@ class Refused(Struct, frozen=True):
     after_s: float | None = None  # what the provider asks to wait
     final: bool = False  # the same request would be refused again
     limited: bool = False  # a rate limit: no attempt is burnt
+    configuration: bool = False  # credentials or account are refused: not the message's fault, no attempt is burnt
 
 
 class Unknown(Struct, frozen=True):
@@ -224,14 +226,24 @@ def answered(
         case Unknown():
             return doubtful(standing, answer.reason, contract, now_ms, random)
         case Refused():
-            burnt = replace(standing, attempts=standing.attempts - 1) if answer.limited else standing
+            burnt = replace(standing, attempts=_counted(standing, answer))
             if standing.doubt_ms:  # it says nothing of the attempt before
                 again = doubtful(burnt, answer.reason, contract, now_ms, random)
                 asked_ms = now_ms + int(1000 * (answer.after_s or 0.0))
                 return replace(again, due_ms=max(again.due_ms, asked_ms)) if again.exit else again
-            if answer.final or _is_used_up(burnt):
+            if answer.configuration and not burnt.others:
+                return _again(burnt, f"paused: {answer.reason}", PAUSED_MS, now_ms)
+            if answer.final or answer.configuration or _is_used_up(burnt):
                 return _next_provider(burnt, answer.reason, now_ms)
             return _again(burnt, answer.reason, _wait_ms(answer, max(1, burnt.attempts), random), now_ms)
+
+
+def _counted(standing: Standing, refused: Refused) -> int:
+    """The attempts after a refusal. One of a configuration leaves one at least: a provider that honours a key may have
+    seen it."""
+    if refused.limited:
+        return standing.attempts - 1
+    return max(1, standing.attempts - 1) if refused.configuration else standing.attempts
 
 
 def lapsed(standing: Standing, contract: Contract, now_ms: int, random: Callable[[], float]) -> Standing:

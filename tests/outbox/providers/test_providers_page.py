@@ -94,16 +94,16 @@ def test_the_statuses_that_the_page_calls_final_are_final_and_no_others(simulato
 
 
 @pytest.mark.parametrize("name", SPEAK_HTTP)
-def test_a_401_is_tried_again_and_a_429_waited_for_whoever_says_it(simulator: SimulatorProcess, name: str) -> None:
+def test_a_401_pauses_the_provider_and_a_429_waited_for_whoever_says_it(simulator: SimulatorProcess, name: str) -> None:
     unknown, limited = judged(simulator, name, 401, 429)
     assert isinstance(unknown, Refused)
-    assert (unknown.final, unknown.limited) == (False, False)
+    assert (unknown.final, unknown.limited, unknown.configuration) == (False, False, True)
     assert isinstance(limited, Refused)
     assert (limited.final, limited.limited) == (False, True)
     assert listed("retriable") == {429}
-    assert "**401 is tried again**" in PAGE
+    assert "**401 pauses the provider**" in PAGE
 
 
 def test_no_list_makes_a_401_final() -> None:
     options = {"account": "AC", "token": Secret("t"), "sender": "+490", "refusals": [400, 401]}
-    assert provider("twilio", "mine", options).judge(Answered(401, b"")) == Refused("401")  # type: ignore[attr-defined]
+    assert provider("twilio", "mine", options).judge(Answered(401, b"")) == Refused("401", configuration=True)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.outbox.providers.kits import SENDER, mail
 
+from semel.adapters.providers.reaching import reach
 from semel.adapters.providers.smtp import Smtp
 from semel.settings.secret import Secret
 from semel.testing.provider_laws import dispatch_of
@@ -143,6 +144,8 @@ def meant(answer: Answer) -> str:
     match answer:
         case Accepted():
             return "accepted"
+        case Refused(configuration=True, final=False):
+            return "refuses its settings"
         case Refused(final=True):
             return "refused for good"
         case Refused():
@@ -152,6 +155,7 @@ def meant(answer: Answer) -> str:
 
 
 FINAL, THIS_TIME, NOBODY_KNOWS = "refused for good", "refused this time", "unknown"
+SETTINGS = "refuses its settings"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,13 @@ FINAL, THIS_TIME, NOBODY_KNOWS = "refused for good", "refused this time", "unkno
         ("", "HTTP/1.1 400", THIS_TIME),
         ("EHLO", "502 what", FINAL),
         ("EHLO", "250 no auth here", THIS_TIME),
-        ("AUTH", "535 wrong", THIS_TIME),
+        ("AUTH", "535 wrong", SETTINGS),
+        ("AUTH", "534 too weak", SETTINGS),
+        ("AUTH", "550 not here", SETTINGS),
+        ("MAIL", "530 sign in first", SETTINGS),
+        ("RCPT", "530 sign in first", SETTINGS),
+        ("MAIL", "538 encrypt first", SETTINGS),
+        (".", "530 sign in first", SETTINGS),
         ("AUTH", "454 later", THIS_TIME),
         ("MAIL", "550 not you", FINAL),
         ("MAIL", "452 full", THIS_TIME),
@@ -191,3 +201,33 @@ def test_a_mail_needs_no_password_where_the_server_wants_none() -> None:
     server = Server({})
     assert isinstance(told(server, password=False), Accepted)
     assert not [line for line, _ in server.heard if line.startswith("AUTH")]
+
+
+@pytest.mark.parametrize(
+    ("step", "reply", "found"),
+    [
+        ("AUTH", "535 wrong", "535"),
+        ("MAIL", "530 sign in first", "530"),
+        ("MAIL", "550 not you", "550"),
+        ("", "", None),
+    ],
+)
+def test_doctor_signs_in_and_sends_nothing(step: str, reply: str, found: str | None) -> None:
+    server = Server({"RSET": "250 ok", **({step: reply} if step else {})})
+
+    async def story() -> str | None:
+        listening = await asyncio.start_server(server.talk, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        credentials = {"username": "u", "password": Secret(PASSWORD)}
+        smtp = Smtp("127.0.0.1", port, tls="off", sender=SENDER, contract=CONTRACT, allow=["127.0.0.1"], **credentials)  # type: ignore[arg-type]
+        try:
+            return await reach(smtp)
+        finally:
+            listening.close()
+            await asyncio.sleep(0)
+
+    reason = asyncio.run(story())
+    assert (reason is None) is (found is None), reason
+    assert found is None or found in str(reason)
+    assert PASSWORD not in str(reason)
+    assert not [line for line, _ in server.heard if line.startswith(("RCPT", "DATA"))]

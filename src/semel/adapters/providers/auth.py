@@ -19,6 +19,7 @@ EARLY_S = 60.0  # a token is fetched anew so long before it ends: one that ends 
 TOKEN_MAX_S = 86_400.0
 SHORTEST_SECRET = 4  # characters; a shorter text stands in every second line by chance
 HIDDEN = "…"
+REFUSED_CREDENTIALS = (400, 401, 403)  # of a token endpoint (RFC 6749, 5.2: invalid_client, invalid_grant)
 
 
 class Hidden(Protocol):
@@ -30,8 +31,10 @@ class Hidden(Protocol):
 class NoAccess(Exception):
     """There are no credentials to send with: nothing has left."""
 
-    def __init__(self, why: str, after_s: float | None = None) -> None:
+    def __init__(self, why: str, after_s: float | None = None, *, configuration: bool = False) -> None:
+        """`configuration`: the credentials are wrong, and asking again helps only after a person changed them."""
         super().__init__(why)
+        self.configuration = configuration
         self.after_s = after_s  # what was asked for, where somebody asked to wait
 
 
@@ -112,7 +115,8 @@ def sayable(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Raises NoAccess for what no header can hold: a key file with two lines, say."""
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
-            raise NoAccess(f"the credentials for {name} hold a character that no header can: look at their source")
+            why = f"the credentials for {name} hold a character that no header can: look at their source"
+            raise NoAccess(why, configuration=True)
     return headers
 
 
@@ -160,7 +164,7 @@ class Token:
 
     async def headers(self, asked: Asked) -> Mapping[str, str]:
         if self._clock() >= self._until and (failure := await self._renewed()) is not None:
-            raise NoAccess(str(failure), failure.after_s)
+            raise NoAccess(str(failure), failure.after_s, configuration=failure.configuration)
         return {"Authorization": f"Bearer {self._token}"}
 
     def refused(self, headers: Mapping[str, str]) -> None:
@@ -195,7 +199,8 @@ class Token:
             case Answered(status=200, body=bytes(body)):
                 return self._keep(body)
             case Answered(status=status, after_s=after_s):
-                return NoAccess(f"the token endpoint answered {status}", after_s)
+                wrong = status in REFUSED_CREDENTIALS
+                return NoAccess(f"the token endpoint answered {status}", after_s, configuration=wrong)
             case Unsent(why=why) | Unanswered(why=why):
                 return NoAccess(f"the token endpoint: {why}")
 

@@ -3,7 +3,7 @@
 nothing was sent, no credentials      refused, this time
 2xx                                   accepted (a page of HTML is not: somebody else has answered)
 429                                   refused, a rate limit: no attempt is burnt
-401                                   refused, this time: a new token may be taken
+401                                   refused, this time: the settings are wrong, or a new token is needed
 a status of contract.refusals         refused for good
 a status of contract.retriable        refused, this time
 anything else, and no answer at all   unknown
@@ -119,7 +119,7 @@ class HttpProvider:
         try:
             answer = await self.ask(kept.path, kept.body.encode(), headers, kept.method)
         except NoAccess as error:
-            return Refused(self._auth.hide(str(error)), after_s=error.after_s)
+            return Refused(self._auth.hide(str(error)), after_s=error.after_s, configuration=error.configuration)
         return self.judge(answer)
 
     def may_have_left(self, dispatch: Dispatch) -> Request | None:
@@ -155,7 +155,7 @@ class HttpProvider:
                 after_s = answer.after_s if answer.after_s is not None else self.used_up_s(answer.headers) or None
                 return Refused(self.told(answer), after_s=after_s, limited=True)
             case status if status in self.NO_ACCESS:
-                return Refused(self.told(answer))
+                return Refused(self.told(answer), configuration=True)
             case status if status in self.contract.refusals:
                 return Refused(self.told(answer), final=True)
             case status if status in self.contract.retriable:
@@ -165,6 +165,15 @@ class HttpProvider:
                     return Unknown(f"{status} with a page of HTML: who answered is not {self.contract.name}")
                 return Accepted(self.reference(answer), f"{status}")
         return Unknown(self.told(answer))
+
+    async def check_access(self) -> str | None:
+        """Why there are no credentials to send with, for `semel doctor`; None where there are. No message is sent, so
+        credentials that only a message would prove wrong are not found here."""
+        try:
+            await self._auth.headers(Asked("GET", self.url, b""))
+        except NoAccess as error:
+            return self._auth.hide(str(error))
+        return None
 
     async def ask(self, path: str, body: bytes | None, headers: Mapping[str, str], method: str = "POST") -> Wire:
         """One request with credentials. Raises NoAccess."""

@@ -17,6 +17,16 @@ class Placed(Protocol):
     allow: Sequence[str]
 
 
+@runtime_checkable
+class Checked(Protocol):
+    """A provider that can try its credentials without sending a message."""
+
+    async def check_access(self) -> str | None: ...
+
+
 async def reach(provider: object) -> str | None:
-    """Why it cannot be reached; None when it can, or is nowhere."""
-    return await look(provider.place, provider.allow) if isinstance(provider, Placed) else None
+    """Why it cannot be reached, or refuses its credentials; None when it can, or is nowhere."""
+    reason = await look(provider.place, provider.allow) if isinstance(provider, Placed) else None
+    if reason is None and isinstance(provider, Checked):
+        return await provider.check_access()
+    return reason

@@ -63,7 +63,7 @@ class Resend(JsonProvider):
     def judge_status(self, answer: Answered) -> Answer:
         """A key of its API that is wrong is 403; so is a mail that this account may not send, and that is final."""
         if answer.status == 403 and field(answer, "name") == "invalid_api_key":
-            return Refused(self.told(answer))
+            return Refused(self.told(answer), configuration=True)
         return super().judge_status(answer)
 
     def used_up_s(self, headers: Mapping[str, str]) -> float:

@@ -78,7 +78,8 @@ class Signature:
 
                 self._found = await AioSession().get_credentials()
             if self._found is None:
-                raise NoAccess("no AWS credentials: set a profile or a role, or access_key_id and secret_access_key")
+                why = "no AWS credentials: set a profile or a role, or access_key_id and secret_access_key"
+                raise NoAccess(why, configuration=True)
             return await self._found.get_frozen_credentials()
 
 

@@ -1,7 +1,8 @@
 """SMTP: mail by any server. It has no idempotency and cannot be asked; the Message-ID is ours, and the same every time.
 
 no connection, a no before the mail, a 4xx   refused, this time
-5xx                                          refused for good (a password is not: a person can change it)
+530, 534, 535, 538                           refused, this time: the settings are wrong, and the mail is not
+5xx                                          refused for good
 250 after the final dot                      accepted
 no answer after the final dot                unknown
 """
@@ -20,14 +21,15 @@ from msgspec import Struct
 from semel.adapters.providers.auth import Hidden, without
 from semel.adapters.providers.mime import mail_bytes
 from semel.adapters.providers.posting import EVIDENCE_CHARS, WRITTEN_FOR_ANOTHER, key_of
-from semel.adapters.providers.saying import mail_of
-from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls, plain_proof
+from semel.adapters.providers.saying import address_of, mail_of
+from semel.adapters.providers.smtp_talk import Broken, Denied, Reply, Talk, Tls, is_configuration, plain_proof
 from semel.adapters.wire.failures import why_not
 from semel.adapters.wire.place import Place
 from semel.values.errors import ConfigError
 from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
+CHECK_S = 5.0  # a person waits for it
 HERE = ("127.0.0.1", "::1", "localhost")
 
 
@@ -96,7 +98,7 @@ class Smtp:
             async with asyncio.timeout(self.contract.timeout_s):
                 answer = self._judge(envelope, await self._tell(talk, envelope))
         except Denied as error:
-            answer = Refused(self._hide(str(error)), final=error.final)
+            answer = Refused(self._hide(str(error)), final=error.final, configuration=error.configuration)
         except TimeoutError:
             answer = self._lost(talk, f"no answer within {self.contract.timeout_s:g} s")
         except Broken as error:
@@ -123,12 +125,33 @@ class Smtp:
         except msgspec.DecodeError:
             return None if dispatch.standing.doubt_ms else _envelope(self.prepare(dispatch))
 
-    async def _tell(self, talk: Talk, envelope: _Envelope) -> Reply:
+    async def check_access(self) -> str | None:
+        """Why the server would take no mail, for `semel doctor`: sign in and name the sender, and send nothing."""
+        talk = Talk()
+        try:
+            async with asyncio.timeout(min(CHECK_S, self.contract.timeout_s)):
+                await self._begin(talk)
+                if self._sender:
+                    await talk.offer(address_of(self._sender, "smtp").email)
+        except (Denied, Broken) as error:
+            return self._hide(str(error))
+        except TimeoutError:
+            return "no answer in time"
+        except OSError as error:
+            return why_not(error)
+        finally:
+            await talk.end(politely=True)
+        return None
+
+    async def _begin(self, talk: Talk) -> None:
         if self._context is None and self._tls != "off":
             self._context = ssl.create_default_context()
         await talk.connect(self._host, self._port, self._tls, self.allow, self._context)
         if self._password is not None:
             await talk.sign_in(self._username, self._password.reveal())
+
+    async def _tell(self, talk: Talk, envelope: _Envelope) -> Reply:
+        await self._begin(talk)
         return await talk.deliver(envelope.sender, envelope.to, envelope.data)
 
     def _judge(self, envelope: _Envelope, reply: Reply) -> Answer:
@@ -139,7 +162,8 @@ class Smtp:
             case 4:
                 return Refused(told)
             case 5:
-                return Refused(told, final=True)
+                wrong = is_configuration(reply.code)
+                return Refused(told, final=not wrong, configuration=wrong)
         return Unknown(told)
 
     @staticmethod

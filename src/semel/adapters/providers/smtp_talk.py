@@ -27,6 +27,12 @@ class Reply(NamedTuple):
     text: str
 
 
+def is_configuration(code: int) -> bool:
+    """Whether a reply refuses the settings and not the mail (RFC 4954): 530 and 538 want a sign-in or TLS first, 534 a
+    stronger mechanism, 535 other credentials."""
+    return code in (530, 534, 535, 538)
+
+
 class Broken(Exception):
     """Who answers does not speak SMTP, or has gone."""
 
@@ -34,9 +40,10 @@ class Broken(Exception):
 class Denied(Exception):
     """A step was answered with no."""
 
-    def __init__(self, step: str, reply: Reply, final: bool) -> None:
+    def __init__(self, step: str, reply: Reply) -> None:
         super().__init__(f"{step}: {reply.code} {reply.text}")
-        self.final = final
+        self.configuration = is_configuration(reply.code) or (step == "AUTH" and reply.code >= 500)
+        self.final = reply.code >= 500 and not self.configuration
 
 
 class Talk:
@@ -80,7 +87,7 @@ class Talk:
         else:
             raise Broken("it offers neither AUTH PLAIN nor LOGIN")
         if reply.code != 235:
-            raise Denied("AUTH", reply, final=False)  # as with any password: a person changes it, and the mail is good
+            raise Denied("AUTH", reply)
 
     async def deliver(self, sender: str, to: str, data: str) -> Reply:
         """The answer to the final dot."""
@@ -90,6 +97,11 @@ class Talk:
         stuffed = "\r\n".join(f".{line}" if line.startswith(".") else line for line in data.split("\r\n"))
         self.told_all = True
         return await self._ask(f"{stuffed}\r\n.")
+
+    async def offer(self, sender: str) -> None:
+        """Name the sender, and take it back: what a server refuses before any mail is found without sending one."""
+        self._expect("MAIL", await self._ask(f"MAIL FROM:<{sender}>"), 250)
+        await self._ask("RSET")
 
     async def end(self, politely: bool) -> None:
         if self._writer is None:
@@ -153,7 +165,7 @@ class Talk:
             return
         if not 400 <= reply.code < 600:
             raise Broken(f"{step}: it answered {reply.code}")
-        raise Denied(step, reply, final=reply.code >= 500)
+        raise Denied(step, reply)
 
 
 def plain_proof(username: str, password: str) -> str:
