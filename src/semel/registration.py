@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from semel.core.handlers import Handler
 from semel.ports import Ledger
 from semel.values import keys
 from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Guarantee, guarantee
 from semel.values.errors import ConfigError
 
+BY_DELIVERY = "a producer's retry under a new transport id runs again"
+BY_BUS = "an EventBridge event without an identity in its detail runs again if its producer retries under a new id"
 TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
 
 
@@ -68,7 +72,18 @@ def check_fits(handler: Handler, ledger: Ledger) -> None:
 def guaranteed(handler: Handler, ledger: Ledger) -> Guarantee:
     topics = tuple(pattern.text for pattern in handler.patterns)
     traits = ledger.traits
-    return guarantee(handler.name, topics, handler.effect, handler.window_s, traits.name, traits.caveat)
+    promised = guarantee(handler.name, topics, handler.effect, handler.window_s, traits.name, traits.caveat)
+    return replace(promised, repeats=_unrecognised(handler.key, topics))
+
+
+def _unrecognised(key: keys.Strategy, topics: Sequence[str]) -> str:
+    """Which repeats of an event a key does not recognise. Topics that begin with v2. are those of Genesys, which
+    recognises them by itself."""
+    if key is keys.delivery:
+        return BY_DELIVERY
+    if key is keys.event and not all(topic.startswith("v2.") for topic in topics):
+        return BY_BUS
+    return ""
 
 
 def as_ms(name: str, seconds: object, least_s: float = 0.001) -> int:

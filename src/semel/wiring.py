@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.adapters.envelopes import decode
+from semel.adapters.envelopes import IDENTITIES, ShapeIdentity, decode
 from semel.core.breaker import PROBE_S, Breaker, State
 from semel.core.retry_budget import RetryBudget
 from semel.ledger_urls import is_broken, masked, without_secrets
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from semel.values.notification import Notification
 
 __all__ = [
+    "IDENTITIES",
+    "ShapeIdentity",
     "adding",
     "decode",
     "destination",

@@ -193,6 +193,17 @@ def test_the_machine_form_has_the_same() -> None:
     assert document["guarantees"][0]["handler"] == "a"
     assert document["findings"] == [{"level": "warning", "what": "x", "change": "y", "check": "drain"}]
     assert document["store"] == {"journal": "wal"}
+    assert document["identities"] == []
+
+
+def test_it_says_which_events_are_recognised_when_their_producer_sends_them_again() -> None:
+    found = looked(Store())
+    document = json.loads(as_json(found))
+    recognised = {row["events"]: row["recognised"] for row in document["identities"]}
+    assert recognised["any other EventBridge event"] is False
+    assert recognised["CloudEvents 1.0"] is True
+    lines = [" ".join(line.split()) for line in printed(found).splitlines()]
+    assert "no any other EventBridge event known by EventBridge id" in lines
 
 
 # ------------------------------------------------------------------------------------------------------ the command

@@ -20,6 +20,7 @@ from semel.settings.schema import Settings
 from semel.settings.urls import shown
 from semel.values.effect import Guarantee
 from semel.values.errors import SemelError
+from semel.wiring import IDENTITIES, ShapeIdentity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +48,7 @@ class Report(Struct, frozen=True):
     findings: list[Finding] = []
     store: list[tuple[str, str]] = []  # what the ledger says of itself
     sources: dict[str, list[tuple[str, str]]] = {}  # and sources and brokers, by their names
+    identities: Sequence[ShapeIdentity] = ()  # the identity of each shape of events
 
     @property
     def ok(self) -> bool:
@@ -71,7 +73,7 @@ async def report(
     reached = await asyncio.gather(*(_reached(_label(name, settings), reach) for name, reach in reaches.items()))
     running = await doctor_ledger.breaker(settings.server)
     found = [*_as_seen(findings, of_store), *of_store, *running, *of_sources, *reached]
-    return Report(list(guarantees), found, store, sources)
+    return Report(list(guarantees), found, store, sources, IDENTITIES)
 
 
 async def report_store(ledger: Ledger) -> Report:
@@ -219,6 +221,10 @@ def show(report: Report, console: Console) -> None:
         for promise in report.guarantees:
             console.print(str(promise), markup=False, highlight=False, soft_wrap=True)  # a line each, however long
         console.print()
+    if report.identities:
+        console.print("[bold]Which events are recognised when their producer sends them again[/]")
+        console.print(_identities(report.identities))
+        console.print()
     if report.store:
         console.print("[bold]The ledger[/]")
         console.print(_facts(report.store))
@@ -229,6 +235,17 @@ def show(report: Report, console: Console) -> None:
             console.print(_facts(facts))
             console.print()
     console.print("[bold]What was looked at[/]", as_table(report), "", conclusion(report), sep="\n")
+
+
+def _identities(rows: Sequence[ShapeIdentity]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in rows:
+        mark = "[green]yes[/]" if row.recognised else "[yellow]no[/]"
+        table.add_row(mark, Text(row.events), Text(f"known by {row.identity}"))
+    return table
 
 
 def _facts(store: Sequence[tuple[str, str]]) -> Table:
@@ -270,10 +287,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def as_json(report: Report) -> str:
-    """The same for programs: {"ok", "guarantees", "store", "sources", "findings"}."""
+    """The same for programs: {"ok", "guarantees", "identities", "store", "sources", "findings"}."""
     document = {
         "ok": report.ok,
         "guarantees": [{**msgspec.to_builtins(one), "line": str(one)} for one in report.guarantees],
+        "identities": msgspec.to_builtins(list(report.identities)),
         "store": dict(report.store),
         "sources": {name: dict(facts) for name, facts in report.sources.items()},
         "findings": msgspec.to_builtins(report.findings),

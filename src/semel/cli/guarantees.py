@@ -22,6 +22,7 @@ from semel.values.guarantee import (
     WORKER_GONE,
     cell,
 )
+from semel.wiring import IDENTITIES
 
 BEGINNING = """# Guarantees
 
@@ -53,6 +54,17 @@ store (dead letters of the one that `dead_letters` names, if it does).
 ## Which promises hold
 """
 WHY = "## Why\n"
+REPEATS = """## Which events are recognised when their producer sends them again
+
+A producer that got no reply sends the event again. EventBridge gives this retry a new `id`. `keys.event` recognises
+the retry by what the event itself says. If an event says nothing that is known to be unique, the `id` of EventBridge is
+part of its identity, and the handler runs for the retry too: two runs are better than a lost event. Redeliveries by the
+transport keep their id, so they are always recognised. For events whose retries are not recognised choose a business
+key (`keys.fields`), or an effect that may happen twice. A Genesys `detail` without its envelope that has no time, no
+`timestamp` and no CorrelationId has no identity: it becomes a dead letter, unless another key is chosen.
+
+| events | known by | a producer's retry is recognised |
+|---|---|---|"""
 TOKENS_BY_TIME = (
     "Elsewhere tokens follow the time, so that they outlive what is forgotten: the clocks of a store's machines have "
     "to agree, to within the time that a restart or a failover takes."
@@ -61,8 +73,14 @@ TOKENS_BY_TIME = (
 
 def page(stores: Sequence[Traits]) -> str:
     """The whole document."""
-    lines = [BEGINNING, *_overview(stores), WHY, *_reasons(), *(line for store in stores for line in _section(store))]
-    return "\n".join(lines)
+    sections = (line for store in stores for line in _section(store))
+    return "\n".join([BEGINNING, *_overview(stores), WHY, *_reasons(), REPEATS, *_repeats(), *sections])
+
+
+def _repeats() -> Iterable[str]:
+    for row in IDENTITIES:
+        yield f"| {row.events} | {row.identity} | {'yes' if row.recognised else '**no**'} |"
+    yield ""
 
 
 def _overview(stores: Sequence[Traits]) -> Iterable[str]:

@@ -44,10 +44,14 @@ class Guarantee(Struct, frozen=True):
     on_crash: str
     ledger: str
     caveat: str = ""
+    repeats: str = ""  # which repeats of an event are not recognised
 
     def __str__(self) -> str:
         caveat = f" ({self.caveat})" if self.caveat else ""
-        return f"{self.handler}: {self.promise} [{self.effect} on {self.ledger}{caveat}]; crash: {self.on_crash}"
+        repeats = f"; repeats: {self.repeats}" if self.repeats else ""
+        return (
+            f"{self.handler}: {self.promise} [{self.effect} on {self.ledger}{caveat}]; crash: {self.on_crash}{repeats}"
+        )
 
 
 def guarantee(
