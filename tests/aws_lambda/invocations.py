@@ -180,6 +180,31 @@ def rabbitmq(bodies: Sequence[bytes]) -> dict[str, Any]:
     }
 
 
+def activemq(bodies: Sequence[bytes], source: str = "aws:mq") -> dict[str, Any]:
+    messages = [
+        {
+            "messageID": f"ID:b-9bcfa592-1.mq.1:{at + 1}",
+            "messageType": "jms/text-message",
+            "deliveryMode": 1,
+            "replyTo": None,
+            "type": None,
+            "expiration": "60000",
+            "priority": 1,
+            "correlationId": "myJMSCoID",
+            "redelivered": False,
+            "destination": {"physicalName": "testQueue"},
+            "data": b64encode(body).decode(),
+            "timestamp": 1598827811958,
+            "brokerInTime": 1598827811958,
+            "brokerOutTime": 1598827811959,
+            "properties": {"index": "1", "doAlarm": "false"},
+        }
+        for at, body in enumerate(bodies)
+    ]
+    arn = "arn:aws:mq:eu-central-1:123456789012:broker:test:b-9bcfa592-423a-4942-879d-eb284b418fc8"
+    return {"eventSource": source, "eventSourceArn": arn, "messages": messages}
+
+
 def firehose(datas: Sequence[bytes]) -> dict[str, Any]:
     return {
         "invocationId": "5a3e7a8b-0ed5-4c1d-9cf1-5a2f6d0b1a7e",
@@ -196,6 +221,8 @@ def piped(invocation: dict[str, Any]) -> list[dict[str, Any]]:
     """The same records as a pipe hands them over: a list, with the members of its source in each."""
     if "Records" in invocation:
         return [{**record.pop("kinesis", {}), **record} for record in invocation["Records"]]
+    if "messages" in invocation:
+        return [{**record, "eventSource": "aws:amq"} for record in invocation["messages"]]
     queues = invocation.get("records") or invocation["rmqMessagesByQueue"]
     beside = {name: invocation[name] for name in ("eventSource", "eventSourceArn")}
     return [{**record, **beside} for records in queues.values() for record in records]
@@ -242,6 +269,9 @@ def every_shape(bodies: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
     yield "kinesis", kinesis(bodies)
     yield "kafka", kafka(bodies)
     yield "rabbitmq", rabbitmq(bodies)
+    yield "activemq", activemq(bodies)
+    yield "by hand", {"Records": [json.loads(body) for body in bodies]}
+    yield "texts by hand", {"Records": [body.decode() for body in bodies]}
     yield "firehose", firehose(bodies)
     yield "firehose, all in one", firehose([b"\n".join(bodies)])
     yield "a pipe of events", [json.loads(body) for body in bodies]
@@ -249,6 +279,8 @@ def every_shape(bodies: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
     yield "a pipe from kinesis", piped(kinesis(bodies))
     yield "a pipe from kafka", piped(kafka(bodies))
     yield "a pipe from rabbitmq", piped(rabbitmq(bodies))
+    yield "a pipe from activemq", piped(activemq(bodies))
+    yield "a pipe of texts", [body.decode() for body in bodies]
     yield "a failed invocation by sns", gone_wrong(sns(bodies))
     yield "failed invocations in sqs", sqs([json.dumps(gone_wrong(json.loads(body))) for body in bodies])
     yield "failed invocations on a bus", sqs([json.dumps(on_a_bus(gone_wrong(json.loads(body)))) for body in bodies])

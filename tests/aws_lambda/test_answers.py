@@ -30,7 +30,7 @@ from tests.aws_lambda.invocations import (
 )
 from tests.engine.faults import FaultyLine
 
-from semel import Context, Event, MalformedEvent, Semel, keys
+from semel import Context, Event, Semel, keys
 from semel.aws_lambda import RecordsFailed
 
 BODIES = [genesys(at) for at in range(6)]
@@ -320,7 +320,34 @@ def test_an_app_that_is_put_together_wrongly_says_so() -> None:
 
 def test_what_has_no_shape_we_know_is_an_error_that_names_what_was_seen() -> None:
     handler = Noting().app.lambda_handler()
-    with pytest.raises(RecordsFailed, match=r"the names seen were 'version', 'body', 'headers'$"):
-        handler({"version": "2.0", "body": "s3cret", "headers": {"a": "s3cret"}}, Clocked(60))
-    with pytest.raises(MalformedEvent, match=r"the names in the first one are 'eventVersion', 's3'\."):
-        handler({"Records": [{"eventVersion": "2.1", "s3": {"object": {"key": "s3cret"}}}]}, Clocked(60))
+    for invocation, names in (
+        ({"version": "2.0", "body": "s3cret", "headers": {"a": "s3cret"}}, "'version', 'body', 'headers'"),
+        ({"Records": [{"eventVersion": "2.1", "s3": {"object": {"key": "s3cret"}}}]}, "'eventVersion', 's3'"),
+        ({"Records": [{"dynamodb": {"Keys": "s3cret"}, "eventID": "s3cret"}]}, "'dynamodb', 'eventID'"),
+    ):
+        with pytest.raises(RecordsFailed, match=names) as raised:
+            handler(invocation, Clocked(60))
+        assert "s3cret" not in str(raised.value)
+
+
+def test_the_reason_of_a_malformed_record_is_in_the_exception_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    handler = Noting().app.lambda_handler()
+    broken: list[bytes] = [b'{"id":"1","id":"2"}', b"[]", b'{"a":NaN}', b"{", b"[]"]
+    with pytest.raises(RecordsFailed) as raised:
+        handler(kafka([*broken, small("1")]), Clocked(60))
+    said = str(raised.value)
+    assert "5 of 6 records did not succeed: 5 malformed" in said
+    assert all(reason in said for reason in ("stands twice", "array", "NaN", "1 other reason")), said
+    logged = [record.getMessage() for record in caplog.records if "record_malformed" in record.getMessage()]
+    assert len(logged) == 5
+    assert any("stands twice" in line for line in logged)
+    caplog.clear()
+    assert handler(sqs([b"[]", small("1")]), Clocked(60)) == failures("message-0")
+    assert any("array" in record.getMessage() and "message-0" in record.getMessage() for record in caplog.records)
+
+
+def test_a_record_that_cannot_be_read_is_in_the_exception_with_its_reason() -> None:
+    invocation = rabbitmq([small("1")])
+    invocation["rmqMessagesByQueue"]["events::/"][0]["data"] = "no base64!"
+    with pytest.raises(RecordsFailed, match="base64"):
+        Noting().app.lambda_handler()(invocation, Clocked(60))

@@ -19,10 +19,12 @@ from aws_lambda_powertools.utilities.data_classes import (
     SNSEvent,
     SQSEvent,
 )
+from aws_lambda_powertools.utilities.data_classes.active_mq_event import ActiveMQEvent
 from aws_lambda_powertools.utilities.data_classes.rabbit_mq_event import RabbitMQEvent
 from tests.aws_lambda.invocations import (
     Clocked,
     Noting,
+    activemq,
     fifo,
     firehose,
     genesys,
@@ -58,8 +60,12 @@ BODIES = [genesys(at) for at in range(4)]
                 for message in messages
             ],
         ),
+        (
+            activemq(BODIES),
+            lambda event: [message.decoded_data.encode() for message in ActiveMQEvent(event).messages],
+        ),
     ],
-    ids=["sqs", "sns", "kinesis", "kafka", "firehose", "rabbitmq"],
+    ids=["sqs", "sns", "kinesis", "kafka", "firehose", "rabbitmq", "activemq"],
 )
 def test_powertools_find_the_same_bodies(invocation: Any, bodies: Callable[[Any], list[bytes]]) -> None:
     assert [body for record in read(invocation).records for body in record.bodies] == bodies(invocation)

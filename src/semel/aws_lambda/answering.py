@@ -12,6 +12,8 @@ from semel.values.errors import SemelError
 from semel.values.outcome import Outcome, Status
 
 UNFIT: tuple[Status, ...] = ("malformed", "conflict")  # bringing it again changes nothing, and nobody has kept it
+REASONS_MAX = 3  # in an exception; the log has the reason of each record
+REASON_MAX_CHARS = 400
 SKIPPED: tuple[Status, ...] = ("duplicate", "stale", "ignored")
 
 
@@ -67,8 +69,12 @@ def _summary(told: Sequence[Sequence[Outcome]]) -> str:
 
 
 def _what_failed(batch: Batch, told: Sequence[Sequence[Outcome]], losers: int) -> str:
-    """Not the reasons: they may hold a customer's data, and Lambda writes this into its log. The ledger keeps them."""
+    """Lambda writes this into its log. It says why records are no events, in the decoder's words. It leaves out what
+    handlers gave as a reason: that may contain a customer's data, and the ledger keeps it."""
     counts = Counter(outcome.status for outcomes in told if failed(outcomes) for outcome in outcomes)
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    seen = f"; the names seen were {batch.seen}" if counts["malformed"] and batch.seen else ""
-    return f"{losers} of {len(batch.records)} records did not succeed: {statuses}{seen}"
+    malformed = (outcome.reason for outcomes in told for outcome in outcomes if outcome.status == "malformed")
+    reasons = [reason[:REASON_MAX_CHARS] for reason in dict.fromkeys(malformed)]
+    more = f"; and {len(reasons) - REASONS_MAX} other reasons" if len(reasons) > REASONS_MAX else ""
+    shown = "".join(f"; {reason}" for reason in reasons[:REASONS_MAX])
+    return f"{losers} of {len(batch.records)} records did not succeed: {statuses}{shown}{more}"

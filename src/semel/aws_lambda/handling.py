@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.aws_lambda.answering import UNFIT, answer, failed
+from semel.aws_lambda.answering import REASON_MAX_CHARS, UNFIT, answer, failed
 from semel.aws_lambda.keeping import InLedger
 from semel.aws_lambda.records import Batch, Record, read
 from semel.core.engine import BEGIN_S, Engine
@@ -138,7 +138,8 @@ async def _judged(record: Record, body: bytes, outcome: Outcome, aside: PutAside
     """What is no event, or contradicts one, is put aside where there is a place for it."""
     if outcome.status not in UNFIT:
         return outcome
-    log.debug("record_malformed_reason", record_id=record.id, reason=outcome.reason)  # may quote the body
+    if outcome.status == "malformed":
+        log.warning("record_malformed", record_id=record.id or None, reason=outcome.reason[:REASON_MAX_CHARS])
     if aside is None:
         return outcome
     try:
@@ -154,7 +155,7 @@ async def _judged(record: Record, body: bytes, outcome: Outcome, aside: PutAside
 def _without_events(record: Record) -> Outcome:
     if not record.unfit:
         return EMPTY
-    log.warning("record_malformed", record_id=record.id, reason=record.unfit)
+    log.warning("record_malformed", record_id=record.id or None, reason=record.unfit)
     return Outcome("malformed", reason=record.unfit)
 
 
