@@ -144,6 +144,20 @@ class Migrates(Protocol):
         does everything once."""
 
 
+@runtime_checkable
+class Upgrades(Protocol):
+    """A store that creates itself, and brings its schema forward when it is opened for writing."""
+
+    def read_only(self) -> None:
+        """From now on nothing is created, brought forward or written. Called before the first use."""
+
+    async def outdated(self) -> list[str]:
+        """What `upgrade` would do; empty when the schema is current or nothing is there. Changes nothing."""
+
+    async def upgrade(self) -> list[str]:
+        """Bring the schema forward. Returns what was done. An older process cannot open the store afterwards."""
+
+
 class Delivery(Protocol):
     """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last.
 

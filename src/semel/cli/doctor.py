@@ -59,6 +59,7 @@ def examine(target: str | None, config: Path | None) -> Report:
 
     from semel.cli.doctor_view import report
     from semel.cli.finding import find_app
+    from semel.cli.operating.place import make_read_only
     from semel.service.building import build, doors
     from semel.settings.checking import facts_of
     from semel.settings.loading import load
@@ -66,6 +67,8 @@ def examine(target: str | None, config: Path | None) -> Report:
     settings = load(config, os.environ)
     built = build(settings, find_app(target) if target is not None else None)
     doors(settings, providers=built.providers)  # a verifier has its own opinion of its secrets
+
+    make_read_only(built.app.ledger)
 
     async def look() -> Report:
         app = built.app
@@ -91,7 +94,7 @@ def examine_ledger(url: str, target: str | None, config: Path | None) -> Report:
     import asyncio
 
     from semel.cli.doctor_view import report_store
-    from semel.cli.operating.place import check_there
+    from semel.cli.operating.place import check_there, make_read_only
     from semel.values.errors import ConfigError
     from semel.wiring import open_ledger
 
@@ -99,6 +102,7 @@ def examine_ledger(url: str, target: str | None, config: Path | None) -> Report:
         raise ConfigError("--ledger is a ledger alone: leave it out, or leave out the settings and the app")
     check_there("ledger", url)
     store = open_ledger(url)
+    make_read_only(store)
 
     async def look() -> Report:
         try:

@@ -118,6 +118,8 @@ async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]
     if missing:  # the file cannot be opened either, for the same reason
         change = "make the folder, or write another path in ledger"
         return facts, [Finding("error", f"{name}: {missing.removeprefix('error: ')}", change, "store")]
+    if (created := dict(facts).get("created")) is not None:
+        return facts, [*unready, Finding("ok", f"{name}: {created}", check="store")]
     told = [(fact, value) for fact, value in grouped(facts) if not (unready and _is_the_same(fact, value, unready))]
     judged = (_judged(f"{name}, {fact}", value) for fact, value in told)
     found = unready + [finding for finding in judged if finding is not None]

@@ -37,6 +37,7 @@ from semel.ports import (
     Traits,
     Transaction,
     TransactionalLedger,
+    Upgrades,
 )
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
@@ -255,6 +256,12 @@ class LettersElsewhere:
 
     # --------------------------------------------------------------------------------------------- making it ready
 
+    def read_only(self) -> None:
+        """Reading commands create nothing, in neither store."""
+        for store in (self._ledger, self.letterbox):
+            if isinstance(store, Upgrades):
+                store.read_only()
+
     async def pending(self) -> list[str]:
         return [step for store in self._migrating() for step in await store.pending()]
 
@@ -272,7 +279,10 @@ class LettersElsewhere:
             facts += [(fact, value) for fact, value in await ask() if fact != "letters"]  # it has none
         name = self.letterbox.traits.name
         if (ask := getattr(self.letterbox, "diagnose", None)) is not None:
-            facts += [(f"letters, {fact}", value) for fact, value in await ask()]
+            of_letters = await ask()
+            facts += [(f"letters, {fact}", value) for fact, value in of_letters]
+            if "created" in dict(of_letters):
+                return facts  # there is nothing to count yet
         try:
             counts = await self.letterbox.counts()
         except LedgerUnavailable as error:

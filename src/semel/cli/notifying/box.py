@@ -26,14 +26,15 @@ GENERATIONS = 100  # of one business key, that are told
 
 
 @asynccontextmanager
-async def outbox_at(where: Place) -> AsyncIterator[StoredOutbox]:
-    """The outbox of a ledger. The store of its letters, if it has one, is not asked: nothing of it is needed."""
+async def outbox_at(where: Place, *, reads: bool = False) -> AsyncIterator[StoredOutbox]:
+    """The outbox of a ledger. `reads`: nothing is created or changed. The store of its letters, if it has one, is not
+    asked: nothing of it is needed."""
     if where.ledger.reveal().partition("://")[0] not in HOLDERS:
         raise ConfigError(
             f"ledger {Place(where.ledger)}: this kind of ledger holds no outbox. Notifications need sqlite:///file.db "
             "or postgresql://…: name one by --ledger, or as the ledger of the settings"
         )
-    async with opened(Place(where.ledger)) as ledger:
+    async with opened(Place(where.ledger), reads=reads) as ledger:
         yield needed_outbox(ledger)
 
 
@@ -59,7 +60,7 @@ def _size(said: Notification) -> int:
 
 async def listed(where: Place, sought: Sought, keep: Callable[[Shown], Kept]) -> list[Kept]:
     """As many as are sought, the newest; of each what is wanted to be kept, since there can be a hundred thousand."""
-    async with outbox_at(where) as box:
+    async with outbox_at(where, reads=True) as box:
         if sought.limit <= PAGE:
             return [keep(one) for one in await box.find(sought)]
         found: list[Kept] = []
@@ -80,14 +81,14 @@ def without_content(one: Shown, reveal: bool) -> Shown:
 
 async def known(where: Place, id: str, key: str, tenant: str) -> tuple[Shown, Sequence[Shown]]:
     """One notification, by its id or its business key, and its other generations."""
-    async with outbox_at(where) as box:
+    async with outbox_at(where, reads=True) as box:
         one = await (keyed(box, key, tenant) if key else named(box, id))
         return one, await generations_of(box, one)
 
 
 async def asked(where: Place, tenant: str, recipient: str, kind: str, key: str) -> tuple[Status, Shown | None]:
     """Did this customer get the message? With the notification that says so."""
-    async with outbox_at(where) as box:
+    async with outbox_at(where, reads=True) as box:
         found = await box.status(tenant, recipient=recipient, kind=kind, key=key)
         return found, await box.show(bytes.fromhex(found.id)) if found.id else None
 

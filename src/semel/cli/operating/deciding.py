@@ -178,7 +178,7 @@ def _warn(report: Report, ask: Ask, waiting: set[str], console: Console) -> bool
 
 
 async def _choose(where: Place, ask: Ask, listed: List | None) -> Report:
-    async with opened(where) as ledger:
+    async with opened(where, reads=True) as ledger:
         if not isinstance(ledger, Letters):
             raise ConfigError(f"ledger {where}: this kind of ledger keeps no letters to decide about")
         report = Report(ask.what, ask.dry_run, [], inbox_of(ledger) is not None)

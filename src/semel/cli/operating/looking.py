@@ -72,7 +72,7 @@ def now_ms() -> int:
 
 async def listed(where: Place, states: Sequence[str | None], limit: int, wanted: Filters) -> tuple[list[Entry], int]:
     """The newest entries that are wanted, and how many there are in these states at all. None: any state."""
-    async with opened(where) as ledger:
+    async with opened(where, reads=True) as ledger:
         counts = await ledger.counts()
         in_all = sum(count for state, count in counts.items() if state in states or None in states)
         return await newest(ledger, states, limit, wanted), in_all
@@ -96,7 +96,7 @@ async def letters(
 
 async def known(where: Place, key: str, first: Sequence[str]) -> list[Entry]:
     """The history of a key, which may be told by its beginning. It is looked for in these states first."""
-    async with opened(where) as ledger:
+    async with opened(where, reads=True) as ledger:
         whole = await find(ledger, key, first)
         history = await ledger.history(whole)
     if not history:

@@ -13,7 +13,7 @@ from rich.text import Text
 from semel.cli.operating.place import Place
 from semel.cli.operating.words import counted, plain
 from semel.ledger_urls import masked, without_secrets
-from semel.ports import Migrates
+from semel.ports import Migrates, Upgrades
 from semel.settings.secret import Secret
 from semel.values.errors import LedgerUnavailable, SemelError
 from semel.wiring import open_ledger
@@ -52,6 +52,9 @@ async def _one(role: str, secret: Secret, dry_run: bool) -> Store:
     ledger = open_ledger(url)
     done: list[str] = []
     try:
+        if isinstance(ledger, Upgrades) and not isinstance(ledger, Migrates) and (steps := await ledger.outdated()):
+            done = [] if dry_run else await ledger.upgrade()
+            return Store(role, masked(url), ledger.traits.name, True, done, [] if done else steps)
         if not isinstance(ledger, Migrates):
             return Store(role, masked(url), ledger.traits.name, False, [], [])
         pending = await ledger.pending()

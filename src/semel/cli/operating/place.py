@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -58,12 +58,14 @@ def place(ledger: str | None, config: Path | None) -> Place:
 
 
 @asynccontextmanager
-async def opened(where: Place) -> AsyncIterator[StoredLedger]:
-    """The ledger, for reading and deciding."""
+async def opened(where: Place, *, reads: bool = False) -> AsyncIterator[StoredLedger]:
+    """The ledger. `reads`: nothing is created, brought forward or written."""
     url, letters = where.ledger.reveal(), _letters(where)
     if not letters or not url.startswith("memory:"):
         check_there("ledger", url)
     ledger = open_ledger(url, dead_letters=letters)
+    if reads:
+        make_read_only(ledger)
     try:
         await refuse_unready(ledger, where)
         if where.dead_letters is not None and not letters:
@@ -71,6 +73,13 @@ async def opened(where: Place) -> AsyncIterator[StoredLedger]:
         yield ledger
     finally:
         await ledger.close()
+
+
+def make_read_only(ledger: object) -> None:
+    """Where a store could create or change itself, it does not any more."""
+    read_only: Callable[[], None] | None = getattr(ledger, "read_only", None)
+    if read_only is not None:
+        read_only()
 
 
 async def refuse_unready(ledger: object, where: Place) -> None:

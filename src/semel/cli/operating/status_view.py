@@ -47,7 +47,7 @@ class Standing(Struct, frozen=True):
 
 
 async def look(where: Place) -> Standing:
-    async with opened(where) as ledger:
+    async with opened(where, reads=True) as ledger:
         states = await ledger.counts()
         inbox = inbox_of(ledger)
         depths = None if inbox is None else await inbox.depths()

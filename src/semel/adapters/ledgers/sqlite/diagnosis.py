@@ -8,6 +8,7 @@ from pathlib import Path
 
 import apsw
 
+from semel.adapters.ledgers.sqlite.opening import SCHEMA_VERSION
 from semel.adapters.ledgers.sqlite.statements import rows
 
 FREE_MIN_BYTES = 256 * 1024**2  # eight WALs at their usual size
@@ -34,10 +35,11 @@ def surroundings(path: str) -> list[Fact]:
 def facts(connection: apsw.Connection) -> list[Fact]:
     """On a connection that only reads."""
     version = connection.pragma("user_version")
+    later = f"; a process that writes brings it to {SCHEMA_VERSION}" if version != SCHEMA_VERSION else ""
     pages, free, page = (connection.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
     journal = connection.pragma("journal_mode")
     return [
-        ("schema", f"version {version}"),
+        ("schema", f"version {version}{later}"),
         ("journal", journal if journal == "wal" else f"error: {journal}, expected wal: readers and writers would wait"),
         ("unused", f"{free * page:,} bytes in the file"),
         ("integrity", _integrity(connection, pages * page)),

@@ -14,12 +14,15 @@ import apsw
 
 from semel.adapters.ledgers.sqlite import catalog, diagnosis, inbox, keeping, letters, store
 from semel.adapters.ledgers.sqlite.opening import (
+    SCHEMA_VERSION,
     Clock,
     Place,
+    file_identity,
     known_clock,
     open_clock,
     open_database,
     open_reader,
+    schema_version,
     wall_clock,
 )
 from semel.adapters.ledgers.sqlite.outbox import SqliteOutbox
@@ -30,6 +33,8 @@ from semel.ports import Asked, Entry
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
+
+NOT_CREATED = "not created yet: the first process that writes creates the file"
 
 
 class SqliteLedger:
@@ -48,6 +53,7 @@ class SqliteLedger:
         self._path = path
         self._synchronous = synchronous
         self._clock = clock
+        self._reads_only = False
         self._none_due = False  # the last take found nothing
         self._place = Place(path)
         self._writer = Writer(lambda: self._place.connect(self._open), self._place, observe)
@@ -71,6 +77,19 @@ class SqliteLedger:
 
     async def purge(self, limit: int) -> int:
         return await self._writer.submit(lambda connection: store.purge(connection, limit, self._now()))
+
+    def read_only(self) -> None:
+        self._reads_only = True
+
+    async def outdated(self) -> list[str]:
+        version = await asyncio.to_thread(schema_version, self._path)
+        return [] if version in (None, SCHEMA_VERSION) else [f"schema version {version} to {SCHEMA_VERSION}"]
+
+    async def upgrade(self) -> list[str]:
+        steps = await self.outdated()
+        if steps:
+            await self._writer.submit(lambda connection: None)  # opening it for writing brings it forward
+        return steps
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._close)
@@ -179,6 +198,8 @@ class SqliteLedger:
 
     async def diagnose(self) -> list[tuple[str, str]]:
         """Facts about the store, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
+        if self._reads_only and file_identity(self._path) is None:
+            return [*diagnosis.surroundings(self._path), ("created", NOT_CREATED)]
         facts: list[diagnosis.Fact] = []
         try:
             facts += await self._catalog.submit(diagnosis.facts)
@@ -196,6 +217,10 @@ class SqliteLedger:
         return Writer(lambda: self._place.connect(self._open_reader), self._place, begin=READING)
 
     def _open(self) -> apsw.Connection:
+        if self._reads_only:
+            connection = self._open_reader()
+            self._clock = self._clock or known_clock(connection) or wall_clock
+            return connection
         connection = open_database(self._path, self._synchronous)
         if self._clock is None:
             try:
@@ -206,7 +231,7 @@ class SqliteLedger:
         return connection
 
     def _open_reader(self) -> apsw.Connection:
-        connection = open_reader(self._path, self._synchronous)
+        connection = open_reader(self._path, self._synchronous, makes=not self._reads_only)
         catalog.prepare(connection)
         return connection
 

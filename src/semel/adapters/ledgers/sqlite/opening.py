@@ -55,12 +55,16 @@ def open_database(path: str, synchronous: str) -> apsw.Connection:
     return connection
 
 
-def open_reader(path: str, synchronous: str) -> apsw.Connection:
-    """A connection that cannot write, and that waits for nobody who does (it makes the schema if there is none)."""
-    if not _is_up_to_date(path):
+def open_reader(path: str, synchronous: str, makes: bool = True) -> apsw.Connection:
+    """A connection that cannot write, and that waits for nobody who does. `makes`: the file or the schema is created
+    or brought forward first; without it an older schema is read as it is."""
+    if makes and not _is_up_to_date(path):
         open_database(path, synchronous).close()
+    keeps_log = not makes and _has_log(path)
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
     try:
+        if keeps_log:  # the last one to close would move it into the file
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_handler(_BusyHandler(BUSY_S))
         _check_owner(connection, path)
         for pragma in ("query_only=1", f"cache_size=-{READER_CACHE_KIB}", f"mmap_size={MMAP_BYTES}"):
@@ -193,6 +197,24 @@ def _check_owner(connection: apsw.Connection, path: str) -> int:
             "use the Semel that wrote it, or another file"
         )
     return int(version)
+
+
+def schema_version(path: str) -> int | None:
+    """The version of the file's schema; None where there is no file. Changes nothing."""
+    if not os.path.exists(path):
+        return None
+    connection = open_reader(path, "full", makes=False)
+    try:
+        return _check_owner(connection, path)
+    finally:
+        connection.close()
+
+
+def _has_log(path: str) -> bool:
+    try:
+        return os.path.getsize(f"{path}-wal") > 0
+    except OSError:
+        return False
 
 
 def _is_up_to_date(path: str) -> bool:

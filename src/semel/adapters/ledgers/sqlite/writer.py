@@ -335,6 +335,8 @@ def _as_ours(error: BaseException) -> BaseException:
         return LedgerUnavailable(f"SQLite: another process holds the write lock ({error})")
     if isinstance(error, apsw.FullError):
         return LedgerUnavailable(f"SQLite: the disk is full ({error})")
+    if isinstance(error, apsw.SQLError) and str(error).startswith(("no such table: semel_", "no such column")):
+        return LedgerUnavailable(f"SQLite: the file has an older schema ({error}): run `semel migrate`")
     if isinstance(error, apsw.Error):
         return LedgerUnavailable(f"SQLite: {error}")
     return error if isinstance(error, Exception) else LedgerUnavailable(f"SQLite: {error!r}")

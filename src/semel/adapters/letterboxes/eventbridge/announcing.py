@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from semel.adapters.letterboxes.eventbridge.letters import EventBridgeLetters
-from semel.ports import Catalog, Entry, Ledger, Letters, Migrates, Transaction, TransactionalLedger
+from semel.ports import Catalog, Entry, Ledger, Letters, Migrates, Transaction, TransactionalLedger, Upgrades
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.outcome import Reject, Uncertain
 
@@ -124,6 +124,10 @@ class LettersAnnounced:
 
     async def counts(self) -> dict[str, int]:
         return await self._ledger.counts()
+
+    def read_only(self) -> None:
+        if isinstance(self._ledger, Upgrades):
+            self._ledger.read_only()
 
     async def pending(self) -> list[str]:
         return await self._ledger.pending() if isinstance(self._ledger, Migrates) else []
