@@ -34,4 +34,4 @@ class TestMemoryOnItsOwnClock(LedgerLaws):
     @pytest.fixture
     def harness(self) -> Harness:
         ledger = MemoryLedger()
-        return Harness(open=lambda: ledger, unit_ms=10)
+        return Harness(open=lambda: ledger, unit_ms=50)
