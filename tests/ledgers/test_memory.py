@@ -7,6 +7,7 @@ import pytest
 from semel.adapters.ledgers.memory import MemoryLedger
 from semel.ports import Inbox, Letters
 from semel.testing.harness import FakeClock, Harness
+from semel.testing.laws.binding import OneProcess
 from semel.testing.ledger_laws import LedgerLaws
 
 
@@ -22,13 +23,13 @@ def test_it_has_no_inbox_and_no_letters() -> None:
     assert not isinstance(MemoryLedger(), Letters)
 
 
-class TestMemory(LedgerLaws):
+class TestMemory(OneProcess, LedgerLaws):
     @pytest.fixture
     def harness(self) -> Harness:
         return memory_harness()
 
 
-class TestMemoryOnItsOwnClock(LedgerLaws):
+class TestMemoryOnItsOwnClock(OneProcess, LedgerLaws):
     """The same laws in real time: what a store with its own clock will see."""
 
     @pytest.fixture

@@ -29,5 +29,5 @@ class TestSqliteInboxOnItsOwnClock(InboxLaws):
 
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Harness:
-        path = str(tmp_path / "ledger.db")
-        return Harness(open=lambda: SqliteLedger(path, synchronous="normal"), unit_ms=60)
+        remote = partial(SqliteLedger, str(tmp_path / "ledger.db"), synchronous="normal")
+        return Harness(open=remote, remote=remote, unit_ms=60)

@@ -12,6 +12,7 @@ from tests.letterboxes.bus import AwsServer, Bus
 from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.adapters.letterboxes.eventbridge import EventBridgeLetters, LettersAnnounced, announced
 from semel.testing.harness import FakeClock, TransactionHarness
+from semel.testing.laws.binding import OneProcess
 from semel.testing.laws.catalog import CatalogLaws
 from semel.testing.laws.settling import SettleLaws
 from semel.testing.laws.trying import TryLaws
@@ -47,5 +48,5 @@ class TestLettersOnABus(OnABus, SettleLaws, CatalogLaws, TryLaws):
 
 
 @pytest.mark.long
-class TestALedgerWithABus(OnABus, LedgerLaws, TransactionLaws):
+class TestALedgerWithABus(OneProcess, OnABus, LedgerLaws, TransactionLaws):
     """All of it."""

@@ -9,7 +9,7 @@ import pytest
 from tests.sources.places import Queue, folder_harness
 
 from semel.testing.laws.sources import AnswerLaws
-from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
+from semel.testing.source_laws import HoldingSourceLaws, OrderedSourceLaws, SourceHarness, SourceLaws, WaitingSourceLaws
 
 
 class TestFolder(SourceLaws):
@@ -18,7 +18,7 @@ class TestFolder(SourceLaws):
         return folder_harness(tmp_path)
 
 
-class TestSqs(SourceLaws):
+class TestSqs(SourceLaws, WaitingSourceLaws, HoldingSourceLaws):
     fifo = False
 
     @pytest.fixture

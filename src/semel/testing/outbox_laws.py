@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from semel.testing.laws.outbox import AddLaws, TakeLaws
 from semel.testing.laws.outbox_forgetting import BacklogLaws, PurgeLaws
-from semel.testing.laws.outbox_interplay import InterplayLaws
+from semel.testing.laws.outbox_interplay import InterplayLaws, MovedClockLaws
 from semel.testing.laws.outbox_people import DecideLaws, EraseLaws, ListLaws, StatusLaws
 from semel.testing.laws.outbox_queues import OrderLaws, RateLaws
 from semel.testing.laws.outbox_references import ReferenceLaws
 from semel.testing.laws.outbox_sending import CrossLaws, RecordLaws, WitnessLaws
 
-__all__ = ["OutboxLaws"]
+__all__ = ["OutboxLaws", "RealTimeOutboxLaws"]
 
 
-class OutboxLaws(
+class RealTimeOutboxLaws(
     AddLaws,
     TakeLaws,
     RateLaws,
@@ -40,4 +40,8 @@ class OutboxLaws(
     PurgeLaws,
     InterplayLaws,
 ):
+    """All laws but those that move the clock: for an outbox whose clock is its store's."""
+
+
+class OutboxLaws(RealTimeOutboxLaws, MovedClockLaws):
     """All laws that every outbox keeps."""

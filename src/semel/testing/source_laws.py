@@ -8,14 +8,16 @@ A source binds it in a few lines, and nothing of it can be switched off:
             return SourceHarness(send=…, open=lambda: MySource("…"), app=…, left=…, letters=…, consumer=…, …)
 
 The laws see a source only by its port and by what is left at the transport, so that it does not matter whether it
-acknowledges message by message or by a position. A source that keeps order within groups binds `OrderedSourceLaws` too.
+acknowledges message by message or by a position. A source that keeps order within groups binds `OrderedSourceLaws` too,
+one that waits for more when it is empty `WaitingSourceLaws`, and one that hides a received message from other consumers
+`HoldingSourceLaws`.
 """
 
 from __future__ import annotations
 
 from semel.testing.laws.sources import AnswerLaws
 from semel.testing.laws.sources_crash import AGAIN, CrashLaws
-from semel.testing.laws.sources_ending import EndLaws
+from semel.testing.laws.sources_ending import EndLaws, HoldLaws, WaitLaws
 from semel.testing.laws.sources_harness import LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
 from semel.testing.laws.sources_order import OrderedSourceLaws
 
@@ -25,12 +27,22 @@ __all__ = [
     "LEASE_S",
     "SAID",
     "TOPIC",
+    "HoldingSourceLaws",
     "Letter",
     "OrderedSourceLaws",
     "SourceHarness",
     "SourceLaws",
+    "WaitingSourceLaws",
 ]
 
 
 class SourceLaws(AnswerLaws, EndLaws, CrashLaws):
     """All laws that every source keeps."""
+
+
+class WaitingSourceLaws(WaitLaws):
+    """Of a source that waits for more when it is empty (`ends` is False)."""
+
+
+class HoldingSourceLaws(HoldLaws):
+    """Of a source that hides a received message from other consumers for `hold_s`."""

@@ -28,4 +28,5 @@ class TestPostgresInboxOnItsOwnClock(InboxLaws):
 
     @pytest.fixture
     def harness(self, url: str) -> Harness:
-        return Harness(open=lambda: PostgresLedger.from_url(url), unit_ms=100)
+        remote = partial(PostgresLedger.from_url, url)
+        return Harness(open=remote, remote=remote, unit_ms=100)

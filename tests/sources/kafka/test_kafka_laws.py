@@ -9,12 +9,12 @@ import pytest
 from tests.sources.kafka.topics import Topics
 
 from semel.adapters.sources.kafka.steps import Step
-from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
+from semel.testing.source_laws import HoldingSourceLaws, OrderedSourceLaws, SourceHarness, SourceLaws, WaitingSourceLaws
 
 IN_ORDER_STEPS = (Step.WAITING, Step.AFTER_COMMIT, Step.AFTER_LETTER)
 
 
-class TestKafka(SourceLaws):
+class TestKafka(SourceLaws, WaitingSourceLaws, HoldingSourceLaws):
     """With one partition: by the rules of a group it stays with whoever has it."""
 
     @pytest.fixture
@@ -22,7 +22,7 @@ class TestKafka(SourceLaws):
         return topics.harness(tmp_path)
 
 
-class TestKafkaInOrder(SourceLaws, OrderedSourceLaws):
+class TestKafkaInOrder(SourceLaws, WaitingSourceLaws, OrderedSourceLaws):
     """With three, of which a second consumer gets some: what the first has in hand of them may come to both."""
 
     @pytest.fixture

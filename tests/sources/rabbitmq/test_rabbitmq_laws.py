@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.sources.rabbitmq.places import Place
 
-from semel.testing.source_laws import SourceHarness, SourceLaws
+from semel.testing.source_laws import HoldingSourceLaws, SourceHarness, SourceLaws, WaitingSourceLaws
 
 
-class TestRabbit(SourceLaws):
+class TestRabbit(SourceLaws, WaitingSourceLaws, HoldingSourceLaws):
     @pytest.fixture
     def harness(self, tmp_path: Path, place: Place) -> SourceHarness:
         return place.harness(tmp_path)

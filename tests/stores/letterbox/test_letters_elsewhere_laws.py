@@ -13,6 +13,7 @@ from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.core.letterbox import LettersElsewhere, letters_elsewhere
 from semel.ports import Inbox, Letters, Migrates, TransactionalLedger
 from semel.testing.harness import FakeClock, Harness, TransactionHarness
+from semel.testing.laws.binding import OneProcess
 from semel.testing.laws.forcing import ForceLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
@@ -25,7 +26,7 @@ def both(folder: str, clock: FakeClock | None = None) -> LettersElsewhere:
     )
 
 
-class TestLettersOfSqlite(LedgerLaws, TransactionLaws):
+class TestLettersOfSqlite(OneProcess, LedgerLaws, TransactionLaws):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> TransactionHarness:
         clock = FakeClock()
@@ -42,7 +43,7 @@ class TestLettersOfSqlite(LedgerLaws, TransactionLaws):
         )
 
 
-class TestLettersOfMemory(LedgerLaws):
+class TestLettersOfMemory(OneProcess, LedgerLaws):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Harness:
         clock = FakeClock()

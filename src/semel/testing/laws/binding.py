@@ -54,7 +54,7 @@ class RaceBinding(Binding):
     @pytest.fixture(params=["threads", "processes"])
     def how(self, request: pytest.FixtureRequest, harness: Harness) -> str:
         if request.param == "processes" and harness.remote is None:
-            pytest.skip("this store does not leave its process")
+            pytest.skip("this store does not leave its process: bind OneProcess before the laws")
         return str(request.param)
 
     @pytest.fixture
@@ -65,3 +65,11 @@ class RaceBinding(Binding):
     def opener(self, how: str, harness: Harness) -> Callable[[], Ledger]:
         """Whoever races by processes lives by the store's own clock."""
         return harness.open if how == "threads" or harness.remote is None else harness.remote
+
+
+class OneProcess:
+    """Comes before the laws of a store that does not leave its process: races are run by threads only."""
+
+    @pytest.fixture(params=["threads"])
+    def how(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)

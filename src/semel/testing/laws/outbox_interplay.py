@@ -64,34 +64,6 @@ class InterplayLaws(OutboxBinding):
         ledger.add(_guarded(harness, "later"))
         assert ledger.cross(ledger.take_one(harness)) == [Crossed()], "nobody was told"
 
-    def test_a_clock_that_went_back_makes_nobody_a_stranger_to_its_own_guard(
-        self, harness: Harness, ledger: Sender
-    ) -> None:
-        if harness.clock is None:
-            pytest.skip("a clock of its own cannot be moved")
-        one, two = _guarded(harness, "n-1"), _guarded(harness, "n-2")
-        ledger.add(one, two)
-        first, second = ledger.take(harness)
-        harness.clock.now_ms -= 5
-        ledger.send(harness, first, Refused("busy"))
-        harness.advance(2_000)
-        again = ledger.take_one(harness)
-        assert ledger.cross(again) == [Crossed()]
-        assert ledger.answer(harness, again, REFUSED)
-        assert ledger.cross(second) == [Crossed()], "nobody was told"
-
-    # -------------------------------------------------------------------------------------------------------- rates
-
-    def test_a_clock_that_went_back_gives_out_slots_all_the_same(self, harness: Harness, ledger: Sender) -> None:
-        if harness.clock is None:
-            pytest.skip("a clock of its own cannot be moved")
-        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
-        assert len(ledger.take(harness, per_second=2.0)) == 3
-        harness.clock.now_ms -= 3_600_000
-        ledger.add(notification(harness, "later"))
-        harness.advance(3_000)
-        assert [one.notification.key for one in ledger.take(harness, per_second=2.0)] == ["later"]
-
     # ------------------------------------------------------------------------------------------------------- people
 
     def test_a_person_decides_about_what_a_relay_has_left_behind_when_its_lease_is_over(
@@ -163,6 +135,34 @@ class InterplayLaws(OutboxBinding):
         assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["sending"]
         assert ledger.answer(harness, second, Unknown("timeout"))
         assert ledger.witness(Witness("refused", said.id, provider(harness))) == ["uncertain"]
+
+
+class MovedClockLaws(OutboxBinding):
+    """Of an outbox whose clock the tests can move: it goes back."""
+
+    def test_a_clock_that_went_back_makes_nobody_a_stranger_to_its_own_guard(
+        self, harness: Harness, ledger: Sender
+    ) -> None:
+        assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
+        one, two = _guarded(harness, "n-1"), _guarded(harness, "n-2")
+        ledger.add(one, two)
+        first, second = ledger.take(harness)
+        harness.clock.now_ms -= 5
+        ledger.send(harness, first, Refused("busy"))
+        harness.advance(2_000)
+        again = ledger.take_one(harness)
+        assert ledger.cross(again) == [Crossed()]
+        assert ledger.answer(harness, again, REFUSED)
+        assert ledger.cross(second) == [Crossed()], "nobody was told"
+
+    def test_a_clock_that_went_back_gives_out_slots_all_the_same(self, harness: Harness, ledger: Sender) -> None:
+        assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
+        assert len(ledger.take(harness, per_second=2.0)) == 3
+        harness.clock.now_ms -= 3_600_000
+        ledger.add(notification(harness, "later"))
+        harness.advance(3_000)
+        assert [one.notification.key for one in ledger.take(harness, per_second=2.0)] == ["later"]
 
 
 def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notification:

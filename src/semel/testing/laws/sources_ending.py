@@ -8,8 +8,6 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-import pytest
-
 from semel.ports import Delivery, Source
 from semel.testing.laws.sources_harness import SOON_S, Consumer, SourceBinding, SourceHarness, document
 from semel.values.event import Event
@@ -68,27 +66,6 @@ class EndLaws(SourceBinding):
                         await delivery.ack()
             assert sorted(bodies) == [document(f"e{number}") for number in range(7)]
             assert harness.left() == 0, "when a source is closed it has been told all answers"
-
-        asyncio.run(story())
-
-    def test_a_receive_waits_for_a_delivery_until_the_source_is_stopped(self, harness: SourceHarness) -> None:
-        if harness.ends:
-            pytest.skip("this source ends when it is empty")
-
-        async def story() -> None:
-            async with Opened(harness) as opened:
-                waiting = asyncio.ensure_future(opened.source.receive(10))
-                await asyncio.sleep(0.5)
-                assert not waiting.done()
-                await asyncio.to_thread(harness.put, document("e"))
-                (delivery,) = await asyncio.wait_for(waiting, SOON_S)
-                await delivery.ack()
-                waiting = asyncio.ensure_future(opened.source.receive(10))
-                await asyncio.sleep(0.2)
-                harness.stop(opened.source)
-                assert list(await asyncio.wait_for(waiting, SOON_S)) == []
-                assert list(await opened.source.receive(10)) == [], "it stays so"
-            assert harness.left() == 0
 
         asyncio.run(story())
 
@@ -158,10 +135,33 @@ class EndLaws(SourceBinding):
 
         asyncio.run(story())
 
-    def test_a_message_in_hand_is_nobody_elses(self, harness: SourceHarness) -> None:
-        if not harness.hold_s:
-            pytest.skip("nobody owns a message of this source: two readers get the same ones")
 
+class WaitLaws(SourceBinding):
+    """Of a source that waits for more when it is empty."""
+
+    def test_a_receive_waits_for_a_delivery_until_the_source_is_stopped(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            async with Opened(harness) as opened:
+                waiting = asyncio.ensure_future(opened.source.receive(10))
+                await asyncio.sleep(0.5)
+                assert not waiting.done()
+                await asyncio.to_thread(harness.put, document("e"))
+                (delivery,) = await asyncio.wait_for(waiting, SOON_S)
+                await delivery.ack()
+                waiting = asyncio.ensure_future(opened.source.receive(10))
+                await asyncio.sleep(0.2)
+                harness.stop(opened.source)
+                assert list(await asyncio.wait_for(waiting, SOON_S)) == []
+                assert list(await opened.source.receive(10)) == [], "it stays so"
+            assert harness.left() == 0
+
+        asyncio.run(story())
+
+
+class HoldLaws(SourceBinding):
+    """Of a source that keeps what one consumer has received from all others, for `hold_s`."""
+
+    def test_a_message_in_hand_is_nobody_elses(self, harness: SourceHarness) -> None:
         async def story() -> None:
             harness.put(document("e"))
             async with Opened(harness) as one, Opened(harness) as other:
