@@ -3,21 +3,22 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # the steps share one .venv; the tests run in parallel by themselves
-.PHONY: help run demo test again bench proof mutants format lock clean FORCE
+.PHONY: help run demo test proof test-under-load mutants bench format lock clean FORCE
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip
 ARGS ?=
 UV ?= uv
 
-# What a shell may carry that would change which packages are found or where they go.
-unexport PYTHONHOME PYTHONPATH PYTHONWARNINGS VIRTUAL_ENV
+# What a shell may carry that would change which packages are found or where they go, or that makes each of the hundreds
+# of processes that the tests start compile all of its modules.
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PYTHONWARNINGS VIRTUAL_ENV
 unexport PIP_CONSTRAINT PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER
 unexport UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 	@echo '  ARGS="…" is passed on (run, demo, test, bench, proof, lock); PYTHON=… chooses the interpreter.'
 
 run: .venv/.run .venv/.package  ## install what is needed and start the service on 127.0.0.1:8080
@@ -36,14 +37,20 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 	@echo '→ RabbitMQ for the tests'
 	@$(BIN)/python -m semel.testing.servers.rabbitmq_packages || true  # without it, the tests say why
 	@echo '→ tests'
-	@$(PYTEST) -n 4 $(ARGS) || { [ $$? -eq 1 ] && $(MAKE) --no-print-directory again; }
+	@$(PYTEST) -n 3 $(ARGS)
 
-# Half of the tests wait for servers and leases, so there are more workers than processors, and now and then one does not
-# get its turn in time. What fails among the others is run once more without them, and named: it has to pass then.
-PYTEST := $(BIN)/python -m pytest --reruns 2 --only-rerun inconclusive
-again: .venv/.dev .venv/.package  ## run what failed last, alone
-	@echo '→ what failed above, once more and alone: it is worth a look, also where it passes now'
-	@$(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)
+# Many tests wait for servers and leases, so there are more workers than processors. No test is run a second time.
+PYTEST := $(BIN)/python -m pytest --durations 20 --durations-min 1
+
+proof: .venv/.dev .venv/.package  ## races, storms, kill runs, planted bugs, long properties (minutes)
+	@$(BIN)/python -m semel.testing.servers.rabbitmq_packages || true  # without it, the tests say why
+	@$(PYTEST) -n 4 -m 'long or hypothesis' --hypothesis-profile proof --timeout 1200 $(ARGS)
+
+test-under-load: .venv/.dev .venv/.package  ## run the tests three times while other processes use every processor
+	@for round in 1 2 3; do \
+		echo "→ tests under load, round $$round of 3"; \
+		$(BIN)/python tools/under_load.py $(PYTEST) -n 3 $(ARGS) || exit; \
+	done
 
 bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
 	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)
@@ -51,9 +58,6 @@ bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a wh
 	@$(BIN)/python -m bench.stores
 	@$(BIN)/python -m bench.sources
 	@$(BIN)/python -m bench.outbox
-
-proof: .venv/.dev .venv/.package  ## run the long proofs (minutes)
-	@$(BIN)/python -m pytest -n 2 -m long --timeout 1800 $(ARGS)
 
 mutants: .venv/.dev .venv/.package  ## try random mutants of the safety packages (hours; ARGS="--seed 7 --count 20")
 	@$(BIN)/python tools/mutants.py $(ARGS)

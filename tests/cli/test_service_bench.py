@@ -70,6 +70,7 @@ def _has(entry: Path, mark: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_every_scenario_is_measured_and_no_process_is_left() -> None:
     mark = uuid4().hex
     bench = started(mark, *QUICK, "--json")

@@ -66,6 +66,7 @@ def each_had_its_effect_once(report: Any, shape: str) -> None:
     assert 0 < report["p50_ms"] <= report["p99_ms"] <= report["max_ms"]
 
 
+@pytest.mark.long
 def test_a_service_that_loses_one_in_twenty_is_found_out(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path, "lose") as (_, url):
         ended = storm(url, sink, settle="1")
@@ -81,6 +82,7 @@ def test_a_service_that_loses_one_in_twenty_is_found_out(tmp_path: Path) -> None
     assert people.out.count("  lost: v2.detail.events.conversation.") == 5
 
 
+@pytest.mark.long
 def test_a_service_that_doubles_is_found_out(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path, "double") as (_, url):
         ended = storm(url, sink)
@@ -90,6 +92,7 @@ def test_a_service_that_doubles_is_found_out(tmp_path: Path) -> None:
     assert all("(2 times)" in name for name in check["doubled_ids"])
 
 
+@pytest.mark.long
 def test_a_service_that_is_killed_and_started_again_is_survived(tmp_path: Path) -> None:
     with a_sink() as sink:
         with a_service(sink, tmp_path) as (service, url):

@@ -69,6 +69,7 @@ def proxy(primary: PostgresServer) -> Iterator[FaultProxy]:
         yield proxy
 
 
+@pytest.mark.long
 def test_a_synchronous_replica_takes_over_under_load_and_has_everything(
     tmp_path: Path, primary: PostgresServer, standby: Standby, proxy: FaultProxy
 ) -> None:
@@ -115,6 +116,7 @@ def forgotten(
     return calls_outside(tmp_path), kept
 
 
+@pytest.mark.long
 def test_an_asynchronous_replica_loses_transactions_doubles_park_and_repeats_keyed_with_the_same_key(
     forgotten: tuple[list[Happened], list[Happened]],
 ) -> None:

@@ -210,6 +210,7 @@ class TestMovedClock(FaultBinding):
             in_store=lambda: calls_in(server, database),
         )
 
+    @pytest.mark.long
     def test_a_clock_that_jumps_under_load_loses_and_doubles_nothing(
         self, harness: FaultHarness, server: PostgresServer, folder: Path
     ) -> None:

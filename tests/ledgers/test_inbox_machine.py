@@ -61,12 +61,8 @@ BROKEN = {  # a statement, and what is wrong with it
 }
 
 
-QUICKLY = ("take", "settled")  # the others take the machine some hundred histories
-
-
-@pytest.mark.parametrize(
-    "statement", [pytest.param(name, marks=() if name in QUICKLY else pytest.mark.long) for name in BROKEN]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("statement", BROKEN)
 def test_the_machine_notices_a_broken_inbox(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = BROKEN[statement]
     assert SQL[statement].count(right) == 1

@@ -164,6 +164,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_machine_notices_a_broken_ledger(broken: type[MemoryLedger]) -> None:
     def harness() -> Harness:

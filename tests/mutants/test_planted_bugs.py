@@ -22,11 +22,25 @@ ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD":
 TESTS_FAILED = 1  # pytest's exit code; 2 to 5 mean that it did not get to test anything
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_a_planted_bug_is_noticed(mutant: Mutant, tmp_path: Path) -> None:
     plant(mutant, tmp_path / "semel")
     killer = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", mutant.killer],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "pytest_timeout",
+            "-m",
+            "not bench",
+            mutant.killer,
+        ],
         cwd=ROOT,
         env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -39,14 +53,27 @@ def test_a_planted_bug_is_noticed(mutant: Mutant, tmp_path: Path) -> None:
 
 def plant(mutant: Mutant, package: Path) -> None:
     """A copy of the package with the bug in it. A bug that does not land proves nothing."""
-    shutil.copytree(ROOT / "src" / "semel", package, ignore=shutil.ignore_patterns("__pycache__"))
+    changed = with_bug(mutant)
+    shutil.copytree(ROOT / "src" / "semel", package)  # with the compiled files of all modules that stay as they are
     file = package / mutant.file
-    source = file.read_text()
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        compiled.unlink()
+    file.write_text(changed)
+
+
+def with_bug(mutant: Mutant) -> str:
+    source = (ROOT / "src" / "semel" / mutant.file).read_text()
     assert source.count(mutant.old) == 1, f"{mutant.name}: {mutant.file} has changed, plant it anew"
     changed = source.replace(mutant.old, mutant.new)
-    if file.suffix == ".py":
-        compile(changed, str(file), "exec")
-    file.write_text(changed)
+    if mutant.file.endswith(".py"):
+        compile(changed, mutant.file, "exec")
+    return changed
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_a_planted_bug_can_be_planted(mutant: Mutant) -> None:
+    """In every run, so that a change of its place is seen before `make proof`."""
+    assert with_bug(mutant)
 
 
 def test_there_are_enough_of_them_and_each_names_its_killer() -> None:

@@ -76,6 +76,7 @@ def report(process: subprocess.Popen[str]) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_workers_killed_under_a_storm_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     with sink("--keyed") as url, service(tmp_path, SETTINGS.format(sink=url), "--workers", "2") as running:
@@ -94,6 +95,7 @@ def test_workers_killed_under_a_storm_lose_nothing_and_double_nothing(tmp_path: 
         assert said["check"]["effects"] == 20_000
 
 
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_a_rolling_restart_under_a_storm_loses_nothing(tmp_path: Path) -> None:
     with sink("--keyed") as url, service(tmp_path, SETTINGS.format(sink=url)) as running:

@@ -18,6 +18,8 @@ from semel.testing.folder_source import FolderDelivery, FolderSource
 from semel.testing.laws import sources_harness
 from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
 
+pytestmark = pytest.mark.long  # planted bugs
+
 LAWS, ORDER = SourceLaws(), OrderedSourceLaws()
 SOON_S = 1.5
 

@@ -109,6 +109,7 @@ def bound(new_queue: Any, tmp_path: Path, quick_end: None, monkeypatch: pytest.M
     return bind
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "law"),
     [

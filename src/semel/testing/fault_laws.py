@@ -81,6 +81,7 @@ class FaultBinding:
 class StoreKillLaws(FaultBinding):
     """The store dies by SIGKILL, and is started again on its data."""
 
+    @pytest.mark.long
     def test_a_store_killed_under_load_comes_back_with_everything_it_answered(self, harness: FaultHarness) -> None:
         if harness.server is None:
             pytest.skip("the server was given by a URL: it is not ours to kill")
@@ -112,6 +113,7 @@ class StoreKillLaws(FaultBinding):
 class WorkerKillLaws(FaultBinding):
     """Workers die by SIGKILL, and others take over."""
 
+    @pytest.mark.long
     def test_workers_killed_under_load_lose_nothing(self, harness: FaultHarness) -> None:
         with Storm(harness) as storm:
             ends = time.monotonic() + KILLS_S
@@ -129,6 +131,7 @@ class WorkerKillLaws(FaultBinding):
 class NetworkLaws(FaultBinding):
     """The network is bad, and gets better."""
 
+    @pytest.mark.long
     def test_a_cut_network_that_comes_back_loses_nothing(self, harness: FaultHarness) -> None:
         with Storm(harness) as storm:
             for long in (False, True):
@@ -142,6 +145,7 @@ class NetworkLaws(FaultBinding):
                         time.sleep(CUT_S)
             storm.goes_on()
 
+    @pytest.mark.long
     def test_a_slow_link_in_small_pieces_loses_nothing(self, harness: FaultHarness) -> None:
         with Storm(harness) as storm:
             for slow in SLOW_LINKS:
@@ -150,6 +154,7 @@ class NetworkLaws(FaultBinding):
                 if harness.proxy.seen.delayed == before.delayed or harness.proxy.seen.pieces == before.pieces:
                     inconclusive("nothing was slow")
 
+    @pytest.mark.long
     def test_black_holes_half_open_connections_and_partitions_lose_nothing(self, harness: FaultHarness) -> None:
         """Nobody hears anybody; the store acts and nobody hears of it; what was sent comes when it is too late."""
         proxy = harness.proxy

@@ -1,7 +1,7 @@
 """Which test shows what: for each store, fault and effect, so that no promise stands on the page of guarantees alone.
 
 Tests are named as pytest does, from the root of the repository. `tests/test_guarantees.py` fails when a promise has no
-test here, or when a test that is named here is not collected in an ordinary run.
+test here, or when a test that is named here is run neither by `make test` nor by `make proof`.
 """
 
 from __future__ import annotations

@@ -17,14 +17,7 @@ from semel.values.outcome import Done, Release
 SEVERAL_KEYS = ("aliases=", "subject=", "_at(")  # what a law's text has when its claims need one slot
 
 
-BY_THREADS = ["threads", pytest.param("processes", marks=pytest.mark.long)]  # one server has raced processes already
-
-
 class TestTogether(LedgerLaws):
-    @pytest.fixture(params=BY_THREADS)
-    def how(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
-
     @pytest.fixture
     def harness(self, cluster_url: str) -> Harness:
         return harness_on(cluster_url, together="*")
@@ -32,10 +25,6 @@ class TestTogether(LedgerLaws):
 
 class TestSpread(LedgerLaws):
     """All laws whose claims have one key. What the others get is the business of `test_what_needs_one_slot…`."""
-
-    @pytest.fixture(params=BY_THREADS)
-    def how(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
 
     @pytest.fixture
     def harness(self, cluster_url: str) -> Harness:

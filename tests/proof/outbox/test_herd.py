@@ -111,6 +111,7 @@ def check(came: Account, per_second: float) -> None:
     print(f"{told}; {sends:,} requests, {takes:,} takes")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("on", "down"), [("sqlite", "nobody listens"), ("postgres", "only 503")])
 def test_after_an_outage_the_rate_stays_under_its_limit(store: Store, tmp_path: Path, down: str) -> None:

@@ -12,6 +12,7 @@ from tests.proof.outbox.stores import Store
 STORES = ("sqlite", "postgres")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)  # a storm of twenty seconds takes minutes where many tests share two processors
 @pytest.mark.parametrize("on", STORES)
 def test_whatever_providers_say_and_relays_die_of_nobody_is_told_twice(store: Store, tmp_path: Path) -> None:

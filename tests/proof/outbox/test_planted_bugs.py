@@ -22,6 +22,7 @@ def parts(bug: str, names: Sequence[str]) -> list[Part]:
     return [replace(BY_NAME[name], lies=lies, calls="never") for name in names]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("on", ["sqlite"])
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_the_proof_sees_what_a_planted_bug_does(
         check(came)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("on", ["sqlite"])
 @pytest.mark.parametrize(
@@ -73,6 +75,7 @@ def test_the_proof_sees_what_a_planted_bug_does_when_relays_die(
         check(came)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("on", ["sqlite"])
 def test_without_a_bug_it_sees_nothing_but_that_little_was_tried(store: Store, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ TRANSPORTS = ("sqs", "kafka", "rabbitmq")
 STORES = ("postgres", "redis")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # a storm of ten seconds takes a minute where many tests share two processors
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -42,6 +43,7 @@ def test_twenty_thousand_messages_under_kills_lose_nothing_and_double_nothing(
     came.check()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("store", "bug", "shows"),

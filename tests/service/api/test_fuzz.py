@@ -28,6 +28,8 @@ from semel.values.claim import Claim, Verdict
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import parse
 
+pytestmark = pytest.mark.long  # the whole description, and its collection alone takes seconds
+
 EXAMPLES = 40  # for each operation, besides the cases that schemathesis derives from the description itself
 
 DESCRIBED = description()

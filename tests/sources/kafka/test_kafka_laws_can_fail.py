@@ -20,6 +20,8 @@ from semel.testing.laws import sources_harness
 from semel.testing.servers.kafka import KafkaServer
 from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
 
+pytestmark = pytest.mark.long  # planted bugs
+
 LAWS, ORDER = SourceLaws(), OrderedSourceLaws()
 SOON_S = 4.0  # a group needs a moment, and what never happens need not be waited for longer
 

@@ -19,6 +19,8 @@ from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.testing.laws import sources_harness
 from semel.testing.source_laws import SourceHarness, SourceLaws
 
+pytestmark = pytest.mark.long  # planted bugs
+
 LAWS = SourceLaws()
 SOON_S = 3.0
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -49,9 +49,9 @@ class Binding:
 
 
 class RaceBinding(Binding):
-    """Every race is run by threads, and by processes where the store allows it."""
+    """Every race is run by threads, and by processes (marked `long`) where the store allows it."""
 
-    @pytest.fixture(params=["threads", "processes"])
+    @pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.long)])
     def how(self, request: pytest.FixtureRequest, harness: Harness) -> str:
         if request.param == "processes" and harness.remote is None:
             pytest.skip("this store does not leave its process: bind OneProcess before the laws")
