@@ -23,6 +23,8 @@ from semel.core.breaker import Breaker, State
 from semel.core.planning import CONTROL, Planner
 from semel.ports import Publisher
 from semel.service.trouble import Trouble
+from semel.values.cloudevents import SHAPE as CLOUDEVENTS
+from semel.values.cloudevents import STRUCTURED
 from semel.values.errors import MalformedEvent
 from semel.values.event import Event
 from semel.values.outcome import Outcome
@@ -46,7 +48,8 @@ def parcel_of(planner: Planner, message: Message, trace: str = "") -> tuple[Parc
     except MalformedEvent as error:
         return Outcome("malformed", reason=str(error))
     note = Note(tenant=event.tenant, reading=reading, trace=trace)
-    return Parcel(event.raw, note, group_of(event)), Outcome("accepted", id=event.id)
+    content_type = STRUCTURED if event.shape == CLOUDEVENTS else ""
+    return Parcel(event.raw, note, group_of(event), content_type), Outcome("accepted", id=event.id)
 
 
 def group_of(event: Event) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import check_size, parse
 
+SHAPE = "cloudevents"  # of `Event.shape`
 STRUCTURED = "application/cloudevents+json"
 
 _MEDIA = "application/cloudevents"

@@ -38,6 +38,7 @@ class Parcel(Struct, frozen=True):
     body: bytes
     note: Note = Note()
     group: str = ""  # parcels of one group stay in order, where a broker can do that; empty: in none
+    content_type: str = ""  # of the body, for consumers that decide by it; empty: not stated
 
 
 _encode = msgspec.json.Encoder().encode

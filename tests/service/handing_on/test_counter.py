@@ -135,6 +135,7 @@ def test_a_cloud_event_in_binary_mode_is_handed_on_as_a_whole() -> None:
         await Counter(broker).post(b"\xff\x00", {**binary, "content-type": "application/octet-stream"})
         (parcel,) = broker.parcels
         assert (parcel.group, parcel.note) == ("c-1", Note())
+        assert parcel.content_type == "application/cloudevents+json"
         over_the_broker = Semel("memory://")
         ran: list[Any] = []
 

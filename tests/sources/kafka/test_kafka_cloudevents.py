@@ -11,6 +11,8 @@ from tests.sources.kafka.test_kafka_groups import opened, received, run, until
 from tests.sources.kafka.topics import Topics
 
 from semel.adapters.envelopes import decode
+from semel.adapters.sources.kafka import KafkaPublisher
+from semel.values.parcel import Parcel
 
 ATTRIBUTES = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.changed", "subject": "50%25 é"}
 ORDER = {"id": "order-1", "type": "order"}
@@ -46,6 +48,25 @@ def test_a_message_without_value_but_with_attributes_is_an_event_without_data(to
             await delivery.ack()
             await until(lambda: topics.left() == 0, "the commit")
         assert topics.letters() == []
+
+    run(story)
+
+
+def test_the_official_sdk_reads_an_event_that_was_forwarded_to_a_topic(topics: Topics) -> None:
+    async def story() -> None:
+        whole = kafka.to_structured_event(
+            CloudEvent({**ATTRIBUTES, "datacontenttype": "application/json"}, ORDER)
+        ).value
+        publisher = KafkaPublisher(topics.server.servers, topics.topic, timeout=30)
+        assert await publisher.publish([Parcel(whole, content_type="application/cloudevents+json")]) == [""]
+        await publisher.close()
+        async with opened(topics.source(handed_on=True)) as source:
+            (delivery,) = await received(source, 1)
+            assert delivery._held is not None
+            assert delivery._held.message is not None
+            headers: Any = dict(delivery._held.message.headers() or ())
+        read = kafka.from_kafka_event(kafka.KafkaMessage(headers, None, delivery.body))
+        assert (read.get_id(), read.get_data()) == ("1", ORDER)
 
     run(story)
 

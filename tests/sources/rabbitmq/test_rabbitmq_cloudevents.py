@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from cloudevents.core.bindings import amqp, rabbitmq
 from cloudevents.core.v1.event import CloudEvent
-from tests.sources.rabbitmq.places import Place, reason_of
+from tests.sources.rabbitmq.places import Place, headers_of, reason_of
 
 from semel.adapters.envelopes import decode
+from semel.adapters.sources.rabbitmq import RabbitPublisher
 from semel.testing.laws.sources_ending import received
 from semel.testing.laws.sources_harness import document
+from semel.values.parcel import Parcel
 
 ORDER = {"id": "order-1", "type": "order"}
 
@@ -63,6 +65,21 @@ def test_two_ids_about_one_order_are_two_events(place: Place, write: Any) -> Non
         assert [event.body for event in events] == [ORDER, ORDER]
 
     asyncio.run(story())
+
+
+def test_the_official_sdk_reads_an_event_that_was_forwarded_to_a_queue(place: Place) -> None:
+    async def story() -> None:
+        publisher = RabbitPublisher(place.broker.url, place.queue, timeout=30)
+        body = rabbitmq.to_structured_event(cloud_event("1")).body
+        assert await publisher.publish([Parcel(body, content_type="application/cloudevents+json")]) == [""]
+        await publisher.close()
+
+    asyncio.run(story())
+    (found,) = place.peek(place.queue)
+    properties = found.header.properties
+    message = rabbitmq.RabbitMQMessage(headers_of(found), properties.content_type, found.body)
+    read = rabbitmq.from_rabbitmq_event(message)
+    assert (read.get_id(), read.get_data()) == ("1", ORDER)
 
 
 def test_an_event_without_data_is_one_and_unreadable_attributes_make_a_dead_letter(place: Place) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from semel.adapters.destinations.answers import alive
-from semel.adapters.destinations.headers import Hidden, checked, headers_for
+from semel.adapters.destinations.headers import JSON, Hidden, checked, headers_for
 from semel.adapters.destinations.limits import Breaker, Budget, Turns
 from semel.adapters.wire.answers import Answer, Answered, Unsent
 from semel.adapters.wire.client import Client
@@ -77,9 +77,10 @@ class Destination:
         """What must not be in anything that is kept or shown."""
         return [value.reveal() for value in self._headers.values()]
 
-    async def post(self, body: bytes, key: str, attempt: int) -> Answer:
+    async def post(self, body: bytes, key: str, attempt: int, content_type: str = JSON) -> Answer:
         """One request. Raises NotNow when none was made: because it would be no use, or too much."""
-        headers = headers_for(key, attempt, self._headers, self._trace_headers() if self._trace_headers else {})
+        trace = self._trace_headers() if self._trace_headers else {}
+        headers = headers_for(key, attempt, self._headers, trace, content_type)
         self._refuse_unless_ready()
         turns = self._turns
         if not await turns.take(TURN_S):

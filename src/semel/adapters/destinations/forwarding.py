@@ -8,6 +8,8 @@ import msgspec
 
 from semel.adapters.destinations.answers import came_to
 from semel.adapters.destinations.destination import Destination
+from semel.adapters.destinations.headers import JSON
+from semel.values.cloudevents import SHAPE, STRUCTURED
 from semel.values.errors import NoKey
 from semel.values.event import Event
 from semel.values.outcome import Reject
@@ -25,7 +27,8 @@ class Attempt(Protocol):
 
 
 class Forward:
-    """Posts the document as it arrived, or the part at `select`, under the key of the effect.
+    """Posts the document as it arrived, or the part at `select`, under the key of the effect. A CloudEvent leaves in
+    structured mode.
 
     `park`: the route may not repeat its effect, so what may have reached the destination without an answer is unknown
     (the engine lists it as uncertain). Else it is tried again, under the same key."""
@@ -38,7 +41,8 @@ class Forward:
     async def __call__(self, event: Event, ctx: Attempt) -> dict[str, Any]:
         """The status of the answer, and its body where that is small JSON. Raises Retry, Reject or NotNow."""
         body = self._part_of(event)
-        answer = await self.destination.post(body, ctx.key, ctx.attempt)
+        content_type = STRUCTURED if event.shape == SHAPE and not self._select else JSON
+        answer = await self.destination.post(body, ctx.key, ctx.attempt, content_type)
         return came_to(answer, self.destination.who, self._park, self.destination.secrets())
 
     @property

@@ -10,8 +10,8 @@ from semel.values.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+JSON = "application/json"
 _USUAL = {
-    "Content-Type": "application/json",
     "Accept": "application/json",
     "Accept-Encoding": "identity",  # nothing to unpack, so no bomb
     "User-Agent": "Semel",
@@ -37,9 +37,11 @@ def checked(name: str, headers: Mapping[str, Hidden]) -> dict[str, Hidden]:
     return dict(headers)
 
 
-def headers_for(key: str, attempt: int, own: Mapping[str, Hidden], trace: Mapping[str, str]) -> dict[str, str]:
+def headers_for(
+    key: str, attempt: int, own: Mapping[str, Hidden], trace: Mapping[str, str], content_type: str = JSON
+) -> dict[str, str]:
     """Those of one request: configured ones replace the usual ones in any spelling, and nothing replaces the key."""
     revealed = {name: value.reveal() for name, value in own.items()}
     ours = {"Idempotency-Key": key, "Semel-Attempt": str(attempt)}
-    layers = (trace, _USUAL, revealed, ours)
+    layers = (trace, {"Content-Type": content_type}, _USUAL, revealed, ours)
     return dict({name.lower(): (name, value) for layer in layers for name, value in layer.items()}.values())

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from semel.adapters.envelopes.members import moment, text, with_document
+from semel.values.cloudevents import SHAPE
 from semel.values.errors import MalformedEvent
 from semel.values.event import Event
-
-SHAPE = "cloudevents"
 
 
 def recognises(document: dict[str, Any]) -> bool:

@@ -83,6 +83,8 @@ class KafkaPublisher:
 
     def _send(self, sender: Sender, parcel: Parcel, report: Report) -> None:
         headers: list[Header] = [(NOTE, write_note(parcel.note).encode())]
+        if parcel.content_type:
+            headers.append(("content-type", parcel.content_type.encode()))
         key = parcel.group.encode("utf-8", "surrogatepass") if parcel.group else None
         sender.send(self.topic, parcel.body, key=key, headers=headers, report=report)
 

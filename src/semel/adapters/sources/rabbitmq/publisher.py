@@ -97,5 +97,6 @@ class RabbitPublisher:
             return f"{TOO_LARGE}its note has more than {NOTE_MAX:,} bytes"
         if len(parcel.body) > MESSAGE_MAX_BYTES:
             return f"{TOO_LARGE}it has {len(parcel.body):,} bytes, the broker takes {MESSAGE_MAX_BYTES:,}"
-        properties = Basic.Properties(headers={NOTE: note}, delivery_mode=PERSISTENT)
+        content_type = parcel.content_type or None
+        properties = Basic.Properties(content_type=content_type, headers={NOTE: note}, delivery_mode=PERSISTENT)
         return await self._sending.send(self.exchange, self.queue, parcel.body, properties, self.timeout)
