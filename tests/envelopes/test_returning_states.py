@@ -113,3 +113,13 @@ def test_an_interaction_without_a_time_runs_again_when_its_state_comes_back(deta
     assert key(document) != key({**document, "id": "bus-2"})
     timed = {**document, "detail": {**detail, "timestamp": "2026-01-01T00:00:00Z"}}
     assert key(timed) == key({**timed, "id": "bus-2"})
+
+
+@pytest.mark.parametrize("more", [{}, {"eventTime": 1649237504949}, {"flowOutcomeId": "o"}, {"flowOutcomeId": 5}])
+@pytest.mark.parametrize("topic", ["v2.edges.e-1", "v2.detail.events.conversation.c-1.flow.outcome"])
+def test_an_event_is_the_same_whether_its_whole_document_is_parsed_first_or_not(
+    topic: str, more: dict[str, Any]
+) -> None:
+    body = {"id": "e-1", "participantId": "p", "sessionId": "s", **more}
+    raw = json.dumps(envelope(topic, body, "bus-1", **at(1))).encode()
+    assert decode(raw) == decode(raw, id_path="nowhere")
