@@ -14,6 +14,7 @@ ACCEPTING = "core/accepting.py"
 PUMPING = "tests/engine/test_pump.py"
 OTHER_SETTINGS = "tests/engine/test_other_settings.py"
 GATING = "tests/engine/test_gate.py"
+BOOTS = "tests/outbox/test_sqlite_boots.py"
 NOT_NOW = "tests/engine/test_not_now.py"
 MOUNTED = "tests/service/test_mounted.py"
 ANSWERS = "tests/service/test_answers.py"
@@ -177,6 +178,20 @@ SERVICE_MUTANTS = [
         "return self._large_turn if len(batch) > LARGE_ITEMS else _AT_ONCE",
         "return _AT_ONCE",
         "tests/service/api/test_claims.py::test_large_batches_go_to_the_store_one_after_the_other",
+    ),
+    Mutant(
+        "a time that somebody gave is compared with the clock of the boot",
+        "values/stored.py",
+        "// timedelta(milliseconds=1) + ahead_ms",
+        "// timedelta(milliseconds=1)",
+        f"{BOOTS}::test_a_message_whose_time_is_not_over_by_the_wall_clock_is_sent",
+    ),
+    Mutant(
+        "the age of a message is measured by a clock that was set wrongly",
+        "core/relay.py",
+        "ahead_ms = max(0, dispatch.ahead_ms)",
+        "ahead_ms = 0",
+        f"{BOOTS}::test_a_message_whose_time_is_not_over_by_the_wall_clock_is_sent",
     ),
     Mutant(
         "not now counts as an attempt",

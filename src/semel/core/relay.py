@@ -346,7 +346,9 @@ class Relay:
         """What names no provider gets those of its channel, the first time it is taken. Nothing waits for ever."""
         standing = dispatch.standing
         if dispatch.added_ms:
-            standing = sending.aging(standing, dispatch.added_ms + self._max_age_ms)
+            # Added by the clock of this boot or of an earlier one: of both readings the one that lets it live longer.
+            ahead_ms = max(0, dispatch.ahead_ms)
+            standing = sending.aging(standing, dispatch.added_ms + self._max_age_ms + ahead_ms)
         if not standing.provider:
             first, *others = self._access.providers_for(dispatch.notification) or [""]
             standing = replace(standing, provider=first, others=tuple(others))

@@ -50,6 +50,7 @@ class Dispatch(Struct, frozen=True):
     vanished: bool = False  # the relay that had it before did not say what came of it
     request: bytes | None = None  # of the first crossing to this provider: a retry sends the same bytes
     added_ms: int = 0  # by the store's clock; 0: not told
+    ahead_ms: int = 0  # how far the store's clock is ahead of the wall clock, if it was set wrongly
 
 
 class Crossing(Struct, frozen=True):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from copy import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from semel.values.errors import ConfigError
 from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
 from semel.values.sending import Standing
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ERASED = b'{"body":"(erased)"}'
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Of a content that somebody wrote into the table by hand: what Python adds, and semel.notify, can be read."""
@@ -40,6 +41,19 @@ _ANY = Notification(key="?", kind="?", recipient="?", channel="event", body="?")
 def options_of(one: Notification) -> Options:
     not_after = None if one.not_after is None else int(one.not_after.timestamp() * 1000)
     return Options(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
+
+
+def not_after_of(options: str | bytes) -> datetime | None:
+    """When a notification expires, as it was asked for."""
+    not_after_ms = _options(options).not_after_ms
+    return None if not_after_ms is None else _time(not_after_ms)
+
+
+def by_wall_clock(standing: Standing, not_after: datetime | None, ahead_ms: int) -> Standing:
+    """The time that somebody gave, by a clock that is `ahead_ms` ahead of the wall clock. What a relay wrote there
+    before may be by another clock: of an earlier boot, or before the wall clock was corrected."""
+    not_after_ms = None if not_after is None else (not_after - _EPOCH) // timedelta(milliseconds=1) + ahead_ms
+    return standing if standing.not_after_ms == not_after_ms else replace(standing, not_after_ms=not_after_ms)
 
 
 def readable_standing(standing: bytes | None) -> Standing | None:

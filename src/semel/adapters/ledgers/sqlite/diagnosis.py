@@ -51,6 +51,19 @@ def writable(connection: apsw.Connection) -> list[Fact]:
     return [("synchronous", LEVELS[connection.pragma("synchronous")]), ("writable", "yes")]
 
 
+def clock(ahead_ms: int) -> Fact:
+    """The clock of this boot, which leases are measured with, beside the wall clock."""
+    if not ahead_ms:
+        return "clock", "agrees with the wall clock"
+    difference = f"{abs(ahead_ms) / 1000:,.0f} s {'ahead of' if ahead_ms > 0 else 'behind'} the wall clock"
+    return (
+        "clock",
+        f"warning: {difference}, which was wrong when the ledger was first opened after the last boot. Leases are not "
+        "affected, and not_after is compared with the wall clock. Times of events and attempts are shown with this "
+        "error until the machine is started again",
+    )
+
+
 def _integrity(connection: apsw.Connection, size: int) -> str:
     if size > CHECK_MAX_BYTES:
         return f"not checked: {size:,} bytes would take long; run `pragma quick_check` at a quiet time"

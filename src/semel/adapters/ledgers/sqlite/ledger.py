@@ -17,6 +17,7 @@ from semel.adapters.ledgers.sqlite.opening import (
     SCHEMA_VERSION,
     Clock,
     Place,
+    ahead_of_wall_ms,
     file_identity,
     known_clock,
     open_clock,
@@ -59,7 +60,8 @@ class SqliteLedger:
         self._writer = Writer(lambda: self._place.connect(self._open), self._place, observe)
         self._catalog = self._reader()
         self._lookout = self._reader()
-        self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, self._now)
+        self._is_own_clock = clock is None
+        self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, self._now, self._ahead_ms)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
@@ -207,6 +209,7 @@ class SqliteLedger:
             facts.append(("readable", f"error: {error}"))
         try:
             facts += await self._writer.submit(diagnosis.writable)
+            facts.append(diagnosis.clock(self._ahead_ms()))
         except LedgerUnavailable as error:
             facts.append(("writable", f"error: {error}"))
         return diagnosis.surroundings(self._path) + facts
@@ -243,6 +246,10 @@ class SqliteLedger:
     def _told_by(self, connection: apsw.Connection) -> int:
         """The time, for whoever only reads: the store may not have been written to since the machine was started."""
         return (self._clock or known_clock(connection) or wall_clock)()
+
+    def _ahead_ms(self) -> int:
+        """Of the wall clock, which people's times are compared with."""
+        return ahead_of_wall_ms(self._now) if self._is_own_clock else 0
 
     def _now(self) -> int:
         if self._clock is None:

@@ -25,6 +25,7 @@ CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory
 READER_CACHE_KIB = 8 * 1024  # readers find most pages in the map
 MMAP_BYTES = 4 * 1024**3  # reads of old pages without a system call; address space, not memory
 CHECKPOINT_PAGES = 8_000  # 32 MiB of WAL: one write of a hot page back to the file for many commits
+CLOCKS_AGREE_MS = 1_000  # the wall clock is adjusted by small steps all the time
 STATEMENTS = 256  # more than the different statements that we ever prepare
 
 Clock = Callable[[], int]
@@ -306,6 +307,15 @@ def known_clock(connection: apsw.Connection) -> Clock | None:
         return None
     offset: int = known["boot_offset"]
     return lambda: offset + _since_boot_ms()
+
+
+def ahead_of_wall_ms(clock: Clock) -> int:
+    """How far the clock of this boot is ahead of the wall clock; 0 where both agree.
+
+    They differ for as long as the machine runs if the wall clock was wrong when the first process opened the database
+    after a boot, and was corrected later."""
+    ahead_ms = clock() - wall_clock()
+    return 0 if abs(ahead_ms) < CLOCKS_AGREE_MS else ahead_ms
 
 
 def this_boot() -> tuple[str, int]:

@@ -32,11 +32,20 @@ from semel.values.stored import encode
 class SqliteOutbox:
     """The outbox of a ledger's file: its writes travel in the same groups as the ledger's own."""
 
-    def __init__(self, writer: Writer, lookout: Writer, catalog: Writer, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        lookout: Writer,
+        catalog: Writer,
+        now: Callable[[], int],
+        ahead_ms: Callable[[], int],
+    ) -> None:
+        """`ahead_ms`: how far `now` is ahead of the wall clock."""
         self._writer = writer
         self._lookout = lookout  # for whoever waits
         self._catalog = catalog  # for people, whose questions may take long
         self._now = now
+        self._ahead_ms = ahead_ms
         self._none_due = False  # the last take found nothing
 
     async def add(self, notifications: Sequence[Notification]) -> list[Added]:
@@ -46,7 +55,9 @@ class SqliteOutbox:
     async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
         if self._none_due and not await self._is_due(lanes):
             return []
-        asked = self._writer.submit(lambda connection: taking.take(connection, lanes, lease_ms, self._now()))
+        asked = self._writer.submit(
+            lambda connection: taking.take(connection, lanes, lease_ms, self._now(), self._ahead_ms())
+        )
         try:
             taken = await asyncio.shield(asked)
         except asyncio.CancelledError:
@@ -77,7 +88,9 @@ class SqliteOutbox:
         return await self._lookout.submit(lambda connection: people.show(connection, id))  # callbacks wait for it
 
     async def decide(self, decision: Decision) -> State | None:
-        return await self._writer.submit(lambda connection: people.decide(connection, decision, self._now()))
+        return await self._writer.submit(
+            lambda connection: people.decide(connection, decision, self._now(), self._ahead_ms())
+        )
 
     async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
         now = self._now

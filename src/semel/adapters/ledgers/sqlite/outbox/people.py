@@ -13,7 +13,15 @@ from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows
 from semel.values.notification import who_any
 from semel.values.outbox import Attempt, Backlog, Decision, Shown, Sought, Status, told_of, told_unsent
 from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_in_doubt_ms
-from semel.values.stored import encode, guard_of, readable, readable_standing, standing_of
+from semel.values.stored import (
+    by_wall_clock,
+    encode,
+    guard_of,
+    not_after_of,
+    readable,
+    readable_standing,
+    standing_of,
+)
 
 ENDED: tuple[State, ...] = ("failed", "undelivered", "suppressed", "expired", "cancelled")
 STATUS_ROWS = 1_000  # of one recipient and kind: the newest ones speak. Few have so many
@@ -98,13 +106,15 @@ def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
 # --------------------------------------------------------------------------------------------------------- deciding
 
 
-def decide(connection: apsw.Connection, decision: Decision, now: int) -> State | None:
+def decide(connection: apsw.Connection, decision: Decision, now: int, ahead_ms: int = 0) -> State | None:
     found = rows(connection, SQL["decided_upon"], decision.id)
     if not found or found[0][10] is None:  # unknown, or over
         return None
     state, tenant, recipient, kind, provider, options, possible, _, taken, due, standing = found[0]
     free = not taken or due <= now
     before = replace(standing_of(standing), state=state)
+    if (not_after := not_after_of(options)) is not None:
+        before = by_wall_clock(before, not_after, ahead_ms)
     after = decided(before, decision.says, decision.told, free, now)
     if after is None:
         return None

@@ -10,7 +10,7 @@ import apsw
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows
 from semel.values.log import log
 from semel.values.outbox import Dispatch, Lane
-from semel.values.stored import UNREADABLE, encode, notification_of, standing_of
+from semel.values.stored import UNREADABLE, by_wall_clock, encode, notification_of, standing_of
 
 UNREADABLE_MS = 600_000  # until it is looked at again
 AHEAD_MS = 1_000  # slots of a rate are given out so far into the future
@@ -21,8 +21,11 @@ LOOKS = 10  # in one take: each begins behind those that were set aside
 _longest_due = itemgetter(13, 14)
 
 
-def take(connection: apsw.Connection, lanes: Mapping[str, Lane], lease_ms: int, now: int) -> list[Dispatch]:
-    """By priority and then the longest due first; the rate of each provider is shared out among tenants."""
+def take(
+    connection: apsw.Connection, lanes: Mapping[str, Lane], lease_ms: int, now: int, ahead_ms: int = 0
+) -> list[Dispatch]:
+    """By priority and then the longest due first; the rate of each provider is shared out among tenants. `ahead_ms`:
+    how far `now` is ahead of the wall clock."""
     wanted = encode([name for name, lane in lanes.items() if lane.room > 0]).decode()
     due = rows(connection, SQL["lanes_due"], wanted, now)
     if not due:
@@ -35,7 +38,8 @@ def take(connection: apsw.Connection, lanes: Mapping[str, Lane], lease_ms: int, 
         room = lanes[name].room
         for row in _in_line(connection, name, lanes[name], [p for of, p in due if of == name], rates, now):
             try:
-                dispatch = _dispatch_of(row, last + len(taken) + 1, now, rates.slot(lanes[name], row[4]))
+                slot = rates.slot(lanes[name], row[4])
+                dispatch = _dispatch_of(row, last + len(taken) + 1, now, slot, ahead_ms)
             except UNREADABLE:
                 log.error("notification_unreadable", notification_id=row[0].hex())
                 put_off.append((row[0], now + UNREADABLE_MS))
@@ -125,18 +129,20 @@ class _Rates:
             insert_many(self._connection, SQL["set_rates"], [(*key, self._next[key]) for key in sorted(self._changed)])
 
 
-def _dispatch_of(row: Row, token: int, now: int, slot: int) -> Dispatch:
+def _dispatch_of(row: Row, token: int, now: int, slot: int, ahead_ms: int) -> Dispatch:
     id, was_taken, standing, request, tenant, key, kind, recipient, channel, generation, *said = row
     content, options, added, *_ = said
+    notification = notification_of(tenant, key, kind, recipient, channel, generation, content, options)
     return Dispatch(
         id=id,
         token=token,
-        notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
+        notification=notification,
         content=content,
-        standing=standing_of(standing),
+        standing=by_wall_clock(standing_of(standing), notification.not_after, ahead_ms),
         taken_ms=now,
         slot_ms=slot,
         vanished=bool(was_taken),
         request=request,
         added_ms=added,
+        ahead_ms=ahead_ms,
     )
