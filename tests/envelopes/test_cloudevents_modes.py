@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from cloudevents.core.bindings import amqp, http, kafka, rabbitmq
 from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel.adapters.envelopes import decode
 from semel.values.cloudevents import from_message
@@ -164,6 +167,35 @@ def test_a_broker_attribute_that_is_no_text_is_refused(value: Any) -> None:
     properties = {f"ce_{header[3:]}": value for header, value in HEADERS.items()}
     with pytest.raises(MalformedEvent):
         from_message(b"", {**properties, "ce_subject": value}.items())
+
+
+NAMES = ["specversion", "id", "source", "type", "time", "subject", "data", "data_base64", "datacontenttype", "\ud800"]
+VALUES = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
+)
+PROPERTIES = st.lists(
+    st.tuples(
+        st.builds(str.__add__, st.sampled_from(["ce_", "ce-", "CE_", "cloudEvents:", "x"]), st.sampled_from(NAMES))
+        | st.just("Content-Type"),
+        VALUES | st.just("1.0") | st.sampled_from(["application/json", "text/plain; charset", "a/xml;charset=utf-8"]),
+    ),
+    max_size=8,
+)
+
+
+@given(st.none() | st.binary(max_size=20) | st.just(b'{"a":1}'), PROPERTIES, st.sampled_from(["", "text/x", ";"]))
+def test_whatever_a_broker_carries_is_an_event_or_refused(
+    body: bytes | None, properties: list[tuple[str, Any]], content_type: str
+) -> None:
+    with suppress(MalformedEvent):
+        if (document := from_message(body, properties, content_type)) is not None:
+            assert decode(document).shape == "cloudevents"
+
+
+@given(st.binary(max_size=20), st.dictionaries(st.sampled_from(["ce-id", "ce-source", "ce-type", "ce-x"]), st.text()))
+def test_whatever_http_headers_hold_is_an_event_or_refused(body: bytes, headers: dict[str, str]) -> None:
+    with suppress(MalformedEvent):
+        assert decode(body, headers={"ce-specversion": "1.0", **headers}).shape == "cloudevents"
 
 
 def test_an_attribute_that_comes_twice_is_refused() -> None:

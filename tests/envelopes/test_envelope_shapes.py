@@ -244,7 +244,12 @@ def test_a_structured_cloud_event_is_known_by_source_and_id() -> None:
     assert keys.event(event) == ("/sensors/é", "A234")
     assert (event.type, event.subject, event.occurred) == ("com.example.note", "s-1", "2026-01-01T00:00:00Z")
     assert event.body == {"x": 1}
-    assert keys.event(decode(raw(CLOUD_EVENT), origin="o")) == ("o", "A234")
+    assert keys.event(decode(raw(CLOUD_EVENT), origin="o")) == ("o", "/sensors/é", "A234")
+
+
+def test_equal_ids_of_two_sources_are_two_cloud_events_under_a_configured_origin() -> None:
+    other = {**CLOUD_EVENT, "source": "/other"}
+    assert keys.event(decode(raw(CLOUD_EVENT), origin="o")) != keys.event(decode(raw(other), origin="o"))
 
 
 def test_a_binary_cloud_event_is_the_same_as_a_structured_one() -> None:

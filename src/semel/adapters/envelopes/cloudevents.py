@@ -26,10 +26,11 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
     in_base64 = document.get("data_base64") is not None
     if in_base64 and document.get("data") is not None:
         raise MalformedEvent("a CloudEvent with data and data_base64: the specification allows one of them")
+    parts = (source, own_id) if origin else (own_id,)  # a source makes its ids unique, also where it is not the origin
     event = Event(
         raw,
         type=type_name,
-        identity=(own_id,) if own_id else (),
+        identity=parts if own_id else (),
         subject=text(document.get("subject")),
         occurred=moment(document.get("time")),
         source=source,
