@@ -386,7 +386,9 @@ class Notifications(Protocol):
         given up in doubt is failed, and unknown. Other spellings of a recipient find the same notifications."""
 
     async def find(self, sought: Sought) -> list[Shown]:
-        """The newest first, without their attempts."""
+        """The newest first, and by id within a millisecond, without their attempts. No more than `limit`; with
+        `bytes_max`, none behind the one whose content exceeds it. `until_ms` and `after_id` of the last one continue
+        the listing: nothing is repeated and nothing is left out."""
 
     async def show(self, id: bytes) -> Shown | None:
         """One, with all that is known of it."""

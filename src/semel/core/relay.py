@@ -50,6 +50,7 @@ KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where th
 LOOKS_SHARE = 0.9  # of what is left of a lease: what a look-up says has to be recorded in time
 MAX_AGE_S = 3 * 86_400.0
 CUT_S = 2.0  # for what has to be written when the time is over
+MASKED_HERE_BYTES = 8 * 1024  # more would hold up the loop for milliseconds
 DRAIN_S = 25.0  # longer than most providers take
 
 A = TypeVar("A")
@@ -390,7 +391,7 @@ class Relay:
         is_answer = record.outcome == "accepted" and record.otherwise is None
         held = await self._insist(lambda: _asked(self._records, self._outbox.record, record), is_answer)
         if held:
-            _log_end(record)
+            await _log_end(record)
         self._watch.became(record.dispatch.standing.provider, record.outcome if held else "lost")
         if is_answer and not held:  # too late for its lease, and evidence all the same
             late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
@@ -423,7 +424,7 @@ async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitab
     return answer
 
 
-def _log_end(record: Record) -> None:
+async def _log_end(record: Record) -> None:
     """One line for each notification that became failed or uncertain."""
     before, after = record.dispatch.standing, record.standing
     if after.state not in ("failed", "uncertain") or after.state == before.state:
@@ -437,14 +438,24 @@ def _log_end(record: Record) -> None:
         tenant=record.dispatch.notification.tenant or None,
         attempt=after.attempts,
         outcome=record.outcome,
-        reason=hidden(after.reason, record.dispatch.notification),
+        reason=await _masked(after.reason, record.dispatch),
     )
 
 
 def _reason_of(answer: Answer, dispatch: Dispatch) -> str:
-    """Of a refused configuration; without the customer, whom the provider may have named."""
-    is_needed = isinstance(answer, Refused) and answer.configuration
-    return hidden(answer.reason, dispatch.notification) if is_needed and isinstance(answer, Refused) else ""
+    """Of a refused configuration, for the log. Nothing is awaited between an answer and its record."""
+    if not isinstance(answer, Refused) or not answer.configuration:
+        return ""
+    if len(dispatch.content) < MASKED_HERE_BYTES:
+        return hidden(answer.reason, dispatch.notification)
+    return answer.reason.partition(":")[0]  # the status or the step
+
+
+async def _masked(reason: str, dispatch: Dispatch) -> str:
+    """A reason for the log: without the customer, whom a provider may have named, and without the content."""
+    if len(dispatch.content) < MASKED_HERE_BYTES:
+        return hidden(reason, dispatch.notification)
+    return await asyncio.to_thread(hidden, reason, dispatch.notification)
 
 
 def _put_off(dispatch: Dispatch, reason: str) -> Record:

@@ -15,12 +15,13 @@ HIDDEN_LEAST = 4  # characters that stay hidden, however short the whole is
 NAMED_LEAST = 5  # a shorter one may stand in a text by chance
 
 REPEATED_LEAST = 12  # letters and digits in a row that a text has in common with a content: less may be chance
+PROBE = 6  # letters of a first, quick comparison
 OWN_DIGITS = 7  # at the end of a number: what stays of it when somebody writes it without its country
 
 _NUMBER = re.compile(r"\+?[0-9][0-9 ()./-]*")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[a-z]")
 _BETWEEN = r"(?:%[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|[\W_]){0,3}+"  # taken as a whole: trying again could take for ever
-_NO_LETTER, _NO_ASCII_LETTER = re.compile(r"[^\w\n]|_"), re.compile(r"[^A-Za-z0-9\n]")
+_NO_LETTER, _NO_ASCII_LETTER = re.compile(r"(?:[^\w\n]|_)+"), re.compile(r"[^A-Za-z0-9\n]+")
 
 
 def masked_recipient(text: str) -> str:
@@ -54,12 +55,57 @@ def masked_content(notification: Notification) -> str:
 
 def hidden(text: str, said: Notification) -> str:
     """What providers and people say of a notification: they may name whom it is for, and repeat what it says."""
-    if not text:
-        return text
-    contents = {*_texts((said.body, said.subject, said.data))} - {ERASED}
-    for ascii_only in (False, True):  # an answer may spell out what is not ASCII, and every provider otherwise
-        text = _not_repeating(text, contents, ascii_only)
-    return without(text, said.recipient)
+    return Hider(said).hidden(text)
+
+
+class Hider:
+    """Takes one notification's recipient and content out of texts about it. The content is prepared once, when a text
+    needs it, in time that is linear in its size."""
+
+    def __init__(self, said: Notification) -> None:
+        self._said = said
+        self._bare: dict[bool, tuple[str, frozenset[str]]] = {}  # by whether only ASCII counts
+        self._together: str | None = None
+
+    def hidden(self, text: str) -> str:
+        if not text:
+            return text
+        for ascii_only in (False, True):  # an answer may spell out what is not ASCII, and every provider otherwise
+            text = self._not_repeating(text, ascii_only)
+        return without(text, self._said.recipient)
+
+    def _not_repeating(self, text: str, ascii_only: bool) -> str:
+        """The text without what it has in common with a content; only letters and digits are compared."""
+        told = _letters(text, ascii_only)
+        if len(told) < NAMED_LEAST:
+            return text  # nothing so short is looked for
+        long, short = self._contents(ascii_only)
+        words = "".join(char for char, _ in told)
+        grams = _common_grams(words, long)
+        parts: list[str] = []
+        end, until = 0, 0  # a place in the text, and one among its letters: so far it is hidden
+        for first in range(len(told)):
+            if not (length := _repeated(words[first : first + REPEATED_LEAST], grams, short)):
+                continue
+            if first > until or not parts:
+                parts += [text[end : told[first][1]], "…"]
+            until = max(until, first + length)
+            end = told[until - 1][1] + 1
+        return "".join((*parts, text[end:]))
+
+    def _contents(self, ascii_only: bool) -> tuple[str, frozenset[str]]:
+        """The letters and digits of all contents: the long ones as one text, with a line for each, and the short ones.
+        There may be ten thousands of them in one document, so that they are prepared together."""
+        if self._together is None:
+            texts = {*_texts((self._said.body, self._said.subject, self._said.data))} - {ERASED}
+            self._together = _ESCAPE.sub(" ", "\n".join(one.replace("\n", " ") for one in texts))
+        ascii_only = ascii_only and not self._together.isascii()  # else both are the same
+        if ascii_only not in self._bare:
+            bare = (_NO_ASCII_LETTER if ascii_only else _NO_LETTER).sub("", self._together)
+            lines = bare.replace("İ", "i").lower().split("\n")  # a letter for a letter
+            short = frozenset(one for one in lines if NAMED_LEAST <= len(one) < REPEATED_LEAST)
+            self._bare[ascii_only] = "\n".join(one for one in lines if len(one) >= REPEATED_LEAST), short
+        return self._bare[ascii_only]
 
 
 def without(text: str, recipient: str) -> str:
@@ -93,36 +139,34 @@ def _texts(value: Any) -> Iterator[str]:
                 yield from _texts(one)
 
 
-def _not_repeating(text: str, contents: Collection[str], ascii_only: bool) -> str:
-    """The text without what it has in common with a content; only letters and digits are compared. There may be ten
-    thousands of contents, in one document, so that they are looked through together."""
-    told, said = _letters(text, ascii_only), _bare(contents, ascii_only)
-    words, long = "".join(char for char, _ in told), "\n".join(one for one in said if len(one) >= REPEATED_LEAST)
-    short = {one for one in said if NAMED_LEAST <= len(one) < REPEATED_LEAST}
-    parts: list[str] = []
-    end, until = 0, 0  # a place in the text, and one among its letters: so far it is hidden
-    for first in range(len(told)):
-        if not (length := _repeated(words[first : first + REPEATED_LEAST], long, short)):
-            continue
-        if first > until or not parts:
-            parts += [text[end : told[first][1]], "…"]
-        until = max(until, first + length)
-        end = told[until - 1][1] + 1
-    return "".join((*parts, text[end:]))
+def _common_grams(words: str, long: str) -> set[str]:
+    """Those pieces of REPEATED_LEAST letters that both texts hold.
+
+    Any window of 12 letters holds one of 6 that begins at a multiple of 7: only these are looked at, and the windows
+    around them where one is found. That is one walk through the content, whatever both texts are."""
+    step, size = REPEATED_LEAST - PROBE + 1, REPEATED_LEAST
+    grams = {words[at : at + size] for at in range(len(words) - size + 1)}
+    probes = {words[at : at + PROBE] for at in range(len(words) - PROBE + 1)}
+    found: set[str] = set()
+    seen: set[str] = set()  # surroundings that were looked at: a content may repeat one letter for ever
+    if not grams:
+        return found
+    for at in range(0, len(long) - PROBE + 1, step):
+        if long[at : at + PROBE] in probes and (around := long[max(0, at - step + 1) : at + size]) not in seen:
+            seen.add(around)
+            for first in range(max(0, at - step + 1), at + 1):
+                if (gram := long[first : first + size]) in grams:
+                    found.add(gram)
+            if len(found) == len(grams):
+                break
+    return found
 
 
-def _repeated(words: str, long: str, short: Collection[str]) -> int:
+def _repeated(words: str, grams: Collection[str], short: Collection[str]) -> int:
     """How many letters at the beginning are said in a content, too."""
-    if len(words) == REPEATED_LEAST and words in long:
+    if words in grams:
         return REPEATED_LEAST
     return max((least for least in range(NAMED_LEAST, len(words) + 1) if words[:least] in short), default=0)
-
-
-def _bare(contents: Collection[str], ascii_only: bool) -> list[str]:
-    """The letters and digits of each."""
-    together = _ESCAPE.sub(" ", "\n".join(one.replace("\n", " ") for one in contents))
-    bare = (_NO_ASCII_LETTER if ascii_only else _NO_LETTER).sub("", together)
-    return bare.replace("İ", "i").lower().split("\n")  # a letter for a letter
 
 
 def _letters(text: str, ascii_only: bool) -> list[tuple[str, int]]:

@@ -142,6 +142,7 @@ class Shown(Struct, frozen=True):
     erased: bool = False
     standing: Standing | None = None  # while it is not over; None also where it cannot be read
     taken: bool = False  # in a relay's hands, until `due_ms`
+    size: int = 0  # bytes of its content, as it is stored
 
 
 class Found(Struct, frozen=True):
@@ -198,7 +199,9 @@ class Sought(Struct, frozen=True, kw_only=True):
     possible_duplicates: bool = False  # only those that may have been sent twice
     since_ms: int = 0  # when they were added
     until_ms: int | None = None
+    after_id: bytes | None = None  # with until_ms: also those of that millisecond whose id is greater
     limit: int = 100
+    bytes_max: int | None = None  # of contents together; the one that exceeds it is the last
 
 
 Told: TypeAlias = Literal["never", "not_sent", "pending", "sent", "unknown", "suppressed"]

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.values.masking import ERASED, HIDDEN_LEAST, NAMED_LEAST, hidden, masked_content, masked_recipient, without
+from semel.values.masking import (
+    ERASED,
+    HIDDEN_LEAST,
+    NAMED_LEAST,
+    REPEATED_LEAST,
+    _common_grams,
+    hidden,
+    masked_content,
+    masked_recipient,
+    without,
+)
 from semel.values.notification import Notification
 
 
@@ -146,3 +156,9 @@ def test_what_a_large_document_says_is_hidden_too() -> None:
     asked = {"key": "k", "kind": "k", "recipient": "r", "channel": "event", "body": {"all": words}}
     said = Notification(**asked)  # type: ignore[arg-type]
     assert hidden("400: value09999 and value 00001 are wrong", said) == "400: … and … are wrong"
+
+
+@given(st.text("ab\n", max_size=60), st.text("ab", max_size=40))
+def test_the_quick_comparison_finds_what_a_plain_one_finds(long: str, words: str) -> None:
+    pieces = {words[at : at + REPEATED_LEAST] for at in range(len(words) - REPEATED_LEAST + 1)}
+    assert _common_grams(words, long) == {piece for piece in pieces if piece in long}

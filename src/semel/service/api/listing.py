@@ -1,63 +1,63 @@
 """Pages of notifications, the newest first.
 
-A page goes on where the one before ended: at a millisecond. What was added in the same one is never parted, so that
-nothing is told twice and nothing is left out, whatever is added meanwhile.
+A page continues behind the last notification of the page before: its time and its id are the cursor. So nothing is
+repeated and nothing is left out, whatever is added meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
+from starlette.responses import Response
 
 from semel.ports import Notifications
-from semel.service.api.asking import flag, ms_of, time_text
+from semel.service.api.asking import flag, ms_of, told
 from semel.service.api.notification_shapes import LIST_DEFAULT, LIST_MAX, NotificationLine, NotificationPage
-from semel.service.api.refusals import Refused
 from semel.values.errors import MalformedEvent
 from semel.values.outbox import Shown, Sought
 from semel.values.sending import STATES
 
 TEXTS = ("recipient", "kind", "key", "provider")
 FILTERS = ("state", *TEXTS)
-QUERIES = (*FILTERS, "possible_duplicates", "since", "until", "limit", "reveal")
-TOGETHER_MAX = 10_000  # of one millisecond: one large transaction
+QUERIES = (*FILTERS, "possible_duplicates", "since", "until", "after", "limit", "reveal")
+CURSOR_PATTERN = re.compile("[0-9a-f]{12}-[0-9a-f]{32}")  # of `next`: milliseconds and an id
+PAGE_MAX_BYTES = 2 * 1024 * 1024  # of contents: what is made of them in memory is several times as large
 
 
 async def page(
     outbox: Notifications, tenant: str, asked: Mapping[str, str], line: Callable[[Shown], NotificationLine]
-) -> NotificationPage:
+) -> Response:
+    """One page, bounded by rows and by bytes. It is masked and written in a thread: other requests do not wait."""
     sought = sought_in(tenant, asked)
     found = await outbox.find(replace(sought, limit=sought.limit + 1))
-    if len(found) <= sought.limit:
-        return NotificationPage([line(one) for one in found], None)
-    last_ms = found[-1].added_ms  # this millisecond may go on
-    whole = [one for one in found if one.added_ms > last_ms]
-    if not whole:
-        whole, last_ms = await _together(outbox, sought, last_ms), last_ms - 1
-    return NotificationPage([line(one) for one in whole], time_text(last_ms + 1))
+    return await asyncio.to_thread(_written, found, sought, line)
 
 
-async def _together(outbox: Notifications, sought: Sought, at_ms: int) -> list[Shown]:
-    """All of one millisecond, of which there are more than a page has room for."""
-    found = await outbox.find(replace(sought, since_ms=at_ms, until_ms=at_ms + 1, limit=TOGETHER_MAX + 1))
-    if len(found) > TOGETHER_MAX:
-        raise Refused(409, f"more than {TOGETHER_MAX:,} were added at {time_text(at_ms)}: ask for fewer, by a filter")
-    return found
+def _written(found: Sequence[Shown], sought: Sought, line: Callable[[Shown], NotificationLine]) -> Response:
+    shown = found[: sought.limit]
+    has_more = len(found) > sought.limit or sum(one.size for one in found) > PAGE_MAX_BYTES
+    next = f"{shown[-1].added_ms:012x}-{shown[-1].id}" if has_more else None
+    return told(NotificationPage([line(one) for one in shown], next))
 
 
 def sought_in(tenant: str, asked: Mapping[str, str]) -> Sought:
     """What is asked for, in the words of the outbox."""
     if (state := asked.get("state")) is not None and state not in STATES:
         raise MalformedEvent(f"state: expected one of {', '.join(STATES)}")
+    until_ms, after_id = _cursor(asked["after"]) if "after" in asked else (_time(asked, "until"), None)
     return Sought(
         tenant=tenant,
         **{name: asked[name] for name in FILTERS if name in asked},
         possible_duplicates=flag(asked, "possible_duplicates"),
         since_ms=_time(asked, "since") or 0,
-        until_ms=_time(asked, "until"),
+        until_ms=until_ms,
+        after_id=after_id,
         limit=_limit(asked),
+        bytes_max=PAGE_MAX_BYTES,
     )
 
 
@@ -66,6 +66,14 @@ def _limit(asked: Mapping[str, str]) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 6 and 1 <= int(text) <= LIST_MAX):
         raise MalformedEvent(f"limit: expected a whole number, 1 to {LIST_MAX:,}")
     return int(text)
+
+
+def _cursor(text: str) -> tuple[int, bytes]:
+    """`next` of another page: the time and the id of its last notification."""
+    if not CURSOR_PATTERN.fullmatch(text):
+        raise MalformedEvent("after: expected `next` of another page")
+    at, _, id = text.partition("-")
+    return int(at, 16), bytes.fromhex(id)
 
 
 def _time(asked: Mapping[str, str], name: str) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from semel.service.api.describing import EVERYWHERE, WITH_BODY, answer, body, refusals
+from semel.service.api.listing import CURSOR_PATTERN
 from semel.service.api.notification_shapes import (
     LIST_DEFAULT,
     LIST_MAX,
@@ -36,6 +37,7 @@ SHAPES = (
 _TEXT = {"type": "string", "minLength": 1, "maxLength": TEXT_MAX, "pattern": PRINTABLE}
 _FLAG = {"type": "string", "enum": ["true", "false"]}
 _TIME = {"type": "string", "format": "date-time"}
+_CURSOR = f"^{CURSOR_PATTERN.pattern}$"
 _LOCATION = {"Location": "Where it can be looked at."}
 _ALWAYS = (*EVERYWHERE, 400, 501)
 
@@ -133,7 +135,8 @@ _LISTED = [
     _parameter("provider", "query", "Only those that this provider has, or had last.", _TEXT),
     _parameter("possible_duplicates", "query", "Only those that may have been sent twice.", _FLAG),
     _parameter("since", "query", "Added then or later.", _TIME),
-    _parameter("until", "query", "Added before: `next` of the page before.", _TIME),
+    _parameter("until", "query", "Added before.", _TIME),
+    _parameter("after", "query", "`next` of the page before.", {"type": "string", "pattern": _CURSOR}),
     _parameter(
         *("limit", "query", "About so many."),
         {"type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": LIST_DEFAULT},

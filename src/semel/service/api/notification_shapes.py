@@ -230,7 +230,7 @@ class NotificationReport(NotificationLine, frozen=True, kw_only=True):
 
 
 class NotificationPage(Struct, frozen=True):
-    """The newest first. What was added in one millisecond is never parted, so a page may be longer than its limit."""
+    """The newest first. A page holds fewer than its limit where contents are large."""
 
     items: list[NotificationLine]
-    next: Annotated[str | None, Meta(description="`until` of the next page. null: this is the last one.")]
+    next: Annotated[str | None, Meta(description="`after` of the next page. null: this is the last one.")]

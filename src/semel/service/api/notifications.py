@@ -5,10 +5,12 @@ The tenant of everything is the token's. Whoever asks for another tenant's notif
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import NoReturn, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 from starlette.exceptions import HTTPException
@@ -35,15 +37,17 @@ from semel.service.api.notification_shapes import (
     Taken,
 )
 from semel.service.api.refusals import Refused, refusal
-from semel.service.api.reports import line, report, said_of
+from semel.service.api.reports import line, report
 from semel.service.api.shapes import KEY_PATTERN
 from semel.values.errors import ConfigError, MalformedEvent
+from semel.values.masking import Hider
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import MAY_SEND, Decision, Shown, Sought, Status
 from semel.values.recipients import matching_note
 from semel.values.sending import LIVE, ProviderAccess
 
 NO_OUTBOX = "this ledger keeps no outbox: sqlite and postgresql do (docs/ledgers.md)"
+PAGES_AT_A_TIME = 4  # each may hold contents of some MB, and what is made of them
 LEFT_MAX = 1_000  # of each state: who has more on their way will ask again
 
 Asked = TypeVar("Asked")
@@ -56,6 +60,7 @@ class Sending(Struct, frozen=True):
     body_max: int
     read_timeout: float
     access: ProviderAccess = ProviderAccess()
+    pages: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(PAGES_AT_A_TIME))
 
     def routes(self) -> list[Route]:
         return [
@@ -101,19 +106,21 @@ class Sending(Struct, frozen=True):
         said = found.evidence or found.reference  # by whoever sent it: it may name the customer, and what was said
         shown = await self.outbox.show(bytes.fromhex(found.id)) if said else None
         note = matching_note(asked["recipient"]) if "recipient" in asked else ""
-        return told(_status(found, shown, note))
+        return told(await asyncio.to_thread(_status, found, shown, note))
 
     async def list(self, request: Request) -> Response:
         tenant = may(request, "notifications").tenant
         asked = query(request, QUERIES)
         revealed = _revealed(request, asked)
         _check_texts(**{name: asked[name] for name in TEXTS if name in asked})
-        return told(await page(self.outbox, tenant, asked, lambda shown: line(shown, revealed)))
+        async with self.pages:
+            return await page(self.outbox, tenant, asked, lambda shown: line(shown, revealed))
 
     async def show(self, request: Request) -> Response:
         tenant, id = may(request, "notifications").tenant, _id(request)
         revealed = _revealed(request, query(request, ("reveal",)))
-        return told(report(await self._known(id, tenant), revealed, time.time_ns() // 1_000_000))
+        shown = await self._known(id, tenant)
+        return told(await asyncio.to_thread(report, shown, revealed, time.time_ns() // 1_000_000))
 
     # ------------------------------------------------------------------------------------------------------- decide
 
@@ -266,6 +273,7 @@ def _revealed(request: Request, asked: Mapping[str, str]) -> bool:
 
 def _status(status: Status, shown: Shown | None, note: str) -> StatusReport:
     """Without the notification, nothing of what was said of it can be shown."""
+    hider = None if shown is None else Hider(shown.notification)
     return StatusReport(
         told=status.told,
         may_send=status.told in MAY_SEND,
@@ -273,8 +281,8 @@ def _status(status: Status, shown: Shown | None, note: str) -> StatusReport:
         state=status.state,
         at=time_text(status.at_ms) if status.at_ms else "",
         provider=status.provider,
-        reference="" if shown is None else said_of(shown, status.reference, revealed=False),
-        evidence="" if shown is None else said_of(shown, status.evidence, revealed=False),
+        reference="" if hider is None else hider.hidden(status.reference),
+        evidence="" if hider is None else hider.hidden(status.evidence),
         unsent=status.unsent,
         note=note,
     )

@@ -10,17 +10,18 @@ from msgspec.structs import asdict
 from semel.service.api.asking import ms_of, time_text
 from semel.service.api.notification_shapes import AttemptLine, NextStep, NotificationLine, NotificationReport
 from semel.values.coming import Coming, coming
-from semel.values.masking import hidden, masked_content, masked_recipient, without
+from semel.values.masking import Hider, masked_content, masked_recipient, without
 from semel.values.outbox import Attempt, Shown
 
 
 def line(shown: Shown, revealed: bool) -> NotificationLine:
-    return NotificationLine(**_told(shown, revealed))
+    return NotificationLine(**_told(shown, revealed, Hider(shown.notification)))
 
 
 def report(shown: Shown, revealed: bool, now_ms: int) -> NotificationReport:
-    attempts = [_attempt(one, shown, revealed) for one in shown.attempts]
-    return NotificationReport(**_told(shown, revealed), attempts=attempts, next=_next(coming(shown, now_ms)))
+    hider = Hider(shown.notification)
+    attempts = [_attempt(one, hider, revealed) for one in shown.attempts]
+    return NotificationReport(**_told(shown, revealed, hider), attempts=attempts, next=_next(coming(shown, now_ms)))
 
 
 def _next(next: Coming | None) -> NextStep | None:
@@ -35,12 +36,12 @@ def _next(next: Coming | None) -> NextStep | None:
     )
 
 
-def _told(shown: Shown, revealed: bool) -> dict[str, Any]:
+def _told(shown: Shown, revealed: bool, hider: Hider) -> dict[str, Any]:
     one = shown.notification
     return {
         "id": shown.id,
         "state": shown.state,
-        "reason": said_of(shown, shown.reason, revealed),
+        "reason": shown.reason if revealed else hider.hidden(shown.reason),
         "key": one.key if revealed else without(one.key, one.recipient),
         "kind": one.kind,
         "recipient": one.recipient if revealed else masked_recipient(one.recipient),
@@ -68,19 +69,14 @@ def _all_of(shown: Shown) -> dict[str, Any]:
     return builtins
 
 
-def said_of(shown: Shown, text: str, revealed: bool) -> str:
-    """What somebody said of it."""
-    return text if revealed else hidden(text, shown.notification)
-
-
-def _attempt(one: Attempt, shown: Shown, revealed: bool) -> AttemptLine:
+def _attempt(one: Attempt, hider: Hider, revealed: bool) -> AttemptLine:
     return AttemptLine(
         number=one.number,
         provider=one.provider,
         outcome=one.outcome,
         at=time_text(one.ended_ms) if one.ended_ms else "",
         crossed=time_text(one.crossed_ms) if one.crossed_ms else "",
-        evidence=said_of(shown, one.evidence, revealed),
-        reference=said_of(shown, one.reference, revealed),
+        evidence=one.evidence if revealed else hider.hidden(one.evidence),
+        reference=one.reference if revealed else hider.hidden(one.reference),
         by=one.by,
     )

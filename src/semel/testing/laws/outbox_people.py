@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from semel.ports import Notifications
 from semel.testing.harness import Harness
@@ -186,6 +187,26 @@ class ListLaws(OutboxBinding):
         second = shown(ledger, notification(harness, "n-1", kind="b", recipient="+491"))
         assert keys(since_ms=second.added_ms) == ["n-3", "n-2", "n-1"]
         assert keys(until_ms=second.added_ms) == ["n-0"]
+
+    @pytest.mark.parametrize("bytes_max", [None, 0, 5_000])
+    def test_pages_hold_each_notification_once(self, harness: Harness, ledger: Sender, bytes_max: int | None) -> None:
+        """Also where many were added at one time, and whatever their contents weigh."""
+        sizes = {f"n-{number}": (number % 4) * 1_000 + 10 for number in range(11)}
+        ledger.add(*(notification(harness, key, body="x" * size) for key, size in sizes.items()))
+        harness.advance(harness.unit_ms)
+        ledger.add(notification(harness, "newest", body="x"), notification(harness, "other", tenant="another"))
+        sought = Sought(tenant=harness.namespace, limit=4, bytes_max=bytes_max)
+        found: list[Shown] = []
+        while page := ledger.run(people(ledger).find(sought)):
+            weights = [len(one.notification.content) for one in page]
+            assert len(page) <= 4
+            assert bytes_max is None or sum(weights[:-1]) <= bytes_max, "only the last one exceeds it"
+            found += page
+            sought = replace(sought, until_ms=page[-1].added_ms, after_id=bytes.fromhex(page[-1].id))
+        keys = [one.notification.key for one in found]
+        assert keys[0] == "newest"
+        assert sorted(keys) == sorted([*sizes, "newest"])
+        assert [(-one.added_ms, one.id) for one in found] == sorted((-one.added_ms, one.id) for one in found)
 
     def test_every_attempt_is_shown_with_its_evidence(self, harness: Harness, ledger: Sender) -> None:
         said = notification(harness)

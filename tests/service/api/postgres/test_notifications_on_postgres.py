@@ -80,7 +80,7 @@ def test_pages_lose_nothing_and_what_is_erased_is_still_known(client: Client) ->
         found += [one["key"] for one in page["items"]]
         if page["next"] is None:
             break
-        query["until"] = page["next"]
+        query["after"] = page["next"]
     assert sorted(found) == sorted(keys)
     erased = client.ask("POST", f"{PATH}/erase", {"recipient": "m@example.com", "reason": "article 17"})
     assert erased.json() == {"erased": 7, "left": 0}

@@ -41,11 +41,18 @@ async def find(connection: Connection, sought: Sought, schema: str) -> list[Show
     where = [condition.format(f"${at}") for at, condition in enumerate(said, 1)]
     if sought.possible_duplicates:
         where.append("n.possible > 0")
-    sql = statements(schema)["shown"] + (f" where {' and '.join(where)}" if where else "")
-    rows = await connection.fetch(
-        f"{sql} order by n.added desc, n.id limit ${len(said) + 1}", *said.values(), sought.limit
-    )
-    return [_shown(row, ()) for row in rows]
+    values: list[Any] = list(said.values())
+    if sought.after_id is not None:
+        values += [sought.until_ms, sought.after_id]
+        where.append(f"n.added <= ${len(values) - 1} and (n.added < ${len(values) - 1} or n.id > ${len(values)})")
+    values += [sought.limit, sought.bytes_max]
+    rows = f"{statements(schema)['shown']} where {' and '.join(where) or 'true'}"
+    rows = f"{rows} order by n.added desc, n.id limit ${len(values) - 1}"
+    size = "coalesce(octet_length(s.content), 0)"  # known without reading the content
+    sizes = f"select s.*, sum({size}) over (order by s.added desc, s.id) - {size} as before from ({rows}) s"
+    bound = f"${len(values)}::bigint is null or t.before <= ${len(values)}"
+    page = f"select * from ({sizes}) t where {bound} order by t.added desc, t.id"
+    return [_shown(row[:-1], ()) for row in await connection.fetch(page, *values)]
 
 
 def _conditions(sought: Sought) -> dict[str, Any]:
@@ -59,7 +66,7 @@ def _conditions(sought: Sought) -> dict[str, Any]:
         "n.kind = {}": shown(sought.kind) or None,
         "coalesce(d.lane, n.provider) = {}": shown(sought.provider) or None,  # what has not left yet: where it goes
         "n.added >= {}": sought.since_ms or None,
-        "n.added < {}": sought.until_ms,
+        "n.added < {}": sought.until_ms if sought.after_id is None else None,
         f"{by}.{'state' if by == 'd' or state in SENT else 'ended'} = {{}}": state,
     }
 
@@ -95,6 +102,7 @@ def _shown(row: Any, attempts: Sequence[Attempt]) -> Shown:
         erased=content is None,
         standing=readable_standing(standing),
         taken=bool(taken),
+        size=len(content or b""),
     )
 
 

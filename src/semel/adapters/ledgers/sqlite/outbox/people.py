@@ -49,8 +49,11 @@ def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
         f"{'' if sought.recipient else '+'}n.kind = ?": sought.kind or None,
         "ifnull(d.lane, n.provider) = ?": sought.provider or None,  # what has not left yet, by where it is to go
         "n.added >= ?": sought.since_ms or None,
-        "n.added < ?": sought.until_ms,
+        "n.added < ?": sought.until_ms if sought.after_id is None else None,
     }
+    if sought.after_id is not None:
+        until = (sought.until_ms, sought.until_ms, sought.after_id)
+        conditions["n.added <= ? and (n.added < ? or n.id > ?)"] = until
     if sought.state in LIVE:  # there are few: by the hot table
         conditions["d.state = ?"] = sought.state
     elif sought.state in ENDED:
@@ -62,7 +65,14 @@ def find(connection: apsw.Connection, sought: Sought) -> list[Shown]:
     where = f" where {where}" if where else ""
     sql = f"{SQL['shown']}{where} order by n.added desc, n.id limit ?"
     values = [one for value in said.values() for one in (value if isinstance(value, tuple) else (value,))]
-    return [_shown(row, ()) for row in rows(connection, sql, *values, sought.limit)]
+    found: list[Shown] = []
+    size = 0
+    for row in connection.execute(sql, (*values, sought.limit)):  # row by row: what is left out is not read
+        found.append(_shown(row, ()))
+        size += found[-1].size
+        if sought.bytes_max is not None and size > sought.bytes_max:
+            break
+    return found
 
 
 def _two(tenant: str, recipient: str) -> tuple[bytes, bytes]:
@@ -100,6 +110,7 @@ def _shown(row: Row, attempts: Sequence[Attempt]) -> Shown:
         erased=content is None,
         standing=readable_standing(standing),
         taken=bool(taken),
+        size=len(content or b""),
     )
 
 
