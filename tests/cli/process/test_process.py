@@ -271,6 +271,13 @@ def test_tenant_and_origin_and_paths_are_part_of_what_an_event_is(shop: Shop) ->
     assert shop.process("events.jsonl", "--type-path", "kind").code == 2
 
 
+def test_the_endpoint_of_events_is_part_of_their_keys_unless_they_name_their_origin(shop: Shop) -> None:
+    shop.write([event("1"), b'{"specversion": "1.0", "id": "1", "source": "s", "type": "sale"}'])
+    assert shop.process("events.jsonl", "--json", "--endpoint", "/a").json["outcomes"] == {"done": 2}
+    assert shop.process("events.jsonl", "--json", "--endpoint", "/a").json["outcomes"] == {"duplicate": 2}
+    assert shop.process("events.jsonl", "--json", "--endpoint", "/b").json["outcomes"] == {"done": 1, "duplicate": 1}
+
+
 def test_a_dry_run_tells_what_would_be_done_and_writes_nothing(shop: Shop) -> None:
     shop.write([event("1"), event("2"), b"{broken", event("3", "nobody")])
     before = {path.name for path in shop.folder.iterdir()}
