@@ -68,7 +68,7 @@ def test_another_text_under_the_same_key_fails_and_the_first_one_stays(desk: Des
     first = send(desk)
     with pytest.raises(Failed) as failure:
         send(desk, body="Something else.")
-    assert failure.value.status == 409
+    assert failure.value.status == 422
     assert desk.show(first["id"])["state"] == "pending"
     assert len(kept(desk)) == 1
 

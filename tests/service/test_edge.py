@@ -42,6 +42,11 @@ path = "/signed"
 mode = "inline"
 verify = {{ scheme = "hmac-hex", secrets = ["env:SECRET"] }}
 
+[[endpoints]]
+path = "/basic"
+mode = "inline"
+verify = {{ scheme = "basic", username = "genesys", secrets = ["env:SECRET"] }}
+
 [[routes]]
 name = "shown"
 topics = ["**"]
@@ -261,3 +266,39 @@ def test_headers_beside_a_key_are_those_of_its_sender(running: Running) -> None:
     replies = [running.post("/key", {"any": "thing"}, headers) for _ in range(2)]
     assert [reply.json["status"] for reply in replies] == ["processed", "duplicate"]
     assert replies[0].json["id"] == "binary"
+
+
+# ------------------------------------------------------------------------------------------------- Host and challenge
+
+
+def sent(running: Running, version: str, *headers: str) -> bytes:
+    body = json.dumps(event(f"{version}-{len(headers)}")).encode()
+    head = [f"POST /events HTTP/{version}", *headers, f"Content-Length: {len(body)}", "Connection: close"]
+    return running.raw("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+
+
+@pytest.mark.parametrize("hosts", [(), ("Host: a", "Host: a"), ("Host: a", "hOST: b")], ids=["none", "twice", "two"])
+def test_a_request_without_exactly_one_host_is_400(running: Running, hosts: tuple[str, ...]) -> None:
+    assert sent(running, "1.1", *hosts).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_host_in_a_trailer_is_no_host(running: Running) -> None:
+    chunked = b"POST /events HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    body = json.dumps(event("trailer")).encode()
+    answer = running.raw(chunked + b"%x\r\n%s\r\n0\r\nHost: b\r\n\r\n" % (len(body), body))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_one_host_is_taken_and_http_1_0_needs_none(running: Running) -> None:
+    assert b" 200 " in sent(running, "1.1", "Host: a").partition(b"\r\n")[0]
+    assert b" 200 " in sent(running, "1.0").partition(b"\r\n")[0]
+    assert b" 400 " in sent(running, "1.0", "Host: a", "Host: b").partition(b"\r\n")[0]
+
+
+def test_the_401_of_basic_has_its_challenge_and_others_have_none(running: Running) -> None:
+    refused = running.post("/basic", event("basic"))
+    assert refused.status == 401
+    assert refused.headers["www-authenticate"] == 'Basic realm="semel", charset="UTF-8"'
+    other = running.post("/key", event("key"))
+    assert (other.status, "www-authenticate" in other.headers) == (401, False)
+    assert other.body == refused.body

@@ -112,6 +112,11 @@ TOO_SLOW = refused(408, "The body took too long to arrive")
 GONE = Answer(499, [], b"")  # the sender went away: nobody reads this
 
 
+def challenged(challenge: bytes) -> Answer:
+    """The same 401, with the scheme that is expected (RFC 9110, 15.5.2)."""
+    return Answer(401, [*NOT_VERIFIED.headers, (b"www-authenticate", challenge)], NOT_VERIFIED.body)
+
+
 def too_large(most: int) -> Answer:
     return refused(413, "The body is too large", f"At most {most:,} bytes are read")
 

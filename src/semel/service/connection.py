@@ -32,6 +32,10 @@ class TooLarge(Exception):
     """Raised into the parser, which stops there."""
 
 
+class WrongHost(Exception):
+    """Raised into the parser, which stops there: the request is answered 400."""
+
+
 class Connection(HttpToolsProtocol):
     """Refuses what is too large, and has a deadline at every moment when it waits for the other side."""
 
@@ -42,7 +46,7 @@ class Connection(HttpToolsProtocol):
         self.deadline = self.loop.time() + self.limits.idle_timeout_s
         self._write_deadline = NEVER
         self._in_headers = True
-        self._unsaid = self._header_bytes = 0
+        self._unsaid = self._header_bytes = self._hosts = 0
         self._too_large = False
         if len(self.connections) > self.limits.connections_max:
             transport.abort()
@@ -87,7 +91,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_headers = True
-        self._header_bytes = 0
+        self._header_bytes = self._hosts = 0
         self.deadline = self.loop.time() + self.limits.read_timeout_s
 
     def on_url(self, url: bytes) -> None:
@@ -102,6 +106,8 @@ class Connection(HttpToolsProtocol):
         if not self._in_headers:
             return  # a trailer: what comes behind the body decides nothing
         self._check(len(self.headers) < self.limits.header_count_max)
+        if len(name) == 4 and name.lower() == b"host":
+            self._hosts += 1
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -109,6 +115,9 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._in_headers = False
+        # RFC 9112, 3.2: of two hosts a proxy in front may have chosen the other one. HTTP/1.0 knows none.
+        if self._hosts != 1 and (self._hosts or self.parser.get_http_version() != "1.0"):
+            raise WrongHost
         if len(self.pipeline) >= PIPELINE_MAX:
             self.transport.abort()
             raise TooLarge

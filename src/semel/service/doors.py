@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from semel.ports import Provider, Publisher, Verifier
-from semel.service.answers import Answer, overloaded
+from semel.service.answers import NOT_VERIFIED, Answer, challenged, overloaded
 from semel.values.errors import ConfigError
 from semel.values.reading import Reading
 
@@ -56,6 +56,12 @@ class Door(Struct, frozen=True):
     def speaks_for(self) -> tuple[str, ...]:
         """The names of the providers whose messages are told of here."""
         return () if self.hears is None else (self.hears.contract.name, *self.also)
+
+    @property
+    def not_verified(self) -> Answer:
+        """401, with the challenge of the scheme if it has one."""
+        challenge: bytes | None = getattr(self.verifier, "challenge", None)
+        return NOT_VERIFIED if challenge is None else challenged(challenge)
 
     @property
     def overloaded(self) -> Answer:

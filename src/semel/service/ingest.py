@@ -141,7 +141,7 @@ class Ingest:
         try:
             if door.verifier is not None and not await door.verifier.verify({**headers, QUERY: query}, body):
                 await self._unverified.tell(door, {**headers, QUERY: query}, body)
-                return answers.NOT_VERIFIED
+                return door.not_verified
         except VerifierUnavailable as error:
             return answers.cannot_verify(str(error), VERIFIER_DOWN_S)
         if door.unwrap is not None:

@@ -63,7 +63,7 @@ def test_the_same_key_with_another_body_is_a_conflict_and_the_first_is_untouched
     id = desk.send()
     before = desk.show(id)
     reply = desk.ask(body="Something else")
-    assert reply.status == 409
+    assert reply.status == 422
     assert reply.json()["id"] == id
     assert reply.json()["state"] == "pending"
     assert "untouched" in reply.json()["detail"]
@@ -98,6 +98,49 @@ def test_a_key_in_the_header_is_text_in_utf_8(desk: Desk) -> None:
     reply = desk.ask(None, "Größe-世界".encode().decode("latin-1"))
     assert (reply.status, reply.json()["id"]) == (200, id)
     assert desk.ask(None, b"\xff\xfe".decode("latin-1")).status == 400
+
+
+@pytest.mark.parametrize(
+    "header", ['"order-1"', '"order-1";a=1', '"order-1";a;b="x y";c=?1;d=:aGk=:;e=1.5; f=tok', "order-1"]
+)
+def test_one_key_in_every_spelling_of_the_header_is_one_notification(desk: Desk, header: str) -> None:
+    id = desk.send("order-1")
+    reply = desk.ask(None, header)
+    assert (reply.status, reply.json()["id"]) == (200, id)
+
+
+@pytest.mark.parametrize(
+    ("header", "key"),
+    [(r'"a\"b"', 'a"b'), (r'"a\\b"', "a\\b"), ('"a;b=1"', "a;b=1"), ("a;b=1", "a;b=1"), (r"a\b", r"a\b")],
+)
+def test_a_header_in_quotes_is_unescaped_and_one_without_is_the_key_itself(desk: Desk, header: str, key: str) -> None:
+    id = desk.send(key)
+    reply = desk.ask(None, header)
+    assert (reply.status, reply.json()["id"]) == (200, id)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '"order-1',
+        'order-1"',
+        'or"der',
+        '""order-1""',
+        '"order-1"x',
+        '"order-1", "order-2"',
+        r'"a\b"',
+        '"a";=1',
+        '"a";A=1',
+        '"a"; b=',
+        '"Größe"'.encode().decode("latin-1"),
+        '"a\tb"',
+        '"',
+        '""',
+    ],
+)
+def test_a_header_with_a_wrong_quote_is_refused_and_nothing_is_added(desk: Desk, header: str) -> None:
+    assert desk.ask(None, header).status == 400
+    assert desk.listed().json()["items"] == []
 
 
 def test_two_keys_that_differ_are_refused(desk: Desk) -> None:

@@ -40,6 +40,7 @@ class StaticHeader:
 class Basic:
     """`Authorization: Basic <base64 of username:secret>`, both in UTF-8."""
 
+    challenge = b'Basic realm="semel", charset="UTF-8"'  # for WWW-Authenticate of a 401
     covers_headers = True  # whoever knows it wrote the whole request
 
     def __init__(self, secrets: Sequence[bytes], username: bytes) -> None:

@@ -118,10 +118,15 @@ def _of(shape: type[Struct]) -> dict[str, Any]:
 
 
 _PAGE = _of(NotificationPage)
-_CREATED = {"200": answer(Taken, _LOCATION), "201": answer(Taken, _LOCATION), **refusals(409)}
+_CREATED = {"200": answer(Taken, _LOCATION), "201": answer(Taken, _LOCATION), **refusals(422)}
 _AGAIN = {"200": answer(Again, _LOCATION), "201": answer(Again, _LOCATION)}
 
-_KEY_HEADER = _parameter("Idempotency-Key", "header", "The key, where it is not in the body.", _TEXT)
+_KEY_HEADER = _parameter(
+    "Idempotency-Key",
+    "header",
+    "The key, where it is not in the body: a structured-field string in quotes, or the plain key.",
+    _TEXT,
+)
 _ASKED = [
     _parameter("recipient", "query", "As it was given to the notification; for + write %2B.", _TEXT),
     _parameter("kind", "query", "With recipient. Without it: of any kind.", _TEXT),

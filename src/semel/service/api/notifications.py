@@ -23,6 +23,7 @@ from semel.core.resending import resend
 from semel.service.api.asking import check_filled_in, flag, kept, may, query, time_text, told
 from semel.service.api.auth import Credential
 from semel.service.api.bodies import read
+from semel.service.api.idempotency_key import read_key
 from semel.service.api.listing import QUERIES, TEXTS, page
 from semel.service.api.notification_shapes import (
     Again,
@@ -90,7 +91,7 @@ class Sending(Struct, frozen=True):
         (added,) = await self.outbox.add([made])
         if added.status == "conflict":
             detail = "this notification is known, and says something else. The first one is untouched"
-            return refusal(409, detail, id=added.id, state=added.state)
+            return refusal(422, detail, id=added.id, state=added.state)
         answer = Taken(added.id, added.status, added.state)
         return told(answer, 201 if added.status == "added" else 200, _where(added.id))
 
@@ -217,18 +218,7 @@ def _key_header(request: Request) -> str | None:
     found = [value for name, value in request.scope["headers"] if name == b"idempotency-key"]
     if len(found) > 1:
         raise MalformedEvent("Idempotency-Key: stands twice")
-    if not found:
-        return None
-    try:
-        return unquoted(found[0].decode())
-    except UnicodeDecodeError:
-        raise MalformedEvent("Idempotency-Key: is not UTF-8") from None
-
-
-def unquoted(text: str) -> str:
-    """Libraries that follow the draft of this header put its value in quotes, and they are no part of the key."""
-    inside = text[1:-1]
-    return inside if text == f'"{inside}"' and '"' not in inside and "\\" not in inside else text
+    return read_key(found[0]) if found else None
 
 
 def _key(inside: str | None, header: str | None) -> str:

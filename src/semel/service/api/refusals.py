@@ -30,6 +30,7 @@ TITLES = {
     409: "Conflict",
     413: "Too large",
     415: "Not JSON",
+    422: "Same key, other content",
     429: "Too many requests",
     500: "Internal error",
     501: "No outbox",
