@@ -4,8 +4,8 @@
     python tools/refactor.py merge core/engine.py core/engine.py core/answers.py core/settling.py
     python tools/refactor.py rename Act HandlerRun [--under src tests]
 
-Paths are below src/semel. `move` takes a module or a package. `merge TARGET SOURCES…` writes the sources, in this order,
-into the target and removes them; the target's docstring is that of the first source. It stops at names that two sources
+Paths are below src/semel. `move` takes a module or a package. `merge TARGET SOURCES…` writes the sources in this order
+into the target and removes them. The target keeps its docstring, or gets that of the first source. It stops at names that two sources
 define differently. `rename` changes whole identifiers in the text. Run `ruff check --fix` and `ruff format` afterwards,
 then mypy and the tests: the script does not understand the code, it only saves the typing.
 """
@@ -104,9 +104,10 @@ def merge(target: str, sources: list[str]) -> None:
                     sys.exit(f"{part.source} imports {name}, which is defined in the merged module")
             for name in _module_aliases(line, merged):
                 print(f"by hand: {part.source} uses {name} as a module; it is in the same module now")
+    docstring = next((part.docstring for part in parts if part.source == target), parts[0].docstring)
     body = "\n\n\n".join(part.body for part in parts if part.body)
     text = (
-        f'"""{parts[0].docstring}"""\n\nfrom __future__ import annotations\n\n'
+        f'"""{docstring}"""\n\nfrom __future__ import annotations\n\n'
         + "\n".join(dict.fromkeys(imports))
         + f"\n\n{body}\n"
     )
