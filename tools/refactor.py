@@ -5,9 +5,9 @@
     python tools/refactor.py rename Act HandlerRun [--under src tests]
 
 Paths are below src/semel. `move` takes a module or a package. `merge TARGET SOURCES…` writes the sources in this order
-into the target and removes them. The target keeps its docstring or gets that of the first. It stops at
-names that two sources define differently. `rename` changes whole identifiers in the text. Run `ruff check --fix` and `ruff format` afterwards,
-then mypy and the tests: the script does not understand the code, it only saves the typing.
+into the target and removes them. The target keeps its docstring, or gets that of the first source. A merge stops at
+names that two sources define differently. `rename` changes whole identifiers in the text. Run `ruff check --fix` and
+`ruff format` afterwards, then mypy and the tests: the script does not understand the code, it only saves the typing.
 """
 
 from __future__ import annotations
