@@ -241,7 +241,6 @@ class SqliteLedger:
     def _close(self) -> None:
         for thread in (self._lookout, self._catalog, self._writer):
             thread.close()
-        self._place.leave()
 
     def _told_by(self, connection: apsw.Connection) -> int:
         """The time, for whoever only reads: the store may not have been written to since the machine was started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -88,31 +89,37 @@ class Place:
         self._path = path
         self._file: tuple[int, int] | None = None  # device and inode of the open file
         self._beside: dict[str, tuple[int, int]] = {}  # the same of its WAL and of its index, by path
-        self._left = True  # nobody has it open, as far as we know
+        self._lock = threading.Lock()  # an opening beside a closing must not see the files half gone
+        self._connections = 0  # of this ledger, in all its threads
         self._lost = ""  # the path of a file beside that is gone
         self._saved = False  # what the deleted WAL held is in the database file
 
     def connect(self, open: Callable[[], apsw.Connection]) -> apsw.Connection:
-        if not self._left:
-            self.check_all()
-        try:
-            connection = open()
-        except apsw.Error as error:
-            first = error.__context__  # a rollback that fails too must not hide why there was one
-            why = first if isinstance(first, apsw.Error) else error
-            raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {why}") from error
-        if self._left:
-            self._file, self._left = file_identity(self._path), False
-            beside = {path: file_identity(path) for path in (f"{self._path}-wal", f"{self._path}-shm")}
-            self._beside = {path: identity for path, identity in beside.items() if identity is not None}
-            self._lost, self._saved = "", False
-            IN_USE[id(self)] = self._file
-        return connection
+        with self._lock:
+            if self._connections:
+                self.check_all()
+            try:
+                connection = open()
+            except apsw.Error as error:
+                first = error.__context__  # a rollback that fails too must not hide why there was one
+                why = first if isinstance(first, apsw.Error) else error
+                raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {why}") from error
+            if not self._connections:
+                self._file = file_identity(self._path)
+                beside = {path: file_identity(path) for path in (f"{self._path}-wal", f"{self._path}-shm")}
+                self._beside = {path: identity for path, identity in beside.items() if identity is not None}
+                self._lost, self._saved = "", False
+                IN_USE[id(self)] = self._file
+            self._connections += 1
+            return connection
 
-    def leave(self) -> None:
-        """The ledger was closed: whoever opens next may find another file."""
-        self._left = True
-        IN_USE.pop(id(self), None)
+    def disconnect(self, connection: apsw.Connection) -> None:
+        """Close a connection. After the last one SQLite itself removes the WAL, and the next may find another file."""
+        with self._lock:
+            self._connections -= 1
+            if not self._connections:
+                IN_USE.pop(id(self), None)
+            connection.close()
 
     def check(self) -> None:
         """Before a transaction. One system call, as long as nothing is lost."""

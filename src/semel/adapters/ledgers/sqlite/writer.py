@@ -129,6 +129,9 @@ class Session(Job, Generic[Held]):
 class Files(Protocol):
     """The files of the database."""
 
+    def disconnect(self, connection: apsw.Connection) -> None:
+        """Close a connection."""
+
     def check(self) -> None:
         """Raise LedgerUnavailable if the connection must not be used any more."""
 
@@ -225,7 +228,7 @@ class _Thread(threading.Thread):
                 decided, waiting = self._commit(waiting)
                 self._answer(decided)
         if self._connection is not None:
-            self._connection.close()
+            self._files.disconnect(self._connection)
 
     def _arrived(self, wait: bool) -> list[Job | None]:
         """All that is queued; at least one if `wait`. Meanwhile the files are looked at."""
