@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.engine.inbox_scene import Scene, story, until_empty
 from semel import LedgerUnavailable, Outcome, Semel, keys
 from semel.app import Message, to_bytes
 from semel.core.mismatched_items import GIVE_UP_S, LOG_S, POSTPONE_MAX_S, POSTPONE_MIN_S, mismatched_since_ms
+from semel.values.log import LogEvent
 from semel.values.outcome import NotNow
 
 OTHER_KEYS = [keys.content, keys.fields("type"), keys.tiers(keys.delivery, keys.content)]
@@ -208,15 +209,16 @@ def test_it_is_given_up_a_long_time_after_the_first_mismatch(tmp_path: Path, nam
         other = Scene(tmp_path, tenant=tenant)
         async with other.app:
             register(other.app, [])
-            accepted_long_ago = 10 * GIVE_UP_S
-            for age_s in (0.0, GIVE_UP_S - 60):
-                await other.handle(now_ms=later_by(accepted_long_ago + age_s))
+            first_ms = later_by(10 * GIVE_UP_S)()  # it was accepted long ago
+            last_ms = first_ms + round(GIVE_UP_S * 1000)
+            for now_ms in (first_ms, last_ms - 1):
+                await other.handle(now_ms=partial(int, now_ms))
                 assert await other.app.entries("dead") == []
                 await other.let_it_be_due("h")
         second = Scene(tmp_path, tenant=tenant)  # the time is counted across processes
         async with second.app:
             register(second.app, [])
-            await second.handle(now_ms=later_by(accepted_long_ago + GIVE_UP_S))
+            await second.handle(now_ms=partial(int, last_ms))
             (dead,) = await second.app.entries("dead")
             assert dead.event is not None
             assert dead.handler == "h"
@@ -286,6 +288,11 @@ def test_when_the_reason_cannot_be_read_the_count_begins_anew(tmp_path: Path) ->
     story(tmp_path, tell)
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    events = [record.msg for record in caplog.records if isinstance(record.msg, LogEvent)]
+    return [event.fields for event in events if event.name == "inbox_item_unmatched"]
+
+
 def test_they_are_logged_once_a_minute_for_each_handler(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def tell(scene: Scene) -> None:
         for name in ("h", "i"):
@@ -296,20 +303,43 @@ def test_they_are_logged_once_a_minute_for_each_handler(tmp_path: Path, caplog: 
         async with other.app:
             for name in ("h", "i"):
                 other.app.on("c.*", name=name)(lambda event, ctx: None)
-            now_s = 0.0
-            pump = other.pump(now_ms=lambda: later_by(now_s)())
-            with caplog.at_level(logging.WARNING, "semel"):
+            now_ms = later_by(0)()
+            pump = other.pump(now_ms=lambda: now_ms)
+            for passed_s in (0.0, LOG_S - 0.001, 0.001):
+                now_ms += round(passed_s * 1000)
                 await pump.run_once()
                 await pump.stop(10)
-                now_s = LOG_S + 1
                 for name in ("h", "i"):
                     await other.let_it_be_due(name)
-                await pump.run_once()
-                await pump.stop(10)
-        lines = [record.getMessage() for record in caplog.records if "inbox_item_unmatched" in record.getMessage()]
         for name in ("h", "i"):
-            counts = [int(line.split("count=")[1].split()[0]) for line in lines if f"handler={name} " in line]
-            assert counts == [1, 4]
+            assert [line["count"] for line in logged(caplog) if line["handler"] == name] == [1, 8]
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize(
+    ("key", "event", "reason_class"),
+    [
+        (lambda event: str(1 / 0 if event.id else ""), None, "the key cannot be computed"),
+        (keys.event, b'{"joe@example.com": 1}', "malformed"),
+        (keys.event, b'{"id": "1", "type": "x.y", "data": {}}', "no handler matches"),
+    ],
+)
+def test_the_log_has_the_class_of_the_reason_and_nothing_of_the_event(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: keys.Strategy, event: bytes | None, reason_class: str
+) -> None:
+    async def tell(scene: Scene) -> None:
+        scene.app.on("a.*", name="h")(lambda event, ctx: None)
+        await scene.accept(message("1", "a.b"))
+        if event is not None:
+            with apsw.Connection(scene.file) as connection:
+                connection.execute("update semel_inbox_event set event = ?", (event,))
+            connection.close()
+        other = Scene(tmp_path)
+        async with other.app:
+            other.app.on("a.*", name="h", key=key)(lambda event, ctx: None)
+            await other.handle()
+        assert logged(caplog) == [{"handler": "h", "count": 1, "reason_class": reason_class}]
 
     story(tmp_path, tell)
 
