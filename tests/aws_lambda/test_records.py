@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.aws_lambda.invocations import (
     activemq,
@@ -209,7 +209,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=500)
 @example({"Records": [{"eventSource": []}]})
 @given(VALUES)
 def test_whatever_comes_is_read_or_refused_and_no_value_is_told(invocation: Any) -> None:

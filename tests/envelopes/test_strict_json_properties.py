@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.adapters.envelopes import decode
@@ -100,7 +100,6 @@ NUMBERS = [b"1", b"-", b"0", b"-0", b".5", b"e9", b"e999", b"9" * 19, b"18446744
 fragments = st.sampled_from([*STRUCTURE, *ESCAPES, *NUMBERS])
 
 
-@settings(max_examples=500)
 @given(st.lists(fragments, max_size=14).map(b"".join))
 def test_it_reads_exactly_what_a_strict_reader_reads(raw: bytes) -> None:
     try:
@@ -112,7 +111,6 @@ def test_it_reads_exactly_what_a_strict_reader_reads(raw: bytes) -> None:
         assert parse(raw) == expected
 
 
-@settings(max_examples=500)
 @given(documents, st.lists(st.tuples(st.integers(0, 400), fragments), min_size=1, max_size=3))
 def test_a_damaged_document_is_read_as_a_strict_reader_would(document: Any, damage: list[tuple[int, bytes]]) -> None:
     raw = json.dumps(document, separators=(",", ":")).encode()
@@ -133,7 +131,6 @@ lookalikes = st.recursive(
 )
 
 
-@settings(max_examples=1000)
 @given(st.dictionaries(names, lookalikes, max_size=10))
 def test_decode_answers_every_object_with_an_event_or_a_refusal(document: dict[str, Any]) -> None:
     try:

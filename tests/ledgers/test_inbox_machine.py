@@ -38,7 +38,7 @@ def run(examples: int, steps: int = 50) -> None:
 
 
 def test_the_inbox_answers_like_the_model() -> None:
-    run(100)
+    run(30)
 
 
 @pytest.mark.long

@@ -46,11 +46,11 @@ def run(harness: Callable[[], Harness], examples: int, steps: int = 40) -> None:
 
 
 def test_memory_answers_like_the_model() -> None:
-    run(memory, 150)
+    run(memory, 40)
 
 
 def test_sqlite_answers_like_the_model() -> None:
-    run(sqlite, 100)
+    run(sqlite, 30)
 
 
 @pytest.mark.long

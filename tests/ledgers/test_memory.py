@@ -29,6 +29,7 @@ class TestMemory(OneProcess, LedgerLaws):
         return memory_harness()
 
 
+@pytest.mark.long
 class TestMemoryOnItsOwnClock(OneProcess, LedgerLaws):
     """The same laws in real time: what a store with its own clock will see."""
 

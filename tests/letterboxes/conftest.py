@@ -6,19 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from tests.letterboxes.bus import AwsServer, Bus
-
-from semel.testing.servers.process import NoServer, not_here
+from tests.shared import shared_server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
-    server = AwsServer.given() or AwsServer(tmp_path_factory.mktemp("aws"))
-    try:
-        server.start()
-    except NoServer as error:
-        not_here(error)
-    yield server
-    server.stop()
+def server(request: pytest.FixtureRequest) -> AwsServer:
+    return shared_server(request, "aws", lambda folder: AwsServer.given() or AwsServer(folder))
 
 
 @pytest.fixture

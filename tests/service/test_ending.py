@@ -110,6 +110,7 @@ def posted_or_cut(running: Running) -> tuple[threading.Thread, list[Reply]]:
     return thread, []
 
 
+@pytest.mark.long
 def test_sigkill_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     """Accepted events survive, in hand or not; what was being handled runs again when its lease is over."""
     with service(tmp_path, SETTINGS, APP, env=ENV) as running:

@@ -8,21 +8,15 @@ from typing import Any
 import botocore.session
 import pytest
 from botocore.config import Config
+from tests.shared import shared_server
 from tests.sources.places import Queue
 
-from semel.testing.servers.process import NoServer, not_here
 from semel.testing.servers.sqs import SqsServer
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsServer]:
-    server = SqsServer.given() or SqsServer(tmp_path_factory.mktemp("sqs"))
-    try:
-        server.start()
-    except NoServer as error:
-        not_here(error)
-    yield server
-    server.stop()
+def server(request: pytest.FixtureRequest) -> SqsServer:
+    return shared_server(request, "sqs", lambda folder: SqsServer.given() or SqsServer(folder))
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ def measured(part: str) -> Report:
         not_here(error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PARTS)
 def test_every_scenario_of_a_part_runs_and_shows_its_ratio(name: str) -> None:
     report = measured(name)

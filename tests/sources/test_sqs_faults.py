@@ -178,6 +178,7 @@ def consumer(queue: Queue, home: Path, folder: Path) -> Iterator[Forked]:
         process.wait()
 
 
+@pytest.mark.long
 def test_two_consumers_of_which_one_is_killed_lose_nothing_and_double_nothing(queue: Queue, tmp_path: Path) -> None:
     """30 % duplicates; one consumer dies by SIGKILL every little while and is started again; a sink honours keys."""
     dice = random.Random(4711)

@@ -4,11 +4,10 @@ own there."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
+from tests.shared import shared_server
 
 from semel.testing.servers.dynamodb import DynamoServer
 from semel.testing.servers.postgres import PostgresServer
@@ -19,16 +18,10 @@ STORES = ("sqlite", "postgres", "redis", "dynamodb")
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """Its folder is not one of pytest's: each start of another pytest closes those to everybody but their owner."""
-    with TemporaryDirectory(prefix="semel-postgres-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer.given() or PostgresServer(Path(folder), fsync=True)
-        try:
-            server.start()
-        except NoServer as error:
-            not_here(error)
-        yield server
-        server.stop()
+def postgres(request: pytest.FixtureRequest) -> PostgresServer:
+    return shared_server(
+        request, "postgres-fsync", lambda folder: PostgresServer.given() or PostgresServer(folder, fsync=True)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -48,14 +41,8 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoServer]:
-    server = DynamoServer.given() or DynamoServer(tmp_path_factory.mktemp("dynamodb"))
-    try:
-        server.start()
-    except NoServer as error:
-        not_here(error)
-    yield server
-    server.stop()
+def dynamodb(request: pytest.FixtureRequest) -> DynamoServer:
+    return shared_server(request, "dynamodb", lambda folder: DynamoServer.given() or DynamoServer(folder))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.cli.processing.documents import CUT_OFF, OPEN_LIST, START, Document, Place, Splitter
@@ -190,7 +190,6 @@ _written = st.tuples(_documents, st.sampled_from([None, 2]), st.booleans()).map(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(_written, st.sampled_from([b"\n", b"", b"\r\n", b" ", b"\n\n"])), max_size=6), st.integers(1, 40)
 )
@@ -202,7 +201,6 @@ def test_documents_of_any_kind_are_found_again(written: list[tuple[bytes, bytes]
     assert [one.broken for one in found] == [""] * len(written)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.sampled_from([b'{"a":1}', b"{", b"}", b'"', b"\n", b" ", b"[", b"]", b",", b"\\", b"x", b"\x00", b"1"]))
 )

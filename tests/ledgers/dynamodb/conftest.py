@@ -9,21 +9,15 @@ from uuid import uuid4
 import botocore.session
 import pytest
 from botocore.config import Config
+from tests.shared import shared_server
 
 from semel.adapters.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS
 from semel.testing.servers.dynamodb import DynamoServer
-from semel.testing.servers.process import NoServer, not_here
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoServer]:
-    server = DynamoServer.given() or DynamoServer(tmp_path_factory.mktemp("dynamodb"))
-    try:
-        server.start()
-    except NoServer as error:
-        not_here(error)
-    yield server
-    server.stop()
+def server(request: pytest.FixtureRequest) -> DynamoServer:
+    return shared_server(request, "dynamodb", lambda folder: DynamoServer.given() or DynamoServer(folder))
 
 
 @pytest.fixture(scope="session")

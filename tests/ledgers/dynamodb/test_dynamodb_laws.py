@@ -70,7 +70,7 @@ class Effects:
 
 class TestDynamo(LedgerLaws, TransactionLaws):
     batches: Sequence[int] = (1, 7, 30, 101)  # every key is a request of its own, and the emulator needs 2 ms for each
-    rounds = 4
+    rounds = 2
 
     @pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.long)])
     def how(self, request: pytest.FixtureRequest) -> str:

@@ -31,7 +31,7 @@ def run(ledger_url: Callable[..., str], examples: int, steps: int) -> None:
 
 
 def test_dynamodb_answers_like_the_model(ledger_url: Callable[..., str]) -> None:
-    run(ledger_url, 4, 25)
+    run(ledger_url, 2, 25)
 
 
 @pytest.mark.long

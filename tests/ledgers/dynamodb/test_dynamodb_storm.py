@@ -100,6 +100,7 @@ def cancel_some(proxy: Proxy, random: Random) -> Any:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_no_key_and_no_subject_is_ever_in_two_hands(
     server: DynamoServer, ledger_url: Callable[..., str], seed: int

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
+from tests.shared import shared_server
 
 from semel.adapters.ledgers.postgres import PostgresLedger
 from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, not_here
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with TemporaryDirectory(prefix="semel-postgres-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer.given() or PostgresServer(Path(folder))
-        try:
-            server.start()
-        except NoServer as error:
-            not_here(error)
-        yield server
-        server.stop()
+def postgres(request: pytest.FixtureRequest) -> PostgresServer:
+    return shared_server(request, "postgres", lambda folder: PostgresServer.given() or PostgresServer(folder))
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def run(url: str, examples: int, steps: int) -> None:
 
 
 def test_the_inbox_answers_like_the_model(url: str) -> None:
-    run(url, 15, steps=40)
+    run(url, 6, steps=40)
 
 
 @pytest.mark.long

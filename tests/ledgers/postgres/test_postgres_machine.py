@@ -31,7 +31,7 @@ def run(url: str, examples: int, steps: int) -> None:
 
 
 def test_postgres_answers_like_the_model(url: str) -> None:
-    run(url, examples=25, steps=30)
+    run(url, examples=8, steps=30)
 
 
 @pytest.mark.long

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.ledgers.redis.stores import harness_on, with_options
 
 from semel.adapters.ledgers.redis import RedisLedger
+from semel.ports import Ledger
+from semel.testing.bystanders import Bystanders, watch
 from semel.testing.harness import Caller, Harness
 from semel.testing.ledger_laws import LedgerLaws
 from semel.values.claim import Granted
@@ -23,12 +27,18 @@ class TestTogether(LedgerLaws):
         return harness_on(cluster_url, together="*")
 
 
+@pytest.mark.long
 class TestSpread(LedgerLaws):
     """All laws whose claims have one key. What the others get is the business of `test_what_needs_one_slot…`."""
 
     @pytest.fixture
     def harness(self, cluster_url: str) -> Harness:
         return harness_on(cluster_url)
+
+    def watch_bystanders(
+        self, harness: Harness, open_ledger: Callable[[], Ledger], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
+        return watch(Bystanders(harness, single_keys=True), partial(Caller, open_ledger))
 
     def test_tokens_of_a_key_grow_and_none_is_given_twice(
         self, harness: Harness, ledger: Caller, other: Caller

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.api.live import Client, api_on
 
@@ -129,7 +129,6 @@ def lease(client: Client) -> str:
     return text
 
 
-@settings(max_examples=100)
 @given(at=st.integers(0), flip=st.integers(1, 255))
 def test_a_lease_that_was_tampered_with_is_another_lease_or_none(
     client: Client, lease: str, at: int, flip: int

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from tests.service.consuming.settings_of import APP, ENV, SLOW, source_of
 from tests.service.running import Running, service
 from tests.sources.places import Queue, reason_of
@@ -85,6 +86,7 @@ def test_a_drain_that_is_over_gives_back_what_is_in_hand(tmp_path: Path, queue: 
     assert queue.visible() == 1, "not hidden for the rest of its visibility"
 
 
+@pytest.mark.long
 def test_sigkill_loses_nothing(tmp_path: Path, queue: Queue) -> None:
     with service(tmp_path, source_of(queue), APP, env=ENV) as running:
         queue.send([message("first", "gated"), *[message(number) for number in range(20)]])

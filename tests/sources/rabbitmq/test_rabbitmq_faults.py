@@ -181,6 +181,7 @@ def test_a_queue_that_is_deleted_and_made_again_is_consumed_again(place: Place) 
 # ------------------------------------------------------------------------------------------------------ the broker
 
 
+@pytest.mark.long
 def test_a_delivery_goes_back_before_the_broker_closes_the_channel(server: RabbitServer) -> None:
     """A handler takes too long: its message comes again. A source that does not know the broker's time loses its whole
     channel at the same moment, which proves that the fault was there."""
@@ -269,6 +270,7 @@ def test_an_answer_that_is_heard_is_counted_though_the_disk_is_slow(server: Rabb
         assert counting.result(SOON_S) == 1
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: RabbitServer, tmp_path: Path) -> None:
     """Messages that wait, are in hand, wait for their retry, and are being published meanwhile."""
     with Client(server.url) as client:
