@@ -16,7 +16,7 @@ pytest.register_assert_rewrite("semel.testing")  # the shipped laws explain thei
 settings.register_profile(
     "semel", max_examples=50, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("proof", settings.get_profile("semel"), max_examples=1_000)  # of `make proof`
+settings.register_profile("proof", settings.get_profile("semel"), max_examples=300)  # of `make proof`
 settings.load_profile("semel")
 
 Report: TypeAlias = Generator[None, Any, Any]

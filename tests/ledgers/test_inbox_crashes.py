@@ -151,7 +151,7 @@ def test_a_crash_around_a_commit_leaves_all_of_it_or_nothing(
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    assert (tmp_path / "landed").read_text() == landing(boundary, hit), "inconclusive: the fault did not land"
+    assert (tmp_path / "landed").read_text() == landing(boundary, hit), f"inconclusive: no crash at {boundary}"
     said = (tmp_path / "said").read_text().splitlines()
     assert said == [step for step, _ in undisturbed[1:hit]], "all steps before it were answered"
     committed = hit if boundary == "after_commit" else hit - 1

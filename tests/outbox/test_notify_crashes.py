@@ -50,7 +50,7 @@ def test_a_message_is_there_exactly_when_its_event_is_recorded(tmp_path: Path, e
         timeout=60,
     )
     assert died.returncode == -signal.SIGKILL
-    assert marker.exists(), "inconclusive: the fault did not land"
+    assert marker.exists(), f"inconclusive: the crash at {step} did not land"
     assert messages(path) == RECORDED[step]
     assert asyncio.run(work(str(path), effect)) == ("duplicate" if RECORDED[step] else "done")
     assert messages(path) == 1

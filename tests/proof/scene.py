@@ -81,9 +81,10 @@ class Scene:
         marker = self.home / "landed"
         marker.unlink(missing_ok=True)
         code = self.run(crash=(boundary, hit), **changes)
-        assert marker.exists(), f"inconclusive: {landing(boundary, hit)} was never reached ({code}){self.said()}"
+        assert code in (0, -signal.SIGKILL), f"failed with {code} before {landing(boundary, hit)}{self.said()}"
+        assert marker.exists(), f"inconclusive: {landing(boundary, hit)} was never reached{self.said()}"
         assert marker.read_text() == landing(boundary, hit)
-        assert code == -signal.SIGKILL, f"inconclusive: exit code {code}{self.said()}"
+        assert code == -signal.SIGKILL, f"it outlived its crash at {landing(boundary, hit)}{self.said()}"
 
     def run_to_the_end(self, **changes: Any) -> None:
         """A healthy process, until the source is empty."""
@@ -97,7 +98,7 @@ class Scene:
         with self.process(stop=(boundary, hit), **changes) as process:
             stands = partial(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG)
             wait_until(lambda: stands() is not None, landing(boundary, hit))
-            assert process.poll() is None, f"inconclusive: it ended{self.said()}"
+            assert process.poll() is None, f"ended with {process.poll()} instead of standing still{self.said()}"
             assert marker.read_text() == landing(boundary, hit)
             yield process
 

@@ -70,7 +70,8 @@ def test_nothing_is_lost_or_doubled_when_it_is_killed_at_any_step(shop: Shop) ->
     for step, hit in STEPS.items():
         marker.unlink(missing_ok=True)
         code = worked(shop, step, hit)
-        assert marker.exists(), f"inconclusive: {step} was not reached, exit code {code}"
+        assert code in (0, 1, -signal.SIGKILL), f"failed with {code} before {step}"
+        assert marker.exists(), f"inconclusive: the crash at {step} did not land"
         assert marker.read_text() == landing(step, hit)
         assert code == -signal.SIGKILL
     code = worked(shop)

@@ -36,7 +36,7 @@ def test_the_message_is_there_exactly_when_the_order_is(
         timeout=60,
     )
     assert died.returncode == -signal.SIGKILL
-    assert marker.read_text() == landing(when), "inconclusive: the fault did not land"
+    assert marker.read_text() == landing(when), f"inconclusive: the crash at {when} did not land"
     committed = when == "after_commit"
     assert (place.keys(), place.orders()) == ((["order-1"], ["4711"]) if committed else ([], []))
 

@@ -75,7 +75,7 @@ def test_a_service_that_dies_before_it_answers_has_heard(held: Stage) -> None:
     with pytest.raises((OSError, http.client.HTTPException)):
         held.notary.post("sendgrid", true)
     assert held.process is not None
-    assert held.process.wait(SOON_S) == -signal.SIGKILL, "inconclusive: it did not die"
+    assert held.process.wait(SOON_S) == -signal.SIGKILL, "inconclusive: the kill before its answer did not land"
     assert held.shown(one).state == "delivered"
     before = held.shown(one)
 

@@ -157,7 +157,9 @@ def test_a_password_in_the_url_is_in_no_line(caplog: pytest.LogCaptureFixture) -
     door = Door("/c", verifier=checks("twilio", url=url))
     with caplog.at_level(logging.WARNING, "semel"):
         answered(door, Signed("", {"X-Twilio-Signature": signature}, b"MessageSid=SM1"))
-    assert "that of https://semel.example.com/callbacks/twilio/: `url`" in caplog.text, "inconclusive: not told at all"
+    assert "that of https://semel.example.com/callbacks/twilio/: `url`" in caplog.text, (
+        "the address that was signed is logged"
+    )
     assert "pa55word" not in caplog.text
 
 

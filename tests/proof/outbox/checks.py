@@ -151,10 +151,12 @@ def enough_was_tried(account: Account) -> None:
     assert not missing, f"inconclusive: lies that were not told: {missing}; {summary(account)}"
     assert landed(account) >= KILLS_MIN, f"inconclusive: too few kills interrupted a crossing; {summary(account)}"
     unheard = [one for one in account.called if one.status != 200]
-    assert not unheard, f"inconclusive: {len(unheard)} callbacks were not answered: {unheard[:3]}"
+    assert not unheard, f"{len(unheard)} callbacks were not answered: {unheard[:3]}"
     seen = exits(account)
     wanted = {"look-up found it", "look-up proved it absent", "the same key again", "callback", "presumed", "held"}
-    assert wanted | {"sent again by policy"} <= set(seen), f"inconclusive: exits {seen}; {summary(account)}"
+    assert wanted | {"sent again by policy"} <= set(seen), (
+        f"inconclusive: of the exits only {seen} were taken; {summary(account)}"
+    )
     assert any(
         row.provider == "resend" and row.outcome == "accepted" for one in account.of("brevo") for row in one.rows
     )

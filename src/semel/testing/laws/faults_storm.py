@@ -174,8 +174,8 @@ class Storm:
         time.sleep(self._dice.uniform(0.0, AMID_S))
         process = self._running[name]
         process.kill()
-        if process.wait() != -9:
-            inconclusive(f"the worker had ended by itself{self._said()}")
+        code = process.wait()
+        assert code == -signal.SIGKILL, f"worker {name} ended by itself with {code}{self._said()}"
         self.kills += 1
         self._start(name)
 
@@ -191,7 +191,7 @@ class Storm:
         assert self.harness.happened() == before, "a settled event has no further effect"
         for effect in self.harness.effects:
             mine = {event: one for event, one in known.items() if event.partition("-")[0] == effect}
-            assert mine, f"inconclusive: no event of {effect}"
+            assert mine, f"inconclusive: the load had no event of {effect}"
             check_kept(effect, [call for call in before if call.effect == effect], mine)
 
     async def _ask(self) -> dict[str, Known]:

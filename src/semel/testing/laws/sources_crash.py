@@ -54,10 +54,11 @@ def _die(harness: SourceHarness, step: str, folder: Path) -> None:
         try:
             code = process.wait(SOON_S)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"inconclusive: {step} was not reached{_said(folder)}")
-    assert marker.exists(), f"inconclusive: {step} was not reached, exit code {code}{_said(folder)}"
+            pytest.fail(f"the consumer did not come to {step} within {SOON_S:g} s{_said(folder)}")
+    assert code in (0, -signal.SIGKILL), f"the consumer failed with {code} before {step}{_said(folder)}"
+    assert marker.exists(), f"inconclusive: the crash at {step} did not land, exit code {code}{_said(folder)}"
     assert marker.read_text() == landing(step)
-    assert code == -signal.SIGKILL, f"inconclusive: exit code {code}{_said(folder)}"
+    assert code == -signal.SIGKILL, f"the consumer outlived its crash at {step}{_said(folder)}"
 
 
 def _wait(harness: SourceHarness, process: Process, folder: Path) -> None:
