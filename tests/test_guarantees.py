@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from semel import Semel
 from semel.cli.guarantees import page
 from semel.ports import Loses, Traits
-from semel.testing.proofs import SHOWN, proofs_of
+from semel.testing.proofs import SHOWN, STALL_PROOFS, proofs_of
 from semel.values.effect import EFFECTS
-from semel.values.guarantee import FAULTS, Cell, cell
+from semel.values.guarantee import CHECK_FIRST, FAULTS, PARK_PROBED, STALLED, STALLED_CHECKED, Cell, cell, stall
 from semel.wiring import every_store
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +41,8 @@ sys.exit(pytest.main([*options, *sys.argv[1:]], plugins=[Collected()]))
 
 def named_tests() -> set[str]:
     all_shown = [shown for by_fault in SHOWN.values() for shown in by_fault.values()]
-    return {proof.test for shown in all_shown for proofs in shown.by_effect.values() for proof in proofs}
+    by_store = {proof.test for shown in all_shown for proofs in shown.by_effect.values() for proof in proofs}
+    return by_store | {proof.test for proof in STALL_PROOFS}
 
 
 def cells() -> Iterator[tuple[Traits, str, str, Cell]]:
@@ -67,7 +70,7 @@ def test_every_promise_names_a_test() -> None:
 def test_no_test_is_named_for_what_no_store_says() -> None:
     """A store that was renamed, or that forgets less than before, would leave its tests behind."""
     used = {proof.test for store, effect, fault, _ in cells() for proof in proofs_of(store, effect, fault)}
-    assert named_tests() - used == set()
+    assert named_tests() - used - {proof.test for proof in STALL_PROOFS} == set()
 
 
 def test_every_named_test_is_run() -> None:
@@ -138,3 +141,37 @@ def test_an_unknown_effect_or_fault_is_refused() -> None:
         cell("keyed", a_store(), "flood")
     with pytest.raises(ValueError, match="hope"):
         cell("hope", a_store(), "failover")
+
+
+def test_what_a_stalled_run_can_do_is_part_of_the_guarantee_of_sync_handlers_and_of_park_with_a_probe() -> None:
+    risky = {
+        (effect, is_async, has_probe)
+        for effect in EFFECTS
+        for is_async in (False, True)
+        for has_probe in ([False, True] if effect == "park" else [False])
+        if CHECK_FIRST in stall(effect, is_async, has_probe)
+    }
+    assert risky == {
+        ("keyed", False, False),
+        ("retry", False, False),
+        ("park", False, False),
+        ("park", False, True),
+        ("park", True, True),
+    }
+
+
+def test_only_a_check_keeps_the_promise_of_park_with_a_probe_in_a_stall() -> None:
+    assert set(STALLED) == set(STALLED_CHECKED) == {*EFFECTS, PARK_PROBED}
+    assert [effect for effect, found in STALLED.items() if not found.kept] == [PARK_PROBED]
+    assert all(found.kept for found in STALLED_CHECKED.values())
+
+
+def test_the_guarantee_of_an_app_names_the_check(tmp_path: Path) -> None:
+    app = Semel(f"sqlite:///{tmp_path}/semel.db")
+    app.on("a", name="sync", effect="retry")(lambda event, ctx: None)
+    app.on("a", name="probed", effect="park", probe=lambda event, ctx: None)(asyncio.sleep)
+    app.on("a", name="async", effect="retry")(asyncio.sleep)
+    lines = {one.handler: str(one) for one in app.guarantees()}
+    assert "ctx.check()" in lines["sync"]
+    assert "ctx.check()" in lines["probed"]
+    assert "ctx.check()" not in lines["async"]

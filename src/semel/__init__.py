@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from semel.values.effect import Guarantee
     from semel.values.errors import (
         ConfigError,
+        LeaseLost,
         LedgerUnavailable,
         MalformedEvent,
         NoKey,
@@ -31,6 +32,7 @@ _HOME = {
     "Event": "semel.values.event",
     "Guard": "semel.values.notification",
     "Guarantee": "semel.values.effect",
+    "LeaseLost": "semel.values.errors",
     "LedgerUnavailable": "semel.values.errors",
     "MalformedEvent": "semel.values.errors",
     "NoKey": "semel.values.errors",
@@ -57,6 +59,7 @@ __all__ = [
     "Event",
     "Guarantee",
     "Guard",
+    "LeaseLost",
     "LedgerUnavailable",
     "MalformedEvent",
     "NoKey",

@@ -424,7 +424,9 @@ class Provider(Protocol):
         retry sends it again. Raises ConfigError for what this provider cannot send."""
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
-        """One request, tried once. Accepted and Refused are said only when they are certain. Never raises."""
+        """One request, tried once. Accepted and Refused are said only when they are certain. It calls
+        `semel.values.first_byte.check_first_byte` before the first byte of the message, and raises nothing but the
+        LeaseLost of that."""
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         """Whether it has this message, asked after the settle time of its contract. Never raises."""

@@ -13,6 +13,7 @@ from semel.ports import Ledger
 from semel.values import keys
 from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Guarantee, guarantee
 from semel.values.errors import ConfigError
+from semel.values.guarantee import stall
 
 BY_DELIVERY = "a producer's retry under a new transport id runs again"
 BY_BUS = "an EventBridge event without an identity in its detail runs again if its producer retries under a new id"
@@ -73,7 +74,8 @@ def guaranteed(handler: Handler, ledger: Ledger) -> Guarantee:
     topics = tuple(pattern.text for pattern in handler.patterns)
     traits = ledger.traits
     promised = guarantee(handler.name, topics, handler.effect, handler.window_s, traits.name, traits.caveat)
-    return replace(promised, repeats=_unrecognised(handler.key, topics))
+    waking = stall(handler.effect, handler.is_async, handler.probe is not None)
+    return replace(promised, repeats=_unrecognised(handler.key, topics), stall=waking)
 
 
 def _unrecognised(key: keys.Strategy, topics: Sequence[str]) -> str:

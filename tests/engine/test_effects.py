@@ -15,7 +15,7 @@ from semel.values.claim import Granted
 LEASE_S = 0.1
 
 
-async def vanish(app: Semel, body: dict[str, Any], times: int = 1) -> None:
+async def vanish(app: Semel, body: dict[str, Any], times: int = 1, lease_s: float = LEASE_S) -> None:
     """Claim as a worker does, and never come back."""
     handler = app._router.handlers[0]
     from semel.app import to_bytes
@@ -24,7 +24,7 @@ async def vanish(app: Semel, body: dict[str, Any], times: int = 1) -> None:
     for _ in range(times):
         (verdict,) = await app.ledger.claim([handler.claim_for(decode(to_bytes(body)))])
         assert isinstance(verdict, Granted)
-        await asyncio.sleep(LEASE_S + 0.02)
+        await asyncio.sleep(lease_s + 0.02)
 
 
 @both_ledgers
@@ -60,7 +60,7 @@ def test_a_probe_decides_what_became_of_a_vanished_run(
     ledger: str, tmp_path: Path, probe: Any, status: str, ran: int
 ) -> None:
     async def story() -> None:
-        async with app_on(ledger, tmp_path, lease=LEASE_S) as app:
+        async with app_on(ledger, tmp_path, lease=1.0) as app:
             runs: list[int] = []
 
             async def look(event: Event, ctx: Context) -> Any:
@@ -73,7 +73,7 @@ def test_a_probe_decides_what_became_of_a_vanished_run(
                 runs.append(ctx.attempt)
 
             body = message()
-            await vanish(app, body)
+            await vanish(app, body, lease_s=1.0)
             assert (await app.process(body)).status == status
             assert len(runs) == ran
 

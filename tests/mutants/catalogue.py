@@ -28,6 +28,8 @@ FLOW = "tests/engine/test_flow.py"
 LEASES = "tests/engine/test_leases.py"
 EFFECTS = "tests/engine/test_effects.py"
 ISOLATION = "tests/engine/test_isolation.py"
+CHECK = "tests/engine/test_check.py"
+STOPPED = "tests/proof/test_stopped_process.py"
 TRANSACTIONS = "tests/engine/test_transactions.py"
 WORKING = "tests/engine/test_worker.py"
 NO_KEY = "tests/engine/test_no_key.py"
@@ -261,7 +263,7 @@ MUTANTS = [
     Mutant(
         "nobody renews",
         HEARTBEAT,
-        "elif now >= act.renew_at and not act.renewing:",
+        "elif lease_now >= act.renew_at and not act.renewing:",
         "elif False:",
         f"{LEASES}::test_the_lease_is_renewed_while_a_handler_runs",
     ),
@@ -341,6 +343,49 @@ MUTANTS = [
         "        if not self.settled:\n",
         "        if True:\n",
         f"{LAWS}::test_a_settled_transaction_cannot_be_abandoned",
+    ),
+    Mutant(
+        "a process that stalled after its claim runs the handler",
+        RUNNER,
+        "            context.check()  # the process may have stalled since its claim\n",
+        "",
+        f"{STOPPED}::test_who_comes_back_before_its_handler_has_started_does_not_run_it",
+    ),
+    Mutant(
+        "a sync handler begins though its lease ended while it waited for a thread",
+        RUNNER,
+        "            context.check()  # it may have waited long for its thread\n",
+        "",
+        f"{CHECK}::test_a_sync_handler_that_waited_for_its_thread_past_its_lease_does_not_run",
+    ),
+    Mutant(
+        "ctx.check() waits for the heartbeat to notice the stall",
+        "core/act.py",
+        "if act.lost or act.has_lapsed:",
+        "if act.lost:",
+        f"{CHECK}::test_a_run_that_a_check_ends_is_lost_and_no_failed_attempt",
+    ),
+    Mutant(
+        "a run that ctx.check() ended is a failed attempt",
+        RUNNER,
+        "            if _has_lost_lease(error):\n",
+        "            if False:\n",
+        f"{CHECK}::test_a_run_that_a_check_ends_is_lost_and_no_failed_attempt",
+    ),
+    Mutant(
+        "a probe's Retry() is believed while the holder may be acting",
+        ENGINE,
+        "if ending is not None or act.lost or wait_s <= 0:",
+        "if True:",
+        f"{CHECK}::test_a_probe_is_believed_only_when_a_call_that_the_holder_began_has_ended",
+    ),
+    Mutant(
+        "a process that stalled while it connected forwards the event",
+        "adapters/wire/client.py",
+        "            check_first_byte()\n",
+        "",
+        "tests/service/destinations/test_forward_app.py"
+        "::test_a_forward_of_a_process_that_stalled_past_its_lease_is_not_sent",
     ),
     Mutant(
         "the namespace forgets the tenant",

@@ -15,6 +15,21 @@ POSTGRES_LAWS = "tests/ledgers/postgres/test_postgres_outbox_laws.py::TestPostgr
 POSTGRES_GROWN = "tests/ledgers/postgres/test_postgres_outbox_grown.py"
 
 OUTBOX_MUTANTS = [
+    # ------------------------------------------------------------------------------------------------------- stalls
+    Mutant(
+        "a relay that stalled while it connected sends the message",
+        "core/relay.py",
+        "            if self._clock() >= ends_at:\n",
+        "            if False:\n",
+        "tests/proof/outbox/test_stopped_relay.py::test_a_relay_that_goes_on_after_its_lease_sends_nothing",
+    ),
+    Mutant(
+        "a relay that stalled while it connected sends the mail",
+        "adapters/providers/smtp_talk.py",
+        "        check_first_byte()\n",
+        "",
+        "tests/outbox/providers/test_smtp.py::test_a_check_that_fails_before_the_mail_lets_none_of_it_leave",
+    ),
     # ------------------------------------------------------------------------------------------------------ SQLite
     Mutant(
         "a purge forgets the content of what has not been sent",

@@ -6,22 +6,25 @@ Worker A is stopped by SIGSTOP, worker B takes over and settles, A goes on. What
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.proof.scene import Row, Scene, wait_until
+from tests.proof.worker_process import IN_HANDLER, LEASE_S
 
 from semel.values.effect import Effect
 
 OUTSIDE_EFFECTS = ("keyed", "fenced", "retry", "park")  # a transaction keeps the others out, see below
-BEFORE_THE_EFFECT = "handler_start"
+BEFORE_THE_HANDLER = "handler_start"
 AFTER_THE_EFFECT = ("handler_end", "before_settle")
+sync_and_async = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
 
-def overtaken(home: Path, effect: str, boundary: str) -> tuple[Scene, list[Row]]:
+def overtaken(home: Path, effect: str, boundary: str, **settings: Any) -> tuple[Scene, list[Row]]:
     """A stops at the boundary, B ends the event, A goes on. Returns the effects of both, in order."""
-    scene = Scene(home, cast(Effect, effect))
+    scene = Scene(home, cast(Effect, effect), **settings)
     scene.deliver("a")
     with scene.stopped(boundary, 1, answers="A") as stopped:
         scene.run_to_the_end(answers="B")
@@ -30,13 +33,24 @@ def overtaken(home: Path, effect: str, boundary: str) -> tuple[Scene, list[Row]]
         stopped.send_signal(signal.SIGCONT)
         assert stopped.wait(30) == 0, scene.said()
     assert scene.answers("A") == ["retry"], "its settle was refused: it must not claim that it has done it"
-    scene.check(("a",))
     return scene, scene.rows()
 
 
+def only_the_second_acted(scene: Scene, rows: list[Row]) -> None:
+    scene.check(("a",))
+    state = scene.entries()["a"].state
+    if scene.effect == "park" and not scene.plan.probe:
+        assert (rows, state) == ([], "uncertain"), "B must not run the handler, and A did not"
+    else:
+        assert ([row.attempt for row in rows], state) == ([2], "done")
+
+
+@sync_and_async
 @pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
-def test_who_comes_back_before_its_effect_acts_in_vain(tmp_path: Path, effect: str) -> None:
-    scene, rows = overtaken(tmp_path, effect, BEFORE_THE_EFFECT)
+def test_a_stalled_process_without_a_check_acts_when_it_wakes_up(tmp_path: Path, effect: str, sync: bool) -> None:
+    """It stalls inside its handler, on the line before the effect. Nothing can stop it there but `ctx.check()`."""
+    scene, rows = overtaken(tmp_path, effect, IN_HANDLER, sync=sync)
+    scene.check(("a",))
     state = scene.entries()["a"].state
     if effect == "park":
         (late,) = rows
@@ -49,10 +63,51 @@ def test_who_comes_back_before_its_effect_acts_in_vain(tmp_path: Path, effect: s
     assert late.applied == (effect != "fenced"), "a fenced resource refuses the lower token"
 
 
+@sync_and_async
+@pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
+def test_a_stalled_process_that_checks_does_not_act_when_it_wakes_up(tmp_path: Path, effect: str, sync: bool) -> None:
+    only_the_second_acted(*overtaken(tmp_path, effect, IN_HANDLER, sync=sync, check=True))
+
+
+@sync_and_async
+@pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
+def test_a_process_that_stalls_before_its_handler_does_not_run_it(tmp_path: Path, effect: str, sync: bool) -> None:
+    """Semel checks the lease itself between the start of a run and the handler."""
+    only_the_second_acted(*overtaken(tmp_path, effect, BEFORE_THE_HANDLER, sync=sync))
+
+
+@sync_and_async
+def test_a_probe_that_truthfully_answers_not_yet_doubles_no_effect_of_a_holder_that_checks(
+    tmp_path: Path, sync: bool
+) -> None:
+    only_the_second_acted(*overtaken(tmp_path, "park", IN_HANDLER, sync=sync, check=True, probe=True))
+
+
+@sync_and_async
+def test_a_probe_cannot_make_up_for_a_holder_that_does_not_check(tmp_path: Path, sync: bool) -> None:
+    """What the guarantee of `park` with a probe says, and why it asks for `ctx.check()`."""
+    _, rows = overtaken(tmp_path, "park", IN_HANDLER, sync=sync, probe=True)
+    assert [row.attempt for row in rows] == [2, 1]
+
+
+@sync_and_async
+def test_a_stalled_transaction_that_checks_is_rolled_back_and_happens_once(tmp_path: Path, sync: bool) -> None:
+    scene = Scene(tmp_path, "transaction", sync=sync, check=True)
+    scene.deliver("a")
+    with scene.stopped(IN_HANDLER, 1, answers="A") as stopped:
+        time.sleep(2 * LEASE_S)  # nobody can take over: it holds the write lock
+        stopped.send_signal(signal.SIGCONT)
+        assert stopped.wait(30) == 0, scene.said()
+    scene.check(("a",))
+    assert "retry" in scene.answers("A"), "inconclusive: the run that stalled was not lost"
+    assert [row.attempt for row in scene.rows()] == [2]
+
+
 @pytest.mark.parametrize("boundary", AFTER_THE_EFFECT)
 @pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
 def test_who_comes_back_after_its_effect_cannot_settle(tmp_path: Path, effect: str, boundary: str) -> None:
     scene, rows = overtaken(tmp_path, effect, boundary)
+    scene.check(("a",))
     state = scene.entries()["a"].state
     if effect == "park":
         assert ([row.attempt for row in rows], state) == ([1], "uncertain")
@@ -61,14 +116,16 @@ def test_who_comes_back_after_its_effect_cannot_settle(tmp_path: Path, effect: s
         assert rows[0].token < rows[1].token
 
 
+@pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("effect", [*OUTSIDE_EFFECTS, "transaction"])
-def test_who_comes_back_before_its_handler_has_started_cannot_settle(tmp_path: Path, effect: str) -> None:
-    _, rows = overtaken(tmp_path, effect, "after_claim")
-    if effect == "transaction":
-        assert [row.attempt for row in rows] == [2], "B's effect; A's was rolled back"
+def test_who_comes_back_before_its_handler_has_started_does_not_run_it(
+    tmp_path: Path, effect: str, uvloop: bool
+) -> None:
+    """uvloop keeps the time of its last iteration: it does not notice a stall before the next one."""
+    only_the_second_acted(*overtaken(tmp_path, effect, "after_claim", uvloop=uvloop))
 
 
-@pytest.mark.parametrize("boundary", [BEFORE_THE_EFFECT, *AFTER_THE_EFFECT])
+@pytest.mark.parametrize("boundary", [IN_HANDLER, *AFTER_THE_EFFECT])
 @pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
 def test_who_comes_back_while_another_acts_cannot_settle_for_it(tmp_path: Path, effect: str, boundary: str) -> None:
     scene = Scene(tmp_path, cast(Effect, effect))

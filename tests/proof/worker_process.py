@@ -10,20 +10,21 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from semel import Context, Event, Semel
+from semel import Context, Event, Retry, Semel
 from semel.core.boundaries import Observer
 from semel.ports import Delivery
 from semel.testing.crash import crash_at, stop_at
 from semel.testing.folder_source import FolderSource
 from semel.values.effect import Effect
 
+IN_HANDLER = "in_handler"  # on the line before ctx.check(), or before the effect where the handler does not call it
 LEASE_S = 0.5  # long against one commit, short against a test
 TABLE = "create table if not exists effect (event text, key text, token integer, attempt integer, applied integer)"
 INSERT = "insert into effect values (?, ?, ?, ?, ?)"  # no unique constraint anywhere: a double would show
@@ -36,7 +37,11 @@ class Plan(msgspec.Struct, frozen=True):
     effect: Effect
     source: str = "source"
     crash: tuple[str, int] | None = None  # boundary, hit
-    stop: tuple[str, int] | None = None
+    stop: tuple[str, int] | None = None  # a boundary, or IN_HANDLER
+    sync: bool = False  # the handler is a plain function, which runs in a thread
+    check: bool = False  # the handler calls ctx.check() on the line before its effect
+    probe: bool = False  # of `park`: it looks for the effect
+    uvloop: bool = False
     poison: str = ""  # the handler of this event kills its process
     lease_s: float = LEASE_S
     handler_s: float = 0.0
@@ -46,27 +51,48 @@ class Plan(msgspec.Struct, frozen=True):
     answers: str = ""  # a file that gets one line for each answer to the source
 
 
-def app_of(plan: Plan, observe: Observer | None = None) -> Semel:
+def app_of(plan: Plan, observe: Observer = lambda boundary: None) -> Semel:
     home = Path(plan.home)
     app = Semel(f"sqlite:///{home / 'ledger.db'}", lease=plan.lease_s, concurrency=plan.concurrency, observe=observe)
-    app.on("proof", effect=plan.effect, name="act", max_attempts=plan.max_attempts)(_handler(plan))
+    options: dict[str, Any] = {"probe": _probe(plan)} if plan.probe else {}
+    app.on("proof", effect=plan.effect, name="act", max_attempts=plan.max_attempts, **options)(_handler(plan, observe))
     return app
 
 
-def _handler(plan: Plan) -> Callable[[Event, Context], Awaitable[int]]:
+def _probe(plan: Plan) -> Callable[[Event, Context], int]:
+    """Whether the effect is there: truthful, and of that moment only."""
+
+    def look(event: Event, ctx: Context) -> int:
+        with closing(connect_outside(Path(plan.home) / "effects.db")) as connection:
+            (token,) = connection.execute("select max(token) from effect where key = ?", (ctx.key,)).fetchone()
+        if token is None:
+            raise Retry
+        return int(token)
+
+    return look
+
+
+def _handler(plan: Plan, observe: Observer) -> Callable[[Event, Context], Any]:
     act = {"transaction": _in_transaction, "fenced": _at_fenced_resource}.get(plan.effect, _downstream)
     outside = Path(plan.home) / "effects.db"
 
+    def handle_sync(event: Event, ctx: Context) -> int:
+        observe(IN_HANDLER)
+        if plan.check:
+            ctx.check()
+        act(outside, event.document["id"], ctx)
+        return ctx.token
+
     async def handle(event: Event, ctx: Context) -> int:
         name = event.document["id"]
-        act(outside, name, ctx)
+        handle_sync(event, ctx)
         if name == plan.poison:
             os.kill(os.getpid(), signal.SIGKILL)
         if plan.handler_s:
             await asyncio.sleep(plan.handler_s)
         return ctx.token
 
-    return handle
+    return handle_sync if plan.sync else handle
 
 
 def _in_transaction(_: Path, event: str, ctx: Context) -> None:
@@ -139,7 +165,7 @@ async def work(plan: Plan) -> None:
     source: Any = FolderSource(home / plan.source, at_most=plan.at_most)
     if plan.answers:
         source = Noted(source, home / plan.answers)
-    observe: Observer | None = None
+    observe: Observer = lambda boundary: None  # noqa: E731 - most processes are left alone
     if plan.crash is not None:
         observe = crash_at(*plan.crash, marker=home / "landed")
     elif plan.stop is not None:
@@ -149,4 +175,10 @@ async def work(plan: Plan) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Plan)))
+    plan = msgspec.json.decode(sys.argv[1], type=Plan)
+    if plan.uvloop:
+        import uvloop
+
+        uvloop.run(work(plan))
+    else:
+        asyncio.run(work(plan))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import typer
 
 from semel.ports import Traits
-from semel.testing.proofs import Proof, proofs_of
+from semel.testing.proofs import STALL_PROOFS, Proof, proofs_of
 from semel.values.effect import EFFECTS
 from semel.values.guarantee import (
     FAULTS,
@@ -18,8 +18,12 @@ from semel.values.guarantee import (
     NO_FAILOVER,
     NO_TRANSACTIONS,
     NOTHING_FORGOTTEN,
+    PARK_PROBED,
+    STALLED,
+    STALLED_CHECKED,
     TOKEN_TWICE,
     WORKER_GONE,
+    Cell,
     cell,
 )
 from semel.wiring import IDENTITIES
@@ -65,6 +69,18 @@ key (`keys.fields`), or an effect that may happen twice. A Genesys `detail` with
 
 | events | known by | a producer's retry is recognised |
 |---|---|---|"""
+STALLS = """## A process that stalls
+
+A process that stands still for longer than its lease (a paused machine, SIGSTOP, a long garbage collection) does not
+notice that another process takes over. Semel checks the lease before a handler begins, and before the first byte of a
+forward or of a message to a provider. It cancels an async handler at its next await. Inside your handler, call
+`ctx.check()` on the line before the effect: it compares the lease with a clock that counts during the stall, and raises
+`LeaseLost`. Let that pass; the run counts as lost, not as failed. A stall between that line and the effect is not
+noticed, so put nothing between them. After a takeover a probe's `Retry()` is asked for a second time, 10 s (at most one
+lease) later: a call that a holder began right after its last check has ended by then.
+
+A run that wakes up inside its handler, on the line before the effect:
+"""
 TOKENS_BY_TIME = (
     "Elsewhere tokens follow the time, so that they outlive what is forgotten: the clocks of a store's machines have "
     "to agree, to within the time that a restart or a failover takes."
@@ -74,13 +90,32 @@ TOKENS_BY_TIME = (
 def page(stores: Sequence[Traits]) -> str:
     """The whole document."""
     sections = (line for store in stores for line in _section(store))
-    return "\n".join([BEGINNING, *_overview(stores), WHY, *_reasons(), REPEATS, *_repeats(), *sections])
+    return "\n".join(
+        [BEGINNING, *_overview(stores), WHY, *_reasons(), REPEATS, *_repeats(), STALLS, *_stalls(), *sections]
+    )
 
 
 def _repeats() -> Iterable[str]:
     for row in IDENTITIES:
         yield f"| {row.events} | {row.identity} | {'yes' if row.recognised else '**no**'} |"
     yield ""
+
+
+def _stalls() -> Iterable[str]:
+    yield "| effect | without `ctx.check()` | with `ctx.check()` |"
+    yield "|---|---|---|"
+    for effect, found in STALLED.items():
+        cells = [f"{_emphasised(one)}: {one.why}" for one in (found, STALLED_CHECKED[effect])]
+        name = "`park` with a probe" if effect == PARK_PROBED else f"`{effect}`"
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+    for number, proof in enumerate(STALL_PROOFS, 1):
+        yield f"{number}. `{proof.test}`" + (f": {proof.shows}" if proof.shows else "")
+    yield ""
+
+
+def _emphasised(found: Cell) -> str:
+    return found.word if found.kept else f"**{found.word}**"
 
 
 def _overview(stores: Sequence[Traits]) -> Iterable[str]:
@@ -142,7 +177,7 @@ def _shown(store: Traits, effect: str, fault: str, named: list[Proof]) -> str:
         if proof not in named:
             named.append(proof)
         numbers.append(str(named.index(proof) + 1))
-    word = f"**{found.word}**" if not found.kept else found.word
+    word = _emphasised(found)
     return f"{word} ({', '.join(numbers)})" if numbers else word
 
 

@@ -9,12 +9,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from semel.core.handlers import Handler
+from semel.core.steady import steady_s
 from semel.values.claim import Claim, Granted
-from semel.values.errors import ConfigError, WrongNotification
+from semel.values.errors import ConfigError, LeaseLost, WrongNotification
 from semel.values.event import Event
 from semel.values.notification import Notification
 from semel.values.outcome import Outcome
 from semel.values.reading import PLAIN, Reading
+
+MARGIN = 0.1  # share of the lease by which a run ends before it: an effect takes time
+LAPSED = "the lease ended: the process stalled, or the ledger could not be reached"
 
 
 class Context:
@@ -70,12 +74,21 @@ class Context:
         notifications.append(notification)
         return notification.id.hex()
 
+    def check(self) -> None:
+        """Call this on the line before the effect. Raises LeaseLost when another process may run this event now.
+
+        A process that stalls (a paused machine, a long garbage collection) does not notice the end of its lease. This
+        compares the lease with a clock that counts during the stall. It asks no store, and works in threads too."""
+        act = self._act
+        if act.lost or act.has_lapsed:
+            raise LeaseLost(act.stopped or LAPSED)
+
     @property
     def lost(self) -> bool:
         """True when the lease is lost or time is up: whatever this run still does, its outcome is refused.
 
         An async handler is cancelled then; a sync one, which cannot be, should look here before each step."""
-        return self._act.stopped != ""
+        return self._act.stopped != "" or self._act.has_lapsed
 
 
 class WrongCall(WrongNotification, TypeError):
@@ -95,7 +108,7 @@ class Act:
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("abandon", "cause", "claimed_at", "reading", "task", "times_out", "until"),
+        *("abandon", "acts_until", "cause", "claimed_at", "reading", "task", "times_out", "until"),
     )
 
     def __init__(
@@ -127,7 +140,7 @@ class Act:
         self.stopped = ""
         self.lost = False
         self.renewing = False
-        self.lease_ends = self.renew_at = 0.0  # monotonic seconds
+        self.lease_ends = self.renew_at = self.acts_until = 0.0  # by `steady_s`: a stall counts
         self.times_out: float | None = None
         self.until = until  # monotonic seconds: the deliverer is gone by then
 
@@ -141,10 +154,16 @@ class Act:
             self.claim = replace(self.claim, lease_ms=int(seconds * 1000))
 
     def holds_since(self, asked_at: float) -> None:
-        """The lease runs, at the worst, from the moment when it was asked for."""
+        """The lease runs, at the worst, from the moment when it was asked for, by `steady_s`."""
         self.lease_ends = asked_at + self.lease_s
+        self.acts_until = self.lease_ends - MARGIN * self.lease_s
         self.renew_at = asked_at + self.lease_s / 3
         self.renewing = False
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether the lease is over, or nearly: no effect may begin."""
+        return steady_s() >= self.acts_until
 
     def stop(self, reason: str, lost: bool) -> None:
         """Tell the handler to stop, once for each reason."""

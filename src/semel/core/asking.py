@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from semel.ports import Provider
+from semel.values.errors import LeaseLost
 from semel.values.log import log
 from semel.values.outbox import Dispatch, LookedUp, Unclear
 from semel.values.sending import Answer, Unknown
@@ -36,6 +37,8 @@ class Asking:
             return Unknown(f"no answer within {provider.contract.timeout_s:g} s")
         except _CutOff:
             return Unknown(CUT_OFF)
+        except LeaseLost:  # before the first byte
+            raise
         except Exception as error:  # a bug of the provider's adapter, after the crossing
             log.exception("provider_adapter_crashed", provider=provider.contract.name, step="send")
             return Unknown(f"{type(error).__name__} in the adapter")

@@ -27,11 +27,14 @@ from semel.core.judgement import after_run, before_run, needs_isolation
 from semel.core.planning import Arrived, Planner
 from semel.core.runner import Runner
 from semel.core.settling import Settling
+from semel.core.steady import steady_s
 from semel.ports import Ledger, Telemetry
 from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
 from semel.values.errors import LedgerUnavailable, NotRecorded
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 
+PROBE_MARGIN_S = 10.0  # a call that a holder began right after its last check ends by then: its usual time limit
+PROBED_TOO_EARLY = "the holder before may still be acting: its probe is asked again later"
 BEGIN_S = 0.1  # less than that is no time to begin anything: the heartbeat looks every 50 ms
 WAIT_S = 5.0  # for somebody else's transaction; a deliverer waits longer than that for its answer
 
@@ -112,7 +115,7 @@ class Engine:
         if not acts:
             return
         self._at(Boundary.BEFORE_CLAIM)
-        asked_at = self._loop.time()
+        asked_at, leased_at = self._loop.time(), steady_s()
         asked = self._claims.ask([act.claim for act in acts])
         try:
             verdicts = await asked if self._telemetry is None else await self._in_span("claim", asked)
@@ -126,7 +129,7 @@ class Engine:
                 case Granted():
                     act.granted = verdict
                     act.claimed_at = asked_at
-                    act.holds_since(asked_at)
+                    act.holds_since(leased_at)
                     self._heartbeat.watch(act)
                 case Settled() | Busy() | Stale() | Conflict():
                     act.answer = refusal(act, verdict)
@@ -216,13 +219,11 @@ class Engine:
         assert granted is not None
         if self._telemetry is not None:
             self._telemetry.granted(granted)
-        if self._loop.time() > act.lease_ends:  # the process was stopped, or the machine slept
-            act.stop("the lease ended before the handler could begin", lost=True)
         ending = before_run(act.handler, granted)
         if ending is None and self._left_s(act) < BEGIN_S:
             ending = Release(0.0, NO_TIME)  # it waited behind others
         if ending is None and granted.takeover and act.handler.probe is not None:
-            ending = await self._runner.probe(act)
+            ending = await self._probe(act)
         if ending is None and not act.lost:
             try:
                 ran = await self._runner.run(act, _settlement)
@@ -240,6 +241,20 @@ class Engine:
             ending = after_run(act.handler, granted, ran.ending, self._random)
         if ending is not None and not act.lost:
             settling.add(act, _settlement(act, ending))
+
+    async def _probe(self, act: Act) -> Ending | None:
+        """Ask the user's probe what the vanished holder did. None: it did not act, so the handler may run.
+
+        That it has not acted yet says little while a call of its own may be under way. So the probe is asked a second
+        time, when such a call has ended, and only then believed. This run holds the lease meanwhile."""
+        ending = await self._runner.probe(act)
+        wait_s = act.claimed_at + min(act.handler.lease_s, PROBE_MARGIN_S) - self._loop.time()
+        if ending is not None or act.lost or wait_s <= 0:
+            return ending
+        if self._left_s(act) < wait_s + BEGIN_S:
+            return Release(wait_s, PROBED_TOO_EARLY)
+        await asyncio.sleep(wait_s)
+        return None if act.lost else await self._runner.probe(act)
 
     # ------------------------------------------------------------------------------------------------- its parts
 

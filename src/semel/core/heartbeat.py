@@ -1,7 +1,8 @@
 """Keeps leases alive while their handlers run, and stops handlers whose time or lease is over.
 
-All times here are monotonic. A lease counts from the moment its claim or renewal was *sent*, so ours always ends
-before the store's; the handler is cancelled a tenth of the lease before that.
+Leases are measured by a clock that counts while the process or the machine stalls. A lease counts from the moment its
+claim or renewal was *sent*, so ours always ends before the store's. The handler is cancelled a tenth of the lease
+before that.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from semel.core.act import Act
+from semel.core.steady import steady_s
 from semel.values.claim import Lease
 from semel.values.errors import SemelError
 
 TICK_S = 0.05  # how late a timeout may come
-MARGIN = 0.1  # share of the lease by which a handler is cancelled before it ends
 AGAIN = 0.1  # share of the lease after which a failed renewal is tried again
 
 
@@ -38,19 +39,19 @@ class Heartbeat:
 
     def _tick(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now, lease_now = self._loop.time(), steady_s()
         due: list[Act] = []
         for act in self._acts:
-            if now >= act.lease_ends - MARGIN * act.lease_s:
+            if lease_now >= act.acts_until:
                 if not act.lost:
                     act.stop("the lease could not be renewed in time", lost=True)
             elif act.times_out is not None and now >= act.times_out:
                 if not act.stopped:
                     act.stop(_time_is_up(act, now), lost=False)
-            elif now >= act.renew_at and not act.renewing:
+            elif lease_now >= act.renew_at and not act.renewing:
                 due.append(act)
         if due:
-            task = self._loop.create_task(self._renew_all(due, now))
+            task = self._loop.create_task(self._renew_all(due, lease_now))
             self._renewals.add(task)
             task.add_done_callback(self._renewals.discard)
         if self._acts:
@@ -65,7 +66,7 @@ class Heartbeat:
         except SemelError:
             for act, _ in held:
                 act.renewing = False
-                act.renew_at = self._loop.time() + AGAIN * act.lease_s
+                act.renew_at = steady_s() + AGAIN * act.lease_s
             return
         for (act, _), is_held in zip(held, kept, strict=True):
             if is_held:

@@ -25,7 +25,8 @@ from semel.core.rooms import Rooms
 from semel.core.steady import steady_s
 from semel.ports import Outbox, Provider
 from semel.values import sending
-from semel.values.errors import LedgerUnavailable, SemelError
+from semel.values.errors import LeaseLost, LedgerUnavailable, SemelError
+from semel.values.first_byte import checked_by
 from semel.values.log import log
 from semel.values.masking import hidden
 from semel.values.outbox import (
@@ -306,7 +307,10 @@ class Relay:
                 self._observe(Step.AFTER_CROSS)
                 if why := self._too_late(dispatch, standing, provider, ends_at):
                     return _taken_back(dispatch, why)
-                answer = await self._send(provider, dispatch, request, ends_at)
+                try:
+                    answer = await self._send(provider, dispatch, request, ends_at)
+                except LeaseLost as error:
+                    return _taken_back(dispatch, str(error))
                 self._observe(Step.AFTER_SEND)
                 self._pauses.answered(dispatch.standing.provider, answer, _reason_of(answer, dispatch))
                 return answered(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
@@ -377,10 +381,15 @@ class Relay:
         return ""
 
     async def _send(self, provider: Provider, dispatch: Dispatch, request: bytes, ends_at: float) -> Answer:
+        def check() -> None:
+            if self._clock() >= ends_at:
+                raise LeaseLost("its lease ended before the first byte was sent: another relay may have it")
+
         begun = self._clock()
         at_most_s = min(provider.contract.timeout_s + 1.0, ends_at - begun)  # the provider's own comes first
         try:
-            return await self._asking.send(provider, dispatch, request, at_most_s)
+            with checked_by(check):
+                return await self._asking.send(provider, dispatch, request, at_most_s)
         finally:
             took_s = self._clock() - begun
             self._rooms.took(dispatch.standing.provider, took_s)

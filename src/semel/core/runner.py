@@ -15,11 +15,13 @@ from semel.core.act import Act, Context
 from semel.core.boundaries import Boundary
 from semel.core.judgement import Failed
 from semel.core.settling import AGAIN_S
+from semel.core.steady import steady_s
 from semel.core.threads import in_thread
 from semel.ports import Ledger, Notifies, Telemetry, Transaction, TransactionalLedger
 from semel.values.claim import Settlement
 from semel.values.errors import (
     ConfigError,
+    LeaseLost,
     LedgerUnavailable,
     MalformedEvent,
     NotRecorded,
@@ -138,7 +140,7 @@ class Runner:
         effect has happened: that is tried again while its lease lasts, and is never called undone."""
         assert act.granted is not None
         assert isinstance(ran.ending, Done)
-        until = self._loop.time() + act.lease_s
+        until = steady_s() + act.lease_s
         while True:
             try:
                 async with cast(TransactionalLedger, self._ledger).transaction(act.granted.lease) as transaction:
@@ -146,7 +148,7 @@ class Runner:
                         return Ran(conflict)
                 return self._settled(act, ran)
             except LedgerUnavailable as error:
-                if act.lost or self._loop.time() + AGAIN_S > min(until, act.lease_ends):
+                if act.lost or steady_s() + AGAIN_S > min(until, act.lease_ends):
                     raise NotRecorded(f"what was done could not be recorded in time: {error}") from error
                 await asyncio.sleep(AGAIN_S)
 
@@ -169,7 +171,7 @@ class Runner:
         assert act.handler.probe is not None
         ran = await self._invoke(act, Context(act, act.granted), act.handler.probe, act.handler.probe_is_async)
         act.started = False  # the handler itself has not run
-        act.cause = ran.ending
+        act.result, act.cause = ran.result, ran.ending
         if not act.lost:
             act.stopped = ""  # that was the probe's time
         match ran.ending:
@@ -196,6 +198,7 @@ class Runner:
         self._at(Boundary.HANDLER_START)
         value: Any
         try:
+            context.check()  # the process may have stalled since its claim
             if is_async:
                 value = await fn(act.event, context)
             else:
@@ -210,6 +213,8 @@ class Runner:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a panic of an extension module is no Exception, and neither is sys.exit()
+            if _has_lost_lease(error):
+                act.lost, act.stopped = True, act.stopped or _sentence(error)
             value = Failed(
                 _sentence(error),
                 _is_final(error),
@@ -243,6 +248,7 @@ class Runner:
         def call() -> Any:
             if not undoable:
                 self._start_clock(act)
+            context.check()  # it may have waited long for its thread
             return fn(act.event, context)
 
         try:
@@ -321,6 +327,13 @@ def _is_final(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_final, error.exceptions))
     return isinstance(error, WrongNotification)
+
+
+def _has_lost_lease(error: BaseException) -> bool:
+    """Whether `ctx.check()` ended the run. Of several tasks that failed together, one is enough."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_has_lost_lease, error.exceptions))
+    return isinstance(error, LeaseLost)
 
 
 def _where(error: BaseException) -> str:

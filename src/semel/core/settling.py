@@ -9,6 +9,7 @@ from semel.core.act import Act
 from semel.core.answers import answer_to
 from semel.core.batcher import Batcher
 from semel.core.boundaries import Boundary
+from semel.core.steady import steady_s
 from semel.ports import Telemetry
 from semel.values.claim import Settlement
 from semel.values.errors import NotRecorded, SemelError
@@ -79,12 +80,12 @@ class Settling:
 
     async def _again(self, group: list[tuple[Act, Settlement]]) -> None:
         """Settling is idempotent on its token, so a failed round trip may be repeated."""
-        now = self._loop.time()
+        now = steady_s()
         for act, settlement in group:
             # one lease's time at most, also where the lease can still be renewed: a letterbox may be out of reach alone
             act.settles_until = act.settles_until or now + settlement.lease.claim.lease_ms / 1000
         await asyncio.sleep(AGAIN_S)
-        if self._loop.time() > min(min(act.lease_ends, act.settles_until) for act, _ in group):
+        if steady_s() > min(min(act.lease_ends, act.settles_until) for act, _ in group):
             raise NotRecorded("what was done could not be recorded in time; it will be delivered again")
         self._next = [*group, *self._next]
         self._send()

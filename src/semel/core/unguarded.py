@@ -7,6 +7,7 @@ again by its source.
 from __future__ import annotations
 
 import asyncio
+import math
 
 from semel.core.act import Act, Context
 from semel.core.planning import Plan
@@ -31,6 +32,7 @@ async def run(plan: Plan) -> Outcome:
 
 
 async def _run_one(act: Act) -> Outcome:
+    act.acts_until = math.inf  # there is no lease that could end
     context = Context(act, Granted(Lease(act.claim, NO_TOKEN), attempt=1, takeover=False, age_ms=0))
     handler = act.handler
     try:

@@ -57,6 +57,16 @@ FORGOTTEN = each(  # by any store: the engine treats it as an event that it has 
 )
 (TOKEN_AGAIN,) = FORGOTTEN.by_effect["fenced"]
 
+STOPPED = "tests/proof/test_stopped_process.py::"
+STALL_PROOFS: Proofs = (
+    Proof(f"{STOPPED}test_a_stalled_process_without_a_check_acts_when_it_wakes_up"),
+    Proof(f"{STOPPED}test_a_stalled_process_that_checks_does_not_act_when_it_wakes_up"),
+    Proof(f"{STOPPED}test_a_stalled_transaction_that_checks_is_rolled_back_and_happens_once"),
+    Proof(f"{STOPPED}test_a_probe_cannot_make_up_for_a_holder_that_does_not_check"),
+    Proof(f"{STOPPED}test_a_probe_that_truthfully_answers_not_yet_doubles_no_effect_of_a_holder_that_checks"),
+    Proof(f"{STOPPED}test_a_process_that_stalls_before_its_handler_does_not_run_it"),
+)
+
 # ------------------------------------------------------------------------------------------------------------- SQLite
 
 CRASHES = every(

@@ -45,13 +45,14 @@ class Guarantee(Struct, frozen=True):
     ledger: str
     caveat: str = ""
     repeats: str = ""  # which repeats of an event are not recognised
+    stall: str = ""  # what a run can do that wakes up after its lease has ended
 
     def __str__(self) -> str:
         caveat = f" ({self.caveat})" if self.caveat else ""
         repeats = f"; repeats: {self.repeats}" if self.repeats else ""
-        return (
-            f"{self.handler}: {self.promise} [{self.effect} on {self.ledger}{caveat}]; crash: {self.on_crash}{repeats}"
-        )
+        stall = f"; stall: {self.stall}" if self.stall else ""
+        promised = f"{self.handler}: {self.promise} [{self.effect} on {self.ledger}{caveat}]"
+        return f"{promised}; crash: {self.on_crash}{repeats}{stall}"
 
 
 def guarantee(

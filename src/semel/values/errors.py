@@ -7,6 +7,7 @@ SemelError
 │   └── NoKey          an event without the identity its handler asks for
 ├── LedgerUnavailable  the store could not be read or written: nothing was decided, nothing was run
 │   └── NotRecorded    the handler ran, and what it came to could not be written in time
+├── LeaseLost          ctx.check(): the lease of this run has ended, and its effect must not happen any more
 ├── TransactionOver    a handler used ctx.tx after its transaction ended
 └── VerifierUnavailable  nobody can tell now whether a delivery is genuine: have it sent again
 """
@@ -40,6 +41,12 @@ class LedgerUnavailable(SemelError):
 
 class NotRecorded(LedgerUnavailable):
     """The handler ran, and what it came to could not be written in time: deliver again later, it is decided then."""
+
+
+class LeaseLost(SemelError):
+    """The lease of a run has ended, so that another process may run the event now. Raised before an effect.
+
+    A handler lets it pass: its run is then neither done nor failed, and counts as lost."""
 
 
 class TransactionOver(SemelError):

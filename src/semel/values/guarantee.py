@@ -86,6 +86,42 @@ FORGOTTEN: dict[str, Cell] = {
     "retry": Cell("runs again", "a redelivery of what was done runs again"),
     "park": Cell("may double", "the record that it ran is forgotten, so a redelivery runs again"),
 }
+# A process stands still for longer than its lease, another one takes over, and the first one wakes up in its handler.
+PARK_PROBED = "park with a probe"
+STALLED: dict[str, Cell] = {
+    "transaction": Cell("safe", "its commit is refused, and its writes are rolled back"),
+    "keyed": Cell("safe in the window", "it calls the downstream again with the same key"),
+    "fenced": Cell("safe", "its token is lower, and the resource refuses it"),
+    "retry": Cell("runs again", "it acts beside the run that took over"),
+    "park": Cell("listed", "it acts once, though its event is listed as uncertain"),
+    PARK_PROBED: Cell("may double", "it acts after the probe has answered Retry() and another run has acted"),
+}
+STALLED_CHECKED: dict[str, Cell] = {
+    "transaction": Cell("safe", "it stops, and its writes are rolled back"),
+    "keyed": Cell("safe", "it stops before the call"),
+    "fenced": Cell("safe", "it stops before the call"),
+    "retry": Cell("runs again", "it stops; only a crash after the effect repeats it"),
+    "park": Cell("listed", "it stops, and its event is listed as uncertain"),
+    PARK_PROBED: Cell("listed", "it stops, and the probe's Retry() lets one run act"),
+}
+CHECK_FIRST = "call ctx.check() on the line before the effect"
+ON_WAKING = {  # of sync handlers; an async one is cancelled at its next await
+    "keyed": "calls the downstream again with the same key",
+    "retry": "acts a second time",
+    "park": "acts though its event is listed as uncertain",
+    PARK_PROBED: "acts a second time after the probe answered Retry()",
+}
+
+
+def stall(effect: str, is_async: bool, has_probe: bool) -> str:
+    """What a run can do that wakes up after its lease has ended, and how to prevent it. Empty: nothing that counts."""
+    row = PARK_PROBED if effect == "park" and has_probe else effect
+    if row not in ON_WAKING or (is_async and row != PARK_PROBED):
+        return ""
+    kind = "an async" if is_async else "a sync"
+    return f"{kind} run that stalls past its lease {ON_WAKING[row]} when it wakes up; {CHECK_FIRST}"
+
+
 TOKEN_TWICE = Cell("may double", "a token may be given twice, so the resource cannot tell the late from the new")
 NO_TRANSACTIONS = Cell("not applicable", "the store has no transactions; an app that asks for them does not start")
 NO_FAILOVER = Cell("not applicable", "nothing takes its place: events wait at their source until it is back")

@@ -19,6 +19,8 @@ from semel.adapters.providers.reaching import reach
 from semel.adapters.providers.smtp import Smtp
 from semel.settings.secret import Secret
 from semel.testing.provider_laws import dispatch_of
+from semel.values.errors import LeaseLost
+from semel.values.first_byte import checked_by
 from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
 
 CONTRACT = Contract(name="smtp", channels=("email",), timeout_s=30.0)
@@ -231,3 +233,13 @@ def test_doctor_signs_in_and_sends_nothing(step: str, reply: str, found: str | N
     assert found is None or found in str(reason)
     assert PASSWORD not in str(reason)
     assert not [line for line, _ in server.heard if line.startswith(("RCPT", "DATA"))]
+
+
+def test_a_check_that_fails_before_the_mail_lets_none_of_it_leave() -> None:
+    def too_late() -> None:
+        raise LeaseLost("stalled")
+
+    server = Server({})
+    with checked_by(too_late), pytest.raises(LeaseLost):
+        told(server)
+    assert server.heard[-1][0] == "DATA", "inconclusive: it did not come to the mail"

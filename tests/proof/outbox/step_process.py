@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.proof.outbox.stores import SQLITE, open_store
 
 from semel.adapters.providers.kinds import provider
+from semel.adapters.wire import client
 from semel.core.relay import Relay
 from semel.ports import Provider
 from semel.settings.secret import Secret
@@ -26,6 +27,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 Observe = Callable[[str], None]
+FIRST_BYTE = "first_byte"
 
 
 class Asked(Struct, frozen=True):
@@ -57,9 +59,22 @@ async def work(plan: Plan) -> None:
         place = {"url": f"{plan.simulator}/{one.kind}", "allow": ["127.0.0.1"], "timeout": plan.timeout_s}
         options = {**place, **KINDS[one.kind], **one.options}
         providers[one.name] = _Announced(provider(one.kind, one.name, options), observe)
+    if plan.step == FIRST_BYTE:
+        _announce_first_byte(observe)
     right = open_store(plan.store).outbox
     outbox = _Announcing(_Tokenless(right, plan.store) if plan.bug else right, observe)
     await Relay(outbox, providers, {}, observe=observe, random=lambda: 0.1, margin_s=plan.margin_s).run()
+
+
+def _announce_first_byte(observe: Observe) -> None:
+    """The moment between an open connection and the first byte of the message."""
+    check = client.check_first_byte
+
+    def announced() -> None:
+        observe(FIRST_BYTE)
+        check()
+
+    client.check_first_byte = announced  # type: ignore[attr-defined]
 
 
 class _Announcing:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.proof.outbox.step_process import Asked, Plan
+from tests.proof.outbox.step_process import FIRST_BYTE, Asked, Plan
 from tests.proof.outbox.stores import Store, add
 from tests.proof.outbox.test_steps import IMPORTED, start
 from tests.sources.forking import START
@@ -92,7 +92,7 @@ def scene(store: Store, tmp_path: Path, kind: str, step: str, request: pytest.Fi
 
 
 @pytest.mark.parametrize("on", ["sqlite", "postgres"])
-@pytest.mark.parametrize(("kind", "step"), [("twilio", Step.AFTER_CROSS.value)])
+@pytest.mark.parametrize(("kind", "step"), [("twilio", Step.AFTER_CROSS.value), ("twilio", FIRST_BYTE)])
 def test_a_relay_that_goes_on_after_its_lease_sends_nothing(scene: Stopped) -> None:
     """The other one has proven that nothing left, and has sent it."""
     scene.stop(timeout_s=1.0)

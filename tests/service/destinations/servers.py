@@ -46,6 +46,9 @@ class Ctx(Struct, frozen=True):
     key: str = "00112233445566778899aabbccddeeff"
     attempt: int = 1
 
+    def check(self) -> None:
+        """The lease lasts."""
+
 
 class Clock:
     """Seconds that only tests move."""

@@ -24,6 +24,9 @@ from tests.service.destinations.servers import (
 
 from semel import Outcome, Semel
 from semel.adapters.destinations import Forward
+from semel.adapters.wire.client import _Way
+from semel.core import act
+from semel.core.steady import steady_s
 
 
 def app_with(forward: Forward, **options: Any) -> Semel:
@@ -178,5 +181,31 @@ def test_a_dead_destination_does_not_hold_up_the_routes_to_others() -> None:
                     assert not stuck.done()
                     stuck.cancel()
                     await asyncio.wait([stuck])
+
+    run(story())
+
+
+def test_a_forward_of_a_process_that_stalled_past_its_lease_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stalls after the handler has begun, while it connects. The breaker learns nothing from that."""
+    stalled_s = 0.0
+    monkeypatch.setattr(act, "steady_s", lambda: steady_s() + stalled_s)
+
+    async def story() -> None:
+        nonlocal stalled_s
+        async with sink(answering(200, "{}")) as server, opened(server.url, breaker_failures=1) as crm:
+            connection = _Way.connection
+
+            async def stall(way: _Way) -> Any:
+                nonlocal stalled_s
+                made = await connection(way)
+                stalled_s = 1_000.0
+                return made
+
+            monkeypatch.setattr(_Way, "connection", stall)
+            async with app_with(Forward(crm)) as app:
+                body = message()
+                assert (await app.process(body)).status == "busy"
+                assert (server.requests, crm.state) == ([], "closed")
+                assert await app.entries("waiting") == [], "no attempt has failed"
 
     run(story())

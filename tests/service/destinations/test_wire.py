@@ -13,6 +13,8 @@ from semel.adapters.wire import client as wire
 from semel.adapters.wire.answers import Answered, Unanswered, Unsent
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
+from semel.values.errors import LeaseLost
+from semel.values.first_byte import checked_by
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -125,4 +127,25 @@ def test_whoever_gives_up_takes_the_connection_with_them() -> None:
             assert asking.cancelled()
             await until(lambda: server.ended == 1)
 
+    run(story())
+
+
+def test_a_check_that_fails_before_the_first_byte_lets_nothing_leave() -> None:
+    """The process stalled while it connected: the event or message may belong to another process by now."""
+
+    def too_late() -> None:
+        checks.append(server.connections)
+        raise LeaseLost("stalled")
+
+    async def story() -> None:
+        nonlocal server
+        async with raw(saying(OK)) as server, client_of(server) as client:
+            with checked_by(too_late), pytest.raises(LeaseLost):
+                await client.ask(server.url, b"{}", {})
+            assert isinstance(await client.ask(server.url, b"{}", {}), Answered), "outside of the block"
+            assert len(server.requests) == 1
+            assert len(checks) == 1
+
+    server: Raw
+    checks: list[int] = []
     run(story())

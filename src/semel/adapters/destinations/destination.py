@@ -15,6 +15,7 @@ from semel.adapters.destinations.limits import Breaker, Budget, Turns
 from semel.adapters.wire.answers import Answer, Answered, Unsent
 from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
+from semel.values.errors import LeaseLost
 from semel.values.outcome import NotNow
 from semel.values.retry import backoff_s
 
@@ -121,6 +122,8 @@ class Destination:
     async def _send(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         try:
             return await self._client.ask(self._url, body, headers)
+        except LeaseLost:  # nothing was sent, and it says nothing about the destination
+            raise
         except BaseException:  # cancelled: whoever waited lost patience, which says what a timeout says
             self._breaker.failed()
             raise

@@ -12,6 +12,7 @@ from semel.adapters.destinations.headers import JSON
 from semel.values.cloudevents import SHAPE, STRUCTURED
 from semel.values.errors import NoKey
 from semel.values.event import Event
+from semel.values.first_byte import checked_by
 from semel.values.outcome import Reject
 
 _encode = msgspec.json.Encoder().encode
@@ -24,6 +25,7 @@ class Attempt(Protocol):
     def key(self) -> str: ...
     @property
     def attempt(self) -> int: ...
+    def check(self) -> None: ...
 
 
 class Forward:
@@ -42,7 +44,8 @@ class Forward:
         """The status of the answer, and its body where that is small JSON. Raises Retry, Reject or NotNow."""
         body = self._part_of(event)
         content_type = STRUCTURED if event.shape == SHAPE and not self._select else JSON
-        answer = await self.destination.post(body, ctx.key, ctx.attempt, content_type)
+        with checked_by(ctx.check):
+            answer = await self.destination.post(body, ctx.key, ctx.attempt, content_type)
         return came_to(answer, self.destination.who, self._park, self.destination.secrets())
 
     @property

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Literal, NamedTuple, TypeAlias
 
 from semel.adapters.wire.resolving import CheckedResolver
+from semel.values.first_byte import check_first_byte
 
 LINE_MAX_BYTES = 4096
 LINES_MAX = 100
@@ -95,6 +96,7 @@ class Talk:
         self._expect("RCPT", await self._ask(f"RCPT TO:<{to}>"), 250, 251)
         self._expect("DATA", await self._ask("DATA"), 354)
         stuffed = "\r\n".join(f".{line}" if line.startswith(".") else line for line in data.split("\r\n"))
+        check_first_byte()
         self.told_all = True
         return await self._ask(f"{stuffed}\r\n.")
 

@@ -28,6 +28,7 @@ from semel.adapters.wire.place import Place
 from semel.adapters.wire.resolving import CheckedResolver
 from semel.adapters.wire.writing import written
 from semel.values import retry_after
+from semel.values.first_byte import check_first_byte
 
 CONNECT_S = 5.0  # whoever has not accepted by then is down or drops packets
 KEEPALIVE_S = 1.5  # under the 2 s of the most impatient common server: a request into a closing connection is in doubt
@@ -79,6 +80,7 @@ class Client:
             assert protocol is not None
             assert transport is not None
             protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+            check_first_byte()
             said.ours = True  # from here on bytes may have left
             transport.write(request)
             said.theirs, content = await _head(protocol)
