@@ -74,7 +74,7 @@ def test_a_handler_is_cancelled_before_its_lease_ends_when_it_cannot_be_renewed(
 @both_ledgers
 def test_a_handler_that_ignores_cancellation_cannot_settle(ledger: str, tmp_path: Path) -> None:
     async def story() -> None:
-        async with app_on(ledger, tmp_path, lease=0.3) as app:
+        async with app_on(ledger, tmp_path, lease=1.0) as app:
             line = FaultyLine(app)
             tokens: list[int] = []
 
@@ -83,7 +83,7 @@ def test_a_handler_that_ignores_cancellation_cannot_settle(ledger: str, tmp_path
                 tokens.append(ctx.token)
                 if len(tokens) > 1:
                     return "second"
-                until = time.monotonic() + 0.8
+                until = time.monotonic() + 2.5
                 while time.monotonic() < until:
                     try:
                         await asyncio.sleep(0.05)
@@ -94,7 +94,7 @@ def test_a_handler_that_ignores_cancellation_cannot_settle(ledger: str, tmp_path
             line.cut = {"renew"}
             body = message()
             running = asyncio.create_task(app.process(body))
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.2)
             second = await app.process(body)
             first = await running
             assert line.landed >= 1
@@ -266,14 +266,16 @@ def test_a_cancelled_caller_leaves_the_event_as_its_effect_allows(
 ) -> None:
     async def story() -> None:
         async with app_on(ledger, tmp_path) as app:
+            begun = asyncio.Event()
 
             @app.on("**", effect=effect)  # type: ignore[arg-type]
             async def handle(event: Event, ctx: Context) -> None:
+                begun.set()
                 await asyncio.sleep(5 if ctx.attempt == 1 else 0)
 
             body = message()
             caller = asyncio.create_task(app.process(body))
-            await asyncio.sleep(0.1)
+            await begun.wait()
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller

@@ -12,22 +12,25 @@ from typing import Any, cast
 
 import pytest
 from tests.proof.scene import Row, Scene, wait_until
-from tests.proof.worker_process import IN_HANDLER, LEASE_S
+from tests.proof.worker_process import IN_HANDLER
 
 from semel.values.effect import Effect
 
 OUTSIDE_EFFECTS = ("keyed", "fenced", "retry", "park")  # a transaction keeps the others out, see below
 BEFORE_THE_HANDLER = "handler_start"
+STALLS_S = 1.5  # the lease of the process that stalls: a busy machine comes to its handler in this time
+OVERTAKES_S = 20.0  # that of the other one, which must not be lost on a busy machine
+PROBES_S = 3.0  # the same with a probe, which is asked again after one lease
 AFTER_THE_EFFECT = ("handler_end", "before_settle")
 sync_and_async = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
 
 def overtaken(home: Path, effect: str, boundary: str, **settings: Any) -> tuple[Scene, list[Row]]:
     """A stops at the boundary, B ends the event, A goes on. Returns the effects of both, in order."""
-    scene = Scene(home, cast(Effect, effect), **settings)
+    scene = Scene(home, cast(Effect, effect), lease_s=STALLS_S, **settings)
     scene.deliver("a")
     with scene.stopped(boundary, 1, answers="A") as stopped:
-        scene.run_to_the_end(answers="B")
+        scene.run_to_the_end(answers="B", lease_s=PROBES_S if scene.plan.probe else OVERTAKES_S)
         assert scene.answers("B")[-1] == "ack"
         assert scene.answers("A") == []
         stopped.send_signal(signal.SIGCONT)
@@ -92,10 +95,10 @@ def test_a_probe_cannot_make_up_for_a_holder_that_does_not_check(tmp_path: Path,
 
 @sync_and_async
 def test_a_stalled_transaction_that_checks_is_rolled_back_and_happens_once(tmp_path: Path, sync: bool) -> None:
-    scene = Scene(tmp_path, "transaction", sync=sync, check=True)
+    scene = Scene(tmp_path, "transaction", sync=sync, check=True, lease_s=STALLS_S)
     scene.deliver("a")
     with scene.stopped(IN_HANDLER, 1, answers="A") as stopped:
-        time.sleep(2 * LEASE_S)  # nobody can take over: it holds the write lock
+        time.sleep(1.2 * STALLS_S)  # nobody can take over: it holds the write lock
         stopped.send_signal(signal.SIGCONT)
         assert stopped.wait(30) == 0, scene.said()
     scene.check(("a",))
@@ -128,7 +131,7 @@ def test_who_comes_back_before_its_handler_has_started_does_not_run_it(
 @pytest.mark.parametrize("boundary", [IN_HANDLER, *AFTER_THE_EFFECT])
 @pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
 def test_who_comes_back_while_another_acts_cannot_settle_for_it(tmp_path: Path, effect: str, boundary: str) -> None:
-    scene = Scene(tmp_path, cast(Effect, effect))
+    scene = Scene(tmp_path, cast(Effect, effect), lease_s=STALLS_S)
     scene.deliver("a")
     with scene.stopped(boundary, 1, answers="A") as late:
         with scene.stopped("before_settle", 1, answers="B", lease_s=30.0) as holder:
