@@ -18,6 +18,7 @@ from semel.ports import Provider
 from semel.settings.secret import Secret
 from semel.testing.crash import crash_at, stop_at
 from semel.testing.simulator.dialects import telnyx, twilio, vonage
+from semel.values.first_byte import check_first_byte
 from semel.values.outbox import Dispatch, LookedUp, Record
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -68,11 +69,10 @@ async def work(plan: Plan) -> None:
 
 def _announce_first_byte(observe: Observe) -> None:
     """The moment between an open connection and the first byte of the message."""
-    check = client.check_first_byte
 
     def announced() -> None:
         observe(FIRST_BYTE)
-        check()
+        check_first_byte()
 
     client.check_first_byte = announced  # type: ignore[attr-defined]
 
