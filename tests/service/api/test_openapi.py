@@ -128,3 +128,55 @@ def test_every_field_of_a_request_says_what_it_is() -> None:
         schema = DESCRIBED["components"]["schemas"][name]
         assert re.match(r"[A-Z].*[.?]", schema["description"]), name
         assert schema["additionalProperties"] is False
+
+
+# ------------------------------------------------------------------------------------------------ generated clients
+
+
+def type_of(schema: dict[str, Any], at: str) -> str:
+    """The type that a generator of clients writes for a schema; it fails where one would leave the operation out."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix("#/components/schemas/")
+        assert name in DESCRIBED["components"]["schemas"], at
+        return name
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            return " | ".join(type_of(one, f"{at}/{union}/{index}") for index, one in enumerate(schema[union]))
+    if "enum" in schema:
+        return "enum"
+    match schema.get("type"):
+        case "array":
+            assert "items" in schema, f"{at}: an array of what?"
+            return f"list[{type_of(schema['items'], at + '/items')}]"
+        case "object":
+            for name, one in schema.get("properties", {}).items():
+                type_of(one, f"{at}/{name}")
+            return "object"
+        case "string" | "integer" | "number" | "boolean" | "null" as plain:
+            return str(plain)
+        case None:
+            return "any"
+        case other:
+            raise AssertionError(f"{at}: {other!r} is no single type")
+
+
+@pytest.mark.parametrize("name", DESCRIBED["components"]["schemas"])
+def test_a_generator_of_clients_can_write_every_schema(name: str) -> None:
+    type_of(DESCRIBED["components"]["schemas"][name], name)
+
+
+def test_a_generator_of_clients_can_write_every_operation() -> None:
+    for path, operations in DESCRIBED["paths"].items():
+        for method, operation in operations.items():
+            at = f"{method} {path}"
+            assert operation["operationId"].isidentifier(), at
+            for parameter in operation.get("parameters", []):
+                type_of(parameter["schema"], f"{at} {parameter['name']}")
+            for answer in [operation.get("requestBody", {}), *operation["responses"].values()]:
+                for media in answer.get("content", {}).values():
+                    type_of(media["schema"], at)
+
+
+def test_a_client_knows_where_the_service_is(client: Client) -> None:
+    (server,) = client.ask("GET", "/openapi.json").json()["servers"]
+    assert server["url"] == "/", "relative to where the description comes from"

@@ -37,6 +37,7 @@ _SHAPES = (
 
 def description() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(_SHAPES, ref_template=ROOT)
+    _complete_arrays(schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -45,6 +46,7 @@ def description() -> dict[str, Any]:
             "description": _ABOUT,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": "/", "description": "The service that this description comes from."}],
         "security": [{"bearer": []}],
         "paths": {
             "/v1/claims": {"post": _batch("claim", "Ask for leases", ClaimBatch, VerdictBatch)},
@@ -65,6 +67,20 @@ def description() -> dict[str, Any]:
             },
         },
     }
+
+
+def _complete_arrays(schema: Any) -> None:
+    """Give every array its items. JSON Schema does without for arrays of anything, and generators of clients do not:
+    they leave out each operation that uses such a schema."""
+    match schema:
+        case dict():
+            if schema.get("type") == "array":
+                schema.setdefault("items", {})
+            for inside in schema.values():
+                _complete_arrays(inside)
+        case list():
+            for inside in schema:
+                _complete_arrays(inside)
 
 
 def _batch(name: str, summary: str, asked: type[Struct], told: type[Struct]) -> dict[str, Any]:
