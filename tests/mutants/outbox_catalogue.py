@@ -205,4 +205,13 @@ OUTBOX_MUTANTS = [
         "            if True:\n",
         "tests/outbox/test_provider_pauses.py::test_no_message_fails_and_one_at_a_time_probes",
     ),
+    # --------------------------------------------------------------------------------------------------- addresses
+    Mutant(
+        "a name that was allowed leads to the metadata service",
+        "values/addresses.py",
+        "return (by_name and not needs_address(address)) or",
+        "return by_name or",
+        "tests/service/destinations/test_forward_addresses.py"
+        "::test_a_name_that_leads_to_the_metadata_service_is_refused_though_it_is_allowed",
+    ),
 ]

@@ -198,7 +198,13 @@ def test_callbacks_that_a_proxy_lets_in_unverified_are_told(tmp_path: Path) -> N
     assert [one.level for one in findings] == ["error"]
     assert "anybody who reaches semel.example.com can tell us at /callbacks/sms" in findings[0].what
     here = callback.replace("https://semel.example.com", "http://127.0.0.1:8080")
-    assert [one.level for one in found(loaded(tmp_path, f"{SMS}{here}{CALLBACKS}", TW="x"), "access")] == ["ok"]
+    for on_loopback in (f"{SMS}{here}{CALLBACKS}", f"{SMS}{CALLBACKS}"):
+        (finding,) = found(loaded(tmp_path, on_loopback, TW="x"), "access")
+        assert finding.level == "warning"
+        assert "/callbacks/sms" in finding.what
+    verified = '[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n'
+    settings = loaded(tmp_path, f"{SMS}{CALLBACKS}{verified}", TW="x" * 20)
+    assert [one.level for one in found(settings, "access")] == ["ok"]
 
 
 def test_a_short_secret_of_callbacks_is_told(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from semel.core.outboxes import needed_outbox
 from semel.core.unmatched import Then
 from semel.ports import Provider, Publisher
 from semel.service.doors import Door
+from semel.service.masking import one_line
 from semel.settings.options import broker_options, brokers_in, channels_of, endpoint_reading, source_options
 from semel.settings.schema import AnySource, Destination, Endpoint, Route, Settings, Verify
 from semel.values import keys
@@ -168,7 +169,8 @@ def _add_route(app: Semel, route: Route, places: dict[str, Place]) -> None:
 
 
 async def _to_console(event: Event, ctx: Context) -> None:
-    print(f"{event.type}  {event.id}  attempt {ctx.attempt}", flush=True)
+    """Types and ids are the sender's: what a terminal would obey is escaped."""
+    print(f"{one_line(event.type)}  {one_line(event.id)}  attempt {ctx.attempt}", flush=True)
 
 
 def _key(said: str | list[str]) -> keys.Strategy:

@@ -98,7 +98,13 @@ def open_callbacks(settings: Settings) -> Iterator[Finding]:
         host = settings.server.host
         if is_loopback(host):
             host = host_of(said.options.get("callback", ""))
-        if said.callbacks is None or not host or is_loopback(host):
+        if said.callbacks is None:
+            continue
+        if not host or is_loopback(host):
+            if said.callbacks.verify is None:
+                what = f"provider {name}: callbacks at {said.callbacks.path} are not verified"
+                change = f"add [providers.{name}.callbacks.verify] before a proxy or a tunnel lets anybody reach them"
+                yield Finding("warning", what, change)
             continue
         what = (
             f"provider {name}: anybody who reaches {host} can tell us at {said.callbacks.path} what became of messages"

@@ -66,6 +66,14 @@ _V6 = tuple(
     )
 )
 
+_NEEDS_ADDRESS = tuple(
+    ip_network(network)
+    for network in (
+        *("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "fe80::/10"),
+        *("fd00:ec2::254/128", "fd00:ec2::23/128", "fd20:ce::254/128", "fd00:42::42/128"),
+    )
+)
+
 _GLOBAL_UNICAST = IPv6Network("2000::/3")  # nothing else of IPv6 is routed in public
 
 _MAPPED = IPv6Network("::ffff:0:0/96")
@@ -93,8 +101,22 @@ def forbidden(address: str) -> str | None:
 
 
 def allowed(host: str, address: str, allow: Sequence[str]) -> bool:
-    """Whether a person allowed this address of this host, as a host name, an IP address or a CIDR range."""
-    return any(_plain(entry) == _plain(host) or _holds(entry, address) for entry in allow)
+    """Whether a person allowed this address of this host, as a host name, an IP address or a CIDR range.
+
+    A name does not allow link-local addresses and services of a cloud: whoever answers for the name could lead there,
+    and these hand out credentials. They have to be named by address."""
+    by_name = any(_plain(entry) == _plain(host) for entry in allow)
+    return (by_name and not needs_address(address)) or any(_holds(entry, address) for entry in allow)
+
+
+def needs_address(address: str) -> bool:
+    """Whether only its own address, or a range, allows it: link-local, or a service of a cloud for its machines."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return True
+    carried = [inner for inner, _ in _carried(parsed)] if isinstance(parsed, IPv6Address) else []
+    return any(one in network for one in (parsed, *carried) for network in _NEEDS_ADDRESS)
 
 
 def odd_spelling(host: str) -> str | None:

@@ -136,7 +136,7 @@ def test_every_field_of_a_request_says_what_it_is() -> None:
 def type_of(schema: dict[str, Any], at: str) -> str:
     """The type that a generator of clients writes for a schema; it fails where one would leave the operation out."""
     if "$ref" in schema:
-        name = schema["$ref"].removeprefix("#/components/schemas/")
+        name = str(schema["$ref"]).removeprefix("#/components/schemas/")
         assert name in DESCRIBED["components"]["schemas"], at
         return name
     for union in ("anyOf", "oneOf"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.values.addresses import allowed, forbidden, odd_spelling
+from semel.values.addresses import allowed, forbidden, needs_address, odd_spelling
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "52.94.0.1", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "192.0.1.1"]
 PUBLIC_6 = ["2606:4700::1111", "2a00:1450:4001::1", "2001:4860:4860::8888", "2400::1"]
@@ -175,3 +175,32 @@ def test_an_address_in_disguise_is_recognised(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "8.8.8.8", "example.com", "::1", "", "127.0.0.1.example.com", "a\0b"])
 def test_usual_spellings_and_names_are_no_disguise(host: str) -> None:
     assert odd_spelling(host) is None
+
+
+CLOUD = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.1.1",
+    "100.100.100.200",
+    "168.63.129.16",
+    "fe80::1",
+    "fd00:ec2::254",
+]
+
+
+@pytest.mark.parametrize("address", [*CLOUD, "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "fe80::1%eth0"])
+def test_a_name_does_not_allow_link_local_and_metadata_addresses(address: str) -> None:
+    assert not allowed("crm.internal", address, ["crm.internal"])
+    assert needs_address(address)
+
+
+@pytest.mark.parametrize("address", CLOUD)
+def test_their_own_address_or_a_range_does(address: str) -> None:
+    assert allowed("crm.internal", address, [address])
+    assert allowed(address, address, [address])
+    assert allowed("crm.internal", address, ["crm.internal", "::/0" if ":" in address else "0.0.0.0/0"])
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "127.0.0.1", "192.168.1.1", "fd12::1", "::1"])
+def test_a_name_allows_private_addresses(address: str) -> None:
+    assert allowed("crm.internal", address, ["CRM.internal."])

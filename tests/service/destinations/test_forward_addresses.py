@@ -293,3 +293,22 @@ def test_a_name_server_that_hangs_holds_up_its_own_destinations_only(monkeypatch
         assert run(story()) == {"status": 200}
     finally:
         go_on.set()
+
+
+def test_a_name_that_leads_to_the_metadata_service_is_refused_though_it_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DNS answers with another address than the person had in mind."""
+    metadata = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: metadata)
+
+    async def story() -> object:
+        client = Client(place_of("crm", "http://crm.internal/"), ["crm.internal"], 2.0)
+        try:
+            return await client.ask("http://crm.internal/", b"{}", {})
+        finally:
+            await client.close()
+
+    answer = run(story())
+    assert isinstance(answer, Unsent)
+    assert "169.254.169.254" in answer.why

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from semel.values.addresses import allowed, forbidden
+from semel.values.addresses import allowed, forbidden, needs_address
 
 
 class Refused(OSError):
@@ -70,7 +70,8 @@ class CheckedResolver(AbstractResolver):
         why = forbidden(address)
         if why is None or allowed(self._host, address, self._allow):
             return None
-        where = f'allow = ["{self._host}"] in its table of the settings'
+        entry = address if needs_address(address) else self._host  # a name does not allow those
+        where = f'allow = ["{entry}"] in its table of the settings'
         return f"{address} is {why}, and is not called; if it is meant, write {where}"
 
 
