@@ -152,13 +152,14 @@ class Service:
     async def _unready_because(self) -> str:
         """Empty if the service is ready. The call is measured, and it probes a breaker that stays open: there may be no
         other traffic."""
+        within_s = max(READY_WITHIN_S, self._gate.patience_s)
         just_opened = 0 < self._gate.report().open_s < STAYS_OPEN_S
         ledger = self._app.ledger if just_opened else self._ledger
         try:
-            async with asyncio.timeout(READY_WITHIN_S):
+            async with asyncio.timeout(within_s):
                 await ledger.claim([])  # takes the write lock, reads, and writes nothing
         except (SemelError, TimeoutError) as error:
-            return str(error) or f"no answer within {READY_WITHIN_S:g} s"
+            return str(error) or f"no answer within {within_s:g} s"
         return ""
 
 
