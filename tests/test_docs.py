@@ -161,6 +161,15 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+def test_the_python_of_the_readme_runs_again_in_the_same_folder(tmp_path: Path) -> None:
+    """A newcomer tries it twice: the ledger's file remembers the first time."""
+    program = program_of((ROOT / "README.md").read_text("utf-8"))
+    for _ in range(2):
+        command = [sys.executable, "-W", "error", "-c", RUNNER, "README.md"]
+        run = subprocess.run(command, input=program, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_S)
+        assert run.returncode == 0, run.stderr
+
+
 @every_page
 def test_a_page_mentions_only_what_exists(page: Path) -> None:
     text = page.read_text("utf-8")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from semel.values.event import Event
     from semel.values.keys import latest
     from semel.values.notification import Guard, Notification
-    from semel.values.outcome import Outcome, Reject, Retry
+    from semel.values.outcome import NotNow, Outcome, Reject, Retry
 
 __version__ = "0.1.0"
 
@@ -36,6 +36,7 @@ _HOME = {
     "LedgerUnavailable": "semel.values.errors",
     "MalformedEvent": "semel.values.errors",
     "NoKey": "semel.values.errors",
+    "NotNow": "semel.values.outcome",
     "Notification": "semel.values.notification",
     "Outcome": "semel.values.outcome",
     "Reject": "semel.values.outcome",
@@ -63,6 +64,7 @@ __all__ = [
     "LedgerUnavailable",
     "MalformedEvent",
     "NoKey",
+    "NotNow",
     "Notification",
     "Outcome",
     "Reject",

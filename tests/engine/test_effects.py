@@ -203,3 +203,32 @@ def test_park_tells_its_doubt_also_when_the_event_is_stale_meanwhile(ledger: str
             assert (await app.process(message(user="u", at=1))).status == "stale"
 
     run(story())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_config_error_in_a_handler_is_a_mistake_and_not_retried(is_async: bool) -> None:
+    async def story() -> None:
+        async with Semel("memory://") as app:
+            runs: list[int] = []
+
+            def use(ctx: Context) -> None:
+                runs.append(ctx.attempt)
+                ctx.tx  # noqa: B018 - of an effect that has none
+
+            if is_async:
+
+                @app.on("**")
+                async def wrong(event: Event, ctx: Context) -> None:
+                    use(ctx)
+            else:
+
+                @app.on("**")
+                def wrong_in_a_thread(event: Event, ctx: Context) -> None:
+                    use(ctx)
+
+            outcome = await app.process(message("a"))
+            assert outcome.status == "dead"
+            assert "programming mistake" in outcome.reason
+            assert runs == [1]
+
+    run(story())

@@ -89,3 +89,10 @@ def test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_call
             assert [outcome.after for outcome in outcomes[1:3]] == [3, 4]
 
     run(story())
+
+
+def test_not_now_is_part_of_the_public_surface() -> None:
+    import semel
+
+    assert semel.NotNow is NotNow
+    assert "NotNow" in semel.__all__

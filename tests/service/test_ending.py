@@ -300,3 +300,27 @@ def _status(pid: int) -> str:
         return Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5, 1.0])
+def test_a_signal_in_the_first_second_ends_it_with_0(
+    tmp_path: Path, after_s: float, arguments: tuple[str, ...]
+) -> None:
+    """Nothing has begun: there is nothing to drain, and an orchestrator must not see a crash."""
+    (tmp_path / "semel.toml").write_text(SETTINGS, "utf-8")
+    imported = tmp_path / "imported.txt"
+    with imported.open("w") as out:
+        command = [sys.executable, "-X", "importtime", "-m", "semel", "run", "--port", "0", *arguments]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=out)
+    try:
+        deadline = time.monotonic() + 30
+        while not re.search(r"\bsemel\.cli$", imported.read_text(), re.MULTILINE):  # ours from here on
+            assert time.monotonic() < deadline, imported.read_text()[-300:]
+            time.sleep(0.01)
+        time.sleep(after_s)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)

@@ -130,3 +130,14 @@ def test_alone_it_handles_its_inbox_and_goes_on_after_a_restart(tmp_path: Path) 
 def test_what_cannot_work_is_said_at_once(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Semel("memory://").asgi(**options)
+
+
+def test_a_path_that_is_not_there_names_the_one_that_is() -> None:
+    app = Semel("memory://")
+    mounted = Starlette(routes=[Mount("/hooks", app.asgi(path="/genesys", mode="inline"))])
+    with served(mounted) as url:
+        status, problem = post(f"{url}/hooks/events", event(1))
+    assert status == 404
+    assert "/genesys" in problem["detail"]
+    assert "/events" not in problem["detail"]
+    assert "openapi" not in problem["detail"]

@@ -200,6 +200,8 @@ def test_a_variable_overrides_both_stores(tmp_path: Path) -> None:
         ('ledger = "env:WRONG"', "semel.toml:1: ledger: env:WRONG is no URL of a store: expected one of sqlite:///"),
         ('ledger = ""', "semel.toml:1: ledger: it is empty"),
         ('ledger = "postgresql://h/d?pol=3"', "semel.toml:1: ledger: PostgreSQL URL: unknown option 'pol'"),
+        ('ledger = "postgresql://h:99999/d"', "semel.toml:1: ledger: PostgreSQL URL: port 99999: expected"),
+        ('ledger = "postgresql://a,[::1]:0/d"', "semel.toml:1: ledger: PostgreSQL URL: port 0: expected"),
         ('ledger = "redis://h/0?strict=x"', "semel.toml:1: ledger: redis://h/0: strict=x: expected a number from 0"),
         ('ledger = "dynamodb://t!"', "semel.toml:1: ledger: 'dynamodb://t!': expected dynamodb://table?region="),
         ('ledger = "sqlite:///x.db?sync=1"', "semel.toml:1: ledger: 'sqlite:///x.db?sync=1': unknown option 'sync'"),

@@ -178,6 +178,10 @@ def test_deep_nesting_is_an_error_like_others(tmp_path: Path) -> None:
         ('ledgr = "x"', '1: unknown key "ledgr"; did you mean "ledger"?'),
         ("port = 1", '1: unknown key "port"; it belongs in [server]'),
         ("[server]\nprot = 1", '2: [server]: unknown key "prot"; did you mean "port"?'),
+        (
+            '[[routes]]\nname = "a"\ntopic = "x"\nforward = "https://a.example"',
+            '3: [[routes]] "a": unknown key "topic"; did you mean "topics"?',
+        ),
         ("[server]\nPORT = 1", '2: [server]: unknown key "PORT"; did you mean "port"?'),
         (
             '[server]\nledger = "memory://"',

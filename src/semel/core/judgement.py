@@ -72,7 +72,7 @@ def after_run(
         case Failed(reason=reason) if handler.effect == "park":
             return Uncertain(reason)
         case Failed(reason=reason, final=True):
-            return Reject(f"not tried again, it would fail again: {reason}")
+            return Reject(f"a programming mistake, not retried: {reason}")
     reason = came_to.reason or "the handler asked for a retry"
     if granted.attempt >= handler.max_attempts:
         return Reject(f"gave up after {_attempts(granted.attempt)}: {reason}")

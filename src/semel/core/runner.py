@@ -26,7 +26,6 @@ from semel.values.errors import (
     MalformedEvent,
     NotRecorded,
     TransactionOver,
-    WrongNotification,
 )
 from semel.values.outcome import NOTHING, RESULT_MAX_BYTES, Done, Ending, NotNow, Reject, Release, Retry, Uncertain
 from semel.values.strict_json import DEPTH_MAX, check_bounds
@@ -323,10 +322,10 @@ def _logged_as(said: Retry | Reject, ending: E) -> E:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Another attempt would end like this one. Of several tasks that failed together, each of them."""
+    """A programming mistake: another attempt would end like this one. Of several tasks that failed together, each."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_final, error.exceptions))
-    return isinstance(error, WrongNotification)
+    return isinstance(error, ConfigError)
 
 
 def _has_lost_lease(error: BaseException) -> bool:

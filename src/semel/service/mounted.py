@@ -23,13 +23,14 @@ class Mounted:
         self._door = door
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ingest: Ingest | None = None
+        self._not_here = answers.refused(404, "Nothing here", f"This application takes events at {door.path}, by POST")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http" if _path_below(scope) == self._door.path:
                 await self._on_this_loop().deliver(self._door, scope, receive, send)
             case "http":
-                await reply(answers.NOT_HERE, send)
+                await reply(self._not_here, send)
             case "lifespan":  # it stands alone; a mounted application is not told
                 await self._live(receive, send)
 

@@ -94,6 +94,7 @@ def broker_options(said: SqsBroker | KafkaBroker | RabbitBroker) -> dict[str, An
             own = {"servers": said.servers, "topic": said.topic, "options": options}
         case RabbitBroker():
             own = {"url": said.url.reveal(), "queue": said.queue, "exchange": said.exchange}
+            own |= {"declare": said.declare, "dead_letters": said.dead_letters or ""}
     return {**own, "timeout": said.timeout}
 
 

@@ -304,6 +304,8 @@ class RabbitBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     url: BrokerUrl
     queue: LineText  # with an exchange: the routing key
     exchange: Label = ""  # empty: straight to the queue
+    declare: bool = False  # make the queue where it is not there, with dead_letters as its source has them
+    dead_letters: LineText | None = None  # for declare: the queue of its [[sources]] for what nobody can act on
     timeout: Seconds = 3.0
 
 

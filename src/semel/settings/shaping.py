@@ -142,7 +142,7 @@ class _Shaper:
             if key in kinds:
                 continue
             homes = [place for other, place in PLACES.items() if key in other.__struct_fields__]
-            near = nearest(key, kinds) if len(homes) != 1 else ""
+            near = nearest(key, kinds) if len(homes) != 1 else _plural(key, kinds)
             if near:
                 meant.add(near)
                 self.wrong.add((*path, near))
@@ -368,3 +368,8 @@ def _sort(value: Any) -> str:
     names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "a table"}
     names |= {date: "a date", datetime: "a date", time: "a time"}
     return names.get(type(value), "something else")
+
+
+def _plural(key: str, kinds: Mapping[str, Any]) -> str:
+    """`topics` for `topic`, and the other way round: nearer than a key of that name in another table."""
+    return next((name for name in (f"{key}s", key.removesuffix("s")) if name != key and name in kinds), "")

@@ -12,10 +12,11 @@ import pytest
 from pamqp.commands import Basic
 from tests.sources.rabbitmq.places import Place, headers_of
 
-from semel.adapters.sources.rabbitmq import RabbitPublisher
+from semel.adapters.sources.rabbitmq import RabbitPublisher, RabbitSource
 from semel.adapters.sources.rabbitmq.sending import Sending
 from semel.testing.laws.sources_harness import SOON_S, document
 from semel.testing.proxy import DEAF, Fault, FaultProxy
+from semel.values.errors import ConfigError
 from semel.values.parcel import NOTE, TOO_LARGE, Note, Parcel, read_note
 from semel.values.reading import Reading
 
@@ -182,3 +183,29 @@ async def _soon(publisher: RabbitPublisher, parcel: Parcel) -> None:
     while any(await publisher.publish([parcel])):
         assert time.monotonic() < ends
         await asyncio.sleep(0.05)
+
+
+def test_a_publisher_that_declares_makes_the_queues_that_its_source_makes(place: Place) -> None:
+    """On a fresh broker the receiver may come first, or the consumer."""
+
+    async def story() -> None:
+        queue, dead = f"{place.queue}-fresh", f"{place.queue}-fresh-dead"
+        options: dict[str, Any] = {"declare": True, "dead_letters": dead}
+        publisher = RabbitPublisher(place.broker.url, queue, timeout=GENEROUS_S, **options)
+        assert not [value for _, value in await publisher.diagnose() if value.startswith("error: ")]
+        assert await publisher.publish([Parcel(document("a"), NOTED)]) == [""]
+        source = RabbitSource(place.broker.url, queue, handed_on=True, **options)
+        (delivery,) = await asyncio.wait_for(source.receive(1), GENEROUS_S)
+        assert delivery.body == document("a")
+        await delivery.ack()
+        await source.close()
+        await publisher.close()
+
+    asyncio.run(story())
+
+
+def test_declare_needs_to_know_what_it_declares() -> None:
+    wrong: list[dict[str, Any]] = [{"declare": True}, {"declare": True, "dead_letters": "dead", "exchange": "x"}]
+    for options in wrong:
+        with pytest.raises(ConfigError, match="dead_letters"):
+            RabbitPublisher("amqp://127.0.0.1/", "queue", **options)

@@ -1,4 +1,4 @@
-"""Runs until its standard input is closed: when whoever started it dies, it ends too. On a terminal, until Ctrl-C."""
+"""Runs until Ctrl-C or SIGTERM; with --with-stdin until its standard input is closed, for a parent process."""
 
 from __future__ import annotations
 
@@ -12,22 +12,34 @@ from semel.testing.simulator.dialects import every_dialect
 from semel.testing.simulator.server import CONTROL, Simulator
 from semel.testing.simulator.state import State
 
-ABOUT = f"""Providers of messages on 127.0.0.1, which can be told to lie. Prints its port, and that of its mail server.
-POST {CONTROL}lie plans a lie, GET {CONTROL}phone tells what customers have got: docs/outbox.md tries both. POST
-{CONTROL}callbacks has it call back, signed as the providers sign: docs/callbacks.md tries that."""
+ABOUT = f"""Providers of messages on 127.0.0.1 that can be told to lie. POST {CONTROL}lie plans a lie, GET
+{CONTROL}phone tells what customers have got: docs/outbox.md tries both. POST {CONTROL}callbacks makes it call back,
+signed as the providers sign: docs/callbacks.md tries that."""
 
 
-async def main(port: int) -> None:
-    simulator = Simulator(every_dialect(), State(), random.Random(1))
-    servers = [await simulator.serve(port), await simulator.serve_mail()]
-    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    for server in servers:
+async def main(port: int, with_stdin: bool) -> None:
+    dialects = every_dialect()
+    simulator = Simulator(dialects, State(), random.Random(1))
+    http, mail = await simulator.serve(port), await simulator.serve_mail()
+    http_port, mail_port = (server.sockets[0].getsockname()[1] for server in (http, mail))
+    if with_stdin:
+        print(http_port, mail_port, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    else:
+        print(f"Simulated providers at http://127.0.0.1:{http_port}/NAME: {', '.join(dialects)}")
+        print(f"Mail (SMTP) at 127.0.0.1:{mail_port}")
+        print(f"What customers got: http://127.0.0.1:{http_port}{CONTROL}phone. Ctrl-C ends it.", flush=True)
+        await asyncio.Event().wait()
+    for server in (http, mail):
         server.close()
 
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(prog="python -m semel.testing.simulator", description=ABOUT)
     options.add_argument("port", nargs="?", type=int, default=0, help="0: any that is free")
+    options.add_argument(
+        "--with-stdin", action="store_true", help="end with standard input, and print the two ports alone"
+    )
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once: the thread that reads would hold Ctrl-C up until Ctrl-D
-    asyncio.run(main(options.parse_args().port))
+    given = options.parse_args()
+    asyncio.run(main(given.port, given.with_stdin))

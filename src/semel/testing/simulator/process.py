@@ -37,7 +37,7 @@ class SimulatorProcess:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "semel.testing.simulator", str(self._wanted)],
+            [sys.executable, "-m", "semel.testing.simulator", str(self._wanted), "--with-stdin"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -24,6 +24,8 @@ DRIVERS_OWN = (  # of libpq, as asyncpg understands them
 
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._%-]*)(:[0-9]{1,5})?", re.ASCII)
+PORT_MAX = 65_535
+
 _OPTION = re.compile(r"[a-z_]{1,40}", re.ASCII)
 
 
@@ -69,6 +71,7 @@ def parse(url: str) -> Options:
         raise ConfigError(
             "PostgreSQL URL: cannot be read: write @ : / ? # and % in a user or password as %40 %3A %2F %3F %23 %25"
         )
+    _check_ports(parts.netloc.rpartition("@")[2])
     ours: dict[str, str | int | float] = {}
     theirs: list[tuple[str, str]] = []
     for name, value in given:
@@ -89,6 +92,13 @@ def parse(url: str) -> Options:
 def _are_hosts(text: str) -> bool:
     """Else it may be a part of a password: it must not be shown."""
     return all(_HOST.fullmatch(host) is not None for host in text.split(","))
+
+
+def _check_ports(hosts: str) -> None:
+    for host in hosts.split(","):
+        port = host.rpartition("]")[2].rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
+        if port and not 1 <= int(port) <= PORT_MAX:
+            raise ConfigError(f"PostgreSQL URL: port {port}: expected a number from 1 to {PORT_MAX}")
 
 
 def _schema(name: str) -> str:

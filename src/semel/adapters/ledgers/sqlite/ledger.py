@@ -64,6 +64,9 @@ class SqliteLedger:
         self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, self._now, self._ahead_ms)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        if not claims and not self._reads_only:  # whether the store takes writes: only a write can tell
+            await self._writer.submit(lambda connection: store.touch(connection, self._now()))
+            return []
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:

@@ -38,6 +38,11 @@ def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> lis
     return verdicts
 
 
+def touch(connection: apsw.Connection, now: int) -> None:
+    """Write a row that means nothing: a lock can be taken on a full disk, and a row cannot be written."""
+    connection.execute("insert or replace into semel_meta values ('touched', ?)", (now,))
+
+
 def known_of(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
     """What is settled, leased or waiting under these keys."""
     found = select_in(connection, SQL["settled"], digests)

@@ -16,7 +16,9 @@ from pamqp.commands import Basic
 from semel.adapters.sources.rabbitmq.address import NAME_MAX_BYTES, check_name, check_url, shown
 from semel.adapters.sources.rabbitmq.connecting import Failed, connect, hang_up, told_of
 from semel.adapters.sources.rabbitmq.copying import PERSISTENT
-from semel.adapters.sources.rabbitmq.sending import Sending, declare
+from semel.adapters.sources.rabbitmq.sending import Sending
+from semel.adapters.sources.rabbitmq.sending import declare as look_at
+from semel.adapters.sources.rabbitmq.waiting import QUORUM, queue_arguments
 from semel.values.errors import ConfigError
 from semel.values.parcel import NOTE, NOTE_MAX, TOO_LARGE, Parcel, write_note
 
@@ -30,6 +32,7 @@ class RabbitPublisher:
 
     queue: the name of a queue; with an exchange, the routing key.
     timeout: seconds after which what is not known to be there is answered as such.
+    declare: make the queue and `dead_letters` where they are missing, as a source with the same options does.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class RabbitPublisher:
         *,
         exchange: str = "",
         timeout: float = TIMEOUT_S,
+        declare: bool = False,
+        dead_letters: str = "",
         random: Callable[[], float] = _random.random,
     ) -> None:
         check_url(url)
@@ -47,7 +52,16 @@ class RabbitPublisher:
             raise ConfigError(f"exchange={exchange!r}: at most {NAME_MAX_BYTES} bytes")
         if not 0 < timeout <= TIMEOUT_MAX_S:
             raise ConfigError(f"timeout={timeout!r}: expected seconds, above 0 and at most {TIMEOUT_MAX_S:g}")
+        if declare and (exchange or not dead_letters):
+            raise ConfigError(
+                "declare: needs dead_letters, the queue that the source names too, and no exchange: what an exchange "
+                "routes to is not known here"
+            )
+        if dead_letters:
+            check_name("dead_letters", dead_letters)
         self.queue = queue
+        self.dead_letters = dead_letters
+        self._declare = declare
         self.exchange = exchange
         self.timeout = timeout
         self._url = url
@@ -74,8 +88,10 @@ class RabbitPublisher:
         try:
             if self.exchange:
                 return facts
-            waiting, consumers = await declare(connection, self.queue, None, shown(self._url))
+            waiting, consumers = await look_at(connection, self.queue, None, shown(self._url))
         except Failed as failure:
+            if failure.missing and self._declare:
+                return [*facts, ("waiting", "the queue is made with the first event")]
             return [*facts, ("queue", f"error: {failure}")]
         finally:
             await hang_up(connection)
@@ -97,6 +113,20 @@ class RabbitPublisher:
             return f"{TOO_LARGE}its note has more than {NOTE_MAX:,} bytes"
         if len(parcel.body) > MESSAGE_MAX_BYTES:
             return f"{TOO_LARGE}it has {len(parcel.body):,} bytes, the broker takes {MESSAGE_MAX_BYTES:,}"
+        if self._declare and (why := await self._make_queues()):
+            return why
         content_type = parcel.content_type or None
         properties = Basic.Properties(content_type=content_type, headers={NOTE: note}, delivery_mode=PERSISTENT)
         return await self._sending.send(self.exchange, self.queue, parcel.body, properties, self.timeout)
+
+    async def _make_queues(self) -> str:
+        """Once for each connection. Empty when both are there, else why that is not known."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self._sending.declare(self.dead_letters, QUORUM)
+                await self._sending.declare(self.queue, queue_arguments(self.dead_letters))
+        except TimeoutError:
+            return f"{shown(self._url)}: its queues were not made within {self.timeout:g} s"
+        except Failed as failure:
+            return str(failure)
+        return ""
