@@ -44,6 +44,7 @@ def sending(folder: Path, provider: SimulatorProcess, command: tuple[str, ...], 
 class Running:
     def __init__(self, folder: Path, command: tuple[str, ...], inside: tuple[str, ...] = ()) -> None:
         self._log = (folder / "log").open("w+")
+        inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
         self.process = subprocess.Popen(
             [*inside, sys.executable, "-m", "semel", *command],
             cwd=folder,
@@ -51,6 +52,7 @@ class Running:
             stdout=self._log,
             stderr=self._log,
         )
+        signal.signal(signal.SIGHUP, inherited)
 
     def __enter__(self) -> Running:
         return self
