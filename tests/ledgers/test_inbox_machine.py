@@ -43,7 +43,7 @@ def test_the_inbox_answers_like_the_model() -> None:
 
 @pytest.mark.long
 def test_long_histories_of_the_inbox_are_answered_like_the_model() -> None:
-    run(1_500, steps=100)
+    run(500, steps=100)
 
 
 # ------------------------------------------------------------------------------------- would the machine notice?

@@ -56,7 +56,7 @@ def test_sqlite_answers_like_the_model() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("harness", [memory, sqlite])
 def test_long_histories_are_answered_like_the_model(harness: Callable[[], Harness]) -> None:
-    run(harness, 1_500, steps=80)
+    run(harness, 600, steps=80)
 
 
 # ------------------------------------------------------------------------------------- would the machine notice?

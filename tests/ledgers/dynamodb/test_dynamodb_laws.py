@@ -12,7 +12,10 @@ from tests.ledgers.dynamodb.tables import clock_ahead
 
 from semel.adapters.ledgers.dynamodb import DynamoLedger
 from semel.testing.harness import Harness, TransactionHarness
+from semel.testing.laws.claiming import ClaimLaws
 from semel.testing.laws.forcing import ForceLaws
+from semel.testing.laws.racing import RaceLaws
+from semel.testing.laws.settling import SettleLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
@@ -68,7 +71,7 @@ class Effects:
         }
 
 
-class TestDynamo(LedgerLaws, TransactionLaws):
+class OnDynamo:
     batches: Sequence[int] = (1, 7, 30, 101)  # every key is a request of its own, and the emulator needs 2 ms for each
     rounds = 2
 
@@ -93,6 +96,10 @@ class TestDynamo(LedgerLaws, TransactionLaws):
         )
 
 
+class TestDynamo(OnDynamo, LedgerLaws, TransactionLaws):
+    pass
+
+
 class TestForcedReplays(ForceLaws):
     @pytest.fixture
     def harness(self, ledger_url: Callable[..., str]) -> Harness:
@@ -101,8 +108,10 @@ class TestForcedReplays(ForceLaws):
 
 
 @pytest.mark.long
-class TestDynamoAtLength(TestDynamo):
+class TestDynamoAtLength(OnDynamo, RaceLaws):
     """With batches and races as large as those of the other stores."""
 
     batches = Harness.batches
     rounds = Harness.rounds
+    test_batches_of_every_size_are_answered_in_order = ClaimLaws.test_batches_of_every_size_are_answered_in_order
+    test_batches_of_every_size_are_settled_in_order = SettleLaws.test_batches_of_every_size_are_settled_in_order

@@ -37,4 +37,4 @@ def test_dynamodb_answers_like_the_model(ledger_url: Callable[..., str]) -> None
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_long_histories_are_answered_like_the_model(ledger_url: Callable[..., str]) -> None:
-    run(ledger_url, 150, 50)
+    run(ledger_url, 40, 50)

@@ -42,4 +42,4 @@ def test_the_inbox_answers_like_the_model(url: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)  # every step is a round trip or more
 def test_long_histories_of_the_inbox_are_answered_like_the_model(url: str) -> None:
-    run(url, 300, steps=80)
+    run(url, 120, steps=80)

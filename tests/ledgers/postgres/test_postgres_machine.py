@@ -37,4 +37,4 @@ def test_postgres_answers_like_the_model(url: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_long_histories_are_answered_like_the_model(url: str) -> None:
-    run(url, examples=400, steps=60)
+    run(url, examples=150, steps=60)

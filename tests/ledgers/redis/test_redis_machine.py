@@ -32,9 +32,9 @@ def test_random_histories_on_a_cluster(cluster_url: str) -> None:
 
 @pytest.mark.long
 def test_many_random_histories_on_a_cluster(cluster_url: str) -> None:
-    run(cluster_url, 150, 60, together="*")
+    run(cluster_url, 60, 60, together="*")
 
 
 @pytest.mark.long
 def test_many_random_histories_on_one_server(redis_url: str) -> None:
-    run(redis_url, 1000, 60)
+    run(redis_url, 300, 60)

@@ -112,13 +112,6 @@ def check(came: Account, per_second: float) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(("on", "down"), [("sqlite", "nobody listens"), ("postgres", "only 503")])
-def test_after_an_outage_the_rate_stays_under_its_limit(store: Store, tmp_path: Path, down: str) -> None:
-    check(herd(store, tmp_path, down, count=240, per_second=60), 60)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("on", ["sqlite", "postgres"])
 @pytest.mark.parametrize("down", ["nobody listens", "only 503"])
 def test_three_thousand_that_failed_in_an_outage_come_back_one_after_the_other(

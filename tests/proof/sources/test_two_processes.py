@@ -21,18 +21,6 @@ STORES = ("postgres", "redis")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)  # a storm of ten seconds takes a minute where many tests share two processors
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_two_consumers_of_which_one_is_killed_lose_nothing_and_double_nothing(
-    broker: Broker, stage: Stage, tmp_path: Path
-) -> None:
-    came = storm.run(broker, stage, tmp_path, messages=1_000, seconds=3, kill_every_s=0.6, enough=4)
-    print(came)
-    came.check()
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_twenty_thousand_messages_under_kills_lose_nothing_and_double_nothing(
