@@ -43,6 +43,7 @@ def measured(store: str, folder: Path) -> Report:
         not_here(error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STORES)
 def test_every_scenario_of_a_store_runs_and_no_message_takes_more_statements_than_it_may(
     name: str, folder: Path

@@ -64,6 +64,7 @@ def shown(report: Report) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STORES)
 def test_every_scenario_of_a_store_runs_once_in_every_round_and_shows_its_ratio(name: str, folder: Path) -> None:
     report = measured(name, folder)

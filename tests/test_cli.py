@@ -112,6 +112,7 @@ def test_the_demo_is_readable_without_a_terminal(tmp_path: Path) -> None:
     assert (tmp_path / "kept.db").exists()
 
 
+@pytest.mark.long
 def test_the_bench_measures_every_scenario() -> None:
     report = document(*QUICK, "--keys", "2000", "--peers", str(PEERS))
     assert report["missing"] == {}
@@ -123,6 +124,7 @@ def test_the_bench_measures_every_scenario() -> None:
         assert (finding["verdict"] in ("ok", "below")) == bool(finding["target"])
 
 
+@pytest.mark.long
 def test_the_bench_says_what_it_left_out() -> None:
     ended = semel(*QUICK, "--keys", "0")
     assert ended.returncode == 0, ended.stderr

@@ -111,6 +111,7 @@ def check(folder: Path, names: Sequence[str]) -> None:
             assert connection.execute(f"select count(*) from {table}").get == 0, f"{table} has something left behind"
 
 
+@pytest.mark.long
 def test_a_storm_of_kills_loses_and_doubles_no_letter(tmp_path: Path) -> None:
     storm(tmp_path, events=300, kills=8)
 

@@ -128,6 +128,7 @@ def test_who_comes_back_before_its_handler_has_started_does_not_run_it(
     only_the_second_acted(*overtaken(tmp_path, effect, "after_claim", uvloop=uvloop))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("boundary", [IN_HANDLER, *AFTER_THE_EFFECT])
 @pytest.mark.parametrize("effect", OUTSIDE_EFFECTS)
 def test_who_comes_back_while_another_acts_cannot_settle_for_it(tmp_path: Path, effect: str, boundary: str) -> None:

@@ -11,6 +11,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from semel.adapters.ledgers.postgres import PostgresLedger
 from semel.testing.clerk import Clerk, arrival, lane
 from semel.testing.harness import Harness
@@ -68,6 +70,7 @@ async def _handle(ledger: PostgresLedger, harness: Harness, taken: list[Taken]) 
     return [Finished(one) if one.event.decode() in over else Postponed(one, 50) for one in taken]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_with_letters_in_its_hands_loses_and_doubles_none(url: str, tmp_path: Path) -> None:
     harness = harness_of(f"storm {os.getpid()}")
     events = [b"event %d" % at for at in range(LETTERS)]

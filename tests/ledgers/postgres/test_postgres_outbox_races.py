@@ -198,6 +198,7 @@ def test_a_guard_that_was_being_passed_by_who_gave_up_is_free(url: str, harness:
 RACERS, ROUNDS = 3, 20
 
 
+@pytest.mark.long
 def test_of_many_processes_one_passes_a_guard_and_all_are_answered(url: str, harness: Harness) -> None:
     rounds: list[list[Dispatch]] = []
 

@@ -164,7 +164,8 @@ def test_an_event_by_the_inbox_and_by_the_queue_is_one_event(queue: Queue, tmp_p
     assert ran == {("house", "e-1"): 1, ("acme", "e-1"): 1, ("house", "7"): 1, ("binary", "c"): 1}
 
 
-@pytest.mark.parametrize("fifo", [False, pytest.param(True, marks=pytest.mark.long)], ids=["standard", "fifo"])
+@pytest.mark.long
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
     new_queue: Any, tmp_path: Path, quick_end: None, fifo: bool
 ) -> None:

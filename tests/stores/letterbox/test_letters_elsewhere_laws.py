@@ -43,6 +43,7 @@ class TestLettersOfSqlite(OneProcess, LedgerLaws, TransactionLaws):
         )
 
 
+@pytest.mark.long
 class TestLettersOfMemory(OneProcess, LedgerLaws):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Harness:
