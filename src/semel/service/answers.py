@@ -112,9 +112,9 @@ TOO_SLOW = refused(408, "The body took too long to arrive")
 GONE = Answer(499, [], b"")  # the sender went away: nobody reads this
 
 
-def challenged(challenge: bytes) -> Answer:
+def challenged(challenge: bytes, refusal: Answer = NOT_VERIFIED) -> Answer:
     """The same 401, with the scheme that is expected (RFC 9110, 15.5.2)."""
-    return Answer(401, [*NOT_VERIFIED.headers, (b"www-authenticate", challenge)], NOT_VERIFIED.body)
+    return Answer(401, [*refusal.headers, (b"www-authenticate", challenge)], refusal.body)
 
 
 def too_large(most: int) -> Answer:

@@ -19,7 +19,7 @@ from semel.core.gate import LIMIT_MAX_S, SLOW_IN_A_ROW, Gate
 from semel.core.letterbox import inbox_of
 from semel.core.outboxes import outbox_of
 from semel.service import logs, tracing
-from semel.service.answers import Answer, refused
+from semel.service.answers import Answer, challenged, refused
 from semel.service.api.application import api
 from semel.service.api.auth import Keyring
 from semel.service.application import Service
@@ -164,6 +164,12 @@ def _slow_ledger(patience_s: float) -> str:
     )
 
 
+NO_TOKEN = challenged(
+    b'Bearer realm="semel"',
+    refused(401, "Not authenticated", "Send a token with the scope metrics: Authorization: Bearer …"),
+)
+
+
 class _Numbers:
     """/metrics. Where there are tokens, one of them is needed."""
 
@@ -176,7 +182,7 @@ class _Numbers:
         if len(self._keyring):
             credential = self._keyring.authenticate(dict(scope["headers"]).get(b"authorization"))
             if credential is None:
-                return refused(401, "Not authenticated", "Send a token with the scope metrics: Authorization: Bearer …")
+                return NO_TOKEN
             if "metrics" not in credential.scopes:
                 return refused(403, "Not allowed", f"The token {credential.name!r} lacks the scope 'metrics'")
         inbox, outbox = inbox_of(self._app.ledger), outbox_of(self._app.ledger)

@@ -141,7 +141,8 @@ def test_tokens_that_cannot_be_told_apart_are_refused(twin: object) -> None:
 def test_the_numbers_say_whether_a_token_or_its_scope_is_missing(tmp_path: Path) -> None:
     known = [f'[[tokens]]\nname = "{one.name}"\ndigest = "{one.digest}"\nscopes = {one.scopes}\n' for one in TOKENS]
     with service(tmp_path, "endpoints = []\n" + "".join(known)) as running:
-        assert running.get("/metrics").status == 401
+        refused = running.get("/metrics")
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, 'Bearer realm="semel"')
         for who, status in (("nobody", 401), (ACME, 403), (READER, 403), (WATCHER, 200)):
             reply = running.get("/metrics", {"Authorization": f"Bearer {who}"})
             assert reply.status == status, who
