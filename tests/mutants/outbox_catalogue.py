@@ -214,4 +214,33 @@ OUTBOX_MUTANTS = [
         "tests/service/destinations/test_forward_addresses.py"
         "::test_a_name_that_leads_to_the_metadata_service_is_refused_though_it_is_allowed",
     ),
+    # --------------------------------------------------------------------------------- one notification and the others
+    Mutant(
+        "a word about one message rewrites every dispatch",
+        f"{POSTGRES}/outbox.sql",
+        "from word w where d.id = $1 and $6 in ('pending', 'uncertain')",
+        "from word w where d.id = $1 or $6 in ('pending', 'uncertain')",
+        f"{POSTGRES_LAWS}::test_a_decision_changes_no_other_notification",
+    ),
+    Mutant(
+        "a suppressed message ends every dispatch of its batch",
+        FORGETTING_SQL,
+        "where j.gate = 3 and d.id = ids[j.at] and d.token = tokens[j.at] and d.id = any (ids)",
+        "where j.gate = 3 and d.id = any (ids)",
+        f"{POSTGRES_LAWS}::test_a_suppressed_one_ends_no_other",
+    ),
+    Mutant(
+        "a message that was given up before it left is called unknown",
+        SQLITE_SQL,
+        "(a.outcome = 'given_up' and a.crossed > 0))))\nfrom semel_notification where who in (?1, ?2)\norder by",
+        "(a.outcome = 'given_up' or a.crossed > 0))))\nfrom semel_notification where who in (?1, ?2)\norder by",
+        f"{SQLITE_LAWS}::test_every_way_of_asking_gives_one_answer",
+    ),
+    Mutant(
+        "a message is repeated after its last time",
+        "core/resending.py",
+        "if not_after is not None and not_after <= datetime",
+        "if not_after is not None and not_after < datetime",
+        "tests/outbox/test_resent_guards.py::test_what_has_a_last_time_is_repeated_before_it_and_not_after",
+    ),
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from tests.outbox.troubled import Scene, note, play
 
 from semel.core.resending import resend
@@ -63,5 +66,31 @@ def test_a_repetition_that_is_refused_leaves_the_guard_to_what_was_sent_before(t
             told = await scene.until(second, "accepted", "suppressed")
         assert (told.state, told.suppressed_by) == ("suppressed", first.id.hex()), "this customer was told today"
         assert scene.phone.got == ["first", "first"]
+
+    play(tmp_path, tell)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "status"), [(None, "added"), (3_600.0, "added"), (0.0, "refused"), (-0.001, "refused")]
+)
+def test_what_has_a_last_time_is_repeated_before_it_and_not_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float | None, status: str
+) -> None:
+    async def tell(scene: Scene) -> None:
+        last = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+        first = note("first", not_after=None if left_s is None else last)
+        bystander = note("bystander", not_after=last)
+        scene.phone.sends = [refuse, refuse]
+        await scene.outbox.add([first, bystander])
+        async with scene.running(scene.relay()):
+            await scene.until(first, "failed")
+            await scene.until(bystander, "failed")
+        before = await scene.shown(bystander)
+        if left_s is not None:
+            monkeypatch.setattr(time, "time", lambda: last.timestamp() - left_s)
+        assert (await resend(scene.outbox, first.id, "it is wanted", "anna")).status == status
+        again = await scene.outbox.show(note("first", generation=2, not_after=first.not_after).id)
+        assert (again is not None) is (status == "added")
+        assert await scene.shown(bystander) == before
 
     play(tmp_path, tell)

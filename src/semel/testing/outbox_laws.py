@@ -13,6 +13,7 @@ The opened ledger has its outbox as the attribute `outbox`.
 from __future__ import annotations
 
 from semel.testing.laws.outbox import AddLaws, TakeLaws
+from semel.testing.laws.outbox_bystanders import BystanderLaws
 from semel.testing.laws.outbox_forgetting import BacklogLaws, PurgeLaws
 from semel.testing.laws.outbox_interplay import InterplayLaws, MovedClockLaws
 from semel.testing.laws.outbox_people import DecideLaws, EraseLaws, ListLaws, StatusLaws
@@ -39,6 +40,7 @@ class RealTimeOutboxLaws(
     BacklogLaws,
     PurgeLaws,
     InterplayLaws,
+    BystanderLaws,
 ):
     """All laws but those that move the clock: for an outbox whose clock is its store's."""
 

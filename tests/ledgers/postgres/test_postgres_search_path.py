@@ -100,8 +100,8 @@ def test_operators_of_the_callers_own_do_not_change_what_is_added(fresh_url: str
             from semel import outbox
 
             async with shop.transaction():
-                added = await outbox.add(shop, second)
-            assert added.status == "added"
+                added = await outbox.add_many(shop, [first, second])
+            assert [one.status for one in added] == ["known", "added"]
             assert (await ledger.outbox.status("", key="b")).told == "pending"
 
     asyncio.run(run())
