@@ -12,23 +12,26 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, Semel
 from semel.app import Message, to_bytes
+from semel.core.accepting import Acceptor
 from semel.core.answers import ISOLATED
 from semel.core.isolation import Isolation
 from semel.core.judgement import ISOLATED_FROM
+from semel.core.pump import Pump
+from semel.ports import Inbox
 from semel.values.claim import Granted
 from semel.values.reading import PLAIN
 
-LEASE_S = 0.3
+LEASE_S = 0.8  # a busy machine comes to its handler in this time
 TWICE = ISOLATED_FROM - 1  # holders that vanished
 
 
-async def vanish(app: Semel, *bodies: dict[str, Any], times: int = TWICE) -> None:
+async def vanish(app: Semel, *bodies: dict[str, Any], times: int = TWICE, lease_s: float = LEASE_S) -> None:
     """Claim each event as a worker does, and never settle it."""
     events = [app._decode(Message(to_bytes(body)), PLAIN) for body in bodies]
     claims = [handler.claim_for(event) for event in events for handler in app._router.match(event)]
     for _ in range(times):
         assert all(isinstance(verdict, Granted) for verdict in await app.ledger.claim(claims))
-        await asyncio.sleep(LEASE_S + 0.05)
+        await asyncio.sleep(lease_s + 0.05)
 
 
 class Slow:
@@ -199,3 +202,38 @@ def test_an_event_whose_attempts_are_used_up_is_given_up_without_waiting(ledger:
         await running
 
     story(ledger, tmp_path, tell)
+
+
+def test_inbox_items_that_wait_for_isolation_occupy_no_slot_and_are_not_taken_again_by_a_lapse(tmp_path: Path) -> None:
+    """More of them wait than the lane has slots; a fresh event is done while one of them runs."""
+
+    async def tell(app: Semel) -> None:
+        assert isinstance(app.ledger, Inbox)
+        may_end = asyncio.Event()
+        attempts: dict[str, list[int]] = {}
+
+        @app.on("**", timeout=None, lease=2.0)
+        async def handle(event: Event, ctx: Context) -> None:
+            attempts.setdefault(event.id, []).append(ctx.attempt)
+            if event.id != "fresh":
+                await may_end.wait()
+
+        accept = Acceptor(app.ledger, app.planner, lambda: None).accept
+        bodies = [message(f"suspect-{number}") for number in range(5)]
+        for body in bodies:
+            await accept(Message(to_bytes(body)))
+        await vanish(app, *bodies, lease_s=2.0)
+        pump = Pump(app.ledger, app.new_engine(app.ledger).process, app.handlers, 2)
+        running = asyncio.create_task(pump.run())
+        await until(lambda: len(attempts) == 1)
+        await accept(Message(to_bytes(message("fresh"))))
+        pump.wake()
+        await until(lambda: "fresh" in attempts)
+        may_end.set()
+        await until(lambda: len(attempts) == 6)
+        await pump.stop(10)
+        await running
+        assert attempts == {body["id"]: [ISOLATED_FROM] for body in bodies} | {"fresh": [1]}
+        assert await app.entries("dead") == []
+
+    story("sqlite", tmp_path, tell)
