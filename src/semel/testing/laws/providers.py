@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from semel.ports import Provider
 from semel.testing.simulator import LIES, Got, SimulatorProcess
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, LeaseLost
+from semel.values.first_byte import checked_by
 from semel.values.notification import Notification
 from semel.values.outbox import Dispatch, Witness
 from semel.values.sending import Accepted, Answer, Refused, Standing, Unknown
@@ -125,6 +126,18 @@ def got(kit: ProviderKit, said: Notification) -> list[Got]:
 
 
 class SendingLaws(ProviderBinding):
+    def test_nothing_leaves_when_the_lease_ended_before_the_first_byte(
+        self, kit: ProviderKit, said: Notification
+    ) -> None:
+        """The relay stalled while the provider connected or fetched a token: another relay may have the message."""
+
+        def too_late() -> None:
+            raise LeaseLost("stalled")
+
+        with checked_by(too_late), pytest.raises(LeaseLost):
+            sent(kit, said)
+        assert got(kit, said) == []
+
     def test_what_is_accepted_arrives_once_as_it_was_said(self, kit: ProviderKit, said: Notification) -> None:
         (answer,), _ = sent(kit, said)
         assert isinstance(answer, Accepted), answer
