@@ -8,8 +8,9 @@ from pathlib import Path
 
 import apsw
 
-from semel.adapters.ledgers.sqlite.opening import SCHEMA_VERSION
+from semel.adapters.ledgers.sqlite.opening import SCHEMA_VERSION, open_reader
 from semel.adapters.ledgers.sqlite.statements import rows
+from semel.values.errors import LedgerUnavailable
 
 FREE_MIN_BYTES = 256 * 1024**2  # eight WALs at their usual size
 CHECK_MAX_BYTES = 256 * 1024**2  # the check reads the whole file: about a second for this much
@@ -49,6 +50,21 @@ def facts(connection: apsw.Connection) -> list[Fact]:
 def writable(connection: apsw.Connection) -> list[Fact]:
     """On the writer's own connection: that this runs at all means that it has the write lock."""
     return [("synchronous", LEVELS[connection.pragma("synchronous")]), ("writable", "yes")]
+
+
+def lockable(path: str, synchronous: str) -> list[Fact]:
+    """Whether the write lock can be taken, on a connection of its own that writes nothing."""
+    try:
+        connection = open_reader(path, synchronous, makes=False)
+        try:
+            connection.pragma("query_only", 0)  # with it SQLite refuses the lock, too
+            connection.execute("begin immediate")
+            connection.execute("rollback")
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise LedgerUnavailable(f"SQLite: {error}") from error
+    return [("synchronous", synchronous), ("writable", "yes")]
 
 
 def clock(ahead_ms: int) -> Fact:

@@ -67,6 +67,9 @@ class SqliteLedger:
         if not claims and not self._reads_only:  # whether the store takes writes: only a write can tell
             await self._writer.submit(lambda connection: store.touch(connection, self._now()))
             return []
+        if not claims:
+            await self._catalog.submit(lambda connection: None)
+            return []
         return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
@@ -211,8 +214,11 @@ class SqliteLedger:
         except LedgerUnavailable as error:
             facts.append(("readable", f"error: {error}"))
         try:
-            facts += await self._writer.submit(diagnosis.writable)
-            facts.append(diagnosis.clock(self._ahead_ms()))
+            if self._reads_only:
+                facts += await asyncio.to_thread(diagnosis.lockable, self._path, self._synchronous)
+            else:
+                facts += await self._writer.submit(diagnosis.writable)
+            facts.append(diagnosis.clock(await self._catalog.submit(self._ahead_by)))
         except LedgerUnavailable as error:
             facts.append(("writable", f"error: {error}"))
         return diagnosis.surroundings(self._path) + facts
@@ -248,6 +254,9 @@ class SqliteLedger:
     def _told_by(self, connection: apsw.Connection) -> int:
         """The time, for whoever only reads: the store may not have been written to since the machine was started."""
         return (self._clock or known_clock(connection) or wall_clock)()
+
+    def _ahead_by(self, connection: apsw.Connection) -> int:
+        return ahead_of_wall_ms(lambda: self._told_by(connection)) if self._is_own_clock else 0
 
     def _ahead_ms(self) -> int:
         """Of the wall clock, which people's times are compared with."""
