@@ -192,7 +192,7 @@ def discard(
 def _decide(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
     from rich.console import Console
 
-    from semel.cli.operating import deciding, deciding_view, ledger_tables, looking
+    from semel.cli.operating import breakers, deciding, deciding_view, ledger_tables, looking
     from semel.cli.operating.asking import confirmed
     from semel.cli.operating.place import place
 
@@ -203,8 +203,12 @@ def _decide(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_jso
 
     shown = listed if ask.dry_run and not as_json else None
     report = deciding.run(place(ledger, config), ask, Console(stderr=True), None if yes else confirmed, shown)
+    replayed = ask.what == "replay" and bool(report.decided)
+    waited_for = breakers.heard(ledger, config).breakers if replayed else []
     if as_json:
-        typer.echo(deciding_view.as_json(report))
+        typer.echo(deciding_view.as_json(report, waited_for))
     else:
         out.print(deciding_view.as_tables(report))
+        for breaker in waited_for:
+            out.print(f"{breaker}: replayed events wait for it", style="bold red", markup=False, highlight=False)
     raise typer.Exit(0 if report.holds else 1)

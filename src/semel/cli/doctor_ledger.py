@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from semel.cli.operating.breakers import ready
 from semel.core.gate import LIMIT_MAX_S
 from semel.settings.checking import Finding
 from semel.values.errors import SemelError
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
     from semel.settings.schema import Server
 
 ROUND_TRIPS = 3  # the first one may open a connection: the fastest counts
-ANSWER_S = 2.0  # for the running service: /readyz itself takes no longer
 
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 PATIENCE = "raise ledger_patience in [server] above the round trip, or move the ledger nearer"
 
 
@@ -42,7 +39,8 @@ async def measure(ledger: Ledger, patience_s: float) -> tuple[list[tuple[str, st
 
 async def breaker(server: Server) -> list[Finding]:
     """What a running service reports about its breaker. Nothing if none answers."""
-    state = await asyncio.to_thread(_ledger_state, server)
+    ledger = (await asyncio.to_thread(ready, server)).get("ledger")
+    state: dict[str, Any] = ledger if isinstance(ledger, dict) else {}
     if not state or state.get("breaker") in (None, "closed"):
         return []
     what = (
@@ -51,16 +49,3 @@ async def breaker(server: Server) -> list[Finding]:
     )
     change = PATIENCE if state.get("reason") in ("slow", "stuck") else "see the service's log for the ledger's error"
     return [Finding("warning", what, change, "running")]
-
-
-def _ledger_state(server: Server) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(EVERYWHERE.get(server.host, server.host), server.port, timeout=ANSWER_S)
-    try:
-        connection.request("GET", "/readyz")
-        ready = json.loads(connection.getresponse().read(65_536))
-        state = ready.get("ledger") if isinstance(ready, dict) else None
-        return state if isinstance(state, dict) else {}
-    except (OSError, http.client.HTTPException, ValueError):
-        return {}
-    finally:
-        connection.close()

@@ -23,6 +23,7 @@ from semel.cli.options import (
 Key = Annotated[
     str, typer.Argument(metavar="KEY", help="The whole key, or as much of its beginning as tells it apart.")
 ]
+WAITS = ("accepted", "leased", "waiting")  # an open breaker may be why
 Raw = Annotated[bool, typer.Option("--raw", help="Only the event, byte for byte, into a file or a pipe.")]
 
 
@@ -80,16 +81,18 @@ def show_one(key: str, first: list[str], raw: bool, ledger: Ledger, config: Conf
     """Also for `semel dead show`, which looks for the beginning of a key among letters first."""
     import asyncio
 
-    from semel.cli.operating import ledger_tables, looking
+    from semel.cli.operating import breakers, ledger_tables, looking
     from semel.cli.operating.place import place
 
     history = asyncio.run(looking.known(place(ledger, config), key, first))
+    waits = history[0].state in WAITS and not raw
+    breaker = breakers.heard(ledger, config).of_route(history[0].handler) if waits else None
     if raw:
         _write_bytes(looking.event_of(history))
     elif as_json:
-        typer.echo(ledger_tables.as_json(ledger_tables.whole(history)))
+        typer.echo(ledger_tables.as_json(ledger_tables.whole(history, breaker)))
     else:
-        ledger_tables.console(wide=False).print(ledger_tables.portrait(history, looking.now_ms()))
+        ledger_tables.console(wide=False).print(ledger_tables.portrait(history, looking.now_ms(), breaker))
 
 
 def _write_bytes(event: bytes) -> None:

@@ -18,13 +18,14 @@ def status(ledger: Ledger = None, config: Config = None, as_json: Json = False) 
     """
     import asyncio
 
-    from semel.cli.operating import status_view
+    from semel.cli.operating import breakers, status_view
     from semel.cli.operating.place import place
 
     found = asyncio.run(status_view.look(place(ledger, config)))
+    service = breakers.heard(ledger, config)
     if as_json:
-        typer.echo(status_view.as_json(found))
+        typer.echo(status_view.as_json(found, service))
     else:
         from rich.console import Console
 
-        Console().print(status_view.as_tables(found))
+        Console().print(status_view.as_tables(found, service))

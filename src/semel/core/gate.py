@@ -41,6 +41,7 @@ class GateReport(Struct, frozen=True):
     round_trip_ms: float | None  # None: nothing was measured yet
     open_s: float = 0.0  # how long the breaker has not been closed
     reason: str = ""  # slow, stuck or failed
+    next_probe_s: float = 0.0
 
 
 class Gate:
@@ -72,6 +73,7 @@ class Gate:
             None if usual_s is None else round(usual_s * 1000, 1),
             self._breaker.open_for_s(),
             "" if state == "closed" else self._reason,
+            round(self._breaker.ready_in_s(), 1),
         )
 
     async def ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -45,6 +45,7 @@ class Service:
         ledger: Ledger,
         drain_s: float,
         on_stop: Callable[[], Awaitable[None]],
+        destinations: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         """`start` makes what belongs to the running loop; `on_stop` lets go of what it used. Claims of `ledger` pass
         the gate."""
@@ -55,6 +56,7 @@ class Service:
         self._gate, self._ledger = gate, ledger
         self._drain_s = drain_s
         self._on_stop = on_stop
+        self._destinations = destinations
         self._ingest: Ingest | None = None
         self._background: Background | None = None
         self._cutting: asyncio.Task[None] | None = None
@@ -139,15 +141,17 @@ class Service:
     async def _look(self) -> Answer:
         """The store's name and its error are for the log: everybody may ask whether the service is ready."""
         reason = await self._unready_because()
-        ledger = _ledger_state(self._gate.report())
+        about: dict[str, Any] = {"ledger": _ledger_state(self._gate.report())}
+        if unwell := [_open(one) for one in self._destinations() if one["breaker"] != "closed"]:
+            about["destinations"] = unwell
         if reason:
             self._unready.is_there(reason)
-            return refused(503, "The ledger cannot be reached now", after_s=READY_S, ledger=ledger)
+            return refused(503, "The ledger cannot be reached now", after_s=READY_S, **about)
         self._unready.is_over()
         consuming = self._background.consuming if self._background is not None else None
         trouble = consuming.trouble if consuming is not None else ""
         # webhooks are taken while a source is in trouble
-        return _said(status="ready", ledger=ledger, **({"sources": trouble} if trouble else {}))
+        return _said(status="ready", **about, **({"sources": trouble} if trouble else {}))
 
     async def _unready_because(self) -> str:
         """Empty if the service is ready. The call is measured, and it probes a breaker that stays open: there may be no
@@ -157,7 +161,7 @@ class Service:
         ledger = self._app.ledger if just_opened else self._ledger
         try:
             async with asyncio.timeout(within_s):
-                await ledger.claim([])  # takes the write lock, reads, and writes nothing
+                await ledger.claim([])  # whether it takes writes
         except (SemelError, TimeoutError) as error:
             return str(error) or f"no answer within {within_s:g} s"
         return ""
@@ -166,9 +170,18 @@ class Service:
 def _ledger_state(report: GateReport) -> dict[str, Any]:
     state: dict[str, Any] = {"breaker": report.breaker, "round_trip_ms": report.round_trip_ms}
     if report.breaker != "closed":
-        since = datetime.now(UTC) - timedelta(seconds=report.open_s)
-        state |= {"since": since.isoformat(timespec="seconds").replace("+00:00", "Z"), "reason": report.reason}
+        state |= {"since": _since(report.open_s), "reason": report.reason, "next_probe_s": report.next_probe_s}
     return state
+
+
+def _since(open_s: float) -> str:
+    since = datetime.now(UTC) - timedelta(seconds=open_s)
+    return since.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _open(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The breaker of a destination that is not closed, as operators see it."""
+    return {**{name: value for name, value in report.items() if name != "open_s"}, "since": _since(report["open_s"])}
 
 
 def _logged(scope: Scope, send: Send) -> Send:

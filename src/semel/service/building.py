@@ -71,6 +71,17 @@ class Built(Struct, frozen=True):
         sending = {f"provider {name}": partial(wiring.reach_provider, one) for name, one in self.providers.items()}
         return {**{name: partial(wiring.reach, place) for name, place in self.places.items()}, **sending}
 
+    def breakers(self) -> list[dict[str, Any]]:
+        """The breaker of every destination, with the routes that forward to it."""
+        return [
+            {
+                "destination": place.name,
+                "routes": [route.name for route in self.settings.routes if route.forward == forward],
+                **place.breaker_report(),
+            }
+            for forward, place in self.places.items()
+        ]
+
     async def close(self) -> None:
         for place in self.places.values():
             await place.close()

@@ -154,6 +154,7 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         ledger=served,
         drain_s=settings.server.drain,
         on_stop=built.close,
+        destinations=built.breakers,
     )
 
 

@@ -45,6 +45,16 @@ def alive(answer: Answer) -> bool:
     return isinstance(answer, Answered) and answer.status < 500 and answer.status != 401
 
 
+def failure_class(answer: Answer) -> str:
+    """For operators: without what the destination wrote."""
+    match answer:
+        case Unsent():
+            return "not sent"
+        case Answered(status=status):
+            return f"HTTP {status}"
+    return "no answer"
+
+
 def came_to(answer: Answer, who: str, park: bool, secrets: Sequence[str]) -> dict[str, Any]:
     """The result of a forward, or what it came to instead, raised. `who` is the destination for people; none of the
     `secrets` is in what is kept, should the destination repeat them."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from semel.adapters.destinations.answers import alive
+from semel.adapters.destinations.answers import alive, failure_class
 from semel.adapters.destinations.headers import JSON, Hidden, checked, headers_for
 from semel.adapters.destinations.limits import Breaker, Budget, Turns
 from semel.adapters.wire.answers import Answer, Answered, Unsent
@@ -64,6 +64,7 @@ class Destination:
         self._turns = Turns(concurrency, waiting_max=concurrency)
         self._slow_until = 0.0  # it asked for fewer requests
         self._slowed = 0  # how often in a row
+        self._failed_by = ""  # the class of the last failure: "HTTP 503", "not sent", "no answer"
 
     @property
     def state(self) -> Literal["closed", "open", "half-open"]:
@@ -73,6 +74,15 @@ class Destination:
     def ready_in_s(self) -> float:
         """0 when it takes requests now, else when it is worth trying."""
         return max(self._slow_until - self._clock(), self._breaker.ready_in_s(), 0.0)
+
+    def breaker_report(self) -> dict[str, str | float]:
+        """The breaker for operators: for how long it is not closed, why, and when the next request probes."""
+        return {
+            "breaker": self.state,
+            "open_s": self._breaker.open_for_s(),
+            "reason": self._failed_by,
+            "next_probe_s": round(self._breaker.ready_in_s(), 1),
+        }
 
     def secrets(self) -> list[str]:
         """What must not be in anything that is kept or shown."""
@@ -125,12 +135,14 @@ class Destination:
         except LeaseLost:  # nothing was sent, and it says nothing about the destination
             raise
         except BaseException:  # cancelled: whoever waited lost patience, which says what a timeout says
+            self._failed_by = "no answer"
             self._breaker.failed()
             raise
 
     def _learn(self, answer: Answer, retry: bool) -> Answer:
         """Keep what the next calls should know; the answer, with the time after which it may be asked again."""
         if not alive(answer):
+            self._failed_by = failure_class(answer)
             self._breaker.failed()
         else:
             self._breaker.succeeded()

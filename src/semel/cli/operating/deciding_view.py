@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import to_builtins
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from semel.cli.operating import ledger_tables
+from semel.cli.operating.breakers import OpenBreaker
 from semel.cli.operating.deciding import INBOX, NEXT_DELIVERY, PAST, Report
 from semel.cli.operating.words import counted, moment, plain
 
@@ -20,7 +22,7 @@ PERHAPS_INBOX = "in the inbox, where a running service takes them, or free to be
 NO_INBOX = "free to be claimed again: have them sent once more (`semel dead show KEY --raw`): there is no inbox here"
 
 
-def as_json(report: Report) -> str:
+def as_json(report: Report, breakers: Sequence[OpenBreaker] = ()) -> str:
     outcomes = {
         **dict.fromkeys(report.decided, PAST[report.what]),
         **dict.fromkeys(report.already, "already decided"),
@@ -36,6 +38,7 @@ def as_json(report: Report) -> str:
     ]
     return ledger_tables.as_json(
         {
+            **({"breakers": [to_builtins(one) for one in breakers]} if breakers else {}),
             "decision": report.what,
             "dry_run": report.dry_run,
             "chosen": len(report.chosen),

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from semel.cli.operating.breakers import OpenBreaker
 from semel.cli.operating.decoded import decoded
 from semel.cli.operating.words import age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
 from semel.ports import Entry
@@ -122,10 +123,12 @@ def _wide(entries: Sequence[Entry]) -> Listing:
 # ----------------------------------------------------------------------------------------------------- one entry
 
 
-def portrait(history: Sequence[Entry], now_ms: int) -> RenderableType:
+def portrait(history: Sequence[Entry], now_ms: int, breaker: OpenBreaker | None = None) -> RenderableType:
     """Everything that is known of one key: how it stands, how it came there, and the event."""
     present = history[0]
     parts: list[RenderableType] = [_facts(present, now_ms)]
+    if breaker is not None:
+        parts.append(Text(plain(str(breaker)), style="bold red"))
     if present.result is not None:
         parts += [Text("\nresult", style="bold"), Text(document(present.result))]
     if lines := attempts(present):
@@ -249,7 +252,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2)
 
 
-def whole(history: Sequence[Entry]) -> dict[str, Any]:
+def whole(history: Sequence[Entry], breaker: OpenBreaker | None = None) -> dict[str, Any]:
     """A key with its history and its documents."""
     kept = _kept(history)
     return {
@@ -258,6 +261,7 @@ def whole(history: Sequence[Entry]) -> dict[str, Any]:
         "decoded": None if kept is None else decoded(kept, history[0].tenant),
         "event": _value(kept),
         "history": [members(entry) for entry in history],
+        "breaker": None if breaker is None else to_builtins(breaker),
     }
 
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from semel.cli.operating.breakers import Heard
 from semel.cli.operating.ledger_tables import STYLES
 from semel.cli.operating.looking import now_ms
 from semel.cli.operating.place import Place, opened
@@ -21,6 +22,7 @@ from semel.ports import STATES
 from semel.values.inbox import Depth
 from semel.values.outbox import Backlog, Sought
 
+NOBODY = Heard()
 DAY_MS = 86_400_000
 FAILED_MAX = 1_000  # notifications that are counted
 MISMATCHED_MAX = 1_000  # inbox items that are counted
@@ -79,7 +81,7 @@ def hints(found: Standing) -> list[str]:
     return lines
 
 
-def as_json(found: Standing) -> str:
+def as_json(found: Standing, service: Heard = NOBODY) -> str:
     inbox = [
         {**to_builtins(depth), "oldest": iso(depth.oldest_ms), "oldest_age_s": (found.at_ms - depth.oldest_ms) // 1000}
         for depth in found.inbox or []
@@ -91,6 +93,7 @@ def as_json(found: Standing) -> str:
             "states": found.states,
             "inbox": inbox if found.inbox is not None else None,
             "outbox": None if found.outbox is None else [_waits(one, found.at_ms) for one in found.outbox],
+            "breakers": [to_builtins(one) for one in service.breakers] if service.answered else None,
             "hints": hints(found),
         },
         indent=2,
@@ -102,7 +105,7 @@ def _waits(waiting: Backlog, at_ms: int) -> dict[str, object]:
     return {**to_builtins(waiting), "oldest": iso(waiting.oldest_ms), "oldest_age_s": age_s}
 
 
-def as_tables(found: Standing) -> RenderableType:
+def as_tables(found: Standing, service: Heard = NOBODY) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{found.ledger}, {moment(found.at_ms)}"), _states(found)]
     if found.inbox:
         parts.append(_lanes(found.inbox, found.at_ms))
@@ -112,8 +115,13 @@ def as_tables(found: Standing) -> RenderableType:
         parts.append(_backlog(found.outbox, found.at_ms))
     if not any(found.states.values()):
         parts.append(Text("Nothing has been handled yet."))
+    parts += [Text(plain(str(one)), style="bold red") for one in service.breakers]
+    if service.where and not service.answered:
+        parts.append(Text(f"No service answers on {service.where}: open breakers are not known.", style="dim"))
     told = hints(found)
-    parts += [Text(line, style="bold") for line in told] or [Text("Nothing wants a person.")]
+    parts += [Text(line, style="bold") for line in told]
+    if not told and not service.breakers:
+        parts.append(Text("Nothing wants a person."))
     return Group(*parts)
 
 

@@ -1,0 +1,80 @@
+"""An open breaker is visible to operators: in status, at an event that waits, and after a replay."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.cli.command import semel
+from tests.service.running import Running, event, service
+
+from semel.testing.servers.process import free_port
+
+SETTINGS = """
+ledger = "sqlite:///{folder}/semel.db"
+[server]
+port = {port}
+workers = {workers}
+[[endpoints]]
+path = "/events"
+[destinations.crm]
+url = "http://127.0.0.1:{closed}/"
+allow = ["127.0.0.1"]
+breaker_failures = 1
+breaker_open = 60
+[[routes]]
+name = "to-crm"
+topics = ["interaction.*"]
+forward = "crm"
+max_attempts = 1
+[[routes]]
+name = "other"
+topics = ["nothing"]
+console = true
+"""
+
+
+def key_of(state: str, *options: str) -> str:
+    (entry, *_) = semel("events", "list", "--state", state, "--json", *options).json
+    found: str = entry["key"]
+    return found
+
+
+def test_status_events_and_replay_show_it_with_since_reason_and_next_probe(tmp_path: Path) -> None:
+    port, closed = free_port(), free_port()
+    text = SETTINGS.format(folder=tmp_path, port=port, closed=closed, workers=1)
+    options = ("-c", str(tmp_path / "semel.toml"))
+    with service(tmp_path, text, "--port", str(port)) as running:
+        assert semel("status", "--json", *options).json["breakers"] == [], "all are closed"
+        assert running.post("/events", event(1)).status == 200
+        opened(running)
+        (breaker,) = semel("status", "--json", *options).json["breakers"]
+        assert (breaker["of"], breaker["state"], breaker["routes"]) == ("destination crm", "open", ["to-crm"])
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", breaker["since"])
+        assert (breaker["reason"], 0 < breaker["next_probe_s"] <= 75) == ("not sent", True)
+        shown = semel("status", *options).out
+        assert "destination crm: breaker open since " in shown
+        assert "next probe in" in shown
+
+        dead = key_of("dead", *options)
+        assert semel("events", "show", dead, "--json", *options).json["breaker"] is None, "it waits for nothing"
+        replayed = semel("dead", "replay", dead, "--reason", "again", *options)
+        assert "destination crm: breaker open since " in replayed.out
+        waits = semel("events", "show", dead, *options)
+        assert "destination crm: breaker open since " in waits.out
+        assert semel("events", "show", dead, "--json", *options).json["breaker"]["reason"] == "not sent"
+    told = semel("status", *options)
+    assert "No service answers" in told.out
+    assert semel("status", "--json", *options).json["breakers"] is None, "unknown is not closed"
+
+
+def opened(running: Running) -> None:
+    running.until(lambda: '"destination_breaker"' in running.text, "the breaker does not open")
+    running.until(lambda: b"destinations" in running.get("/readyz").body, "/readyz does not report it")
+
+
+def test_a_ledger_alone_asks_no_service(tmp_path: Path) -> None:
+    (tmp_path / "semel.toml").write_text('ledger = "sqlite:///semel.db"\n')
+    from tests.cli.ledgers import fill
+
+    assert semel("status", "--json", "--ledger", fill(tmp_path)).json["breakers"] is None
