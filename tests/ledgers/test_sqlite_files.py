@@ -66,6 +66,22 @@ def test_a_commit_into_a_deleted_log_is_not_acknowledged_and_what_was_is_saved(t
     asyncio.run(story())
 
 
+def test_a_database_behind_a_symbolic_link_has_its_log_beside_the_real_file(tmp_path: Path) -> None:
+    path, link = tmp_path / "volume" / "ledger.db", tmp_path / "ledger.db"
+    path.parent.mkdir()
+    link.symlink_to(path)
+
+    async def story() -> None:
+        ledger = SqliteLedger(str(link))
+        await do(ledger, "acknowledged")
+        wal_of(path).unlink()
+        with pytest.raises(LedgerUnavailable, match="-wal was deleted or replaced"):
+            await ledger.claim([claim("later")])
+        await ledger.close()
+
+    asyncio.run(story())
+
+
 def test_an_idle_ledger_saves_what_was_acknowledged(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 

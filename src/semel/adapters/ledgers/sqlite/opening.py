@@ -106,7 +106,8 @@ class Place:
                 raise LedgerUnavailable(f"SQLite: cannot open {self._path}: {why}") from error
             if not self._connections:
                 self._file = file_identity(self._path)
-                beside = {path: file_identity(path) for path in (f"{self._path}-wal", f"{self._path}-shm")}
+                real = os.path.realpath(self._path)  # SQLite follows a symbolic link
+                beside = {path: file_identity(path) for path in (f"{real}-wal", f"{real}-shm")}
                 self._beside = {path: identity for path, identity in beside.items() if identity is not None}
                 self._lost, self._saved = "", False
                 IN_USE[id(self)] = self._file
@@ -220,7 +221,7 @@ def schema_version(path: str) -> int | None:
 
 def _has_log(path: str) -> bool:
     try:
-        return os.path.getsize(f"{path}-wal") > 0
+        return os.path.getsize(f"{os.path.realpath(path)}-wal") > 0
     except OSError:
         return False
 
