@@ -17,7 +17,8 @@ from semel.adapters.wire.client import Client
 from semel.adapters.wire.place import place_of
 from semel.settings.secret import Secret
 from semel.testing.simulator.http import Response, read_request, write_response
-from semel.values.errors import ConfigError
+from semel.values.errors import ConfigError, LeaseLost
+from semel.values.first_byte import checked_by
 
 ASKED = Asked("POST", "http://127.0.0.1/x", b"{}", "application/json")
 
@@ -135,6 +136,21 @@ def test_many_ask_once_and_share_a_failure_too() -> None:
         assert {headers["Authorization"] for headers in given} == {"Bearer second"}
 
     with_endpoint([Response(503, b"the-password"), grant("second")], story)
+
+
+def test_a_lease_that_ended_does_not_take_the_token_from_the_others() -> None:
+    def check() -> None:
+        raise LeaseLost("over")
+
+    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+        with checked_by(check):
+            first = asyncio.create_task(token.headers(ASKED))
+        await asyncio.sleep(0)  # it asks, and the other one waits for its answer
+        assert await token.headers(ASKED) == {"Authorization": "Bearer first"}
+        await first
+        assert len(asked) == 1
+
+    with_endpoint([grant("first")], story)
 
 
 def test_whoever_gives_up_waiting_does_not_take_the_token_from_the_others() -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from semel.adapters.wire.answers import Answered, Unanswered, Unsent
 from semel.adapters.wire.client import Client
+from semel.values.first_byte import checked_by
 
 EARLY_S = 60.0  # a token is fetched anew so long before it ends: one that ends on its way is a refusal
 TOKEN_MAX_S = 86_400.0
@@ -127,6 +128,10 @@ def without(text: str, *secrets: str) -> str:
     return text
 
 
+def _no_check() -> None:
+    """A token is fetched for everybody who waits: the end of the first one's lease must not end it for the others."""
+
+
 class _Granted(Struct, frozen=True):
     access_token: str
     expires_in: float = 300.0
@@ -184,7 +189,8 @@ class Token:
 
     async def _renewed(self) -> NoAccess | None:
         if self._asking is None:
-            self._asking = asyncio.create_task(self._ask())
+            with checked_by(_no_check):
+                self._asking = asyncio.create_task(self._ask())
             self._asking.add_done_callback(self._asked)
         return await asyncio.shield(self._asking)  # whoever gives up waiting does not take it from the others
 
