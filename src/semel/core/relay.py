@@ -438,17 +438,19 @@ async def _log_end(record: Record) -> None:
     before, after = record.dispatch.standing, record.standing
     if after.state not in ("failed", "uncertain") or after.state == before.state:
         return
-    write = log.error if after.state == "failed" else log.warning
-    write(
-        f"notification_{after.state}",
-        notification_id=record.dispatch.id.hex(),
-        provider=after.provider,
-        channel=record.dispatch.notification.channel,
-        tenant=record.dispatch.notification.tenant or None,
-        attempt=after.attempts,
-        outcome=record.outcome,
-        reason=await _masked(after.reason, record.dispatch),
-    )
+    fields = {
+        "notification_id": record.dispatch.id.hex(),
+        "provider": after.provider,
+        "channel": record.dispatch.notification.channel,
+        "tenant": record.dispatch.notification.tenant or None,
+        "attempt": after.attempts,
+        "outcome": record.outcome,
+        "reason": await _masked(after.reason, record.dispatch),
+    }
+    if after.state == "failed":
+        log.error("notification_failed", **fields)
+    else:
+        log.warning("notification_uncertain", **fields)
 
 
 def _reason_of(answer: Answer, dispatch: Dispatch) -> str:
