@@ -236,8 +236,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("wrong", "told"), WRONG, ids=[f"{at} {next(iter(one))}" for at, (one, _) in enumerate(WRONG)])
 def test_mistakes_are_told_and_nothing_is_added(url: str, harness: Harness, wrong: dict[str, Any], told: str) -> None:
     said = {**arguments(notification(harness)), **wrong}
+    before = stored(url)
     with pytest.raises(asyncpg.InvalidParameterValueError, match=re.escape(told)):
         notified(url, said)
+    assert stored(url) == before
+
+
+def stored(url: str) -> int:
+    async def count() -> int:
+        async with connected(url) as connection:
+            return int(await connection.fetchval("select count(*) from semel.notification"))
+
+    return asyncio.run(count())
 
 
 def test_what_python_cannot_print_sql_refuses_and_the_other_way_round(url: str) -> None:
