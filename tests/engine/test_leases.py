@@ -315,16 +315,21 @@ def test_a_batch_runs_handlers_side_by_side_and_one_slow_one_keeps_no_other_from
 ) -> None:
     async def story() -> None:
         async with app_on(ledger, tmp_path, concurrency=10) as app:
+            may_end = asyncio.Event()
 
             @app.on("**")
             async def handle(event: Event, ctx: Context) -> None:
-                await asyncio.sleep(event.body["s"])
+                if event.body["slow"]:
+                    await may_end.wait()
 
-            fast = [message(s=0.05) for _ in range(30)]
-            batch = asyncio.create_task(app.process_many([message(s=0.8), *fast]))
-            await asyncio.sleep(0.5)
-            again = await app.process_many(fast)
-            assert {outcome.status for outcome in again} == {"duplicate"}
+            fast = [message(slow=False) for _ in range(30)]
+            batch = asyncio.create_task(app.process_many([message(slow=True), *fast]))
+            async with asyncio.timeout(60):
+                while len(await app.entries("done")) < 30:  # noqa: ASYNC110 - the ledger is asked
+                    await asyncio.sleep(0.01)
+            assert {outcome.status for outcome in await app.process_many(fast)} == {"duplicate"}
+            assert not batch.done()
+            may_end.set()
             assert {outcome.status for outcome in await batch} == {"done"}
 
     run(story())

@@ -19,6 +19,8 @@ from semel.core.pump import Pump
 from semel.ports import Entry, Inbox, Letters
 from semel.values.claim import Granted
 
+LAPSED_S = 2.1  # a little longer than a lease that a loaded machine keeps
+
 
 def bridged(id: str = "bus-1", **detail: Any) -> dict[str, Any]:
     body = {"eventId": "e-1", "eventType": "interaction.created", **detail}
@@ -220,10 +222,10 @@ def test_when_the_dead_letter_cannot_be_recorded_the_delivery_is_not_answered(tm
         with pytest.raises(LedgerUnavailable):
             await desk.app.process(bridged())
         full = False
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(LAPSED_S)
         assert parts(await desk.app.process(bridged())) == {"audit": "duplicate", "crm": "dead"}
 
-    story("sqlite", tmp_path, tell, lease=0.2, timeout=0.1)
+    story("sqlite", tmp_path, tell, lease=LAPSED_S - 0.1, timeout=1.0)
 
 
 def test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept() -> None:
