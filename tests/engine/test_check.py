@@ -304,7 +304,34 @@ def test_a_deliverer_without_time_for_the_second_look_is_told_to_come_again(tmp_
         (outcome,) = await app._engine().process([Message(to_bytes(body))], until)
         assert (outcome.status, outcome.reason) == ("busy", engine.PROBED_TOO_EARLY)
         assert ran == []
+        await asyncio.sleep(0.5 * LEASE_S + 0.05)
         assert (await app.process(body)).status == "done"
-        assert ran == [2], "no attempt was counted for the look that came too early"
+        assert ran == [3], "the look that came too early counts"
+
+    story("memory", tmp_path, tell)
+
+
+def test_a_deliverer_that_never_has_time_for_the_second_look_leaves_it_to_a_person(tmp_path: Path) -> None:
+    """A function with a short time limit. A stream would stand still behind an event that always comes again."""
+
+    async def tell(app: Semel) -> None:
+        from semel.app import Message, to_bytes
+
+        ran: list[int] = []
+
+        def look(event: Event, ctx: Context) -> None:
+            raise Retry
+
+        on(app, lambda event, ctx: ran.append(ctx.attempt), sync=False, effect="park", probe=look, max_attempts=4)
+        body = message()
+        await vanish(app, body)
+        await asyncio.sleep(LEASE_S + 0.05)
+        statuses = []
+        for _ in range(3):
+            until = asyncio.get_running_loop().time() + 0.3 * LEASE_S
+            (outcome,) = await app._engine().process([Message(to_bytes(body))], until)
+            statuses.append(outcome.status)
+            await asyncio.sleep(0.3 * LEASE_S + 0.05)
+        assert (statuses, ran) == (["busy", "busy", "uncertain"], [])
 
     story("memory", tmp_path, tell)

@@ -252,7 +252,11 @@ class Engine:
         if ending is not None or act.lost or wait_s <= 0:
             return ending
         if self._left_s(act) < wait_s + BEGIN_S:
-            return Release(wait_s, PROBED_TOO_EARLY)
+            assert act.granted is not None
+            if act.granted.attempt >= act.handler.max_attempts:  # a short time limit never leaves enough
+                return Uncertain("the holder before vanished, and its deliverer has no time for a second look")
+            act.stop(PROBED_TOO_EARLY, lost=True)  # its lease lapses: this look counts, so that they end
+            return None
         await asyncio.sleep(wait_s)
         return None if act.lost else await self._runner.probe(act)
 
