@@ -361,7 +361,7 @@ MUTANTS = [
     Mutant(
         "ctx.check() waits for the heartbeat to notice the stall",
         "core/act.py",
-        "if act.lost or act.has_lapsed:",
+        "if act.lost or steady_s() >= act.acts_until:",
         "if act.lost:",
         f"{CHECK}::test_a_run_that_a_check_ends_is_lost_and_no_failed_attempt",
     ),

@@ -80,7 +80,7 @@ class Context:
         A process that stalls (a paused machine, a long garbage collection) does not notice the end of its lease. This
         compares the lease with a clock that counts during the stall. It asks no store, and works in threads too."""
         act = self._act
-        if act.lost or act.has_lapsed:
+        if act.lost or steady_s() >= act.acts_until:
             raise LeaseLost(act.stopped or LAPSED)
 
     @property

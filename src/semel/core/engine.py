@@ -180,7 +180,7 @@ class Engine:
         suspects = {
             act: act.granted.attempt >= act.handler.max_attempts  # its last attempt
             for act in granted
-            if act.granted is not None and needs_isolation(act.handler, act.granted)
+            if act.granted is not None and act.granted.takeover and needs_isolation(act.handler, act.granted)
         }
         settling = self._settling(early=len(granted) > 1)
         try:

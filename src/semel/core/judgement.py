@@ -51,15 +51,11 @@ def before_run(handler: Handler, granted: Granted) -> Ending | None:
 
 
 def needs_isolation(handler: Handler, granted: Granted) -> bool:
-    """Whether the event may be what its earlier holders died of, so that it must not run beside other such events.
+    """Whether a takeover may be what its earlier holders died of, so that it must not run beside other such events.
 
     The first takeover runs like any other event. In its last attempt an event is isolated as well: one more death, by
     whatever cause, would make it a dead letter."""
-    return (
-        granted.takeover
-        and granted.attempt >= min(ISOLATED_FROM, handler.max_attempts)
-        and before_run(handler, granted) is None
-    )
+    return granted.attempt >= min(ISOLATED_FROM, handler.max_attempts) and before_run(handler, granted) is None
 
 
 def after_run(

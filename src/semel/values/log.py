@@ -37,9 +37,7 @@ class Log:
 
     def __init__(self, name: str = "semel") -> None:
         self._logger = logging.getLogger(name)
-
-    def enabled(self, level: int) -> bool:
-        return self._logger.isEnabledFor(level)
+        self.enabled = self._logger.isEnabledFor  # asked for every event: no call of our own around it
 
     def write(self, level: int, name: str, /, exc: BaseException | None = None, **fields: Any) -> None:
         """`exc` adds its traceback."""
