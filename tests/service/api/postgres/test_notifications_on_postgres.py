@@ -36,7 +36,7 @@ def decided(client: Client, id: str, verb: str, reason: str = "why") -> Reply:
 
 def test_a_notification_is_added_known_and_a_conflict(client: Client) -> None:
     replies = [asked(client, "a"), asked(client, "a"), asked(client, "a", body="Something else")]
-    assert [reply.status for reply in replies] == [201, 200, 409]
+    assert [reply.status for reply in replies] == [201, 200, 422]
     assert len({reply.json()["id"] for reply in replies}) == 1
     told = client.ask("GET", f"{PATH}/status?{urlencode({'key': 'a'})}").json()
     assert (told["told"], told["may_send"]) == ("pending", False)
