@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from semel import Semel
+from semel import Context, Event, Semel
 from semel.cli.guarantees import page
 from semel.ports import Loses, Traits
 from semel.testing.proofs import SHOWN, STALL_PROOFS, proofs_of
@@ -166,11 +166,15 @@ def test_only_a_check_keeps_the_promise_of_park_with_a_probe_in_a_stall() -> Non
     assert all(found.kept for found in STALLED_CHECKED.values())
 
 
+async def _sleeps(event: Event, ctx: Context) -> None:
+    await asyncio.sleep(0)
+
+
 def test_the_guarantee_of_an_app_names_the_check(tmp_path: Path) -> None:
     app = Semel(f"sqlite:///{tmp_path}/semel.db")
     app.on("a", name="sync", effect="retry")(lambda event, ctx: None)
-    app.on("a", name="probed", effect="park", probe=lambda event, ctx: None)(asyncio.sleep)
-    app.on("a", name="async", effect="retry")(asyncio.sleep)
+    app.on("a", name="probed", effect="park", probe=lambda event, ctx: None)(_sleeps)
+    app.on("a", name="async", effect="retry")(_sleeps)
     lines = {one.handler: str(one) for one in app.guarantees()}
     assert "ctx.check()" in lines["sync"]
     assert "ctx.check()" in lines["probed"]

@@ -36,7 +36,7 @@ SERVICE = {"aiohttp", "httptools", "opentelemetry", "prometheus_client", "starle
 THIRD_PARTY = {
     "values": {"msgspec"},
     "ports": {"msgspec"},
-    "core": {"msgspec"},
+    "core": {"msgspec", "typing_extensions"},  # the latter for type checkers alone: it is not imported
     "adapters": {"msgspec"},
     "testing": {"msgspec", "pytest", "hypothesis"},
     "edges": {"msgspec", "typer", "rich", *SERVICE},

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from semel import outbox, providers, sources
     from semel.app import Semel
     from semel.core.act import Context
+    from semel.ports import Entry
     from semel.values import keys
     from semel.values.effect import Guarantee
     from semel.values.errors import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from semel.values.keys import latest
     from semel.values.notification import Guard, Notification
     from semel.values.outcome import NotNow, Outcome, Reject, Retry
+    from semel.values.transactions import PostgresTx, SqliteTx
 
 __version__ = "0.1.0"
 
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 _HOME = {
     "ConfigError": "semel.values.errors",
     "Context": "semel.core.act",
+    "Entry": "semel.ports",
     "Event": "semel.values.event",
     "Guard": "semel.values.notification",
     "Guarantee": "semel.values.effect",
@@ -37,6 +40,8 @@ _HOME = {
     "MalformedEvent": "semel.values.errors",
     "NoKey": "semel.values.errors",
     "NotNow": "semel.values.outcome",
+    "PostgresTx": "semel.values.transactions",
+    "SqliteTx": "semel.values.transactions",
     "Notification": "semel.values.notification",
     "Outcome": "semel.values.outcome",
     "Reject": "semel.values.outcome",
@@ -57,6 +62,7 @@ _MODULES = {
 __all__ = [
     "ConfigError",
     "Context",
+    "Entry",
     "Event",
     "Guarantee",
     "Guard",
@@ -67,10 +73,12 @@ __all__ = [
     "NotNow",
     "Notification",
     "Outcome",
+    "PostgresTx",
     "Reject",
     "Retry",
     "Semel",
     "SemelError",
+    "SqliteTx",
     "TransactionOver",
     "keys",
     "latest",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msgspec.structs import replace
 
 from semel import wiring
+from semel.core.act import Context
 from semel.core.boundaries import Observer
 from semel.core.engine import Engine
 from semel.core.handlers import Handler, Router, check_handler, is_async
@@ -50,7 +51,7 @@ CONCURRENCY = 32  # handlers of one batch that run at a time
 WORKERS = 4  # batches of one source at a time
 DRAIN_S = 25.0  # as a lease: a handler that takes longer is given up on anyway
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[[Event, Context], Any])
 
 
 class Semel:

@@ -393,7 +393,7 @@ def test_registering_says_what_is_wrong() -> None:
         lambda: app.on("b", window=5),
         lambda: app.on("b", retention="38d"),  # type: ignore[arg-type]
         lambda: app.on("b", timeout=-1),
-        lambda: app.on("b")(lambda event: None),
+        lambda: app.on("b")(lambda event: None),  # type: ignore[type-var]
         lambda: app.on("b")(_yields),
         lambda: run(app.entries("deaad")),
         lambda: Semel("sqlite:/x.db"),

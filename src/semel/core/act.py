@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from msgspec.structs import replace
 
@@ -13,15 +14,24 @@ from semel.core.steady import steady_s
 from semel.values.claim import Claim, Granted
 from semel.values.errors import ConfigError, LeaseLost, WrongNotification
 from semel.values.event import Event
-from semel.values.notification import Notification
+from semel.values.notification import Channel, Guard, Notification, Policy
 from semel.values.outcome import Outcome
 from semel.values.reading import PLAIN, Reading
 
 MARGIN = 0.1  # share of the lease by which a run ends before it: an effect takes time
 LAPSED = "the lease ended: the process stalled, or the ledger could not be reached"
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # every type checker brings it; it is not imported when Semel runs
 
-class Context:
+    Tx = TypeVar("Tx", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    Tx = TypeVar("Tx")
+
+
+class Context(Generic[Tx]):
     """What a handler may know of its run."""
 
     __slots__ = ("_act", "_over", "_tx", "attempt", "key", "token")
@@ -35,16 +45,44 @@ class Context:
         self.attempt: int = granted.attempt
 
     @property
-    def tx(self) -> Any:
+    def tx(self) -> Tx:
         """The transaction of effect="transaction"; its writes commit with the settle."""
         if self._tx is None:
             raise ConfigError(
                 f"ctx.tx: handler {self._act.handler.name!r} has effect={self._act.handler.effect!r}; "
                 'only effect="transaction" has a transaction'
             )
-        return self._tx
+        tx: Tx = self._tx
+        return tx
 
-    def notify(self, notification: Notification | None = None, /, **said: Any) -> str:
+    @overload
+    def notify(self, notification: Notification, /) -> str: ...
+
+    @overload
+    def notify(
+        self,
+        *,
+        kind: str,
+        recipient: str,
+        channel: Channel,
+        key: str = ...,
+        body: Any = ...,
+        subject: str = ...,
+        sender: str = ...,
+        template: str = ...,
+        data: Mapping[str, Any] = ...,
+        tenant: str = ...,
+        not_after: datetime | None = ...,
+        priority: int = ...,
+        order: str = ...,
+        guard: Guard | None = ...,
+        provider: str = ...,
+        policy: Policy | None = ...,
+        generation: int = ...,
+    ) -> str: ...
+
+    # mypy takes a positional-only parameter beside ** for one that may be missing
+    def notify(self, notification: Notification | None = None, /, **said: Any) -> str:  # type: ignore[misc]
         """Send a message, if this run succeeds: it is put into the outbox together with the outcome, or not at all.
 
         Takes a Notification, or what makes one. Its `key` is that of this effect if nothing else is said, and its

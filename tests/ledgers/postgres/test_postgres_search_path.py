@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +12,7 @@ from tests.ledgers.postgres.opening import connected, opened
 from semel import Context, Event, Notification, Semel
 from semel.values.errors import ConfigError
 
-SAID = {"kind": "shipping", "recipient": "+4917012345678", "channel": "sms", "body": "On its way"}
+SAID: Any = {"kind": "shipping", "recipient": "+4917012345678", "channel": "sms", "body": "On its way"}
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_tables_of_a_handler_are_not_among_the_ledgers(empty_database: str, own_
         try:
             outcome = await app.process({"id": "1", "type": "order", "data": {}})
             assert outcome.status == "done", outcome
-            shown = await app.outbox.show(Notification(key="order-1", **SAID).id)  # type: ignore[arg-type]
+            shown = await app.outbox.show(Notification(key="order-1", **SAID).id)
             assert shown is not None
         finally:
             await app.close()
@@ -90,7 +91,7 @@ def test_operators_of_the_callers_own_do_not_change_what_is_added(fresh_url: str
 
     async def run() -> None:
         async with opened(fresh_url) as ledger, connected(fresh_url) as shop:
-            first, second = (Notification(key=key, **SAID) for key in ("a", "b"))  # type: ignore[arg-type]
+            first, second = (Notification(key=key, **SAID) for key in ("a", "b"))
             await ledger.outbox.add([first])
             await shop.execute(
                 "create function public.always(bytea, bytea) returns boolean language sql as 'select true'; "
