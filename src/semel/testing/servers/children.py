@@ -88,7 +88,7 @@ def started_at(pid: int) -> str:
     if sys.platform == "linux":
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):  # any other error says nothing about the process
             return ""
         return "" if fields[0] in "ZX" else fields[19]  # in clock ticks since the machine started
     asked = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], check=False, capture_output=True, text=True)
