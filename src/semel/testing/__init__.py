@@ -9,4 +9,7 @@ semel.testing.fault_laws    StoreFaultLaws: a store over a network, killed and c
 semel.testing.proxy         FaultProxy: a network that fails
 semel.testing.source_laws   SourceLaws: the same for a source
 semel.testing.servers       real servers, started and killed by tests
+
+Races between processes, storms and kill runs carry the mark `long`. Register it (`markers = ["long: takes minutes"]`),
+and leave them out with `-m "not long"` where a quick run is wanted.
 """
