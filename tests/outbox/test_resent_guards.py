@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.outbox.troubled import Scene, note, play
 
 from semel.core.resending import resend
 from semel.values.notification import Guard
-from semel.values.sending import Answer, Refused
+from semel.values.outbox import Witness
+from semel.values.sending import Answer, Refused, Unknown
 
 DAY = Guard(window_s=86_400.0)
 
@@ -66,6 +70,31 @@ def test_a_repetition_that_is_refused_leaves_the_guard_to_what_was_sent_before(t
             told = await scene.until(second, "accepted", "suppressed")
         assert (told.state, told.suppressed_by) == ("suppressed", first.id.hex()), "this customer was told today"
         assert scene.phone.got == ["first", "first"]
+
+    play(tmp_path, tell)
+
+
+def test_the_guard_of_a_recipient_in_an_older_spelling_is_free_after_a_refusal(tmp_path: Path) -> None:
+    """It was added by a version that kept recipients as they were given. Its refusal comes by callback."""
+    number = "+491701234567"
+
+    async def unanswered() -> Answer:
+        return Unknown("no answer")
+
+    async def tell(scene: Scene) -> None:
+        first = note("first", recipient=number, guard=DAY)
+        second = note("second", recipient=number, guard=DAY)
+        await scene.outbox.add([first])
+        with closing(apsw.Connection(str(tmp_path / "semel.db"))) as file:
+            file.execute("update semel_notification set recipient = ? where id = ?", ("+49 170 1234567", first.id))
+        scene.phone.sends = [unanswered]
+        async with scene.running(scene.relay()):
+            await scene.wait(lambda: len(scene.phone.got) == 1)
+            while (await scene.shown(first)).state != "uncertain":  # noqa: ASYNC110 - it announces nothing
+                await asyncio.sleep(0.02)
+            assert await scene.outbox.witness([Witness("refused", first.id, "phone")]) == ["failed"]
+            await scene.outbox.add([second])
+            assert (await scene.until(second, "accepted", "suppressed")).state == "accepted"
 
     play(tmp_path, tell)
 

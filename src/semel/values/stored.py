@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr, replace
 
 from semel.values.errors import ConfigError
 from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
+from semel.values.recipients import spellings
 from semel.values.sending import Standing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,10 +65,11 @@ def readable_standing(standing: bytes | None) -> Standing | None:
         return None
 
 
-def guard_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> bytes | None:
-    """What a notification's guard watches; None: it has none."""
+def guards_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> list[bytes]:
+    """What a notification's guard watches; empty: it has none. Two places for a recipient that was stored before it had
+    a normal form: a relay that reads it watches the normal one."""
     guard = _options(options).guard
-    return None if guard is None else watched(guard, tenant, recipient, kind)
+    return [] if guard is None else [watched(guard, tenant, one, kind) for one in spellings(recipient)]
 
 
 def notification_of(
