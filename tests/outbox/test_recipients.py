@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.values import recipients
-from semel.values.notification import Guard, Notification
+from semel.values.notification import Guard, Notification, notification_id
+from semel.values.stored import guard_of, notification_of
 
 E164 = "+491701234567"
 SPELLINGS = [
@@ -69,6 +70,14 @@ def test_two_spellings_are_one_notification_with_one_guard() -> None:
     assert {one.id for one in made} == {made[0].id}
     assert {one.guarded_by for one in made} == {made[0].guarded_by}
     assert {one.recipient for one in made} == {E164}
+
+
+def test_what_was_stored_in_another_spelling_keeps_it_with_its_id_and_its_guard() -> None:
+    options, older = b'{"guard":{"window_s":3600.0,"key":""}}', "+49 170 1234567"
+    stored = notification_of("t", "k", "s", older, "sms", 1, b'{"body":"b"}', options)
+    assert stored.recipient == older
+    assert stored.id == notification_id("t", "k", "s", older, "sms", 1)
+    assert stored.guarded_by == guard_of("t", older, "s", options)
 
 
 @given(st.text(max_size=40))

@@ -12,7 +12,6 @@ from msgspec.structs import force_setattr, replace
 
 from semel.values.errors import ConfigError
 from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
-from semel.values.recipients import spellings
 from semel.values.sending import Standing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,11 +64,10 @@ def readable_standing(standing: bytes | None) -> Standing | None:
         return None
 
 
-def guards_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> list[bytes]:
-    """What a notification's guard watches; empty: it has none. Two places for a recipient that was stored before it had
-    a normal form: a relay that reads it watches the normal one."""
+def guard_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> bytes | None:
+    """What a notification's guard watches; None: it has none."""
     guard = _options(options).guard
-    return [] if guard is None else [watched(guard, tenant, one, kind) for one in spellings(recipient)]
+    return None if guard is None else watched(guard, tenant, recipient, kind)
 
 
 def notification_of(
@@ -103,9 +101,12 @@ def notification_of(
         "generation": generation,
     }
     try:
-        return Notification(**fields)
+        one = Notification(**fields)
     except ConfigError:
         return _as_it_stands(fields)
+    if one.recipient != fields["recipient"]:  # older than the normal form: its id and its guard are of this spelling
+        force_setattr(one, "recipient", fields["recipient"])
+    return one
 
 
 def readable(

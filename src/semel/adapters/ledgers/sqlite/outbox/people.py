@@ -16,7 +16,7 @@ from semel.values.sending import LIVE, Standing, State, decided, in_doubt, left_
 from semel.values.stored import (
     by_wall_clock,
     encode,
-    guards_of,
+    guard_of,
     not_after_of,
     readable,
     readable_standing,
@@ -130,9 +130,10 @@ def decide(connection: apsw.Connection, decision: Decision, now: int, ahead_ms: 
     if after is None:
         return None
     _write(connection, decision, after, left_in_doubt_ms(before, after), provider, possible, now)
-    nothing_left = after.state not in LIVE and (state == "pending" or after.state == "expired")
-    if nothing_left and (watched := guards_of(tenant, recipient, kind, options)):
-        guards.free(connection, watched, [decision.id])
+    if after.state not in LIVE and (state == "pending" or after.state == "expired"):  # nothing has left
+        guard = guard_of(tenant, recipient, kind, options)
+        if guard is not None:
+            guards.free(connection, [guard], [decision.id])
     return after.state
 
 

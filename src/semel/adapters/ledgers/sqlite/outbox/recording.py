@@ -11,7 +11,7 @@ from semel.adapters.ledgers.sqlite.outbox import guards
 from semel.adapters.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in, select_in
 from semel.values.outbox import Record, Witness, lane_of
 from semel.values.sending import LIVE, OVER_UNSENT, RANK, State, reported
-from semel.values.stored import encode, guards_of
+from semel.values.stored import encode, guard_of
 
 SENT = ("accepted", "refused", "limited", "unknown")  # outcomes of what has crossed
 
@@ -121,8 +121,8 @@ def _witness(connection: apsw.Connection, one: Witness, now: int) -> State | Non
     insert_many(connection, SQL["set_notifications"], [row])
     if after in RANK or after == "failed":
         run_in(connection, SQL["end_dispatches"], [id])
-    if after == "failed" and (watched := guards_of(tenant, recipient, kind, options)):
-        guards.free(connection, watched, [id])
+    if after == "failed" and (guard := guard_of(tenant, recipient, kind, options)) is not None:
+        guards.free(connection, [guard], [id])
     return after
 
 
