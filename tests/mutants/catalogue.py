@@ -373,6 +373,13 @@ MUTANTS = [
         f"{CHECK}::test_a_run_that_a_check_ends_is_lost_and_no_failed_attempt",
     ),
     Mutant(
+        "a deliverer without time for a second probe brings the event again for ever",
+        "core/engine.py",
+        "if act.granted.attempt >= act.handler.max_attempts:  # a short time limit",
+        "if False:  # a short time limit",
+        f"{CHECK}::test_a_deliverer_that_never_has_time_for_the_second_look_leaves_it_to_a_person",
+    ),
+    Mutant(
         "a probe's Retry() is believed while the holder may be acting",
         ENGINE,
         "if ending is not None or act.lost or wait_s <= 0:",
