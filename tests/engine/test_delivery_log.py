@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semel import Context, Event, Reject, Retry, Semel
+from semel.core.accepting import Acceptor
 from semel.core.delivery_log import LINES_PER_S
+from semel.messages import Message, to_bytes
 from semel.values.log import LogEvent
 
 SECRET = "the customer's number is 4711"
@@ -121,3 +124,34 @@ def test_a_level_that_is_off_makes_no_line_and_no_summary(lines: pytest.LogCaptu
     logging.getLogger("semel").setLevel(logging.WARNING)
     asyncio.run(story(message(1)))
     assert events(lines) == []
+
+
+def test_an_event_that_no_handler_matches_is_logged_with_its_type(lines: pytest.LogCaptureFixture) -> None:
+    asyncio.run(story(message(type="order.plcaed")))
+    (line,) = events(lines)
+    assert line.name == "event_ignored"
+    assert line.fields["event_id"] == "e-1"
+    assert "order.plcaed" in line.fields["reason"]
+
+
+def test_deliveries_that_the_inbox_answers_are_logged_too(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
+    lines.set_level(logging.DEBUG, "semel")
+
+    async def accept_all() -> None:
+        async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
+            app.on("order.placed", name="crm")(lambda event, ctx: None)
+            inbox: Any = app.ledger
+            acceptor = Acceptor(inbox, app.planner, lambda: None)
+            other = message(data={"n": 2})
+            for body in (message(), message(), other, message(7, type="order.plcaed"), {"x": 1}):
+                await acceptor.accept(Message(to_bytes(body)))
+
+    asyncio.run(accept_all())
+    found = [(line.name, line.fields.get("handler"), line.fields.get("event_id")) for line in events(lines)]
+    assert found == [
+        ("event_accepted", "crm", "e-1"),
+        ("event_duplicate", "crm", "e-1"),
+        ("event_conflict", "crm", "e-1"),
+        ("event_ignored", None, "e-7"),
+        ("event_malformed", None, None),
+    ]

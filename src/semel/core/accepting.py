@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from semel.core.batcher import Batcher
+from semel.core.delivery_log import DeliveryLog
 from semel.core.handlers import Handler
 from semel.core.planning import Arrived, Plan, Planner
 from semel.ports import Inbox, Telemetry
@@ -25,23 +26,25 @@ class Acceptor:
         self._telemetry = telemetry
         self._accepted = accepted
         self._lane: Batcher[Arrival, Acceptance] = Batcher(inbox.accept)
+        self._log = DeliveryLog()
 
     async def accept(self, delivery: Arrived, trace: str = "") -> Outcome:
         """One delivery. What is answered "accepted" or "duplicate" is durable. Raises LedgerUnavailable."""
         plan = self._planner.plan(delivery)
         if isinstance(plan, Outcome):
-            return self._told([plan])
+            return self._told([plan], delivery.tenant)
         handlers, claims = plan.handlers, plan.claims
         answers = await self._lane.ask([_arrival(plan, claim, trace) for claim in claims])
         outcomes = [_outcome(*one, plan) for one in zip(answers, handlers, claims, strict=True)]
         if any(outcome.status == "accepted" for outcome in outcomes):
             self._accepted()
-        return self._told(outcomes)
+        return self._told(outcomes, delivery.tenant)
 
-    def _told(self, outcomes: list[Outcome]) -> Outcome:
-        if self._telemetry is not None:
-            for outcome in outcomes:
+    def _told(self, outcomes: list[Outcome], tenant: str) -> Outcome:
+        for outcome in outcomes:
+            if self._telemetry is not None:
                 self._telemetry.answered(outcome)
+            self._log.not_run(outcome, tenant)
         return combine(outcomes)
 
 

@@ -65,17 +65,20 @@ class DeliveryLog:
             )
 
     def not_run(self, outcome: Outcome, tenant: str) -> None:
-        """Log a delivery that no handler was run for: it is no event, or no handler matches it."""
+        """Log a delivery that ends without a run: it is no event, no handler matches it, or the inbox answered."""
         level, name = _LINES[outcome.status]
         if log.enabled(level) and (level != logging.INFO or self._has_room(outcome.status)):
-            reason = outcome.reason if log.enabled(logging.DEBUG) else None  # it may quote names of the document
+            # the reason of a malformed body may quote the document, and that of a duplicate a handler's error
+            shown = outcome.status == "ignored" or log.enabled(logging.DEBUG)
             log.write(
                 level,
                 name,
-                outcome=outcome.status,
+                handler=outcome.handler or None,
+                key=outcome.key or None,
                 event_id=outcome.id or None,
+                outcome=outcome.status,
                 tenant=tenant or None,
-                reason=reason,
+                reason=outcome.reason or None if shown else None,
             )
 
     def _has_room(self, status: Status) -> bool:

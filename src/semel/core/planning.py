@@ -65,7 +65,7 @@ class Planner:
             if only:
                 handlers = [handler for handler in handlers if handler.name == only]
             if not handlers or event.shape == CONTROL:
-                return Outcome("ignored", reason="no handler matches", handler=only)
+                return Outcome("ignored", reason=f"no handler matches: {event.type}", handler=only, id=event.id)
             event.document  # noqa: B018 - strictly parsed here, so that nothing malformed is ever claimed
         except MalformedEvent as error:
             return Outcome("malformed", reason=str(error), handler=only)
