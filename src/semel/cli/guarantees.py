@@ -77,7 +77,8 @@ forward or of a message to a provider. It cancels an async handler at its next a
 `ctx.check()` on the line before the effect: it compares the lease with a clock that counts during the stall, and raises
 `LeaseLost`. Let that pass; the run counts as lost, not as failed. A stall between that line and the effect is not
 noticed, so put nothing between them. After a takeover a probe's `Retry()` is asked for a second time, 10 s (at most one
-lease) later: a call that a holder began right after its last check has ended by then.
+lease) later: a call that a holder began right after its last check has ended by then. A deliverer without so much time,
+such as a Lambda function with a short limit, brings the event again; in its last attempt the event is `uncertain`.
 
 A run that wakes up inside its handler, on the line before the effect:
 """
