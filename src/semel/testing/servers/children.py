@@ -26,7 +26,7 @@ from typing import Any
 # it, and before the exec, which keeps it.
 _LAUNCHER = """
 import os, sys
-starter, user = int(sys.argv[1]), int(sys.argv[2])
+starter, user, preload = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 if sys.platform == "linux":
     import ctypes  # here: the other user may not be able to read it
     libc = ctypes.CDLL(None)
@@ -38,14 +38,19 @@ if sys.platform == "linux":
     libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
     if os.getppid() != starter:
         sys.exit("the starter of this process is gone")
-os.execvp(sys.argv[3], sys.argv[3:])
+if preload:
+    os.environ["LD_PRELOAD"] = preload
+os.execvp(sys.argv[4], sys.argv[4:])
 """
 
 
 def start_child(command: Sequence[str], *, user: int | None = None, **options: Any) -> subprocess.Popen[Any]:
     """Start a process that ends with this one. `options` as for Popen; `user`: run it as this user and group."""
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(-1 if user is None else user)]
-    start = functools.partial(subprocess.Popen[Any], [*launcher, *command], **options)
+    env = dict(options.pop("env", None) or os.environ)
+    preload = env.pop("LD_PRELOAD", "")  # not for the launcher: what it made as this user, another could not open
+    arguments = [str(os.getpid()), str(-1 if user is None else user), preload]
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *arguments]
+    start = functools.partial(subprocess.Popen[Any], [*launcher, *command], env=env, **options)
     if threading.current_thread() is threading.main_thread():
         return start()
     # The signal comes when the starting thread ends, so a thread that stays starts it.
