@@ -44,7 +44,7 @@ PYTEST := $(BIN)/python -m pytest --durations 20 --durations-min 1
 
 proof: .venv/.dev .venv/.package  ## races, storms, kill runs, planted bugs, long properties (minutes)
 	@$(BIN)/python -m semel.testing.servers.rabbitmq_packages || true  # without it, the tests say why
-	@$(PYTEST) -n 4 -m 'long or hypothesis' --hypothesis-profile proof --timeout 1200 $(ARGS)
+	@$(PYTEST) -n 4 --dist worksteal -m 'long or hypothesis' --hypothesis-profile proof --timeout 1200 $(ARGS)
 
 test-under-load: .venv/.dev .venv/.package  ## run the tests three times while other processes use every processor
 	@for round in 1 2 3; do \
