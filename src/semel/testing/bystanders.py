@@ -1,8 +1,8 @@
 """Records that no law is about, planted in the store before each law and compared after it.
 
-A law looks at the keys that it names. A store that changes other rows too (a WHERE clause with `or` for `and`, no
-tenant) passes such a law. Bystanders are rows of another tenant in every state; each law of a ledger, an inbox and an
-outbox ends with the check that none of them has changed.
+A law looks at the keys that it names. A store that changes other rows too (`or` for `and` in a WHERE clause, a
+missing tenant) passes such a law. Bystanders are rows of another tenant in every state; each law of a ledger, an inbox
+and an outbox ends with the check that none of them has changed.
 """
 
 from __future__ import annotations
