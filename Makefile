@@ -35,26 +35,27 @@ test: .venv/.dev .venv/.package  ## check everything: format, lint, types, tests
 	@echo '→ types'
 	@$(BIN)/mypy
 	@echo '→ RabbitMQ for the tests'
-	@$(BIN)/python -m semel.testing.servers.rabbitmq_packages || true  # without it, the tests say why
+	@$(BIN)/python -m tests.support.servers.rabbitmq_packages || true  # without it, the tests say why
 	@echo '→ tests'
-	@$(PYTEST) -n 3 $(ARGS)
+	@$(PYTEST) -p no:schemathesis -n 4 --dist worksteal $(ARGS)
 
-# Many tests wait for servers and leases, so there are more workers than processors. No test is run a second time.
+# Many tests wait for servers and leases, so there are more workers than processors, and idle ones take over tests of
+# busy ones. No test is run a second time. Only `make proof` uses the plugin of schemathesis, which is slow to import.
 PYTEST := $(BIN)/python -m pytest --durations 20 --durations-min 1
 
 proof: .venv/.dev .venv/.package  ## races, storms, kill runs, planted bugs, long properties (minutes)
-	@$(BIN)/python -m semel.testing.servers.rabbitmq_packages || true  # without it, the tests say why
+	@$(BIN)/python -m tests.support.servers.rabbitmq_packages || true  # without it, the tests say why
 	@$(PYTEST) -n 4 --dist worksteal -m 'long or hypothesis' --hypothesis-profile proof --timeout 1200 $(ARGS)
 
 test-under-load: .venv/.dev .venv/.package  ## run the tests three times while other processes use every processor
 	@for round in 1 2 3; do \
 		echo "→ tests under load, round $$round of 3"; \
-		$(BIN)/python tools/under_load.py $(PYTEST) -n 3 $(ARGS) || exit; \
+		$(BIN)/python tools/under_load.py $(PYTEST) -p no:schemathesis -n 4 --dist worksteal $(ARGS) || exit; \
 	done
 
 bench: .venv/.dev .venv/.package  ## measure (minutes, and 6 GB of disk for a while)
 	@$(BIN)/semel bench --peers bench/peers.py --keys 10000000 $(ARGS)
-	@$(BIN)/semel bench-service
+	@$(BIN)/python -m bench.service
 	@$(BIN)/python -m bench.stores
 	@$(BIN)/python -m bench.sources
 	@$(BIN)/python -m bench.outbox
@@ -77,6 +78,8 @@ lock:  ## write requirements/*.txt anew, with hashes (needs uv)
 	@echo '→ requirements/dev.txt'
 	@$(COMPILE) pyproject.toml --extra service --extra redis --extra postgres --extra aws --extra kafka --extra rabbitmq --extra testing \
 		requirements/run.in requirements/dev.in -c requirements/run.txt -o requirements/dev.txt
+	@echo '→ requirements/openapi-client.txt'
+	@$(COMPILE) requirements/openapi-client.in -o requirements/openapi-client.txt
 
 clean:  ## remove the environment and everything generated
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
@@ -113,15 +116,15 @@ PROBE := import ensurepip, os, sys, venv; assert sys.version_info >= (3, 11); \
 
 .venv/.run: requirements/run.txt .venv/.python
 	@echo '→ installing what Semel needs to run'
-	@$(PIP) install --require-hashes -r requirements/run.txt
+	@$(PIP) install -qq --require-hashes -r requirements/run.txt
 	@touch $@
 
 .venv/.dev: requirements/dev.txt .venv/.python
 	@echo '→ installing the development tools'
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install -qq --require-hashes -r requirements/dev.txt
 	@touch $@ .venv/.run  # dev.txt holds all of run.txt
 
 .venv/.package: pyproject.toml .venv/.run
 	@echo '→ installing semel itself, editable'
-	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) install -qq --no-deps --no-build-isolation -e .
 	@touch $@

@@ -16,7 +16,7 @@ import apsw
 
 Row = tuple[Any, ...]  # k, token, until, attempts, fp, tenant, handler, text
 
-SETTINGS = (  # those of src/semel/adapters/ledgers/sqlite/opening.py
+SETTINGS = (  # those of src/semel/ledgers/sqlite/database.py
     "journal_mode=wal",
     "synchronous=full",
     f"cache_size=-{64 * 1024}",

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, TypeAlias
 
 import pytest
@@ -18,6 +24,10 @@ settings.register_profile(
 )
 settings.register_profile("proof", settings.get_profile("semel"), max_examples=300)  # of `make proof`
 settings.load_profile("semel")
+
+# A shell lets its background jobs ignore SIGINT, and so does what such a job starts: nothing could be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Report: TypeAlias = Generator[None, Any, Any]
 
@@ -35,6 +45,35 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or config.getoption("markexpr") != WITHOUT_LONG:
         return None
     return True if ALL_LONG in collection_path.read_text("utf-8") else None
+
+
+FIRST_WORKER = "gw0"
+COLLECT_S = 300.0  # the others collect by themselves then
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Report:
+    """The first worker collects ahead of the others: those find all files compiled, which is most of a collection."""
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return (yield)
+    collected = Path(gettempdir()) / f"semel-collected-{worker['testrunuid']}"
+    if worker["workerid"] == FIRST_WORKER:
+        session.config.add_cleanup(lambda: collected.unlink(missing_ok=True))  # the others begin only with this one
+        try:
+            return (yield)
+        finally:
+            collected.touch()
+    deadline = time.monotonic() + COLLECT_S
+    while not collected.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves live as long as the run, so the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,8 +13,15 @@ from tempfile import mkdtemp
 from typing import Any, Protocol, TypeVar
 
 import pytest
+from tests.support.servers.emulator import Emulator
+from tests.support.servers.process import NoServer, not_here
 
-from semel.testing.servers.process import NoServer, not_here
+
+class Aws(Emulator):
+    """Every service that tests ask for, in one emulator: each start takes two seconds of processor time."""
+
+    kind = "AWS"
+    services = "dynamodb,sqs,sns,events"
 
 
 class Server(Protocol):
@@ -23,6 +30,7 @@ class Server(Protocol):
 
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+AnyEmulator = TypeVar("AnyEmulator", bound=Emulator)
 STARTED = pytest.StashKey[dict[str, Any]]()
 
 
@@ -42,3 +50,12 @@ def shared_server(request: pytest.FixtureRequest, name: str, make: Callable[[Pat
         started[name] = server
     found: AnyServer = started[name]
     return found
+
+
+def shared_emulator(request: pytest.FixtureRequest, kind: type[AnyEmulator]) -> AnyEmulator:
+    """The service of this kind that was given, or the one emulator of this process."""
+    if (given := kind.given()) is not None:
+        return given
+    way = kind(Path())
+    way.port = shared_server(request, "aws", Aws).port
+    return way

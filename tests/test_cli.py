@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.wording import lacks
 from typer.testing import CliRunner
 
 from semel import Semel, __version__
@@ -37,6 +38,18 @@ def test_the_version_is_the_package_s() -> None:
     assert semel("--version").stdout == f"semel {__version__}\n"
 
 
+@pytest.mark.parametrize("name", [name for group in main.COMMANDS.values() for name in group])
+def test_the_list_of_commands_shows_the_first_line_of_each_help(name: str) -> None:
+    (listed,) = [group[name] for group in main.COMMANDS.values() if name in group]
+    assert main.load(name).help.split("\n\n")[0].replace("\n", " ") == listed
+
+
+def test_help_imports_no_command() -> None:
+    code = "import sys; from semel.cli.main import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith("semel.cli.")] == ["semel.cli.main"]
+
+
 @pytest.mark.parametrize(
     ("command", "options"),
     [
@@ -58,7 +71,7 @@ def test_help_names_every_option(command: tuple[str, ...], options: tuple[str, .
         (("demo", "--duplicates", "-1"), "--duplicates"),
         (("demo", "--kills", "many"), "--kills"),
         (("demo", "--evnets", "100"), "--evnets"),
-        (("demo", "--db", __file__), "exists already"),
+        (("demo", "--db", __file__), "--db"),
         (("bench", "--rounds", "0"), "--rounds"),
         (("bench", "--peers", "nowhere.py"), "nowhere.py"),
         ((*QUICK, "--keys", "100000001"), "--keys"),
@@ -70,6 +83,7 @@ def test_a_bad_value_is_named_and_nothing_runs(arguments: tuple[str, ...], said:
     assert ended.returncode == 2
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
 
 
 def test_the_demo_adds_up() -> None:
@@ -91,12 +105,12 @@ def test_the_demo_adds_up() -> None:
 
 @pytest.mark.parametrize("fault", ["doubled_tickets", "lost_tickets", "lost_calls"])
 def test_the_demo_fails_when_something_was_lost_or_doubled(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = dict.fromkeys([field.name for field in fields(demo.Report)], 0) | {"seconds": 1, fault: 1}
-    report = demo.Report(**{**numbers, "unexpected": {}})  # type: ignore[arg-type]
+    numbers = dict.fromkeys([field.name for field in fields(demo.DemoReport)], 0) | {"seconds": 1, fault: 1}
+    report = demo.DemoReport(**{**numbers, "unexpected": {}})  # type: ignore[arg-type]
     monkeypatch.setattr(demo, "run", lambda *_: report)
     ended = CliRunner().invoke(main.app, ["demo"])
     assert ended.exit_code == 1
-    assert "NOT once" in ended.output
+    assert "1" in ended.output.splitlines()[-1]
 
 
 def test_without_kills_nothing_is_repeated() -> None:
@@ -107,7 +121,7 @@ def test_without_kills_nothing_is_repeated() -> None:
 def test_the_demo_is_readable_without_a_terminal(tmp_path: Path) -> None:
     ended = semel("demo", "--events", "50", "--kills", "0", "--db", str(tmp_path / "kept.db"))
     assert ended.returncode == 0, ended.stderr
-    assert "50 events, 50 tickets: each once." in ended.stdout
+    assert lacks(ended.stdout, "50 events tickets once") == []
     assert not [char for char in ended.stdout + ended.stderr if char < " " and char != "\n"]
     assert (tmp_path / "kept.db").exists()
 
@@ -128,8 +142,7 @@ def test_the_bench_measures_every_scenario() -> None:
 def test_the_bench_says_what_it_left_out() -> None:
     ended = semel(*QUICK, "--keys", "0")
     assert ended.returncode == 0, ended.stderr
-    assert "add --peers bench/peers.py" in ended.stdout
-    assert "--keys is 0" in ended.stdout
+    assert lacks(ended.stdout, "--peers bench/peers.py --keys") == []
 
 
 def test_a_storm_is_made_again_by_its_seed() -> None:

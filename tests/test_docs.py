@@ -273,11 +273,25 @@ def test_the_readme_promises_what_the_code_promises() -> None:
         assert f"| `{effect}` | {row.promise} | {row.on_crash} |" in readme
 
 
-def test_the_readme_names_every_status() -> None:
+def test_the_page_for_python_promises_what_the_code_promises() -> None:
+    from semel.values.effect import PROMISES
+
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    for effect, row in PROMISES.items():
+        assert f"| `{effect}` | {row.promise} | {row.on_crash} |" in page
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages <= set(re.findall(r"\]\(([\w-]+\.md)\)", index))
+
+
+def test_the_page_for_python_names_every_status() -> None:
     from typing import get_args
 
     from semel.values.outcome import Status
 
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
     for status in get_args(Status):
-        assert f"| `{status}` |" in readme
+        assert f"| `{status}` |" in page

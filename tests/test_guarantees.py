@@ -10,13 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools.guarantees import page
 
 from semel import Context, Event, Semel
-from semel.cli.guarantees import page
-from semel.ports import Loses, Traits
+from semel.ports import DataLoss, Traits
 from semel.testing.proofs import SHOWN, STALL_PROOFS, proofs_of
-from semel.values.effect import EFFECTS
-from semel.values.guarantee import CHECK_FIRST, FAULTS, PARK_PROBED, STALLED, STALLED_CHECKED, Cell, cell, stall
+from semel.values.effect import (
+    CHECK_FIRST,
+    EFFECTS,
+    FAULTS,
+    NO_TRANSACTIONS,
+    PARK_PROBED,
+    STALLED,
+    STALLED_CHECKED,
+    WORKER_GONE,
+    Cell,
+    cell,
+    stall,
+)
 from semel.wiring import every_store
 
 ROOT = Path(__file__).parent.parent
@@ -54,8 +65,16 @@ def cells() -> Iterator[tuple[Traits, str, str, Cell]]:
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8") == page(every_store()).rstrip("\n") + "\n", (
-        "run python -m semel.cli.guarantees > docs/guarantees.md"
+        "run python tools/guarantees.py > docs/guarantees.md"
     )
+
+
+def test_the_reason_of_a_promise_belongs_to_its_fault() -> None:
+    for store, effect, fault, found in cells():
+        if found is WORKER_GONE[effect]:
+            assert fault == "worker killed", store.name
+        elif fault == "worker killed" and store.durable:
+            assert found is NO_TRANSACTIONS, (store.name, effect)
 
 
 def test_every_promise_names_a_test() -> None:
@@ -90,7 +109,7 @@ def test_no_two_set_ups_have_the_same_name() -> None:
     assert len(set(names)) == len(names)
 
 
-def a_store(loses: Loses = Loses(), *, durable: bool = True, transactional: bool = True) -> Traits:  # noqa: B008 (frozen)
+def a_store(loses: DataLoss = DataLoss(), *, durable: bool = True, transactional: bool = True) -> Traits:  # noqa: B008 (frozen)
     return Traits("a store", durable=durable, transactional=transactional, loses=loses)
 
 
@@ -100,29 +119,29 @@ def words(store: Traits, fault: str) -> list[str]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_store_that_forgets_nothing_keeps_every_promise(fault: str) -> None:
-    store = a_store(Loses(failover=""))
+    store = a_store(DataLoss(failover=""))
     assert words(store, fault) == ["safe", "safe", "safe", "runs again", "listed"]
 
 
 def test_a_store_that_forgets_says_what_is_lost_and_what_is_doubled() -> None:
     newest = "the newest answers"
     for loses, fault in (
-        (Loses(store_killed=newest), "store killed"),
-        (Loses(power_loss=newest), "power loss"),
-        (Loses(failover=newest), "failover"),
+        (DataLoss(store_killed=newest), "store killed"),
+        (DataLoss(power_loss=newest), "power loss"),
+        (DataLoss(failover=newest), "failover"),
     ):
         assert words(a_store(loses), fault) == ["may lose", "safe in the window", "safe", "runs again", "may double"]
         assert words(a_store(loses), "worker killed") == ["safe", "safe", "safe", "runs again", "listed"]
 
 
 def test_tokens_that_go_back_fence_nothing() -> None:
-    store = a_store(Loses(failover="the newest answers", tokens_go_back=True))
+    store = a_store(DataLoss(failover="the newest answers", tokens_go_back=True))
     assert cell("fenced", store, "failover").word == "may double"
     assert cell("fenced", store, "store killed").word == "safe", "nothing is forgotten then"
 
 
 def test_a_store_in_its_worker_dies_with_it() -> None:
-    store = a_store(Loses(store_killed="everything", tokens_go_back=True), durable=False, transactional=False)
+    store = a_store(DataLoss(store_killed="everything", tokens_go_back=True), durable=False, transactional=False)
     assert words(store, "worker killed") == [
         "not applicable",
         "safe in the window",

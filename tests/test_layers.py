@@ -43,24 +43,26 @@ THIRD_PARTY = {
 }
 
 DRIVERS = {  # what one package may import besides; a new adapter with a driver adds its line
-    "semel.adapters.ledgers.sqlite": {"apsw"},
-    "semel.adapters.ledgers.redis": {"redis"},
-    "semel.adapters.ledgers.postgres": {"asyncpg"},
-    "semel.adapters.ledgers.dynamodb": {"aiobotocore", "botocore"},
-    "semel.adapters.wire": {"aiohttp", "yarl"},  # which are its URLs
-    "semel.adapters.destinations": {"aiohttp"},
-    "semel.adapters.providers": {"aiobotocore", "botocore", "cryptography"},
-    "semel.adapters.verifiers": {"cryptography"},
-    "semel.adapters.sources.sqs": {"aiobotocore", "botocore"},
-    "semel.adapters.letterboxes.eventbridge": {"aiobotocore", "botocore"},
-    "semel.adapters.sources.kafka": {"confluent_kafka"},
-    "semel.adapters.sources.rabbitmq": {"aio_pika", "aiormq", "pamqp"},
+    "semel.ledgers.sqlite": {"apsw"},
+    "semel.ledgers.redis": {"redis"},
+    "semel.ledgers.postgres": {"asyncpg"},
+    "semel.ledgers.dynamodb": {"aiobotocore", "botocore"},
+    "semel.http_client": {"aiohttp", "yarl"},  # which are its URLs
+    "semel.destinations": {"aiohttp"},
+    "semel.providers": {"aiobotocore", "botocore", "cryptography"},
+    "semel.verifiers": {"cryptography"},
+    "semel.sources.sqs_queue": {"aiobotocore", "botocore"},
+    "semel.dead_letter_targets": {"aiobotocore", "botocore"},
+    "semel.sources.kafka_topic": {"confluent_kafka"},
+    "semel.sources.rabbitmq_queue": {"aio_pika", "aiormq", "pamqp"},
     "semel.testing.simulator": {"cryptography"},  # it signs callbacks as providers do
 }
 
-ADAPTER_KINDS = {"ledgers", "letterboxes", "sources"}  # one package for each adapter
-ADAPTER_PACKAGES = {"destinations", "envelopes", "providers", "verifiers", "wire"}  # one package for all of them
-SHARED = {"semel.adapters.wire"}  # adapters do not know each other, but those that speak HTTP speak it in one way
+ADAPTER_KINDS = {"ledgers", "sources"}  # one package for each adapter
+ADAPTER_PACKAGES = {"dead_letter_targets", "destinations", "envelopes", "http_client", "providers", "verifiers"}
+FACTORIES = {"sources", "providers"}  # `__init__` of these holds the public factories, which call the wiring
+SHARED = {"semel.http_client", "semel.sources.lifecycle"}  # adapters share these, and import no other adapter
+ADAPTER_NAME = re.compile(rf"semel\.({'|'.join(ADAPTER_KINDS | ADAPTER_PACKAGES)})\.[\w.]+(:\w+)?")
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,10 @@ def layer_of(module: str) -> str | None:
             return None  # all protocols are in one file
         case ["semel", ("values" | "core" | "testing") as layer, *_]:
             return layer
-        case ["semel", "adapters"]:
+        case ["semel", package] if package in FACTORIES:
+            return "edges"
+        case ["semel", kind, *_] if kind in ADAPTER_KINDS | ADAPTER_PACKAGES:
             return "adapters"
-        case ["semel", "adapters", kind, *_] if kind in ADAPTER_KINDS | ADAPTER_PACKAGES:
-            return "adapters"
-        case ["semel", "adapters", *_]:
-            return None
         case ["semel", *_]:
             return "edges"
     return None
@@ -95,7 +95,7 @@ def layer_of(module: str) -> str | None:
 
 def adapter_package(module: str) -> str:
     parts = module.split(".")
-    return ".".join(parts[:4] if len(parts) > 2 and parts[2] in ADAPTER_KINDS else parts[:3])
+    return ".".join(parts[:3] if len(parts) > 1 and parts[1] in ADAPTER_KINDS else parts[:2])
 
 
 def modules_in(src: Path) -> dict[str, Path]:
@@ -123,7 +123,7 @@ def names_in(module: str, path: Path, known: set[str]) -> Iterator[Named]:
             ):
                 if called in {"import_module", "__import__", "resolve_name"}:
                     yield Named(name.partition(":")[0], node.lineno)
-            case ast.Constant(value=str(text)) if re.fullmatch(r"semel\.adapters(\.\w+)*(:\w+)?", text):
+            case ast.Constant(value=str(text)) if ADAPTER_NAME.fullmatch(text):
                 yield Named(text.partition(":")[0], node.lineno, as_text=True)
 
 
@@ -135,7 +135,9 @@ def what_is_wrong(module: str, named: Named) -> str | None:
     if top in sys.stdlib_module_names:
         return None
     if top != "semel":
-        allowed = THIRD_PARTY[layer] | DRIVERS.get(adapter_package(module), set())
+        allowed = THIRD_PARTY[layer].union(
+            *(DRIVERS[package] for package in DRIVERS if f"{module}.".startswith(f"{package}."))
+        )
         return None if top in allowed else f"{layer} may not import the package {top}"
     other = layer_of(named.target)
     if other is None:
@@ -199,43 +201,43 @@ PLANTED = {  # (where, what it says): why it is wrong
     ("values/d.py", "from semel import Semel"): "values may not import edges",
     ("values/e.py", "from .. import app"): "values may not import edges",
     ("ports.py", "from semel.core.engine import Engine"): "ports may not import core",
-    ("core/a.py", "from semel.adapters.ledgers.sqlite import X"): "core may not import adapters",
+    ("core/a.py", "from semel.ledgers.sqlite import X"): "core may not import adapters",
     ("core/b.py", "import rich"): "core may not import the package rich",
     ("core/c.py", "from semel import wiring"): "core may not import edges",
     ("core/d.py", "import importlib\nimportlib.import_module('semel.wiring')"): "core may not import edges",
-    ("core/e.py", "LAZY = 'semel.adapters.ledgers.sqlite:Ledger'"): "core may not import adapters",
+    ("core/e.py", "LAZY = 'semel.ledgers.sqlite:Ledger'"): "core may not import adapters",
     ("core/f.py", "from semel.testing import laws"): "core may not import testing",
-    ("adapters/ledgers/memory/a.py", "import semel.core.engine"): "adapters may not import core",
-    ("adapters/ledgers/memory/b.py", "from semel.adapters.ledgers import sqlite"): "an adapter may not import another",
-    ("adapters/ledgers/memory/c.py", "import apsw"): "adapters may not import the package apsw",
-    ("adapters/ledgers/memory/d.py", "from ..sqlite import store"): "an adapter may not import another adapter",
-    ("adapters/ledgers/__init__.py", "from .sqlite import store"): "an adapter may not import another adapter",
-    ("adapters/envelopes/a.py", "from semel.adapters.ledgers.memory import x"): "an adapter may not import another",
+    ("ledgers/memory/a.py", "import semel.core.engine"): "adapters may not import core",
+    ("ledgers/memory/b.py", "from semel.ledgers import sqlite"): "an adapter may not import another",
+    ("ledgers/memory/c.py", "import apsw"): "adapters may not import the package apsw",
+    ("ledgers/memory/d.py", "from ..sqlite import store"): "an adapter may not import another adapter",
+    ("ledgers/__init__.py", "from .sqlite import store"): "an adapter may not import another adapter",
+    ("envelopes/a.py", "from semel.ledgers.memory import x"): "an adapter may not import another",
     ("testing/a.py", "from semel.core import engine"): "testing may not import core",
     ("testing/b.py", "import typer"): "testing may not import the package typer",
-    ("testing/c.py", "import semel.adapters.ledgers.memory"): "testing may not import adapters",
+    ("testing/c.py", "import semel.ledgers.memory"): "testing may not import adapters",
     ("testing/d.py", "from semel import Semel"): "testing may not import edges",
-    ("cli/a.py", "from semel.adapters.ledgers import memory"): "only semel.wiring names adapters",
-    ("cli/b.py", "if TYPE_CHECKING:\n    import semel.adapters.envelopes"): "only semel.wiring names adapters",
+    ("cli/a.py", "from semel.ledgers import memory"): "only semel.wiring names adapters",
+    ("cli/b.py", "if TYPE_CHECKING:\n    import semel.envelopes"): "only semel.wiring names adapters",
     ("cli/c.py", "import apsw"): "edges may not import the package apsw",
-    ("app.py", "LAZY = 'semel.adapters.ledgers.sqlite'"): "only semel.wiring names adapters",
+    ("app.py", "LAZY = 'semel.ledgers.sqlite'"): "only semel.wiring names adapters",
 }
 RIGHT = {
     "__init__.py": "from semel.app import Semel",
     "app.py": "from semel import wiring\nfrom semel.core import engine",
-    "wiring.py": "from semel.adapters.ledgers import memory, sqlite\nLAZY = 'semel.adapters.envelopes:decode'",
+    "wiring.py": "from semel.ledgers import memory, sqlite\nLAZY = 'semel.envelopes:decode'",
     "cli/main.py": "import rich, typer\nfrom semel.app import Semel\nfrom semel.testing import laws",
-    "values/key.py": "import hashlib, msgspec\nfrom semel.values import topic",
-    "values/topic.py": "",
+    "values/key.py": "import hashlib, msgspec\nfrom semel.values import claim",
+    "values/claim.py": "",
     "ports.py": "from semel.values.key import Key",
     "core/engine.py": "from semel.values import key\nfrom semel.ports import Ledger\nfrom . import batcher",
-    "core/batcher.py": "'''Unlike semel.adapters, which may be named in prose.'''",
-    "adapters/ledgers/memory/__init__.py": "from semel.ports import Ledger",
-    "adapters/ledgers/sqlite/__init__.py": "import apsw\nfrom semel.adapters.ledgers.sqlite import store",
-    "adapters/ledgers/sqlite/store.py": "from . import statements",
-    "adapters/ledgers/sqlite/statements.py": "",
-    "adapters/envelopes/__init__.py": "from semel.adapters.envelopes.cloudevents import decode",
-    "adapters/envelopes/cloudevents.py": "import msgspec",
+    "core/batcher.py": "'''Unlike semel.ledgers.sqlite, which prose may name.'''",
+    "ledgers/memory/__init__.py": "from semel.ports import Ledger",
+    "ledgers/sqlite/__init__.py": "import apsw\nfrom semel.ledgers.sqlite import store",
+    "ledgers/sqlite/claims.py": "from . import statements",
+    "ledgers/sqlite/statements.py": "",
+    "envelopes/__init__.py": "from semel.envelopes.cloudevents import decode",
+    "envelopes/cloudevents.py": "import msgspec",
     "testing/laws.py": "import pytest, hypothesis\nfrom semel.ports import Ledger",
 }
 
@@ -259,7 +261,7 @@ def test_a_planted_wrong_arrow_is_caught(tmp_path: Path, where: str, text: str) 
     assert PLANTED[where, text] in caught
 
 
-@pytest.mark.parametrize("module", ["semel.ports.extra", "semel.adapters.stores.x", "semel.adapters.thing", "other"])
+@pytest.mark.parametrize("module", ["semel.ports.extra", "other"])
 def test_a_module_outside_every_layer_is_caught(module: str) -> None:
     assert layer_of(module) is None
     assert what_is_wrong(module, Named("json", 1)) == f"{module} belongs to no layer"

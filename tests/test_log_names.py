@@ -5,18 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from semel.core.delivery_log import _LINES
-from semel.service.ending import NOT_IN_TIME
+from semel.service.server import NOT_IN_TIME
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "logs.md"
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
-INCIDENTS = ("Trouble", "_Tally")  # their arguments are names; an incident begins as an error and ends as a warning
+# Their arguments are names. An incident begins as an error and ends as a warning.
+INCIDENTS = ("IncidentLog", "CountedLog")
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 
+@cache
 def written() -> dict[str, set[str]]:
     """The fields of every name in the code."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -30,7 +33,7 @@ def written() -> dict[str, set[str]]:
                     found[name] |= keywords
                 case ast.Attribute(ast.Name("log"), "write"), [_, ast.Constant(str(name)), *_]:
                     found[name] |= keywords
-                case ast.Name("Trouble" | "_Tally"), names:
+                case ast.Name("IncidentLog" | "CountedLog"), names:
                     for one in names:
                         if isinstance(one, ast.Constant):
                             found[str(one.value)] |= keywords

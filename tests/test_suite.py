@@ -60,7 +60,7 @@ def run(folder: Path, *files: str, ci: str = "true", options: tuple[str, ...] = 
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
         cwd=folder,
-        env={**environment, "CI": ci},
+        env={**environment, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they need seconds to be imported
         capture_output=True,
         text=True,
         timeout=SOON_S,

@@ -62,20 +62,49 @@ def repoint(old: str, new: str) -> None:
         ),
         (re.compile(rf"src/semel/{re.escape(old)}(?![\w])"), f"src/semel/{new}"),
     ]
+    substitute(pairs, [])
     old_parent, _, old_name = old_dotted.rpartition(".")
     new_parent, _, new_name = new_dotted.rpartition(".")
-    alias = new_name if new_name == old_name else f"{new_name} as {old_name}"
-    pairs.append(
-        (
-            re.compile(rf"from {re.escape(old_parent)} import {old_name}(?=\s*(?:#|$))", re.M),
-            f"from {new_parent} import {alias}",
-        )
-    )
-    substitute(pairs, [])
-    several = re.compile(rf"from {re.escape(old_parent)} import (?:[^\n]*|\([^)]*)\b{old_name}\b")
     for path in tracked(["*.py"]):
-        if several.search(path.read_text(encoding="utf-8")) and old_parent != new_parent:
-            print(f"by hand: {path.relative_to(ROOT)} imports {old_name} from {old_parent} together with others")
+        _import_from_elsewhere(path, (old_parent, old_name), (new_parent, new_name))
+
+
+def _import_from_elsewhere(path: Path, old: tuple[str, str], new: tuple[str, str]) -> None:
+    """Rewrite `from package import module`, also where it imports several, and the module's name where it is used."""
+    text = path.read_text(encoding="utf-8")
+    if f"from {old[0]} import" not in text or not re.search(rf"\b{old[1]}\b", text):
+        return
+    lines = text.splitlines()
+    changed = renamed = False
+    for node in sorted(ast.walk(ast.parse(text)), key=lambda each: -getattr(each, "lineno", 0)):
+        if not isinstance(node, ast.ImportFrom) or node.module != old[0]:
+            continue
+        found = [alias for alias in node.names if alias.name == old[1]]
+        if not found:
+            continue
+        indent = " " * node.col_offset
+        local = found[0].asname or old[1]
+        free = local == old[1] != new[1] and not re.search(rf"(?<![\w.]){new[1]}\b(?!=)", text)
+        name = new[1] if free or local == new[1] else f"{new[1]} as {local}"
+        renamed |= free
+        written = [f"{indent}from {new[0]} import {name}"]
+        rest = [
+            f"{alias.name} as {alias.asname}" if alias.asname else alias.name
+            for alias in node.names
+            if alias not in found
+        ]
+        if rest:
+            written.insert(0, f"{indent}from {old[0]} import {', '.join(rest)}")
+        comment = re.search(r"\s+#.*$", lines[(node.end_lineno or node.lineno) - 1])
+        if comment:
+            written[-1] += comment.group()
+        lines[node.lineno - 1 : node.end_lineno] = written
+        changed = True
+    if changed:
+        text = "\n".join(lines) + "\n"
+        if renamed:
+            text = re.sub(rf"(?<![\w.\"'/]){old[1]}(?=\.[A-Za-z_])", new[1], text)
+        path.write_text(text, encoding="utf-8")
 
 
 def move(old: str, new: str) -> None:
@@ -96,16 +125,37 @@ def merge(target: str, sources: list[str]) -> None:
                 part.drop(name)
             defined[name] = text
     merged = {dotted(source) for source in sources}
-    imports = [line for part in parts for line in part.imports if not _imports_from(line, merged)]
+    imports = [
+        rest
+        for part in parts
+        for line in part.imports
+        if not _imports_from(line, merged) and (rest := _without_modules(line, merged))
+    ]
     for part in parts:
         for line in part.imports:
             for name in _imported(line):
                 if name in defined and not _imports_from(line, merged):
                     sys.exit(f"{part.source} imports {name}, which is defined in the merged module")
             for name in _module_aliases(line, merged):
-                print(f"by hand: {part.source} uses {name} as a module; it is in the same module now")
+                part.inline(name)
+    typed = [
+        line
+        for part in parts
+        for line in part.typing_imports
+        if not _imports_from(line, merged) and line not in imports
+    ]
+    for part in parts:
+        for line in (*part.imports, *part.typing_imports):
+            if _imports_from(line, merged) and any(alias.asname for alias in _import(line).names):
+                print(f"by hand: {part.source}: {line}")
     docstring = next((part.docstring for part in parts if part.source == target), parts[0].docstring)
-    body = "\n\n\n".join(part.body for part in parts if part.body)
+    kept = next((part for part in parts if part.source == target), parts[0])
+    body = "\n\n\n".join(
+        part.body if part is kept else f"{_as_comment(part.docstring)}\n\n{part.body}" for part in parts if part.body
+    )
+    if typed:
+        block = "\n".join(dict.fromkeys(typed))
+        body = "if TYPE_CHECKING:\n" + "\n".join(f"    {line}" for line in block.splitlines()) + f"\n\n{body}"
     text = (
         f'"""{docstring}"""\n\nfrom __future__ import annotations\n\n'
         + "\n".join(dict.fromkeys(imports))
@@ -121,6 +171,20 @@ def merge(target: str, sources: list[str]) -> None:
             repoint(source, target)
 
 
+def _is_typing_block(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) == "TYPE_CHECKING"
+        and not node.orelse
+        and all(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
+    )
+
+
+def _as_comment(docstring: str) -> str:
+    """The docstring of a merged module stays above its code, for somebody to put it where it belongs."""
+    return "\n".join(f"# {line}".rstrip() for line in docstring.strip().splitlines())
+
+
 class Part:
     """One source of a merge, cut into docstring, imports and body."""
 
@@ -130,6 +194,7 @@ class Part:
         tree = ast.parse("\n".join(self._lines))
         self.docstring = ast.get_docstring(tree, clean=False) or ""
         self.imports: list[str] = []
+        self.typing_imports: list[str] = []  # below `if TYPE_CHECKING:`
         self.defined: dict[str, str] = {}
         self._removed: set[int] = set()
         self._places: dict[str, range] = {}
@@ -137,7 +202,12 @@ class Part:
             place = range(node.lineno - 1, node.end_lineno or node.lineno)
             if getattr(node, "decorator_list", None):
                 place = range(node.decorator_list[0].lineno - 1, place.stop)  # type: ignore[attr-defined]
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
+            if _is_typing_block(node):
+                self._removed.update(place)
+                for inner in node.body:  # type: ignore[attr-defined]
+                    lines = self._lines[inner.lineno - 1 : inner.end_lineno]
+                    self.typing_imports.append("\n".join(line.removeprefix("    ") for line in lines))
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._removed.update(place)
                 if getattr(node, "module", "") != "__future__":
                     self.imports.append("\n".join(self._lines[line] for line in place))
@@ -147,6 +217,10 @@ class Part:
                 for name in _names(node):
                     self.defined[name] = "\n".join(self._lines[line] for line in place)
                     self._places[name] = place
+
+    def inline(self, module: str) -> None:
+        """Use the names of a module that is merged into this one without its prefix."""
+        self._lines = [re.sub(rf"(?<![\w.]){module}\.(?=[A-Za-z_])", "", line) for line in self._lines]
 
     def drop(self, name: str) -> None:
         self._removed.update(self._places[name])
@@ -185,6 +259,17 @@ def _module_aliases(line: str, modules: set[str]) -> list[str]:
     return [alias.asname or alias.name for alias in node.names if f"{node.module}.{alias.name}" in modules]
 
 
+def _without_modules(line: str, modules: set[str]) -> str:
+    node = _import(line)
+    if not isinstance(node, ast.ImportFrom):
+        return line
+    rest = [alias for alias in node.names if f"{node.module}.{alias.name}" not in modules]
+    if len(rest) == len(node.names):
+        return line
+    names = ", ".join(f"{alias.name} as {alias.asname}" if alias.asname else alias.name for alias in rest)
+    return f"from {node.module} import {names}" if rest else ""
+
+
 def rename(old: str, new: str, under: list[str]) -> None:
     print(substitute([(re.compile(rf"\b{re.escape(old)}\b"), new)], under), "files")
 
@@ -198,6 +283,8 @@ def main() -> None:
     merged = commands.add_parser("merge")
     merged.add_argument("target")
     merged.add_argument("sources", nargs="+")
+    deleted = commands.add_parser("delete")
+    deleted.add_argument("old")
     renamed = commands.add_parser("rename")
     renamed.add_argument("old")
     renamed.add_argument("new")
@@ -205,6 +292,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.command == "move":
         move(args.old, args.new)
+    elif args.command == "delete":
+        subprocess.run(["git", "rm", "-q", "-f", str(PACKAGE / args.old)], cwd=ROOT, check=True)
     elif args.command == "merge":
         merge(args.target, args.sources)
     else:

@@ -27,8 +27,8 @@ from bench.outbox.sending import (
 )
 from msgspec.structs import replace
 
-from semel.cli.load.loops import run
-from semel.core.relay import Relay, Step
+from semel.cli.http_load import run
+from semel.core.relay import Relay, RelayBoundary
 from semel.ports import Notifications, Outbox
 from semel.values.outbox import Lane, Record
 
@@ -75,7 +75,7 @@ class Full:
                     times[name].append((time.perf_counter() - begun) * 1e6)
                     if len(dispatches) != BATCH:
                         raise AssertionError(f"{len(dispatches)} were due where {BATCH} had to be")
-                    given_back.append((outbox, [Record(one, one.standing, "released") for one in dispatches]))
+                    given_back.append((outbox, [Record(one, one.delivery_state, "released") for one in dispatches]))
             for taken_from, records in given_back:
                 await taken_from.record(records)
         return {f"take_{name}.us": median(found[1:] or found) / BATCH for name, found in times.items()}
@@ -121,7 +121,7 @@ class Full:
 
         def observe(step: str) -> None:
             nonlocal sent
-            if step == Step.AFTER_RECORD:
+            if step == RelayBoundary.AFTER_RECORD:
                 sent += 1
                 begun.set()
 

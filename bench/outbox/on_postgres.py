@@ -14,10 +14,10 @@ import asyncpg
 from bench.outbox.plan import Caller, Pending, Queue, Tally
 from bench.stores.servers import running
 from bench.stores.timing import of_processes
+from tests.support.servers.postgres import PostgresServer
 
-from semel.adapters.ledgers.postgres.outbox import adding
+from semel.ledgers.postgres import outbox as adding
 from semel.ports import Migrates
-from semel.testing.servers.postgres import PostgresServer
 from semel.values.notification import Notification
 from semel.wiring import open_ledger
 

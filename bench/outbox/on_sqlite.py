@@ -14,7 +14,7 @@ from bench.outbox.plan import Caller, Pending, Queue, Tally
 from bench.outbox.sending import notification
 from bench.peers import SETTINGS
 
-from semel.adapters.ledgers.sqlite.outbox import adding
+from semel.ledgers.sqlite import outbox as adding
 from semel.values.notification import Notification, notification_id, who_is
 
 QUEUE = """

@@ -15,10 +15,9 @@ from bench.outbox.measures import Measures
 from bench.outbox.plan import Open, Sizes
 from bench.outbox.report import Report, StoreReport, finding
 from bench.outbox.sending import as_in_the_service
+from bench.service.processes import terminable
 from rich.console import Console
 from rich.progress import Progress
-
-from semel.cli.service_processes import terminable
 
 STORES: Mapping[str, Open] = {"sqlite": on_sqlite.opened, "postgres": on_postgres.opened}
 

@@ -19,14 +19,14 @@ from bench.stores.plan import Sample
 from bench.stores.timing import Watch
 from msgspec.structs import replace
 
-from semel.adapters.providers.kinds import provider as provider_of
-from semel.core.outboxes import StoredOutbox, needed_outbox
-from semel.core.relay import Relay, Step
+from semel.core.relay import Relay, RelayBoundary
+from semel.core.resend import StoredOutbox, needed_outbox
 from semel.ports import Outbox, Provider
+from semel.providers.registry import provider as provider_of
 from semel.service.server import SWITCH_S
+from semel.values.delivery_state import Accepted, DeliveryState, answered, crossed
 from semel.values.notification import Notification
 from semel.values.outbox import Crossed, Crossing, Dispatch, Lane, Record, lane_of
-from semel.values.sending import Accepted, Standing, answered, crossed
 from semel.wiring import open_ledger
 
 CHANNEL, NAME = "sms", "bench"
@@ -84,7 +84,7 @@ async def by_relay(watch: Watch, outbox: Outbox, away: Away, number: int, concur
 
     def observe(step: str) -> None:
         nonlocal recorded
-        if step == Step.AFTER_RECORD:
+        if step == RelayBoundary.AFTER_RECORD:
             recorded += 1
             if recorded == number:
                 over.set()
@@ -180,7 +180,7 @@ async def by_client(watch: Watch, away: Away, number: int, concurrency: int) -> 
 
 
 async def _accepted(provider: Provider, said: Notification) -> str:
-    dispatch = Dispatch(said.id, 1, said, b"", Standing(provider=NAME), taken_ms=0)
+    dispatch = Dispatch(said.id, 1, said, b"", DeliveryState(provider=NAME), taken_ms=0)
     answer = await provider.send(dispatch, provider.prepare(dispatch))
     if not isinstance(answer, Accepted):
         raise AssertionError(f"{answer}: its time means nothing")
@@ -199,7 +199,7 @@ async def carry(outbox: Outbox, room: int) -> int:
     """One batch through the three steps of a relay, all of it accepted by nobody. Returns how many it was."""
     lane = Lane(room, NAME)
     dispatches = await outbox.take({NAME: lane, lane_of("", CHANNEL): lane}, LEASE_MS)
-    standings = [crossed(replace(one.standing, provider=NAME), one.taken_ms) for one in dispatches]
+    standings = [crossed(replace(one.delivery_state, provider=NAME), one.taken_ms) for one in dispatches]
     gates = await outbox.cross([Crossing(*one, b"{}") for one in zip(dispatches, standings, strict=True)])
     if not all(isinstance(gate, Crossed) for gate in gates):
         raise AssertionError("measured something else than messages that may leave")
@@ -207,7 +207,7 @@ async def carry(outbox: Outbox, room: int) -> int:
     return len(dispatches)
 
 
-def _record(dispatch: Dispatch, standing: Standing) -> Record:
+def _record(dispatch: Dispatch, standing: DeliveryState) -> Record:
     reference = f"m{dispatch.id.hex()}"
     answer = Accepted(reference, "200")
     after = answered(standing, answer, _CONTRACT, dispatch.taken_ms, lambda: 0.0)

@@ -13,10 +13,9 @@ from bench.outbox.far_end import Away
 from bench.outbox.keeping import Ask, Full
 from bench.outbox.plan import Figures
 from bench.outbox.sending import CHANNEL, NAME, notification
+from bench.service.processes import ServerProcess, server
 
-from semel.cli.load.http_load import Line, NoAnswer, target
-from semel.cli.load.loops import run
-from semel.cli.service_processes import ServerProcess, server
+from semel.cli.http_load import Line, NoAnswer, run, target
 
 TOKEN = "bench-token"
 PATIENCE_S = 30.0
@@ -74,7 +73,7 @@ async def _asking(port: int) -> AsyncIterator[Ask]:
         answer = await line.ask(where.head("GET", path, f"Authorization: Bearer {TOKEN}") + b"\r\n")
         if isinstance(answer, NoAnswer) or answer.status != 200:
             return str(answer)
-        told: str = msgspec.json.decode(answer.body)["told"]
+        told: str = msgspec.json.decode(answer.body)["status"]
         return told
 
     try:

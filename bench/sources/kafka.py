@@ -21,9 +21,9 @@ from bench.stores.on_semel import Counted
 from bench.stores.servers import running
 from bench.stores.timing import Watch, of_processes
 from confluent_kafka import Consumer, Producer
+from tests.support.servers.kafka import KafkaServer
 
-from semel.adapters.sources.kafka import KafkaSource
-from semel.testing.servers.kafka import KafkaServer
+from semel.sources.kafka_topic import KafkaSource
 from semel.testing.traffic import events
 
 TOPIC, DEAD = "bench", "bench-dead"

@@ -10,11 +10,10 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from bench.service.processes import terminable
 from bench.sources.plan import Line, Open, Part, Sample, Sizes
 from bench.stores.report import Finding, Report, StoreReport
 from rich.console import Console
-
-from semel.cli.service_processes import terminable
 
 BUSY = "more programs than processors wanted to run meanwhile: a rate that falls short is not judged; see client µs"
 

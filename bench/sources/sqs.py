@@ -20,9 +20,9 @@ from bench.stores.loops import KEPT_S, Envelope
 from bench.stores.on_semel import Counted
 from bench.stores.servers import running
 from bench.stores.timing import Watch, of_redis
+from tests.support.servers.valkey import Valkey
 
-from semel.adapters.sources.sqs import SqsSource
-from semel.testing.servers.valkey import Valkey
+from semel.sources.sqs_queue import SqsSource
 from semel.testing.traffic import events
 
 URL = "https://sqs.eu-central-1.amazonaws.com/123456789012/bench"

@@ -19,9 +19,9 @@ from bench.stores.plan import LARGE_BATCH, Line, Sample, Scenario, Sizes
 from bench.stores.servers import running
 from bench.stores.supply import Supply
 from bench.stores.timing import Watch, of_redis
+from tests.support.servers.valkey import Valkey
+from tests.support.servers.valkey_cluster import ValkeyCluster, until
 
-from semel.testing.servers.valkey import Valkey
-from semel.testing.servers.valkey_cluster import ValkeyCluster, until
 from semel.wiring import open_ledger
 
 WARM = 3  # batches before the clock runs: every node is known, scripts are loaded

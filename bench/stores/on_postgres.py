@@ -15,11 +15,11 @@ from bench.stores.plan import BATCH, LARGE_BATCH, Line, Sample, Scenario, Sizes
 from bench.stores.servers import running
 from bench.stores.supply import Supply, in_batches
 from bench.stores.timing import Watch, of_processes
+from tests.support.servers.postgres import PostgresServer
 
 from semel.app import Semel
-from semel.cli.many_keys import check_disk
+from semel.cli.bench_measures import check_disk
 from semel.ports import Migrates
-from semel.testing.servers.postgres import PostgresServer
 from semel.wiring import open_ledger
 
 WARM = 5  # batches before the clock runs: statements are prepared on every connection

@@ -17,8 +17,8 @@ from bench.stores.plan import BATCH, CALLERS, LARGE_BATCH, Line, Sample, Scenari
 from bench.stores.servers import running
 from bench.stores.supply import Supply, in_batches
 from bench.stores.timing import Watch, of_redis
+from tests.support.servers.valkey import Valkey
 
-from semel.testing.servers.valkey import Valkey
 from semel.wiring import open_ledger
 
 WARM = 3  # batches before the clock runs: scripts are loaded, connections are open

@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.service.processes import terminable
 from bench.stores import on_cluster, on_postgres, on_redis
 from bench.stores.plan import Sample, Scenario, Sizes, Store
 from bench.stores.report import Report, StoreReport, finding
 from rich.console import Console
 from rich.progress import Progress
-
-from semel.cli.service_processes import terminable
 
 STORES: Mapping[str, Callable[[Path, Sizes], AbstractContextManager[Store]]] = {
     "redis": on_redis.opened,

@@ -19,7 +19,7 @@ Started = TypeVar("Started", bound=Server)
 
 @contextmanager
 def running(server: Started) -> Iterator[Started]:
-    """A server of `semel.testing.servers` for as long as it is needed; also one that started only in part is ended."""
+    """A server of `tests.support.servers` for as long as it is needed; also one that started only in part is ended."""
     try:
         server.start()
         yield server

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from semel import outbox, providers, sources
     from semel.app import Semel
-    from semel.core.act import Context
-    from semel.ports import Entry
+    from semel.core.handler_run import Context
+    from semel.ports import Entry, PostgresTx, SqliteTx
     from semel.values import keys
     from semel.values.effect import Guarantee
     from semel.values.errors import (
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from semel.values.keys import latest
     from semel.values.notification import Guard, Notification
     from semel.values.outcome import NotNow, Outcome, Reject, Retry
-    from semel.values.transactions import PostgresTx, SqliteTx
 
 __version__ = "0.1.0"
 
 # Loaded when first used: whoever imports only values or errors does not pay for asyncio, and a Lambda starts cold.
 _HOME = {
     "ConfigError": "semel.values.errors",
-    "Context": "semel.core.act",
+    "Context": "semel.core.handler_run",
     "Entry": "semel.ports",
     "Event": "semel.values.event",
     "Guard": "semel.values.notification",
@@ -40,8 +39,8 @@ _HOME = {
     "MalformedEvent": "semel.values.errors",
     "NoKey": "semel.values.errors",
     "NotNow": "semel.values.outcome",
-    "PostgresTx": "semel.values.transactions",
-    "SqliteTx": "semel.values.transactions",
+    "PostgresTx": "semel.ports",
+    "SqliteTx": "semel.ports",
     "Notification": "semel.values.notification",
     "Outcome": "semel.values.outcome",
     "Reject": "semel.values.outcome",

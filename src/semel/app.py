@@ -3,42 +3,206 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import random as _random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from semel import wiring
-from semel.core.act import Context
-from semel.core.boundaries import Observer
+from semel.core.crash_points import Observer
 from semel.core.engine import Engine
-from semel.core.handlers import Handler, Router, check_handler, is_async
-from semel.core.outage import Outage
-from semel.core.outboxes import StoredOutbox, needed_outbox
-from semel.core.planning import CONTROL, Arrived, Planner
+from semel.core.handler_run import Context
+from semel.core.ledger_breaker import Outage
+from semel.core.resend import StoredOutbox, needed_outbox
+from semel.core.routing import CONTROL, Arrived, Handler, Planner, Router, Unmatched, check_handler, is_async
 from semel.core.runner import refuse_inside_transaction
-from semel.core.unmatched import Unmatched
-from semel.core.worker import Watch, Worker
-from semel.messages import Body
-from semel.messages import Message as Message
-from semel.messages import to_bytes as to_bytes
-from semel.ports import STATES, Entry, Ledger, Provider, Source, Telemetry
-from semel.registration import as_ms, check_fits, check_options, guaranteed
+from semel.core.worker import Consumer, Watch, Worker
+from semel.ports import STATES, Entry, Ledger, Provider, Source, Stoppable, Telemetry
 from semel.sync import SyncFace
 from semel.values import keys
-from semel.values.effect import KEYED_WINDOW_S, Effect, Guarantee
+from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Effect, Guarantee, guarantee, stall
 from semel.values.errors import ConfigError, MalformedEvent
-from semel.values.event import Event
+from semel.values.event import DecodeOptions, Event
+from semel.values.key import Pattern
 from semel.values.outcome import Outcome
-from semel.values.reading import Reading
-from semel.values.topic import Pattern
 
 if TYPE_CHECKING:
-    from semel.aws_lambda.handling import PutAside
+    from semel.aws_lambda.handler import KeepMalformed
     from semel.core.relay import Relay
     from semel.service.background import Background
+
+# Bodies given to `app.process`, whatever a caller has in hand.
+
+Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
+
+
+class Message(Struct, frozen=True):
+    """A body given to `process`, with what came beside it."""
+
+    body: bytes
+    tenant: str = ""
+    reading: DecodeOptions | None = None  # None: the app's own
+    headers: Mapping[str, str] | None = None
+
+
+def to_bytes(body: Body) -> bytes:
+    """The bytes of whatever a caller has in hand."""
+    if isinstance(body, bytes):
+        return body
+    try:
+        if isinstance(body, str):
+            return body.encode()
+        if isinstance(body, Mapping):
+            return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        if isinstance(body, (bytearray, memoryview)):
+            return bytes(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedEvent(f"the body cannot be written as JSON: {error}") from None
+    raise MalformedEvent(f"a body is bytes, str or a dict, not {type(body).__name__}")
+
+
+# What `app.on` refuses: options that contradict each other, and handlers that the ledger cannot serve. And what it
+# promises of the others.
+
+BY_DELIVERY = "a producer's retry under a new transport id runs again"
+BY_BUS = "an EventBridge event without an identity in its detail runs again if its producer retries under a new id"
+TIME_MAX_S = 100 * 365 * 86_400.0  # stores count milliseconds in 64 bits
+
+
+def check_options(
+    ledger: Ledger,
+    patterns: Sequence[object],
+    *,
+    key: object,
+    effect: str,
+    order: object,
+    max_attempts: object,
+    window: float,
+    probe: Callable[..., Any] | None,
+    fail_open: bool,
+) -> None:
+    """Raises ConfigError that says which one is wrong."""
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
+    if effect not in EFFECTS:
+        raise ConfigError(f"effect={effect!r}: expected one of {', '.join(EFFECTS)}")
+    if effect == "transaction" and not ledger.traits.transactional:
+        raise ConfigError(
+            f'effect="transaction" needs a ledger with transactions, {ledger.traits.name} has none: '
+            "use SQLite, PostgreSQL or DynamoDB"
+        )
+    if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
+        raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
+    if probe is not None and effect != "park":
+        raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
+    if effect != "keyed" and window != KEYED_WINDOW_S:
+        raise ConfigError('window= is how long a downstream honours ctx.key; only effect="keyed" has one')
+    if fail_open and effect in ("transaction", "park"):
+        raise ConfigError(f'fail_open=True: effect="{effect}" cannot be kept without the ledger')
+    if type(max_attempts) is not int or max_attempts < 1:
+        raise ConfigError(f"max_attempts={max_attempts!r}: expected a whole number, 1 or more")
+
+
+def check_fits(handler: Handler, ledger: Ledger) -> None:
+    """Raises ConfigError where the ledger cannot do what the handler needs."""
+    traits, together = ledger.traits, getattr(ledger, "together", None)
+    if handler.effect == "transaction" and traits.async_handle and not handler.is_async:
+        raise ConfigError(
+            f"handler {handler.name!r}: on {traits.name} ctx.tx has to be awaited, so a handler with "
+            'effect="transaction" is an async one: write async def'
+        )
+    several = "order=" if handler.order is not None else "keys.tiers" if isinstance(handler.key, keys.tiers) else ""
+    if several and together is not None and not {"*", handler.name} & set(together):
+        raise ConfigError(
+            f"handler {handler.name!r}: {several} needs several keys of the ledger at once, and {traits.name} keeps"
+            f" those of a handler in one place only where its URL says so: add together={handler.name} to it"
+        )
+
+
+def guaranteed(handler: Handler, ledger: Ledger) -> Guarantee:
+    topics = tuple(pattern.text for pattern in handler.patterns)
+    traits = ledger.traits
+    promised = guarantee(handler.name, topics, handler.effect, handler.window_s, traits.name, traits.caveat)
+    waking = stall(handler.effect, handler.is_async, handler.probe is not None)
+    return replace(promised, repeats=_unrecognised(handler.key, topics), stall=waking)
+
+
+def _unrecognised(key: keys.Strategy, topics: Sequence[str]) -> str:
+    """Which repeats of an event a key does not recognise. Topics that begin with v2. are those of Genesys, which
+    recognises them by itself."""
+    if key is keys.delivery:
+        return BY_DELIVERY
+    if key is keys.event and not all(topic.startswith("v2.") for topic in topics):
+        return BY_BUS
+    return ""
+
+
+def as_ms(name: str, seconds: object, least_s: float = 0.001) -> int:
+    """A time in milliseconds. Raises ConfigError."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least_s <= seconds <= TIME_MAX_S:
+        raise ConfigError(f"{name}={seconds!r}: expected seconds, at least {least_s:g} and at most a century")
+    return int(seconds * 1000)
+
+
+# `app.consume`: one source, from the first delivery to the last answer.
+
+WORKERS_MAX = 100
+
+
+async def consume(app: Semel, source: Source, workers: int, unmatched: Literal["ack", "reject"], drain_s: float) -> int:
+    """Until the source has ended. When it is cancelled, what is in hand has `drain_s` to end."""
+    _check(app, source, workers, unmatched)
+    as_ms("drain", drain_s, 0.0)
+    name = str(getattr(source, "queue", "") or type(source).__name__)
+    outage = Outage(partial(app.ledger.claim, []), random.random)
+    unmatched_events = Unmatched(app.topic_of, unmatched, name)
+    working = [app.worker(source, outage=outage, unmatched=unmatched_events) for _ in range(workers)]
+    consumer = Consumer(source, name, working, outage, random.random)
+    try:
+        return await _drained(consumer, drain_s)
+    finally:
+        if isinstance(source, Stoppable):
+            await source.close()
+
+
+async def _drained(consumer: Consumer, drain_s: float) -> int:
+    running = asyncio.create_task(consumer.run())
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        consumer.stop()
+        try:
+            await asyncio.wait([running], timeout=drain_s)
+        finally:  # time is up, or somebody cancels once more: the rest goes back
+            running.cancel()
+            await asyncio.wait([running])
+        raise
+
+
+def _check(app: Semel, source: Source, workers: object, unmatched: object) -> None:
+    if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
+        raise ConfigError(f"workers={workers!r}: expected a whole number, at least 1 and at most {WORKERS_MAX}")
+    if unmatched not in ("ack", "reject"):
+        raise ConfigError(f"unmatched={unmatched!r}: expected 'ack' or 'reject'")
+    if not app.handlers:
+        raise ConfigError(
+            "app.consume: there are no handlers, and a source forgets what nobody wants: register one with @app.on "
+            "before it is consumed"
+        )
+    visibility_s = getattr(source, "visibility", None)  # of a queue that shows a message again after this time
+    for handler in app.handlers:
+        if isinstance(visibility_s, int) and handler.lease_s >= visibility_s:
+            raise ConfigError(
+                f"handler {handler.name!r}: its lease of {handler.lease_s:g} s outlasts the visibility of its source, "
+                f"{visibility_s} s: after a crash an event would be shown that is not free yet. Set visibility above it"
+            )
+
 
 LEASE_S = 25.0  # under the SQS default visibility of 30 s
 LEASE_MIN_S = 0.1  # the heartbeat looks every 50 ms
@@ -90,7 +254,7 @@ class Semel:
         as_ms("lease", lease, LEASE_MIN_S)
         self.ledger = wiring.open_ledger(ledger, observe, dead_letters)
         self._tenant = tenant
-        self._reading = Reading(origin, id_path, type_path)
+        self._reading = DecodeOptions(origin, id_path, type_path)
         self._lease_s = lease
         self.concurrency = concurrency
         self._random = random
@@ -231,20 +395,20 @@ class Semel:
         margin: float = LAMBDA_MARGIN_S,
         patience: float = 0.0,
         tenant: str = "",
-        put_aside: PutAside | None = None,
+        malformed_records: KeepMalformed | None = None,
     ) -> Callable[..., dict[str, Any]]:
         """What AWS Lambda calls: `handler = app.lambda_handler()`. Tells the records of all its triggers apart.
 
         margin: seconds before the end of an invocation at which handlers are stopped, to record and to answer.
         patience: seconds that an invocation of a stream may wait for its retries, which the stream itself does not.
-        put_aside: `put_aside(body, reason)` keeps what is no event; without it, that is left to a trigger that can put
-            it elsewhere, and a stream's is kept in the ledger, as a dead letter.
+        malformed_records: keeps a record that is no event; called with `(body, reason)`, sync or async. By default
+            the trigger's failure destination keeps it. For a stream the ledger keeps it, as a dead letter.
         """
         from semel.aws_lambda import LambdaHandler
 
         as_ms("margin", margin)
         as_ms("patience", patience, 0.0)
-        told = (tenant or self._tenant, self.concurrency, margin, patience, put_aside, self.ledger)
+        told = (tenant or self._tenant, self.concurrency, margin, patience, malformed_records, self.ledger)
         return LambdaHandler(self._engine, self._sync, *told).handle
 
     async def consume(
@@ -266,7 +430,7 @@ class Semel:
         unmatched: an event that no handler wants is acknowledged, so that its source forgets it; "reject" puts it among
             the dead letters of the source. The log says it, for each topic.
         """
-        from semel.consuming import consume
+        from semel.app import consume
 
         return await consume(self, source, workers, unmatched, drain)
 
@@ -335,8 +499,8 @@ class Semel:
             where applications with different secrets are mounted with the same `path`.
         """
         from semel.ports import Inbox
-        from semel.service.doors import Door
-        from semel.service.mounted import Mounted
+        from semel.service.app import Mounted
+        from semel.service.endpoints import ServedEndpoint
 
         if mode == "inbox" and not isinstance(self.ledger, Inbox):
             raise ConfigError(f"mode='inbox': {self.ledger.traits.name} keeps no inbox; use mode='inline'")
@@ -347,11 +511,11 @@ class Semel:
             verifier = wiring.verifier(verify, secrets=secrets, header=header, username=username)
         return Mounted(
             self,
-            Door(
+            ServedEndpoint(
                 path,
                 mode=mode,
                 tenant=tenant,
-                reading=self._reading_at(path, origin, verified=verifier is not None),
+                decode_options=self._reading_at(path, origin, verified=verifier is not None),
                 verifier=verifier,
                 busy_status=busy_status,
                 overload_status=overload_status,
@@ -373,7 +537,7 @@ class Semel:
 
     def handling(self) -> AbstractAsyncContextManager[None]:
         """Letters of the inbox are handled while this is open: `async with app.handling(): …`."""
-        from semel.service.mounted import handling
+        from semel.service.app import handling
 
         return handling(self)
 
@@ -435,7 +599,7 @@ class Semel:
             engine = self._engines[loop] = self.new_engine(self.ledger)
         return engine
 
-    def _decode(self, delivery: Arrived, reading: Reading) -> Event:
+    def _decode(self, delivery: Arrived, reading: DecodeOptions) -> Event:
         return wiring.decode(
             delivery.body,
             tenant=delivery.tenant or self._tenant,
@@ -447,7 +611,7 @@ class Semel:
             default_origin=reading.default_origin,
         )
 
-    def _reading_at(self, path: str, origin: str, *, verified: bool) -> Reading:
+    def _reading_at(self, path: str, origin: str, *, verified: bool) -> DecodeOptions:
         reading = replace(self._reading, origin=origin) if origin else self._reading
         return replace(reading, default_origin=path) if verified else reading
 

@@ -1,116 +1,123 @@
-"""The seams: every protocol in one file. Each sentence of a docstring is a law in `semel.testing`."""
+"""All protocols between the core and its adapters. Each sentence of a docstring is a law in `semel.testing`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from semel.values.attempts import FailedAttempt
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
+from semel.values.delivery_state import Answer, Contract, State
 from semel.values.errors import ConfigError
+from semel.values.forwarded import ForwardedEvent
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.notification import Notification
 from semel.values.outbox import (
     Added,
     Backlog,
     Crossing,
+    CrossingVerdict,
     Decision,
+    DeliveryReport,
     Dispatch,
-    Gate,
     Lane,
     LookedUp,
+    NotificationQuery,
+    NotificationView,
     Record,
-    Shown,
-    Sought,
     Status,
-    Witness,
 )
 from semel.values.outcome import Outcome
-from semel.values.parcel import Parcel
-from semel.values.sending import Answer, Contract, State
-from semel.values.tried import Tried
 
 
-class Loses(Struct, frozen=True):
-    """What a store, as it is configured, may forget of what it has answered, by fault. Empty: nothing."""
+class DataLoss(Struct, frozen=True):
+    """Acknowledged writes that a store may lose, per fault, as it is configured now. An empty text means none."""
 
     store_killed: str = ""  # its process is killed, and started again on its data
     power_loss: str = ""
-    failover: str | None = None  # None: nothing takes its place
+    failover: str | None = None  # None: there is no replica
     tokens_go_back: bool = False  # after such a loss a token may be given twice
 
 
 class Traits(Struct, frozen=True):
-    """What a store can promise; guarantees are computed from it."""
+    """The promises of a store. Guarantees are computed from them."""
 
     name: str  # for people: "SQLite", "memory"
-    durable: bool  # what it has answered survives the process
+    durable: bool  # acknowledged writes survive the process
     transactional: bool  # it is a TransactionalLedger
-    caveat: str = ""  # what weakens its promises, as configured: "synchronous=normal may forget on power loss"
-    loses: Loses = Loses()
-    async_handle: bool = False  # ctx.tx has to be awaited: a sync handler could do nothing with it
+    caveat: str = ""  # a setting that weakens its promises: "synchronous=normal may forget on power loss"
+    loses: DataLoss = DataLoss()
+    async_handle: bool = False  # ctx.tx has to be awaited, so a sync handler cannot use it
 
 
 class Ledger(Protocol):
-    """Remembers keys: who may act, and what came of it."""
+    """Stores the state and the result of every key."""
 
     traits: Traits
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
-        """Answer each claim with a verdict, in order, as if they had come one after the other.
+        """Request the right to run the handler for each key.
 
-        The first claim of a key is granted, and every racer gets a verdict. A settled key answers with what it was
-        settled with until its retention ends, also for a reject. The same key with another fingerprint is a Conflict
-        and the first record is untouched. An expired lease is granted again with a higher token. Every grant counts
-        as an attempt. A key that waits for its retry is Busy until it is due. A key known under an alias is a
-        duplicate. An event older than the newest applied one of its subject is Stale, an equal one is not, and two
-        events of one subject are not granted at the same time. A claim with `doubt_first` whose lease lapsed is granted
-        whatever its subject says, so that its holder can tell the doubt. No claims at all ask whether the store can be
-        written now.
+        Returns one verdict per claim, in order, as if the claims had arrived one after the other.
+
+        - The first claim of a key is granted. Every concurrent claim gets a verdict.
+        - A settled key returns its stored result until its retention ends, also after a reject.
+        - The same key with another fingerprint is a Conflict. The stored record does not change.
+        - An expired lease is granted again, with a higher token. Every grant counts as an attempt.
+        - A key that waits for its retry is Busy until the retry is due.
+        - A key that is known under an alias is a duplicate.
+        - An event older than the newest applied event of its subject is Stale; an equally old one is not.
+        - Two events of one subject are never granted at the same time.
+        - A claim with `doubt_first` whose lease expired is granted even if its event is stale, so that its holder can
+          record the uncertain run.
+
+        An empty batch checks that the store accepts writes.
         """
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """End leases. False: the token is no longer the current one, and nothing was written.
+        """Record the outcome of each run and end its lease.
 
-        Settling again with the same token and outcome answers True and changes nothing. Done, Reject and Uncertain
-        are final. Retry keeps the key Busy for its delay. Release takes the claim back, with its attempt.
+        Returns False where the token is no longer current; nothing is written for that settlement. Settling again with
+        the same token and outcome returns True and changes nothing. Done, Reject and Uncertain are final. Retry keeps
+        the key Busy for its delay. Release undoes the claim and its attempt.
         """
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        """Extend each lease by its full length from now. False: it was lost, and nothing was written."""
+        """Extend each lease by its full length from now. Returns False for a lost lease; nothing is written for it."""
 
     async def purge(self, limit: int) -> int:
-        """Forget at most `limit` keys whose retention is over. Live leases and waiting retries stay."""
+        """Delete at most `limit` keys whose retention is over. Live leases and waiting retries stay."""
 
     async def close(self) -> None:
-        """Let go of the store. Leases stay as they are: they belong to their tokens, not to this object."""
+        """Close the connections to the store. Leases stay as they are: they belong to their tokens."""
 
 
 class Transaction(Protocol):
     """An open transaction of a TransactionalLedger, in which one handler runs."""
 
     handle: Any
-    """What the handler gets as `ctx.tx`: its writes become part of this transaction."""
+    """The `ctx.tx` of the handler. Its writes become part of this transaction."""
 
     async def settle(self, settlement: Settlement) -> bool:
-        """Write the settlement into this transaction; it counts when the transaction commits.
+        """Write the settlement into this transaction. It takes effect with the commit.
 
-        False: the lease was lost, and the transaction will not commit."""
+        Returns False if the lease was lost; the transaction does not commit then."""
 
     def abandon(self) -> None:
-        """Roll back now, though the block has not ended: the handle refuses to be used, and others need not wait.
+        """Roll back now, before the block has ended. The handle refuses further use, and other transactions continue.
 
-        Returns at once. Nothing happens after a settle: the transaction is about to commit."""
+        Returns at once. After a settle it does nothing, because the transaction is about to commit."""
 
 
 @runtime_checkable
 class Notifies(Protocol):
-    """A transaction of a store that holds an outbox too."""
+    """A transaction of a store that also has an outbox."""
 
     async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
-        """Write them into this transaction, before its settle; they count when it commits."""
+        """Write notifications into this transaction, before its settle. They take effect with the commit."""
 
 
 @runtime_checkable
@@ -118,96 +125,96 @@ class TransactionalLedger(Ledger, Protocol):
     """A ledger whose store can also hold the handler's own writes."""
 
     def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
-        """One transaction that holds the handler's writes and the settle: they commit together or not at all.
+        """Open one transaction for the handler's writes and the settle: they commit together or not at all.
 
-        It commits when the block ends after a settle that answered True, and rolls back in every other case.
-        Once the block has ended, the handle refuses to be used."""
+        It commits when the block ends after a settle that returned True, and rolls back in every other case. After the
+        block the handle refuses further use."""
 
 
 @runtime_checkable
 class Waits(Protocol):
-    """A store that runs transactions beside each other, and can tell when one of them has ended."""
+    """A store with concurrent transactions that can wait for the end of one of them."""
 
     async def wait(self, claim: Claim, timeout_s: float) -> None:
-        """Return when no open transaction holds this key any more, or when the time is over. Changes nothing."""
+        """Wait until no open transaction holds this key, or until the time is over. Changes nothing."""
 
 
 @runtime_checkable
 class Migrates(Protocol):
-    """A store that must be made ready, once for each version of its schema, by whoever may change it."""
+    """A store whose schema a privileged user must migrate, once per version."""
 
     async def pending(self) -> list[str]:
-        """What `migrate` would do, in order; empty when the store is ready. Changes nothing."""
+        """List the steps of `migrate`, in order. An empty list means that the store is ready. Changes nothing."""
 
     async def migrate(self) -> list[str]:
-        """Make the store ready, while others use it. Returns what was done. Running it twice, or twice at once,
-        does everything once."""
+        """Migrate the store while other processes use it. Returns the steps that were made. Every step is made once,
+        also if `migrate` runs twice or concurrently."""
 
 
 @runtime_checkable
 class Upgrades(Protocol):
-    """A store that creates itself, and brings its schema forward when it is opened for writing."""
+    """A store that creates and upgrades its own schema when it is opened for writing."""
 
     def read_only(self) -> None:
-        """From now on nothing is created, brought forward or written. Called before the first use."""
+        """Create, upgrade and write nothing from now on. Called before the first use."""
 
     async def outdated(self) -> list[str]:
-        """What `upgrade` would do; empty when the schema is current or nothing is there. Changes nothing."""
+        """List the steps of `upgrade`. Empty if the schema is current or does not exist. Changes nothing."""
 
     async def upgrade(self) -> list[str]:
-        """Bring the schema forward. Returns what was done. An older process cannot open the store afterwards."""
+        """Upgrade the schema. Returns the steps that were made. An older process cannot open the store afterwards."""
 
 
 class Delivery(Protocol):
     """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last.
 
-    It may have `receives`, how often it has come: where a source counts that, what is busy is not brought too often."""
+    A delivery may have `receives`, the number of times it was received. A busy event is then retried less often."""
 
     body: bytes
     tenant: str
 
     async def ack(self) -> None:
-        """The source may forget it."""
+        """Acknowledge the delivery: the source may delete it."""
 
     async def retry(self, after_s: float) -> None:
-        """The source should deliver it again after this time. Not a failure."""
+        """Request a redelivery after this time. It does not count as a failure."""
 
     async def reject(self, reason: str) -> None:
-        """Nobody can act on it: the source keeps it with its reason, out of the way."""
+        """Set the delivery aside with its reason, because no retry can succeed."""
 
 
 class Source(Protocol):
-    """Where deliveries come from."""
+    """A queue, topic or file that deliveries are received from."""
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """At most `limit` deliveries; waits for one if there is none; empty when the source has ended."""
+        """Receive at most `limit` deliveries, and wait for the first. Returns none when the source has ended."""
 
 
 @runtime_checkable
 class Stoppable(Protocol):
-    """A source that waits for deliveries, and holds some of them."""
+    """A source that waits for deliveries and has some of them in flight."""
 
     def stop(self) -> None:
-        """Hand over nothing more: who waits for a delivery comes back empty. What was handed over may be answered."""
+        """Deliver no more: a waiting `receive` returns empty. Deliveries in flight may still be answered."""
 
     async def close(self) -> None:
-        """Stop; give back what was not answered; return when the source has been told every answer."""
+        """Stop, return unanswered deliveries, and wait until every answer has reached the source."""
 
 
 class Publisher(Protocol):
-    """Hands events on to a broker, for consumers elsewhere."""
+    """Forwards events to a broker, for consumers elsewhere."""
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
-        """Answer each parcel, in order: empty when the broker has it and will not lose it, else why not.
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
+        """Publish events. Returns one text per event, in order: empty when the broker has stored it, else the reason.
 
-        What is not known to be there counts as not there: its sender brings it again, and the duplicate is the
-        consumer's to find. Several calls may be under way at a time. It never waits longer than its timeout."""
+        An unconfirmed event counts as not published: its sender delivers it again, and the consumer detects the
+        duplicate. Calls may be concurrent. A call never waits longer than its timeout."""
 
     async def diagnose(self) -> list[tuple[str, str]]:
         """What it publishes to, for people. A value that begins with "error: " or "warning: " is one."""
 
     async def close(self) -> None:
-        """Return when what is under way has been answered."""
+        """Wait until every call under way has been answered."""
 
 
 STATES = ("accepted", "leased", "waiting", "done", "dead", "uncertain")
@@ -229,11 +236,13 @@ class Entry(Struct, frozen=True):
     result: bytes | None = None  # JSON, of what is done
     generation: int = 1  # 2 after the first replay
     decision: str = ""  # "replayed" or "discarded" by whom, when and why
-    tried: tuple[Tried, ...] = ()  # each failed attempt of this generation, the oldest first; `done` may have forgotten
+    tried: tuple[
+        FailedAttempt, ...
+    ] = ()  # each failed attempt of this generation, the oldest first; `done` may have forgotten
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """What `entries` is asked for."""
+class EntryQuery(Struct, frozen=True, kw_only=True):
+    """The filters of `Catalog.entries`."""
 
     state: str | None
     limit: int
@@ -248,7 +257,7 @@ class Asked(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"entries({self.state!r}): expected one of {', '.join(STATES)}, or nothing for all")
 
     def wants(self, entry: Entry) -> bool:
-        """For stores that look at each; `state` and `limit` are the business of whoever lists."""
+        """Whether an entry passes the filters, for stores that scan. `state` and `limit` are checked elsewhere."""
         return (
             self.handler in ("", entry.handler)
             and self.tenant in (None, entry.tenant)
@@ -259,7 +268,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Catalog(Protocol):
-    """The read side, for people. Reading changes nothing and waits for nobody who writes."""
+    """The read side for operators. Reading changes nothing and waits for no writer."""
 
     async def entries(
         self,
@@ -272,111 +281,120 @@ class Catalog(Protocol):
         since_ms: int = 0,
         until_ms: int | None = None,
     ) -> list[Entry]:
-        """The newest first. `reason` is a part of it, in any case of letters. What was decided is not dead any more."""
+        """List entries, newest first. `reason` matches a part of the reason and ignores case. A replayed or discarded
+        event is no longer dead."""
 
     async def history(self, key: str) -> list[Entry]:
-        """Everything known of one key, the newest first: its present state, then earlier generations as they ended,
-        each with the decision that a person took on it."""
+        """List all entries of one key, newest first: its present state, then earlier generations as they ended, each
+        with the operator's decision about it."""
 
     async def counts(self) -> dict[str, int]:
-        """How many keys there are in each of STATES."""
+        """Count the keys in each of STATES."""
 
 
 @runtime_checkable
-class Letters(Protocol):
-    """What a person may decide about dead and uncertain events. Every decision is kept with its reason."""
+class DeadLetters(Protocol):
+    """The decisions of operators about dead and uncertain events. Every decision is kept with its reason."""
 
     async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        """Begin a new generation of this key: the event goes to the inbox for its handler alone, and the old record
-        does not answer its claim. An event that was kept for a handler elsewhere, or not kept at all, goes nowhere: the
-        next claim of its key is granted. All of it or nothing. False: the key is not dead or uncertain (any more).
+        """Begin a new generation of this key: add the event to the inbox for its handler alone, and open the key.
+
+        An event that was kept for a handler elsewhere, or not kept at all, is not added: the next claim of its key is
+        granted. All of it happens or nothing. Returns False if the key is not dead or uncertain (any more).
 
         With `force` a key that is done may begin a new generation too, once for each call: its effect will happen
-        again. What is known of its subject stays: when a newer event of it was applied, this one is Stale still."""
+        again. Its subject does not change: if a newer event of it was applied, this one is still Stale."""
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
-        """Take it off the list; duplicates are still answered from its record. False: as for replay."""
+        """Remove the key from the list. Duplicates still get its result. Returns False as for replay."""
 
 
 @runtime_checkable
-class Letterbox(Protocol):
-    """Keeps the letters of a ledger elsewhere, which is not to be trusted with them."""
+class DeadLetterStore(Protocol):
+    """Stores the dead letters of a ledger that could lose them."""
 
     async def keep(self, settlements: Sequence[Settlement]) -> None:
-        """Make their letters durable, before the ledger that gave the leases is told. The same token leaves one letter
-        however often it comes, also after a person has decided about it. An event that waits for a person already
-        stays one letter: a higher token takes the place of a lower one, and a lower one changes nothing. Another
-        event of the same key is another letter."""
+        """Store the dead letters durably, before the ledger settles their leases.
+
+        The same token makes one dead letter however often it comes, also after an operator has decided about it. An
+        event that already awaits a decision stays one dead letter: a higher token replaces a lower one, and a lower
+        one changes nothing. Another event of the same key is another dead letter."""
 
     async def withdraw(self, leases: Sequence[Lease]) -> None:
-        """Forget what was kept under exactly these leases and waits for a person: the ledger has refused it."""
+        """Delete the undecided dead letters of exactly these leases: the ledger has refused their settlement."""
 
 
 @runtime_checkable
 class Inbox(Protocol):
-    """Keeps accepted events until they are handled. In the same store as the ledger."""
+    """Stores accepted events until they are handled, in the same store as the ledger."""
 
     async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
-        """Make events durable, in order, as if they had come one after the other.
+        """Store events durably, in order, as if they had arrived one after the other.
 
-        An arrival whose claims are all settled is a duplicate, and so is one that waits already. One of its claims
-        being known with another fingerprint, in the ledger or in the inbox, makes it a conflict. Duplicates and
-        conflicts leave nothing behind. What is answered "accepted" is durable.
+        An arrival is a duplicate if all its claims are settled, or if it already waits. It is a conflict if one of its
+        claims is known with another fingerprint, in the ledger or in the inbox. Duplicates and conflicts store
+        nothing. An "accepted" event is durable.
         """
 
     async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
-        """Letters that are due, at most so many of each lane, the longest due first.
+        """Take inbox items that are due, at most this many of each lane, the longest due first.
 
-        What is taken is in nobody else's hands for the lease. When that has lapsed it is due again, with a higher
-        token, and the lapse is counted. Lanes that were not asked for are left alone.
+        Each item is leased. When the lease has expired, the item is due again, with a higher token, and the lapse is
+        counted. Other lanes are not touched.
         """
 
     async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
-        """False: the token is no longer the current one, and nothing was written."""
+        """Finish, postpone or give up taken items. Returns False where the token is no longer current; nothing is
+        written for that item."""
 
     async def depths(self) -> list[Depth]:
-        """What waits, by lane. Reading changes nothing."""
+        """Count the waiting items by lane. Reading changes nothing."""
 
     async def history(self, key: str) -> list[Entry]:
-        """As the catalog's: an item that waits is "accepted", with the reason for which it was postponed last."""
+        """List the entries of one key, as in the catalog. A waiting item is "accepted", with the reason of its last
+        postponement."""
 
 
 class Outbox(Protocol):
-    """Keeps notifications until it is known what became of them."""
+    """Stores notifications until their outcome is known."""
 
     async def add(self, notifications: Sequence[Notification]) -> list[Added]:
-        """Make notifications durable, in order, as if they had come one after the other.
+        """Store notifications durably, in order, as if they had arrived one after the other.
 
-        The same identity is one notification, whatever its state: it is answered "known". With another content it is
-        a conflict, and the first one is untouched. An erased one is known too."""
+        The same identity is one notification in every state: the answer is "known". With another content it is a
+        conflict, and the first one does not change. An erased one is known too."""
 
     async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
-        """What is due, at most so many of each provider, by priority and then the longest due first.
+        """Take notifications that are due, at most this many of each provider, by priority and then the longest due.
 
-        Due is what waits for its time, what is uncertain and has come to its exit, and what a relay has left behind:
-        its lease has lapsed. What is taken is in nobody else's hands for the lease, under a higher token. Of one order
-        key only the oldest that is not over is ever taken. Over all relays no more is taken in any second than a
-        lane's limit allows each tenant; the rest waits, and nothing is counted against it."""
+        A notification is due at its time, at the exit of its uncertain state, or when the lease of its relay has
+        expired. It is leased under a higher token. Of one order key only the oldest unfinished one is taken. All relays
+        together take no more in any second than a lane's limit allows each tenant; the rest waits, and no attempt is
+        counted."""
 
-    async def cross(self, crossings: Sequence[Crossing]) -> list[Gate]:
-        """Write, durably, that bytes may leave from here on; pass the guards in the same step.
+    async def cross(self, crossings: Sequence[Crossing]) -> list[CrossingVerdict]:
+        """Record durably that a message may leave from here on, and pass its guard in the same step.
 
-        In one window of a guard one notification crosses, and the others are Suppressed once that one is accepted or
-        uncertain, and Held until then. A guard that was passed by what is refused for good lets the next one through.
-        Under an old token nothing is written."""
+        In one window of a guard one notification crosses. The others are Held, and Suppressed once that one is accepted
+        or uncertain. If that one is refused for good, the guard lets the next one through. Nothing is written under an
+        old token."""
 
     async def record(self, records: Sequence[Record]) -> list[bool]:
-        """Write what came of dispatches, with their evidence, and end their leases. False: the token is no longer the
-        current one, and nothing was written. Again with the same token: True, and nothing is written twice."""
+        """Record the outcomes of dispatches with their evidence, and end their leases.
 
-    async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
-        """Take a provider's word, whoever has the lease: it moves a state up or not at all, and is kept as evidence
-        once. A refusal ends what is at that provider now, and was not sent twice. A second reference of one message is
-        a possible duplicate. Returns the states after it; None: nobody knows this message."""
+        Returns False where the token is no longer current; nothing is written for that record. The same token again
+        returns True, and nothing is written twice."""
+
+    async def apply_reports(self, reports: Sequence[DeliveryReport]) -> list[State | None]:
+        """Apply delivery reports, with or without a lease.
+
+        A report moves a state up or not at all, and is kept as evidence once. A refusal ends a notification that is at
+        that provider now and was not sent twice. A second reference of one message is a possible duplicate. Returns the
+        states afterwards; None for an unknown message."""
 
 
 class Notifications(Protocol):
-    """The people's side of an outbox. Reading changes nothing and waits for nobody who writes."""
+    """The operators' side of an outbox. Reading changes nothing and waits for no writer."""
 
     async def status(self, tenant: str, *, recipient: str = "", kind: str = "", key: str = "") -> Status:
         """Did this customer get the message? By recipient and kind, or by business key; in one indexed read.
@@ -385,12 +403,12 @@ class Notifications(Protocol):
         suppressed, that more than what is known not to be sent, and within one of them the newest speaks. What was
         given up in doubt is failed, and unknown. Other spellings of a recipient find the same notifications."""
 
-    async def find(self, sought: Sought) -> list[Shown]:
+    async def find(self, sought: NotificationQuery) -> list[NotificationView]:
         """The newest first, and by id within a millisecond, without their attempts. No more than `limit`; with
         `bytes_max`, none behind the one whose content exceeds it. `until_ms` and `after_id` of the last one continue
         the listing: nothing is repeated and nothing is left out."""
 
-    async def show(self, id: bytes) -> Shown | None:
+    async def show(self, id: bytes) -> NotificationView | None:
         """One, with all that is known of it."""
 
     async def decide(self, decision: Decision) -> State | None:
@@ -425,13 +443,13 @@ class Provider(Protocol):
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
         """One request, tried once. Accepted and Refused are said only when they are certain. It calls
-        `semel.values.first_byte.check_first_byte` before the first byte of the message, and raises nothing but the
+        `semel.values.outbox.check_first_byte` before the first byte of the message, and raises nothing but the
         LeaseLost of that."""
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         """Whether it has this message, asked after the settle time of its contract. Never raises."""
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         """What a verified callback of this provider says. Raises MalformedEvent for what is none."""
 
     async def close(self) -> None: ...
@@ -479,3 +497,27 @@ class Clock(Protocol):
 
     def __call__(self) -> int:
         """Milliseconds since the epoch, UTC. Never goes back while the process lives."""
+
+
+# The types of `ctx.tx`, by ledger: `ctx: Context[SqliteTx]`. Bare `Context` leaves `ctx.tx` untyped.
+
+
+class SqliteTx(Protocol):
+    """On SQLite. Nothing is awaited."""
+
+    def execute(self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one or more statements; returns all rows."""
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run one statement for each row of bindings."""
+
+
+class PostgresTx(Protocol):
+    """On PostgreSQL, as a connection of asyncpg. Everything is awaited."""
+
+    def execute(self, query: str, *args: Any) -> Coroutine[Any, Any, str]: ...
+    def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> Coroutine[Any, Any, None]: ...
+    def fetch(self, query: str, *args: Any) -> Coroutine[Any, Any, list[Any]]: ...
+    def fetchrow(self, query: str, *args: Any) -> Coroutine[Any, Any, Any]: ...
+    def fetchval(self, query: str, *args: Any, column: int = 0) -> Coroutine[Any, Any, Any]: ...
+    def transaction(self) -> AbstractAsyncContextManager[None]: ...

@@ -10,16 +10,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.adapters.envelopes import IDENTITIES, ShapeIdentity, decode
-from semel.core.breaker import PROBE_S, Breaker, State
-from semel.core.retry_budget import RetryBudget
-from semel.ledger_urls import is_broken, masked, without_secrets
+from semel.core.breaker import PROBE_S, Breaker, RetryBudget, State
+from semel.envelopes import IDENTITIES, ShapeIdentity, decode
 from semel.ports import (
     Catalog,
+    DeadLetters,
+    DeadLetterStore,
     Inbox,
     Ledger,
-    Letterbox,
-    Letters,
     Provider,
     Publisher,
     Source,
@@ -29,12 +27,13 @@ from semel.ports import (
 )
 from semel.values.errors import ConfigError
 from semel.values.log import log
+from semel.values.redaction import is_broken, masked, without_secrets
 
 if TYPE_CHECKING:
-    from semel.adapters.destinations import Destination
-    from semel.adapters.letterboxes.eventbridge import EventBridgeLetters
-    from semel.adapters.providers.callbacks import Calls
-    from semel.callers import Conversation
+    from semel.dead_letter_targets import EventBridgeTarget
+    from semel.destinations import Destination
+    from semel.outbox import Conversation
+    from semel.providers.callbacks import CallbackProfile
     from semel.values.notification import Notification
 
 __all__ = [
@@ -73,7 +72,7 @@ SCHEMES = (
 )
 
 
-class Hidden(Protocol):
+class SecretText(Protocol):
     """A text that does not show itself: a secret."""
 
     def reveal(self) -> str: ...
@@ -99,25 +98,25 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
     with _shown(dead_letters):
         letterbox: Any = _one_ledger(dead_letters, None)
         _check_letterbox(ledger, letterbox)
-    from semel.core.letterbox import letters_elsewhere
+    from semel.core.dead_letter_store import letters_elsewhere
 
     return letters_elsewhere(ledger, letterbox)
 
 
-def open_letters(url: str) -> EventBridgeLetters:
+def open_letters(url: str) -> EventBridgeTarget:
     """A bus that letters are put on, by `eventbridge://bus?region=…`. Nobody is asked before it is used.
 
-    Also for what is no event: `app.lambda_handler(put_aside=open_letters(url).put_aside)`."""
+    Also for what is no event: `app.lambda_handler(malformed_records=open_letters(url).keep_malformed)`."""
     with _shown(url):
         _need("aiobotocore", "aws")
-        from semel.adapters.letterboxes.eventbridge import EventBridgeLetters
+        from semel.dead_letter_targets import EventBridgeTarget
 
-        return EventBridgeLetters(url)
+        return EventBridgeTarget(url)
 
 
 def every_store() -> list[Traits]:
     """What every kind of ledger promises, in each way in which it can be set up: for the table of guarantees."""
-    from semel.adapters.ledgers import dynamodb, memory, postgres, redis, sqlite
+    from semel.ledgers import dynamodb, memory, postgres, redis, sqlite
 
     return [traits for adapter in (sqlite, memory, postgres, redis, dynamodb) for traits in adapter.profiles()]
 
@@ -133,19 +132,19 @@ def _one_ledger(url: str, observe: Observe | None) -> StoredLedger:
                 return _memory(url)
             case "postgresql" | "postgres":
                 _need("asyncpg", "postgres")
-                from semel.adapters.ledgers.postgres import PostgresLedger
+                from semel.ledgers.postgres import PostgresLedger
 
                 return PostgresLedger.from_url(url, observe=observe)
             case (
                 "redis" | "rediss" | "unix" | "redis+cluster" | "rediss+cluster" | "redis+sentinel" | "rediss+sentinel"
             ):
                 _need("redis", "redis")
-                from semel.adapters.ledgers.redis import RedisLedger
+                from semel.ledgers.redis import RedisLedger
 
                 return RedisLedger.from_url(url, observe=observe)
             case "dynamodb":
                 _need("aiobotocore", "aws")
-                from semel.adapters.ledgers.dynamodb import DynamoLedger
+                from semel.ledgers.dynamodb import DynamoLedger
 
                 return DynamoLedger.from_url(url, observe=observe)
     raise ConfigError(f"ledger {masked(url)!r}: expected one of {', '.join(SCHEMES)}")
@@ -183,7 +182,11 @@ def _need(driver: str, extra: str, what: str = "this kind of ledger") -> None:
 
 def _check_letterbox(ledger: StoredLedger, letterbox: StoredLedger) -> None:
     _check_no_inbox(ledger)
-    if not isinstance(letterbox, Letterbox) or not isinstance(letterbox, Letters) or not letterbox.traits.durable:
+    if (
+        not isinstance(letterbox, DeadLetterStore)
+        or not isinstance(letterbox, DeadLetters)
+        or not letterbox.traits.durable
+    ):
         raise ConfigError(
             f"dead_letters: {letterbox.traits.name} cannot keep letters of another ledger: name a sqlite:///file.db, "
             "a postgresql:// database or an eventbridge:// bus"
@@ -197,12 +200,12 @@ def _check_no_inbox(ledger: StoredLedger) -> None:
         )
 
 
-def _announced(ledger: StoredLedger, bus: EventBridgeLetters) -> StoredLedger:
+def _announced(ledger: StoredLedger, bus: EventBridgeTarget) -> StoredLedger:
     """A bus gives nothing back: whoever puts letters there has to keep them too."""
-    from semel.adapters.letterboxes.eventbridge import announced
+    from semel.dead_letter_targets import announced
 
     _check_no_inbox(ledger)
-    if not isinstance(ledger, Letters):
+    if not isinstance(ledger, DeadLetters):
         raise ConfigError(
             f"dead_letters: a bus gives nothing back, and {ledger.traits.name} keeps no letters of its own: name "
             "redis:// or dynamodb:// for the ledger, or a sqlite:///file.db for dead_letters"
@@ -211,14 +214,14 @@ def _announced(ledger: StoredLedger, bus: EventBridgeLetters) -> StoredLedger:
 
 
 def _memory(url: str) -> StoredLedger:
-    from semel.adapters.ledgers.memory import MemoryLedger
+    from semel.ledgers.memory import MemoryLedger
 
     _check_options(url, ())
     return MemoryLedger()
 
 
 def _sqlite(url: str, observe: Observe | None) -> StoredLedger:
-    from semel.adapters.ledgers.sqlite import SqliteLedger
+    from semel.ledgers.sqlite import SqliteLedger
 
     options = _check_options(url, ("synchronous",))
     return SqliteLedger(_sqlite_path(url), synchronous=options.get("synchronous", "full"), observe=observe)
@@ -249,12 +252,12 @@ def adding(
 ) -> Conversation:
     """What is asked, in a transaction of somebody else's, to add notifications to the outbox in their database."""
     if store == "postgresql":
-        from semel.adapters.ledgers.postgres.callers import adding as in_a_schema
+        from semel.ledgers.postgres.caller_transaction import adding as in_a_schema
 
         return in_a_schema(notifications, schema, numbered=numbered)
     if schema != "semel":
         raise ConfigError(f"schema={schema!r}: SQLite has none: the outbox is in the connection's own file")
-    from semel.adapters.ledgers.sqlite.callers import adding as in_a_file
+    from semel.ledgers.sqlite.caller_transaction import adding as in_a_file
 
     return in_a_file(notifications, library)
 
@@ -277,17 +280,17 @@ def source(kind: str, options: Mapping[str, Any]) -> OpenSource:
     match kind:
         case "sqs":
             _need("aiobotocore", "aws", "a source in SQS")
-            from semel.adapters.sources.sqs import SqsSource
+            from semel.sources.sqs_queue import SqsSource
 
             return SqsSource(**options)
         case "kafka":
             _need("confluent_kafka", "kafka", "a source in Kafka")
-            from semel.adapters.sources.kafka import KafkaSource
+            from semel.sources.kafka_topic import KafkaSource
 
             return KafkaSource(**options)
         case "rabbitmq":
             _need("aio_pika", "rabbitmq", "a source in RabbitMQ")
-            from semel.adapters.sources.rabbitmq import RabbitSource
+            from semel.sources.rabbitmq_queue import RabbitSource
 
             return RabbitSource(**options)
     raise ConfigError(f"kind={kind!r}: expected sqs, kafka or rabbitmq")
@@ -298,17 +301,17 @@ def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
     match kind:
         case "sqs":
             _need("aiobotocore", "aws", 'accept = "sqs"')
-            from semel.adapters.sources.sqs import SqsPublisher
+            from semel.sources.sqs_queue import SqsPublisher
 
             return SqsPublisher(**options)
         case "kafka":
             _need("confluent_kafka", "kafka", 'accept = "kafka"')
-            from semel.adapters.sources.kafka import KafkaPublisher
+            from semel.sources.kafka_topic import KafkaPublisher
 
             return KafkaPublisher(**options)
         case "rabbitmq":
             _need("aio_pika", "rabbitmq", 'accept = "rabbitmq"')
-            from semel.adapters.sources.rabbitmq import RabbitPublisher
+            from semel.sources.rabbitmq_queue import RabbitPublisher
 
             return RabbitPublisher(**options)
     raise ConfigError(f"accept={kind!r}: expected sqs, kafka or rabbitmq")
@@ -320,7 +323,7 @@ def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
 def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
     """The provider of this kind that the settings call `name`. It asks nobody before it sends. Raises ConfigError."""
     _need("aiohttp", "service", "a provider")
-    from semel.adapters.providers.kinds import provider as make
+    from semel.providers.registry import provider as make
 
     return make(kind, name, options)
 
@@ -330,16 +333,16 @@ def provider_forms(kind: str) -> Mapping[str, str]:
     not."""
     if find_spec("aiohttp") is None:
         return {}
-    from semel.adapters.providers.kinds import forms
+    from semel.providers.registry import option_formats
 
-    return forms(kind)
+    return option_formats(kind)
 
 
-def calls_of(kind: str) -> Calls | None:
+def calls_of(kind: str) -> CallbackProfile | None:
     """How providers of this kind call back; None: they do not."""
-    from semel.adapters.providers.callbacks import CALLS
+    from semel.providers.callbacks import CALLBACKS
 
-    return CALLS.get(kind)
+    return CALLBACKS.get(kind)
 
 
 # ------------------------------------------------------------------------------------------------------- verifying
@@ -355,18 +358,18 @@ def verifier(
     url: str = "",
 ) -> Verifier:
     """The verifier of a scheme."""
-    from semel.adapters.verifiers import verifier as choose
+    from semel.verifiers import verifier as choose
 
     if scheme != "sns":
         return choose(scheme, secrets=secrets, header=header, username=username, topics=topics, url=url)
-    from semel.service.fetching import fetch_certificate
+    from semel.service.assembly import fetch_certificate
 
     return choose(scheme, secrets=secrets, topics=topics, fetch=fetch_certificate)
 
 
 def unwrap_sns(body: bytes) -> bytes | None:
     """The event in a verified message of SNS; None where it is about the subscription. Raises MalformedEvent."""
-    from semel.adapters.verifiers.sns_message import unwrap
+    from semel.verifiers.sns_message import unwrap
 
     message = unwrap(body)
     if message.type == "Notification":
@@ -382,7 +385,7 @@ def destination(
     name: str,
     url: str,
     *,
-    headers: Mapping[str, Hidden],
+    headers: Mapping[str, SecretText],
     timeout_s: float,
     concurrency: int,
     allow: Sequence[str],
@@ -393,7 +396,7 @@ def destination(
     moved: Callable[[State], None] | None = None,
 ) -> Destination:
     """A place that routes forward to. `moved` is told the states of its breaker."""
-    from semel.adapters.destinations import Destination
+    from semel.destinations import Destination
 
     clock = time.monotonic
     return Destination(
@@ -418,20 +421,20 @@ def destination(
 
 def forward(destination: Destination, select: str, *, park: bool) -> Callable[..., Any]:
     """The handler of a route to it."""
-    from semel.adapters.destinations import Forward
+    from semel.destinations import Forward
 
     return Forward(destination, select, park)
 
 
 async def reach(destination: Destination) -> str | None:
     """Why a destination cannot be reached; None when it can."""
-    from semel.adapters.destinations import reach as look
+    from semel.destinations import reach as look
 
     return await look(destination)
 
 
 async def reach_provider(one: Provider) -> str | None:
     """Why a provider cannot be reached; None when it can. No message is sent."""
-    from semel.adapters.providers.reaching import reach as look
+    from semel.providers.http import reach as look
 
     return await look(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from tests.aws_lambda.invocations import (
 )
 from tests.engine.faults import FaultyLine
 
-from semel import Context, Event, Semel, keys
+from semel import ConfigError, Context, Event, Semel, keys
 from semel.aws_lambda import RecordsFailed
 
 BODIES = [genesys(at) for at in range(6)]
@@ -184,7 +185,7 @@ def test_what_has_the_same_partition_key_stays_in_order() -> None:
     bodies = [small("1", "later"), small("2"), small("3")]
     assert handler(kinesis(bodies, keys=["k", "k", "other"]), Clocked(60)) == failures(sequence(0))
     assert sorted(noting.acted) == ["1", "3"]
-    with pytest.raises(RecordsFailed, match="2 of 3 records did not succeed: 2 busy"):
+    with pytest.raises(RecordsFailed, match=r"\b2\b.*\b3\b.*busy"):
         handler(kafka([bodies[0], small("7"), small("8")], keys=["k", "k", "k"]), Clocked(60))
     assert sorted(noting.acted) == ["1", "3", "7"]  # the second is in another partition
 
@@ -209,7 +210,7 @@ def test_who_cannot_be_told_which_records_failed_gets_an_error(invocation: Any) 
     noting = Noting()
     handler = noting.app.lambda_handler()
     for _ in range(2):
-        with pytest.raises(RecordsFailed, match=r"of [12] records did not succeed"):
+        with pytest.raises(RecordsFailed, match=r"retry|busy"):
             handler(invocation, Clocked(60))
     assert noting.acted.count("1") == 1
     assert noting.acted.count("2") <= 1
@@ -223,7 +224,7 @@ def test_an_error_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     handler = Noting().app.lambda_handler()
     with caplog.at_level(logging.INFO), pytest.raises(RecordsFailed) as raised:
         handler(json.loads(small("1", "breaks")), Clocked(60))
-    assert "1 retry" in str(raised.value)
+    assert "retry" in str(raised.value)
     assert "breaks" in caplog.text
     assert "s3cret" not in str(raised.value) + caplog.text
 
@@ -253,7 +254,7 @@ def test_what_is_no_event_is_left_to_the_trigger() -> None:
     assert handler(kinesis([small("1"), b"\xff"]), Clocked(60)) == failures(sequence(1))
     told = handler(firehose([b"{}", small("1")]), Clocked(60))
     assert [record["result"] for record in told["records"]] == ["ProcessingFailed", "Ok"]
-    with pytest.raises(RecordsFailed, match="1 of 2 records did not succeed: 1 malformed"):
+    with pytest.raises(RecordsFailed, match=r"\b1\b.*\b2\b.*malformed"):
         handler(kafka([b"{", small("1")]), Clocked(60))
 
 
@@ -261,7 +262,7 @@ def test_what_contradicts_a_known_event_is_left_to_the_trigger() -> None:
     handler = Noting().app.lambda_handler()
     assert handler(sqs([small("1", n=1)]), Clocked(60)) == failures()
     assert handler(sqs([small("1", n=2)]), Clocked(60)) == failures("message-0")
-    with pytest.raises(RecordsFailed, match="1 conflict"):
+    with pytest.raises(RecordsFailed, match="conflict"):
         handler(json.loads(small("1", n=3)), Clocked(60))
 
 
@@ -276,7 +277,7 @@ def test_what_is_no_event_can_be_put_aside(is_async: bool) -> None:
         await asyncio.sleep(0)
         keep(body, reason)
 
-    handler = Noting().app.lambda_handler(put_aside=keep_later if is_async else keep)
+    handler = Noting().app.lambda_handler(malformed_records=keep_later if is_async else keep)
     assert handler(kinesis([b"{", small("1")]), Clocked(60)) == failures()
     assert handler(kafka([small("1"), small("1", n=1)]), Clocked(60)) == summary(skipped=1, errors=1)
     assert [body for body, _ in aside] == [b"{", small("1", n=1)]
@@ -287,7 +288,7 @@ def test_what_cannot_be_put_aside_comes_again(caplog: pytest.LogCaptureFixture) 
     def cannot(body: bytes, reason: str) -> None:
         raise OSError("the disk of s3cret is full")
 
-    handler = Noting().app.lambda_handler(put_aside=cannot)
+    handler = Noting().app.lambda_handler(malformed_records=cannot)
     assert handler(sqs([b"{", small("1")]), Clocked(60)) == failures("message-0")
     assert "record_not_kept" in caplog.text
     assert "s3cret" not in caplog.text
@@ -305,7 +306,7 @@ def test_without_a_ledger_everything_comes_again_and_nothing_is_begun() -> None:
     assert handler(sqs(bodies), Clocked(60)) == failures(*[f"message-{at}" for at in range(6)])
     assert line.landed == 2  # asked once more, and not again for the rest
     assert handler(kinesis(bodies), Clocked(60)) == failures(sequence(0))
-    with pytest.raises(RecordsFailed, match="1 busy"):
+    with pytest.raises(RecordsFailed, match="busy"):
         handler(json.loads(bodies[0]), Clocked(60))
     assert noting.acted == []
     line.cut = set()
@@ -314,7 +315,7 @@ def test_without_a_ledger_everything_comes_again_and_nothing_is_begun() -> None:
 
 
 def test_an_app_that_is_put_together_wrongly_says_so() -> None:
-    with pytest.raises(Exception, match="type_path"):
+    with pytest.raises(ConfigError, match="type_path"):
         Semel("memory://", type_path="a.b").lambda_handler()(sqs([small("1")]), Clocked(60))
 
 
@@ -332,15 +333,16 @@ def test_what_has_no_shape_we_know_is_an_error_that_names_what_was_seen() -> Non
 
 def test_the_reason_of_a_malformed_record_is_in_the_exception_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     handler = Noting().app.lambda_handler()
-    broken: list[bytes] = [b'{"id":"1","id":"2"}', b"[]", b'{"a":NaN}', b"{", b"[]"]
+    broken: list[bytes] = [b'{"repeated":"1","repeated":"2"}', b"[]", b'{"a":NaN}', b"{", b"[]"]
     with pytest.raises(RecordsFailed) as raised:
         handler(kafka([*broken, small("1")]), Clocked(60))
     said = str(raised.value)
-    assert "5 of 6 records did not succeed: 5 malformed" in said
-    assert all(reason in said for reason in ("stands twice", "array", "NaN", "1 other reason")), said
+    assert re.search(r"\b5\b.*\b6\b.*malformed", said)
+    assert all(fault in said for fault in ("repeated", "array", "NaN")), said
+    assert re.search(r"\b1 (other|more)\b", said), "the fourth reason is counted"
     logged = [record.getMessage() for record in caplog.records if "record_malformed" in record.getMessage()]
     assert len(logged) == 5
-    assert any("stands twice" in line for line in logged)
+    assert any("repeated" in line for line in logged)
     caplog.clear()
     assert handler(sqs([b"[]", small("1")]), Clocked(60)) == failures("message-0")
     assert any("array" in record.getMessage() and "message-0" in record.getMessage() for record in caplog.records)

@@ -12,8 +12,8 @@ from cloudevents.core.v1.event import CloudEvent
 from tests.aws_lambda import invocations
 from tests.aws_lambda.invocations import gone_wrong, piped
 
-from semel.adapters.envelopes import decode
 from semel.aws_lambda.records import read
+from semel.envelopes import decode
 
 ORDER = {"id": "order-1", "type": "order"}
 ATTRIBUTES = {"specversion": "1.0", "source": "/shop", "type": "order.changed", "subject": "50%25 é"}

@@ -27,8 +27,7 @@ from tests.aws_lambda.invocations import (
 )
 
 from semel import MalformedEvent
-from semel.aws_lambda.records import WRAPPINGS_MAX, Record, read
-from semel.aws_lambda.wrappings import documents
+from semel.aws_lambda.records import WRAPPINGS_MAX, LambdaRecord, documents, read
 
 EVENT = genesys(0)
 
@@ -145,24 +144,24 @@ def test_a_record_that_cannot_be_read_is_unfit_and_keeps_its_name(record: Any, n
 
 
 @pytest.mark.parametrize(
-    ("invocation", "says"),
+    ("invocation", "named"),
     [
         (None, "NoneType"),
         ("a text", "str"),
         (5, "int"),
-        ([5], "expected objects, got a int"),
-        ({"Records": [["s3cret"]]}, "Records: expected objects, got a list"),
-        ({"Records": [sqs([b"s3cret"])["Records"][0], sns([b"s3cret"])["Records"][0]]}, "several kinds"),
-        ({"records": {"topic-0": "s3cret"}}, "expected a list"),
-        ({"records": {"topic-0": ["s3cret"]}}, "expected objects"),
-        ({"rmqMessagesByQueue": {"queue": {"s3cret": 1}}}, "expected a list"),
-        ({"invocationId": "1", "records": ["s3cret"]}, "expected objects"),
-        ({"id": "1", "type": "x", "data": {1, 2}}, "not JSON; its names are 'id', 'type', 'data'"),
-        ({"id": "s3cret", "n": float("nan")}, "not JSON; its names are 'id', 'n'"),
+        ([5], "int"),
+        ({"Records": [["s3cret"]]}, "Records.*list"),
+        ({"Records": [sqs([b"s3cret"])["Records"][0], sns([b"s3cret"])["Records"][0]]}, "Records.*sns.*sqs"),
+        ({"records": {"topic-0": "s3cret"}}, "records.*str"),
+        ({"records": {"topic-0": ["s3cret"]}}, "records.*str"),
+        ({"rmqMessagesByQueue": {"queue": {"s3cret": 1}}}, "rmqMessagesByQueue.*dict"),
+        ({"invocationId": "1", "records": ["s3cret"]}, "records.*str"),
+        ({"id": "1", "type": "x", "data": {1, 2}}, "JSON.*'id', 'type', 'data'"),
+        ({"id": "s3cret", "n": float("nan")}, "JSON.*'id', 'n'"),
     ],
 )
-def test_an_unknown_shape_is_an_error_that_says_names_and_no_values(invocation: Any, says: str) -> None:
-    with pytest.raises(MalformedEvent, match=says) as raised:
+def test_an_unknown_shape_is_an_error_that_says_names_and_no_values(invocation: Any, named: str) -> None:
+    with pytest.raises(MalformedEvent, match=named) as raised:
         read(invocation)
     assert "s3cret" not in str(raised.value)
 
@@ -213,7 +212,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_whatever_comes_is_read_or_refused_and_no_value_is_told(invocation: Any) -> None:
     said = ""
-    records: list[Record] = []
+    records: list[LambdaRecord] = []
     try:
         batch = read(invocation)
         records = batch.records

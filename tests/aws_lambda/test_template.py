@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.aws_lambda.invocations import genesys
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
-from semel.adapters.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS, TTL
 from semel.app import LAMBDA_MARGIN_S, MAX_ATTEMPTS, TIMEOUT_S
+from semel.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS, TTL
 
 PLACE = Path(__file__).parent.parent.parent / "deploy" / "aws"
 

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import typer.testing
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from semel.cli import main
@@ -20,6 +23,9 @@ from semel.values.errors import SemelError
 ROOT = Path(__file__).parent.parent.parent
 READY_S = 30
 MAIN = "semel.cli.main"
+
+# Typer builds the tree of all commands for each call, which takes longer than most commands. Here it is built once.
+vars(typer.testing)["_get_command"] = cache(get_command)
 
 
 @dataclass(frozen=True)

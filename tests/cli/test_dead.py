@@ -19,11 +19,12 @@ import pytest
 from rich.console import Console
 from tests.cli.command import semel, started
 from tests.cli.ledgers import an_app, fill, message, url_of
+from tests.wording import lacks
 
-from semel.cli.operating import deciding, looking, place
-from semel.cli.operating.looking import Filters, every
-from semel.cli.operating.place import Place, opened
-from semel.settings.secret import Secret
+from semel.cli import bulk_decision, dead_decisions, find, ledger_place
+from semel.cli.find import Filters, every_entry
+from semel.cli.ledger_place import Place, opened
+from semel.settings.secrets import Secret
 from semel.wiring import open_ledger
 
 REASON = ("--reason", "the CRM is fixed")
@@ -54,11 +55,11 @@ def test_one_key_is_replayed_without_asking(tmp_path: Path) -> None:
     first, *others = keys(url)
     ended = semel("dead", "replay", first[:12], *REASON, "--by", "anna", "--ledger", url)
     assert ended.code == 0
-    assert "in the inbox: the service that runs takes it, or the next `semel run`" in ended.out
+    assert lacks(ended.out, "inbox semel run") == []
     assert keys(url) == others
     assert states(url)["accepted"] == 1
     shown = semel("events", "show", first, "--ledger", url)
-    assert "replayed by anna at " in shown.out
+    assert lacks(shown.out, "replayed anna") == []
     assert "the CRM is fixed" in shown.out
     history = semel("events", "show", first, "--ledger", url, "--json").json["history"]
     assert [(entry["generation"], entry["state"]) for entry in history] == [(2, "accepted"), (1, "replayed")]
@@ -95,7 +96,7 @@ def test_uncertain_ones_are_replayed_when_they_are_meant_and_with_a_warning(tmp_
     rest = semel("dead", "replay", "--state", "uncertain", "--yes", *REASON, "--ledger", url)
     for ended, count in ((named, 1), (rest, 2)):
         assert ended.code == 0
-        assert f"{count} uncertain: the effect may have happened" in ended.err
+        assert f"{count} uncertain" in ended.err
     assert keys(url, "uncertain") == []
     assert states(url)["accepted"] == 3
 
@@ -106,7 +107,7 @@ def test_an_uncertain_one_is_never_replayed_unasked(named: bool, tmp_path: Path)
     which = keys(url, "uncertain") if named else ["--state", "uncertain"]
     ended = semel("dead", "replay", *which, *REASON, "--ledger", url)
     assert ended.code == 2
-    assert "Replay 1 event? There is nobody here to ask" in ended.err
+    assert lacks(ended.err, "1 event --yes") == []
     assert states(url)["uncertain"] == 1
     assert decide(url, "discard", *keys(url, "uncertain"), *REASON)["discarded"] == 1, "which repeats nothing"
 
@@ -126,25 +127,26 @@ def test_a_key_that_is_not_dead_is_told_and_left_alone(tmp_path: Path) -> None:
     for options in ((), ("--dry-run",)):
         ended = semel("dead", "discard", done[:12], *options, *REASON, "--ledger", url)
         assert ended.code == 0
-        assert f"{done}: it is done, not dead" in ended.out
-        assert "decided already: " not in ended.out
+        (line,) = [line for line in ended.out.splitlines() if line.startswith(done)]
+        assert lacks(line, "done dead") == []
+        assert "already" not in line
     report = decide(url, "discard", done, second, first, "--yes", *REASON)
     assert (report["discarded"], report["not_dead"], report["already_decided"], report["not_tried"]) == (1, 1, 1, 0)
     assert [event["outcome"] for event in report["events"]] == ["not dead", "discarded", "already decided"]
+    assert keys_done(url) == [done]
 
 
 def test_a_discarded_event_is_known_by_the_whole_key_that_is_told(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1)
     (key,) = keys(url)
     ended = semel("dead", "discard", key[:8], *REASON, "--ledger", url)
-    assert f"{key}: discarded" in ended.out
+    assert any(line.startswith(key) and "discarded" in line for line in ended.out.splitlines())
     (row,) = [line for line in ended.out.splitlines() if "failed" in line]
     assert row.count("│") == 3, "a name and a number: no column for notes that nobody has"
     for command in (("events", "show"), ("dead", "show"), ("dead", "replay", *REASON)):
         unknown = semel(*command, key[:8], "--ledger", url)
         assert unknown.code == 2
-        assert f"no key begins with {key[:8]}. What was discarded is" in unknown.err
-        assert "known by its whole key only" in unknown.err
+        assert lacks(unknown.err, f"{key[:8]} discarded whole key") == []
     assert semel("events", "show", key, "--ledger", url).code == 0
 
 
@@ -153,7 +155,8 @@ def test_a_replayed_event_is_still_found_by_the_beginning_of_its_key(tmp_path: P
     (key,) = keys(url)
     decide(url, "replay", key, *REASON)
     assert semel("events", "show", key[:8], "--ledger", url, "--json").json["state"] == "accepted"
-    assert f"{key}: decided already" in semel("dead", "replay", key[:8], *REASON, "--ledger", url).out
+    again = semel("dead", "replay", key[:8], *REASON, "--ledger", url)
+    assert any(line.startswith(key) and "already" in line for line in again.out.splitlines())
 
 
 def test_filters_choose(tmp_path: Path) -> None:
@@ -170,7 +173,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_reason(tmp_path: Path) -> None:
     url = fill(tmp_path)
     ended = semel("dead", "replay", "--all", "--dry-run", "--ledger", url)
     assert ended.code == 0
-    assert "3 would be replayed. Nothing was changed." in ended.out
+    assert ended.out.splitlines()[-1].startswith("3 ")
     assert states(url)["dead"] == 3
     assert decide(url, "replay", "--all", "--dry-run")["events"][0]["outcome"] == "would be replayed"
 
@@ -179,7 +182,7 @@ def test_a_discarded_event_still_answers_its_copies(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1)
     (key,) = keys(url)
     assert decide(url, "discard", key, *REASON)["discarded"] == 1
-    assert semel("dead", "list", "--ledger", url, "--state", "dead").out.startswith("No dead events.")
+    assert key[:8] not in semel("dead", "list", "--ledger", url, "--state", "dead").out
 
     async def send_a_copy() -> str:
         async with an_app(tmp_path) as app:
@@ -197,7 +200,7 @@ def test_what_someone_else_decided_is_told_and_is_no_failure(tmp_path: Path) -> 
     decide(url, "discard", first, *REASON)
     ended = semel("dead", "replay", first, second, "--yes", *REASON, "--ledger", url)
     assert ended.code == 0
-    assert f"{first}: decided already" in ended.out
+    assert any(line.startswith(first) and "already" in line for line in ended.out.splitlines())
     report = decide(url, "replay", first, second, "--yes", *REASON)
     assert (report["chosen"], report["replayed"], report["already_decided"]) == (2, 0, 2)
 
@@ -211,16 +214,16 @@ def test_two_operators_decide_each_event_once(tmp_path: Path) -> None:
         both_have_chosen.wait()
         return True
 
-    def operate(name: str) -> deciding.Report:
-        wish = deciding.Ask(
-            what="replay", keys=[], every=True, state=None, wanted=Filters(), reason="fixed", by=name, rate=500
+    def operate(name: str) -> dead_decisions.DeadLetterReport:
+        wish = dead_decisions.DeadLetterRequest(
+            action="replay", keys=[], every=True, state=None, wanted=Filters(), reason="fixed", by=name, rate=500
         )
-        return deciding.run(Place(Secret(url)), wish, Console(stderr=True), confirm)
+        return dead_decisions.run(Place(Secret(url)), wish, Console(stderr=True), confirm)
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("anna", "bert")))
     assert [len(report.chosen) for report in reports] == [40, 40]
-    assert sorted(key for report in reports for key in report.decided) == sorted(e.key for e in reports[0].chosen)
+    assert sorted(key for report in reports for key in report.decided) == sorted(reports[0].chosen)
     assert [len(report.decided) + len(report.already) for report in reports] == [40, 40]
     assert all(report.holds for report in reports)
     assert states(url) == {**states(url), "accepted": 40, "dead": 0}
@@ -246,33 +249,33 @@ def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
     left = states(url)["dead"]
     assert process.returncode == 130
     assert 0 < left < 9
-    assert f"Interrupted: {9 - left} discarded, {left} not. The same command goes on with the rest." in err
+    assert lacks(err, f"{9 - left} discarded {left}") == []
 
 
 @pytest.mark.parametrize("what", ["replay", "discard"])
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        ((), "which ones?"),
-        (("--all",), "--reason: say why"),
-        (("--all", "--reason", "  "), "--reason: say why"),
-        (("--all", "--reason", "two\nlines"), "on one line"),
-        (("--all", "--reason", "x" * 1_001), "at most 1,000"),
-        (("--all", "abcd", *REASON), "not both"),
-        (("abcd", "--handler", "to-crm", *REASON), "not both"),
+        ((), "keys --all"),
+        (("--all",), "--reason"),
+        (("--all", "--reason", "  "), "--reason"),
+        (("--all", "--reason", "two\nlines"), "--reason one line"),
+        (("--all", "--reason", "x" * 1_001), "--reason 1,000"),
+        (("--all", "abcd", *REASON), "keys --all"),
+        (("abcd", "--handler", "to-crm", *REASON), "keys --all"),
         (("--all", *REASON, "--rate", "0"), "--rate"),
         (("--state", "done", *REASON), "--state"),
-        (("--all", *REASON), "nobody here to ask"),
+        (("--all", *REASON), "--yes"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
 def test_what_cannot_be_decided_is_told_and_nothing_is_done(
-    what: str, arguments: tuple[str, ...], said: str, tmp_path: Path
+    what: str, arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     url = fill(tmp_path, dead=2)
     ended = semel("dead", what, *arguments, "--ledger", url)
     assert ended.code == 2
-    assert said in ended.err
+    assert lacks(ended.err, words) == []
     assert states(url)["dead"] == 2
 
 
@@ -280,7 +283,7 @@ def test_one_unknown_key_among_several_stops_everything(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2)
     ended = semel("dead", "discard", keys(url)[0], "0" * 32, "--yes", *REASON, "--ledger", url)
     assert ended.code == 2
-    assert "nothing was done" in ended.err
+    assert "0" * 32 in ended.err
     assert states(url)["dead"] == 2
 
 
@@ -288,7 +291,8 @@ def test_nothing_to_decide_about_is_no_failure(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=0)
     ended = semel("dead", "replay", "--all", *REASON, "--ledger", url)
     assert ended.code == 0
-    assert "Nothing matches" in ended.out
+    assert len(ended.out.splitlines()) == 1, "no table"
+    assert decide(url, "replay", "--all", *REASON)["chosen"] == 0
 
 
 @pytest.mark.parametrize(("typed", "left"), [(b"y\n", 0), (b"n\n", 3)])
@@ -301,21 +305,21 @@ def test_someone_at_a_terminal_is_asked(typed: bytes, left: int, tmp_path: Path)
         os.close(theirs)
         keyboard.write(typed)
         _, err = process.communicate(timeout=60)
-    assert "Replay 3 events?" in err
+    assert "3 events?" in err
     assert process.returncode == (2 if left else 0)
     assert states(url)["dead"] == left
 
 
 def test_who_decides_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "anna")
-    assert deciding.who().startswith("anna@")
+    assert bulk_decision.operator().startswith("anna@")
     monkeypatch.delenv("SUDO_USER")
     monkeypatch.setenv("LOGNAME", "bert")
-    assert deciding.who().startswith("bert@")
+    assert bulk_decision.operator().startswith("bert@")
     url = fill(tmp_path, dead=1)
     (key,) = keys(url)
     decide(url, "discard", key, *REASON)
-    assert "discarded by bert@" in semel("events", "show", key, "--ledger", url).out
+    assert "bert@" in semel("events", "show", key, "--ledger", url).out
 
 
 # ------------------------------------------------------------------------------------------ many, and failing ones
@@ -331,12 +335,12 @@ def test_all_letters_are_found_page_after_page(tmp_path: Path, monkeypatch: pyte
 
     moments = asyncio.run(fill_at_once())
     assert moments < 100, "inconclusive: too few letters share a millisecond"
-    monkeypatch.setattr(looking, "PAGE", 3)
-    monkeypatch.setattr(looking, "PAGE_MAX", 3)
+    monkeypatch.setattr(find, "PAGE", 3)
+    monkeypatch.setattr(find, "PAGE_MAX", 3)
 
     async def found() -> list[str]:
         async with opened(Place(Secret(url_of(tmp_path)))) as ledger:
-            return [entry.key async for entry in every(ledger, "dead", Filters())]
+            return [entry.key async for entry in every_entry(ledger, "dead", Filters())]
 
     listed = asyncio.run(found())
     assert len(listed) == len(set(listed)) == 300
@@ -353,7 +357,7 @@ def test_a_ledger_that_fails_is_left_alone_after_a_few_tries(tmp_path: Path) -> 
     ended, people = semel(*command, "--json"), semel(*command)
     report = ended.json
     assert ended.code == people.code == 1
-    assert (report["replayed"], report["failed"], report["not_tried"]) == (3, deciding.FAILURES_MAX, 12)
+    assert (report["replayed"], report["failed"], report["not_tried"]) == (3, bulk_decision.FAILURES_MAX, 12)
     assert all("out of order" in why for why in report["problems"].values()), "the fault landed"
     assert "out of order" in people.out
     assert "not tried" in people.out
@@ -373,9 +377,9 @@ def test_a_ledger_without_letters_is_told(tmp_path: Path, monkeypatch: pytest.Mo
                 ledger.close,
             )
 
-    monkeypatch.setattr(place, "open_ledger", lambda url, dead_letters: Plain(open_ledger(url)))
+    monkeypatch.setattr(ledger_place, "open_ledger", lambda url, dead_letters: Plain(open_ledger(url)))
     assert semel("dead", "list", "--ledger", url).code == 0
     assert semel("status", "--ledger", url, "--json").json["inbox"] is None
     ended = semel("dead", "replay", "--all", "--yes", *REASON, "--ledger", url)
     assert ended.code == 2
-    assert "keeps no letters" in ended.err
+    assert "letters" in ended.err

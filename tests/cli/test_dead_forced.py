@@ -10,6 +10,7 @@ import pytest
 from tests.cli.command import semel
 from tests.cli.ledgers import an_app, fill, message
 from tests.cli.test_dead import REASON, decide, keys, keys_done, states
+from tests.wording import lacks
 
 
 def test_what_has_succeeded_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -18,8 +19,7 @@ def test_what_has_succeeded_is_refused_and_nothing_is_changed(tmp_path: Path) ->
     for options in ((), ("--dry-run",), ("--yes",)):
         ended = semel("dead", "replay", done[:12], *options, *REASON, "--ledger", url)
         assert ended.code == 1
-        assert f"{done}: it succeeded on " in ended.out
-        assert "--force runs it again: its effect will happen twice" in ended.out
+        assert lacks(ended.out, f"{done} succeeded --force twice") == []
     ended = semel("dead", "replay", done, dead, "--yes", *REASON, "--ledger", url, "--json")
     assert ended.code == 1, "the others are replayed, and it is still no success"
     assert (ended.json["replayed"], ended.json["refused"], ended.json["not_tried"]) == (1, 1, 0)
@@ -42,7 +42,7 @@ def test_an_event_that_succeeded_after_a_replay_is_refused_too(tmp_path: Path) -
     asyncio.run(take_it())
     ended = semel("dead", "replay", key, *REASON, "--ledger", url)
     assert ended.code == 1
-    assert f"{key}: it succeeded on " in ended.out
+    assert lacks(ended.out, f"{key} succeeded --force") == []
 
 
 def test_by_force_the_next_delivery_of_it_acts_again_once(tmp_path: Path) -> None:
@@ -50,13 +50,13 @@ def test_by_force_the_next_delivery_of_it_acts_again_once(tmp_path: Path) -> Non
     (done,) = keys_done(url)
     asked = semel("dead", "replay", done, "--force", *REASON, "--by", "anna", "--ledger", url)
     assert asked.code == 2, "an effect that is known to happen twice is asked about"
-    assert "1 done: the effect has happened, and will happen twice" in asked.err
+    assert lacks(asked.err, "1 done twice --yes") == []
     shown = semel("dead", "replay", done, "--force", "--dry-run", "--ledger", url)
     assert (shown.code, keys_done(url)) == (0, [done])
-    assert "1 would be replayed. Nothing was changed." in shown.out
+    assert shown.out.splitlines()[-1].startswith("1 ")
     ended = semel("dead", "replay", done, "--force", "--yes", *REASON, "--by", "anna", "--ledger", url)
     assert ended.code == 0
-    assert "its event is not kept here: the next delivery of it is acted on" in ended.out
+    assert lacks(ended.out, "next delivery") == []
 
     async def send_copies() -> list[str]:
         async with an_app(tmp_path) as app:
@@ -64,7 +64,7 @@ def test_by_force_the_next_delivery_of_it_acts_again_once(tmp_path: Path) -> Non
 
     assert asyncio.run(send_copies()) == ["done", "duplicate"]
     told = semel("events", "show", done, "--ledger", url).out
-    assert "replayed, though it was done, by anna at " in told
+    assert lacks(told, "replayed done anna") == []
     assert "the CRM is fixed" in told
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_forced_by_a_filter(filters: tuple[str, ...], tmp_path: Path)
     url = fill(tmp_path, dead=2)
     ended = semel("dead", "replay", *filters, "--force", "--yes", *REASON, "--ledger", url)
     assert ended.code == 2
-    assert "--force: name the keys" in ended.err
+    assert lacks(ended.err, "--force keys") == []
     assert states(url)["dead"] == 2
 
 
@@ -92,7 +92,7 @@ def test_force_needs_a_reason(tmp_path: Path) -> None:
     url = fill(tmp_path, done=1)
     ended = semel("dead", "replay", *keys_done(url), "--force", "--yes", "--ledger", url)
     assert ended.code == 2
-    assert "--reason: say why" in ended.err
+    assert "--reason" in ended.err
 
 
 def test_discard_knows_no_force(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from tests.cli.command import semel, started
 from tests.cli.ledgers import url_of
+from tests.wording import lacks
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock
 from semel.values.claim import Claim, DeadLetter, Granted, Settlement
 from semel.values.outcome import Ending, Reject, Retry
@@ -69,12 +70,10 @@ def test_each_attempt_is_told_with_its_time_and_its_error(tmp_path: Path) -> Non
     life = Life(tmp_path).attempts(again("the CRM answered 503"), VANISHES, again("timed out"), Reject("no customer"))
     out = life.show().out
     told = out[out.index("\nattempts\n") :].splitlines()[2:6]
-    assert told == [
-        "attempt 1, 2025-06-15 15:07:40 UTC: the CRM answered 503",
-        "attempt 2: its process vanished, or lost the ledger",
-        "attempt 3, 2025-06-15 15:09:40 UTC: timed out",
-        "attempt 4, 2025-06-15 15:10:40 UTC: no customer",
-    ]
+    assert lacks(told[0], "attempt 1 2025-06-15 15:07:40 UTC CRM 503") == []
+    assert lacks(told[1], "attempt 2 process ledger") == []
+    assert lacks(told[2], "attempt 3 2025-06-15 15:09:40 UTC timed out") == []
+    assert lacks(told[3], "attempt 4 2025-06-15 15:10:40 UTC no customer") == []
     tried = life.show("--json").json["tried"]
     assert [(one["attempt"], one["reason"]) for one in tried] == [
         (1, "the CRM answered 503"),
@@ -88,8 +87,10 @@ def test_attempts_that_were_too_many_to_be_kept_have_not_vanished(tmp_path: Path
     life = Life(tmp_path).attempts(*[again(f"failure {n}") for n in range(1, 31)], VANISHES, VANISHES, Reject("enough"))
     out = life.show().out
     assert "attempt 1, " in out
-    assert re.search("\nattempts 2 to 1[0-9]: not kept\n", out)
-    assert "attempts 31 to 32: each process vanished, or lost the ledger" in out
+    (not_kept,) = [line for line in out.splitlines() if re.match("attempts 2 to 1[0-9]: ", line)]
+    (vanished,) = [line for line in out.splitlines() if line.startswith("attempts 31 to 32: ")]
+    assert "process" not in not_kept
+    assert "process" in vanished
     assert "attempt 33, " in out
 
 
@@ -127,14 +128,14 @@ def test_raw_does_not_write_to_a_terminal(tmp_path: Path) -> None:
         os.close(ours)
         os.close(theirs)
     assert process.returncode == 2
-    assert "which a terminal may obey" in err
+    assert "terminal" in err
 
 
 def test_an_event_that_is_not_kept_cannot_be_raw(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(again("later"))
     ended = semel("events", "show", KEY, "--raw", "--ledger", life.url)
     assert ended.code == 2
-    assert "its event is not kept" in ended.err
+    assert lacks(ended.err, f"{KEY} not stored") == []
 
 
 @pytest.mark.parametrize(
@@ -152,11 +153,11 @@ def test_the_audit_trail_says_who_decided_when_and_why(tmp_path: Path) -> None:
     ended = semel("dead", "replay", KEY, "--reason", "the CRM is fixed", "--by", "anna", "--ledger", life.url)
     assert ended.code == 0
     out = life.show().out
-    assert "generation 1: replayed, " in out
+    assert "generation 1: replayed" in out
     assert "    attempt 1, 2025-06-15 15:07:40 UTC: 503\n" in out
-    assert "    replayed by anna at 20" in out
+    assert lacks(out, "anna fixed") == []
     (first,) = [entry for entry in life.show("--json").json["history"] if entry["state"] == "replayed"]
-    assert first["decision"].endswith("UTC: the CRM is fixed")
+    assert lacks(first["decision"], "anna UTC fixed") == []
     assert [one["reason"] for one in first["tried"]] == ["503", "unknown customer"]
 
 
@@ -187,7 +188,7 @@ def test_a_hostile_key_is_told_as_text(tmp_path: Path) -> None:
         for command in (("show",), ("replay", "--reason", "x", "--yes"), ("discard", "--reason", "x", "--yes")):
             ended = semel("dead", *command, typed, "--ledger", life.url)
             assert ended.code == 2
-            assert "expected 32 hexadecimal digits" in ended.err
+            assert lacks(ended.err, "32 hexadecimal") == []
             assert "\x1b" not in ended.err
     upper = semel("dead", "show", f" {KEY[:12].upper()}… ", "--ledger", life.url)
     assert upper.code == 0, "as it is copied from a list"

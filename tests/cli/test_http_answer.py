@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli.load import http_answer
-from semel.cli.load.http_answer import Answer, AnswerReader, BadAnswer
+from semel.cli import http_load
+from semel.cli.http_load import Answer, AnswerReader, BadAnswer
 
 MEASURED = b"HTTP/1.1 200 OK\r\nServer: x\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;note=1\r\nlo\r\n0\r\nTrailer: 1\r\n\r\n"
@@ -122,8 +122,8 @@ def test_what_is_no_answer_is_refused(sent: bytes) -> None:
 def test_an_answer_without_end_is_refused_before_it_fills_the_memory(
     begin: bytes, more: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_answer, "HEAD_MAX_BYTES", 20_000)
-    monkeypatch.setattr(http_answer, "BODY_MAX_BYTES", 50_000)
+    monkeypatch.setattr(http_load, "HEAD_MAX_BYTES", 20_000)
+    monkeypatch.setattr(http_load, "BODY_MAX_BYTES", 50_000)
     reader = AnswerReader()
     reader.feed(begin)
     with pytest.raises(BadAnswer):
@@ -135,7 +135,7 @@ def test_a_long_chunked_answer_needs_no_more_memory_than_its_body() -> None:
     reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(500):
         assert reader.feed(b"3e8\r\n" + b"x" * 1000 + b"\r\n") is None
-        assert len(reader._buffer) <= http_answer.HEAD_MAX_BYTES + 2_000
+        assert len(reader._buffer) <= http_load.HEAD_MAX_BYTES + 2_000
     assert reader.feed(b"0\r\n\r\n") == Answer(200, b"x" * 500_000)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.command import semel
 from tests.cli.ledgers import message
+from tests.wording import lacks
 
 from semel import Context, Event, Reject, Semel
 
@@ -20,7 +21,7 @@ def test_a_store_without_migrations_says_so_kindly(
     option = ("--ledger", url.format(folder=tmp_path))
     told = semel("migrate", *option, *options)
     assert told.code == 0
-    assert f"{name} needs no migrations: it makes what it needs when it is first used." in told.out
+    assert lacks(told.out, f"{name} migrations") == []
     assert semel("migrate", *option, *options, "--json").json == {
         "ready": True,
         "dry_run": bool(options),
@@ -32,21 +33,21 @@ def test_a_store_without_migrations_says_so_kindly(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        (("--ledger", "nonsense://x:hunter2@y"), "expected one of sqlite:///file.db"),
-        (("--ledger", "memory://", "-c", "semel.toml"), "both name a ledger"),
-        (("-c", "none.toml"), "there is no such file"),
-        (("--ledger", "postgresql://a:hunter2@h/d?pol=1"), "unknown option 'pol'"),
+        (("--ledger", "nonsense://x:hunter2@y"), "sqlite:///file.db"),
+        (("--ledger", "memory://", "-c", "semel.toml"), "--ledger -c"),
+        (("-c", "none.toml"), "none.toml"),
+        (("--ledger", "postgresql://a:hunter2@h/d?pol=1"), "option 'pol'"),
     ],
 )
-def test_what_cannot_be_used_is_told_and_ends_with_2(arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_used_is_told_and_ends_with_2(arguments: tuple[str, ...], words: str) -> None:
     ended = semel("migrate", *arguments)
     assert ended.code == 2
-    assert said in ended.err
+    assert lacks(ended.err, words) == []
     program = semel("migrate", *arguments, "--json")
     assert (program.code, program.json["ready"]) == (2, False)
-    assert said in program.json["error"]
+    assert lacks(program.json["error"], words) == []
     assert "hunter2" not in ended.err + ended.out + program.out
 
 
@@ -73,7 +74,8 @@ def test_letters_of_a_ledger_in_memory_can_be_looked_at_and_discarded_and_not_re
     assert letter["reason"] == "unknown customer"
     replay = semel("dead", "replay", letter["key"], "--reason", "x", *option)
     assert replay.code == 1
-    assert "cannot be opened again" in replay.out
+    assert letter["key"] in replay.out
+    assert [one["key"] for one in semel("dead", "list", "--json", *option).json] == [letter["key"]]
     assert semel("dead", "discard", letter["key"], "--reason", "x", *option).code == 0
     assert semel("dead", "list", "--json", *option).json == []
 
@@ -84,5 +86,5 @@ def test_a_letterbox_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
     path.write_text(f'ledger = "redis://127.0.0.1:1"\ndead_letters = "sqlite:///{letters}"\n')
     ended = semel("status", "-c", str(path))
     assert ended.code == 2
-    assert "letters.db is no ledger of Semel; it was left as it is" in ended.err
+    assert lacks(ended.err, "letters.db no ledger") == []
     assert letters.read_bytes() == b"holiday pictures"

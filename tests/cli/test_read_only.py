@@ -11,8 +11,9 @@ import apsw
 import pytest
 from tests.cli.command import semel
 from tests.cli.ledgers import fill, url_of
+from tests.wording import lacks
 
-from semel.adapters.ledgers.sqlite import opening
+from semel.ledgers.sqlite import database
 
 READING = (
     ("status",),
@@ -33,9 +34,9 @@ def old_ledger(folder: Path, version: int) -> str:
     """A file as an earlier Semel left it."""
     connection = apsw.Connection(str(folder / "semel.db"))
     connection.pragma("journal_mode", "wal")
-    for step in opening.SCHEMA[:version]:
-        connection.execute(files("semel.adapters.ledgers.sqlite").joinpath("schema", step).read_text())
-    connection.pragma("application_id", opening.APPLICATION_ID)
+    for step in database.SCHEMA[:version]:
+        connection.execute(files("semel.ledgers.sqlite").joinpath("schema", step).read_text())
+    connection.pragma("application_id", database.APPLICATION_ID)
     connection.pragma("user_version", version)
     connection.close()
     return url_of(folder)
@@ -72,7 +73,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("command", READING, ids=names)
-@pytest.mark.parametrize("version", range(1, opening.SCHEMA_VERSION))
+@pytest.mark.parametrize("version", range(1, database.SCHEMA_VERSION))
 def test_an_older_schema_is_read_where_that_is_possible_and_never_migrated(
     command: tuple[str, ...], version: int, tmp_path: Path
 ) -> None:
@@ -116,4 +117,5 @@ def test_doctor_without_any_settings_creates_nothing(tmp_path: Path, monkeypatch
 def test_doctor_says_that_there_is_no_ledger_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = semel("doctor", "--json").json
-    assert any(finding["check"] == "store" and "not created yet" in finding["what"] for finding in report["findings"])
+    (finding,) = [finding for finding in report["findings"] if finding["check"] == "store"]
+    assert lacks(finding["what"], "SQLite not created") == []

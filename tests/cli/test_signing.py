@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel.cli.load.signing import Scheme, signer
+from semel.cli.storm_load import Scheme, signer
 from semel.values.errors import ConfigError
 from semel.wiring import verifier
 
@@ -90,22 +90,22 @@ def test_a_secret_can_be_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("scheme", "secret", "header", "said"),
+    ("scheme", "secret", "header", "word"),
     [
-        (None, "x", "", "need a --scheme"),
-        ("genesys", "", "", "a scheme needs one"),
+        (None, "x", "", "--scheme"),
+        ("genesys", "", "", "--secret"),
         ("genesys", "env:NO_SUCH_VARIABLE", "", "env:NO_SUCH_VARIABLE"),
         ("genesys", "file:/no/such/file", "", "No such file"),
-        ("genesys", "x", "X-Other", "has its own"),
+        ("genesys", "x", "X-Other", "--header"),
         ("standard-webhooks", "not base64!", "", "base64"),
         ("basic", "nocolon", "", "user:password"),
-        ("header", "x", "Bad Name", "no name of a header"),
+        ("header", "x", "Bad Name", "Bad Name"),
         ("header", "two\r\nlines", "", "printable"),
     ],
 )
 def test_what_cannot_sign_is_told_without_showing_the_secret(
-    scheme: Scheme | None, secret: str, header: str, said: str
+    scheme: Scheme | None, secret: str, header: str, word: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as error:
+    with pytest.raises(ConfigError, match=word) as error:
         signer(scheme, secret, header)
     assert len(secret) < 2 or secret.startswith(("env:", "file:")) or secret not in str(error.value)

@@ -18,10 +18,11 @@ import pytest
 from tests.cli.command import MAIN, Ended, a_sink, get, running, semel, started
 from tests.cli.scripted import answering, scripted
 from tests.cli.service_process import EVERY
+from tests.wording import lacks
 
-from semel.cli.load import storm_check
-from semel.cli.load.signing import Scheme
+from semel.cli import storm_check
 from semel.cli.storm import SchemeName, ShapeName
+from semel.cli.storm_load import Scheme
 from semel.settings.loading import load
 from semel.testing.shapes import SHAPES
 
@@ -78,8 +79,8 @@ def test_a_service_that_loses_one_in_twenty_is_found_out(tmp_path: Path) -> None
     assert len(check["lost_ids"]) == 10
     assert check["lost_ids"][0].startswith("v2.detail.events.conversation.")
     assert people.code == 1
-    assert "NOT once: 5 effects lost, 0 doubled." in people.out
-    assert people.out.count("  lost: v2.detail.events.conversation.") == 5
+    assert lacks(people.out, "5 lost 0 doubled") == []
+    assert people.out.count("lost: v2.detail.events.conversation.") == 5
 
 
 @pytest.mark.long
@@ -187,12 +188,11 @@ def test_a_sink_that_is_never_reached_is_told_early_with_the_route_that_is_missi
         people, ended = semel("storm", url, *options), semel("storm", url, *options, "--json")
     for one in (people, ended):
         assert one.code == 1
-        assert one.err.count("Nothing has reached the sink since the storm began.") == 1
-        assert f'url = "{sink}"' in one.err
+        assert one.err.count(f'url = "{sink}"') == 1
     check = ended.json["check"]
     assert (check["effects"], check["distinct"], check["lost"], check["before"]) == (0, 0, 50, EVENTS)
     assert check["waited_s"] >= 1.5
-    assert "NOT once: 50 effects lost, 0 doubled.\nNothing of this storm reached the sink" in people.out
+    assert lacks(people.out, "50 lost 0 doubled sink") == []
 
 
 def test_the_route_that_is_told_is_one(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_a_sink_that_is_reached_is_not_talked_about(tmp_path: Path, monkeypatch:
         lossy = storm(url, sink, "--seed", "1", settle="1")
         again = storm(url, sink, "--seed", "1", settle="1")
     assert lossy.json["check"]["lost"] == again.json["check"]["lost"] == LOST
-    assert "Nothing has reached" not in lossy.err
-    assert "Nothing has reached" not in again.err, "it had reached the sink before"
+    assert "[[routes]]" not in lossy.err
+    assert "[[routes]]" not in again.err, "it had reached the sink before"
 
 
 def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:
@@ -220,7 +220,7 @@ def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:
     assert ended.code == people.code == 1
     assert (ended.json["refused"], ended.json["retries"], ended.json["not_taken"]) == (26, 0, 20)
     assert ended.json["trouble"] == "401 no\\x1b[m"
-    assert "20 events were never taken; 26 deliveries refused, 0 given up" in people.out
+    assert all(count in people.out for count in ("20 events", "26 deliveries"))
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
@@ -282,31 +282,32 @@ def test_a_sink_that_ends_meanwhile_is_told_with_what_was_sent(tmp_path: Path) -
         with scripted(answer) as url:
             ended = semel("storm", url, "--events", "6", "--duplicates", "0", "--check", at, "--json")
     assert ended.code == 1
-    assert "no counting sink there" in ended.json["check_failed"]
+    assert at in ended.json["check_failed"]
     assert ended.json["answers"] == {"204": 6}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        (("http://192.0.2.7/events",), "192.0.2.7 is not this machine"),
-        (("http://127.0.0.1:9", "--check", "http://192.0.2.7/"), "192.0.2.7 is not this machine"),
-        (("ftp://127.0.0.1/",), "expected a URL such as"),
-        (("http://user:word@127.0.0.1/",), "expected a URL such as"),
+        (("http://192.0.2.7/events",), "192.0.2.7 --i-own-this-target"),
+        (("http://127.0.0.1:9", "--check", "http://192.0.2.7/"), "192.0.2.7 --i-own-this-target"),
+        (("ftp://127.0.0.1/",), "URL http://"),
+        (("http://user:word@127.0.0.1/",), "URL http://"),
         (("http://127.0.0.1:99999/",), "99999"),
-        (("http://127.0.0.1/a b",), "no spaces"),
+        (("http://127.0.0.1/a b",), "space"),
         (("http://127.0.0.1/", "--events", "0"), "--events"),
         (("http://127.0.0.1/", "--duplicates", "11"), "--duplicates"),
         (("http://127.0.0.1/", "--shape", "round"), "--shape"),
-        (("http://127.0.0.1/", "--scheme", "genesys"), "a scheme needs one"),
-        (("http://127.0.0.1/", "--secret", "x"), "need a --scheme"),
-        (("http://127.0.0.1:9/", "--check", "http://127.0.0.1:9"), "no counting sink there"),
+        (("http://127.0.0.1/", "--scheme", "genesys"), "--secret"),
+        (("http://127.0.0.1/", "--secret", "x"), "--scheme"),
+        (("http://127.0.0.1:9/", "--check", "http://127.0.0.1:9"), "http://127.0.0.1:9 sink"),
     ],
 )
-def test_what_cannot_work_is_told_and_nothing_is_sent(arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_work_is_told_before_the_storm(arguments: tuple[str, ...], words: str) -> None:
     ended = semel("storm", *arguments)
     assert ended.code == 2
-    assert said in ended.err
+    assert lacks(ended.err, words) == []
+    assert ended.out == "", "there is no report of a storm"
 
 
 def test_a_target_that_is_one_s_own_may_be_elsewhere() -> None:

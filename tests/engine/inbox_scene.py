@@ -12,8 +12,7 @@ from tests.engine.apps import run
 
 from semel import Outcome, Semel
 from semel.app import Message, to_bytes
-from semel.core.accepting import Acceptor
-from semel.core.pump import Pump
+from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.ports import Inbox
 from semel.values.inbox import Depth
 
@@ -33,9 +32,9 @@ class Scene:
     async def accepted(self, body: dict[str, Any]) -> Outcome:
         return await Acceptor(self.inbox, self.app.planner, lambda: None).accept(Message(to_bytes(body)))
 
-    def pump(self, concurrency: int = 8, **options: Any) -> Pump:
+    def pump(self, concurrency: int = 8, **options: Any) -> InboxWorker:
         engine = self.app.new_engine(self.app.ledger)
-        return Pump(self.inbox, engine.process, self.app.handlers, concurrency, **options)
+        return InboxWorker(self.inbox, engine.process, self.app.handlers, concurrency, **options)
 
     async def let_it_be_due(self, lane: str) -> None:
         """As if the time for which it was put off had passed."""
@@ -74,7 +73,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     raise AssertionError("it did not come to hold")
 
 
-async def until_empty(scene: Scene, pump: Pump) -> None:
+async def until_empty(scene: Scene, pump: InboxWorker) -> None:
     async def empty() -> bool:
         await pump.run_once()
         return await scene.depth() == {}

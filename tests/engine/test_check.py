@@ -15,8 +15,8 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 from tests.engine.faults import FaultyLine
 
 from semel import Context, Event, LeaseLost, Retry, Semel
-from semel.core import act, engine
-from semel.core.steady import steady_s
+from semel.core import engine, handler_run
+from semel.core.clock import steady_s
 from semel.values.claim import Granted
 
 LEASE_S = 1.0
@@ -29,7 +29,7 @@ class Stall:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
-        monkeypatch.setattr(act, "steady_s", lambda: steady_s() + self.seconds)
+        monkeypatch.setattr(handler_run, "steady_s", lambda: steady_s() + self.seconds)
 
 
 @pytest.fixture
@@ -207,8 +207,8 @@ def test_a_sync_handler_that_waited_for_its_thread_past_its_lease_does_not_run(t
 
 def test_without_a_ledger_there_is_no_lease_that_could_be_lost(tmp_path: Path) -> None:
     from semel.app import Message, to_bytes
-    from semel.core import unguarded
-    from semel.core.planning import Plan
+    from semel.core import fail_open
+    from semel.core.routing import Plan
 
     async def tell(app: Semel) -> None:
         @app.on("**", fail_open=True)
@@ -218,7 +218,7 @@ def test_without_a_ledger_there_is_no_lease_that_could_be_lost(tmp_path: Path) -
 
         plan = app.planner.plan(Message(to_bytes(message())))
         assert isinstance(plan, Plan)
-        assert (await unguarded.run(plan)).result == "ok"
+        assert (await fail_open.run(plan)).result == "ok"
 
     story("memory", tmp_path, tell)
 

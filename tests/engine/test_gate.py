@@ -12,9 +12,16 @@ from tests.engine.apps import app_on, both_ledgers, message
 from semel import LedgerUnavailable
 from semel.app import Message, to_bytes
 from semel.core.breaker import Breaker, State
-from semel.core.gate import SLOW_IN_A_ROW, STUCK, Gate, GatedLedger
-from semel.core.planning import Plan
-from semel.core.round_trip import WINDOW_CALLS, WINDOW_S, RoundTrip
+from semel.core.ledger_breaker import (
+    SLOW_IN_A_ROW,
+    STUCK,
+    WINDOW_CALLS,
+    WINDOW_S,
+    GatedLedger,
+    LedgerBreaker,
+    RoundTrip,
+)
+from semel.core.routing import Plan
 from semel.ports import Ledger
 from semel.values.claim import Busy, Claim, Granted, Verdict
 
@@ -34,14 +41,14 @@ class Store:
         return "answer"
 
 
-def gate(open_max_s: float = 60.0) -> tuple[Gate, Breaker, list[State]]:
+def gate(open_max_s: float = 60.0) -> tuple[LedgerBreaker, Breaker, list[State]]:
     moves: list[State] = []
     clock = asyncio.get_running_loop().time
     breaker = Breaker(SLOW_IN_A_ROW, 0.2, open_max_s=open_max_s, clock=clock, random=lambda: 0.0, moved=moves.append)
-    return Gate(breaker, PATIENCE_S), breaker, moves
+    return LedgerBreaker(breaker, PATIENCE_S), breaker, moves
 
 
-async def measured(open_max_s: float = 60.0) -> tuple[Gate, Breaker, list[State]]:
+async def measured(open_max_s: float = 60.0) -> tuple[LedgerBreaker, Breaker, list[State]]:
     """A gate to a store that was near up to now."""
     through, breaker, moves = gate(open_max_s)
     assert await through.ask(Store()) == "answer"
@@ -157,7 +164,7 @@ def test_a_store_that_is_always_far_away_opens_nothing(takes_s: float) -> None:
 
 def test_a_store_that_stays_slow_is_used_again_after_two_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("semel.core.round_trip.WINDOW_S", 0.2)
+        monkeypatch.setattr("semel.core.ledger_breaker.WINDOW_S", 0.2)
         through, _, moves = await measured(open_max_s=0.2)
         store = Store()
         store.takes_s = 3 * PATIENCE_S
@@ -270,7 +277,7 @@ def test_a_handlers_own_transaction_is_no_evidence_against_the_store() -> None:
         moves: list[State] = []
         loop = asyncio.get_running_loop()
         breaker = Breaker(SLOW_IN_A_ROW, 0.2, clock=loop.time, random=lambda: 0.0, moved=moves.append)
-        through = Gate(breaker, PATIENCE_S, lambda: held)
+        through = LedgerBreaker(breaker, PATIENCE_S, lambda: held)
         store = Store()
         assert await through.ask(store) == "answer"
         store.takes_s = (STUCK + 5) * PATIENCE_S

@@ -12,14 +12,13 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, Semel
 from semel.app import Message, to_bytes
-from semel.core.accepting import Acceptor
-from semel.core.answers import ISOLATED
-from semel.core.isolation import Isolation
-from semel.core.judgement import ISOLATED_FROM
-from semel.core.pump import Pump
+from semel.core.effect_policy import ISOLATED_FROM
+from semel.core.engine import ISOLATED
+from semel.core.handler_run import Isolation
+from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.ports import Inbox
 from semel.values.claim import Granted
-from semel.values.reading import PLAIN
+from semel.values.event import PLAIN
 
 LEASE_S = 0.8  # a busy machine comes to its handler in this time
 TWICE = ISOLATED_FROM - 1  # holders that vanished
@@ -223,7 +222,7 @@ def test_inbox_items_that_wait_for_isolation_occupy_no_slot_and_are_not_taken_ag
         for body in bodies:
             await accept(Message(to_bytes(body)))
         await vanish(app, *bodies, lease_s=2.0)
-        pump = Pump(app.ledger, app.new_engine(app.ledger).process, app.handlers, 2)
+        pump = InboxWorker(app.ledger, app.new_engine(app.ledger).process, app.handlers, 2)
         running = asyncio.create_task(pump.run())
         await until(lambda: len(attempts) == 1)
         await accept(Message(to_bytes(message("fresh"))))

@@ -12,11 +12,10 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, LedgerUnavailable, MalformedEvent, Outcome, Semel, keys, latest
 from semel.app import Message, to_bytes
-from semel.core import unguarded
-from semel.core.accepting import Acceptor
-from semel.core.handlers import NO_KEY
-from semel.core.pump import Pump
-from semel.ports import Entry, Inbox, Letters
+from semel.core import fail_open
+from semel.core.inbox_flow import Acceptor, InboxWorker
+from semel.core.routing import NO_KEY
+from semel.ports import DeadLetters, Entry, Inbox
 from semel.values.claim import Granted
 
 LAPSED_S = 2.1  # a little longer than a lease that a loaded machine keeps
@@ -214,7 +213,7 @@ def test_when_the_dead_letter_cannot_be_recorded_the_delivery_is_not_answered(tm
         settle, full = desk.app.ledger.settle, True
 
         async def refusing(settlements: Any) -> Any:
-            if full and any(one.letter is not None for one in settlements):
+            if full and any(one.dead_letter is not None for one in settlements):
                 raise LedgerUnavailable("no room for dead letters")
             return await settle(settlements)
 
@@ -236,7 +235,7 @@ def test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept() -> N
         for body, may_run in ((message(customer="c"), True), (message(), False)):
             plan = app.planner.plan(Message(to_bytes(body)))
             assert not isinstance(plan, Outcome)
-            assert unguarded.may_run(plan) is may_run
+            assert fail_open.may_run(plan) is may_run
 
     run(told())
 
@@ -256,12 +255,12 @@ class Inboxed(Desk):
         return await Acceptor(self.inbox, self.app.planner, lambda: None).accept(Message(to_bytes(body)))
 
     async def handle(self) -> None:
-        pump = Pump(self.inbox, self.app.new_engine(self.app.ledger).process, self.app.handlers, 8)
+        pump = InboxWorker(self.inbox, self.app.new_engine(self.app.ledger).process, self.app.handlers, 8)
         await pump.run_once()
         await pump.stop(10)
 
     async def replay(self) -> None:
-        assert isinstance(self.app.ledger, Letters)
+        assert isinstance(self.app.ledger, DeadLetters)
         (letter,) = await self.dead()
         assert await self.app.ledger.replay(letter.key, "the field is another one now", "anna")
 
@@ -345,7 +344,7 @@ def test_a_discarded_one_still_answers_its_copies(tmp_path: Path) -> None:
         desk = Inboxed(tmp_path)
         await desk.app.process(bridged())
         (letter,) = await desk.dead()
-        assert isinstance(desk.app.ledger, Letters)
+        assert isinstance(desk.app.ledger, DeadLetters)
         assert await desk.app.ledger.discard(letter.key, "no use", "anna")
         assert parts(await desk.app.process(bridged()))["crm"] == "duplicate"
         assert await desk.dead() == []

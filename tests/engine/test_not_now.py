@@ -9,8 +9,8 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event
 from semel.app import Message, to_bytes
-from semel.core import unguarded
-from semel.core.planning import Plan
+from semel.core import fail_open
+from semel.core.routing import Plan
 from semel.values.effect import EFFECTS, Effect
 from semel.values.outcome import NotNow, Reject, Retry
 
@@ -82,8 +82,8 @@ def test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_call
             one, both = (app.planner.plan(Message(to_bytes(message("1", kind)))) for kind in ("a", "b"))
             assert isinstance(one, Plan)
             assert isinstance(both, Plan)
-            assert (unguarded.may_run(one), unguarded.may_run(both)) == (True, False)
-            outcomes = [await unguarded.run(one) for _ in range(5)]
+            assert (fail_open.may_run(one), fail_open.may_run(both)) == (True, False)
+            outcomes = [await fail_open.run(one) for _ in range(5)]
             assert [outcome.status for outcome in outcomes] == ["done", "retry", "retry", "retry", "retry"]
             assert outcomes[0].result == "ran"
             assert [outcome.after for outcome in outcomes[1:3]] == [3, 4]

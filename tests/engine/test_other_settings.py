@@ -16,7 +16,7 @@ from tests.engine.inbox_scene import Scene, story, until_empty
 
 from semel import LedgerUnavailable, Outcome, Semel, keys
 from semel.app import Message, to_bytes
-from semel.core.mismatched_items import GIVE_UP_S, LOG_S, POSTPONE_MAX_S, POSTPONE_MIN_S, mismatched_since_ms
+from semel.core.inbox_flow import GIVE_UP_S, LOG_S, POSTPONE_MAX_S, POSTPONE_MIN_S, mismatched_since_ms
 from semel.values.log import LogEvent
 from semel.values.outcome import NotNow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from semel import ConfigError, Context, Event, Semel
-from semel.core.handlers import REMEMBERED_MAX
-from semel.values.topic import Pattern
+from semel.core.routing import REMEMBERED_MAX
+from semel.values.key import Pattern
 
 CONCRETE = "v2.detail.events.conversation.f47ac10b-58cc-4372-a567-0e02b2c3d479.customer.end"
 TEMPLATE = "v2.detail.events.conversation.{id}.customer.end"
@@ -82,5 +82,5 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @pytest.mark.parametrize("text", ["", " a", "a..b", ".a", "a.", "a.b*", "**.a", "a.**.b"])
 def test_a_pattern_that_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="topic pattern"):
+    with pytest.raises(ConfigError, match="pattern"):
         Pattern(text)

@@ -174,7 +174,7 @@ def test_a_handler_that_ignores_its_timeout_gives_the_write_lock_back_at_its_tim
             finally:
                 may_end.set()
             first = await running
-            assert (first.status, first.reason) == ("retry", "timed out after 0.3 s")
+            assert (first.status, "0.3 s" in first.reason) == ("retry", True)
             assert len(refused) == 1
             assert (await app.process(body)).result == "second"
 

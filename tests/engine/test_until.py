@@ -11,7 +11,7 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, Semel
 from semel.app import Message, to_bytes
-from semel.core.answers import NO_TIME
+from semel.core.engine import NO_TIME
 from semel.values.keys import fields, latest
 from semel.values.outcome import Outcome
 

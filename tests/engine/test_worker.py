@@ -16,7 +16,7 @@ from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, keys
 from semel.ports import Delivery
 
 
-class Parcel:
+class ForwardedEvent:
     """A delivery that writes down what it is told."""
 
     def __init__(self, body: bytes, told: list[tuple[str, object]]) -> None:
@@ -40,7 +40,7 @@ class Parcels:
     def __init__(self, *bodies: Any) -> None:
         self.told: list[tuple[str, object]] = []
         self._waiting = [
-            Parcel(body if isinstance(body, bytes) else json.dumps(body).encode(), self.told) for body in bodies
+            ForwardedEvent(body if isinstance(body, bytes) else json.dumps(body).encode(), self.told) for body in bodies
         ]
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
@@ -102,7 +102,7 @@ def test_it_goes_back_to_its_source_while_the_dead_letter_cannot_be_recorded(tmp
             settle = app.ledger.settle
 
             async def full(settlements: Any) -> Any:
-                if any(one.letter is not None for one in settlements):
+                if any(one.dead_letter is not None for one in settlements):
                     raise LedgerUnavailable("no room for dead letters")
                 return await settle(settlements)
 
@@ -229,7 +229,7 @@ def test_a_cancelled_worker_gives_back_what_it_holds(ledger: str, tmp_path: Path
 
 @both_ledgers
 def test_a_delivery_that_cannot_be_answered_keeps_no_other_waiting(ledger: str, tmp_path: Path) -> None:
-    class Torn(Parcel):
+    class Torn(ForwardedEvent):
         async def ack(self) -> None:
             raise ConnectionError("the source is gone")
 

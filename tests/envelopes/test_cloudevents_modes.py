@@ -13,7 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values.cloudevents import from_message
 from semel.values.errors import MalformedEvent
 from semel.values.event import Event

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values import keys
 from semel.values.keys import Parts
 

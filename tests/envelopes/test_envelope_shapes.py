@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values import keys
 from semel.values.errors import ConfigError, MalformedEvent, NoKey
 
@@ -286,9 +286,9 @@ def test_ordinary_headers_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"specversion": "0.3"}, "specversion '0.3'"),
-        ({"type": ""}, "without type"),
-        ({"source": None}, "without source"),
+        ({"specversion": "0.3"}, "specversion.*'0.3'"),
+        ({"type": ""}, "type"),
+        ({"source": None}, "source"),
     ],
 )
 def test_a_broken_cloud_event_says_what_is_missing(change: dict[str, Any], message: str) -> None:
@@ -344,9 +344,9 @@ def test_a_path_to_the_id_is_used_for_a_document_that_only_resembles_a_shape(doc
 
 def test_a_configured_path_that_leads_nowhere_is_named() -> None:
     event = decode(raw({"a": 1}), id_path="b.c")
-    with pytest.raises(NoKey, match=r"^no event id: looked at b\.c$"):
+    with pytest.raises(NoKey, match=r"\bb\.c\b"):
         keys.event(event)
-    with pytest.raises(MalformedEvent, match=r"no event type: looked at b\.c"):
+    with pytest.raises(MalformedEvent, match=r"type.*\bb\.c\b"):
         decode(raw({"a": 1}), id_path="a", type_path="b.c")
     with pytest.raises(ConfigError):
         decode(raw({"a": 1}), type_path="a")
@@ -365,7 +365,7 @@ def test_a_configured_path_that_leads_nowhere_is_named() -> None:
 )
 def test_an_event_without_an_id_says_where_one_was_looked_for(document: dict[str, Any], value: Any) -> None:
     spoiled = json.loads(json.dumps(document).replace('"ID"', json.dumps(value)))
-    with pytest.raises(NoKey, match=r"^no event id: looked at id, detail\.eventId, detail\.id, eventBody\.id$"):
+    with pytest.raises(NoKey, match=r"\bid\b.*detail\.eventId.*detail\.id.*eventBody\.id"):
         keys.event(decode(raw(spoiled)))
 
 
@@ -377,19 +377,19 @@ def test_a_whole_number_is_an_id() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({**END, "detail": []}, r"^detail: expected an object, got an array"),
-        ({**END, "detail": None}, r"^detail: expected an object, got null"),
-        ({**END, "detail": "{}"}, r"^detail: expected an object, got a text"),
-        (genesys(END_TOPIC, []), r"^detail\.eventBody: expected an object, got an array"),  # type: ignore[arg-type]
-        ({"topicName": END_TOPIC, "eventBody": 5}, r"^eventBody: expected an object, got a number"),
-        ({**END, "detail": {"topicName": END_TOPIC}}, r"^detail\.eventBody is missing"),
-        ({"topicName": END_TOPIC}, r"^eventBody is missing"),
-        ({**END, "detail": {"topicName": 5, "eventBody": {}}}, r"^detail\.topicName: expected a text, got 5"),
-        ({"detail": {}}, r"without type: looked at detail-type"),
-        ([END], r"an event is a JSON object; this body is an array; hand over"),
-        ("x", r"this body is a text"),
-        (7, r"this body is a number"),
-        (None, r"this body is null"),
+        ({**END, "detail": []}, r"^detail\b.*object.*array"),
+        ({**END, "detail": None}, r"^detail\b.*object.*null"),
+        ({**END, "detail": "{}"}, r"^detail\b.*object.*text"),
+        (genesys(END_TOPIC, []), r"^detail\.eventBody\b.*object.*array"),  # type: ignore[arg-type]
+        ({"topicName": END_TOPIC, "eventBody": 5}, r"^eventBody\b.*object.*number"),
+        ({**END, "detail": {"topicName": END_TOPIC}}, r"detail\.eventBody\b.*missing"),
+        ({"topicName": END_TOPIC}, r"^eventBody\b.*missing"),
+        ({**END, "detail": {"topicName": 5, "eventBody": {}}}, r"^detail\.topicName\b.*text.*\b5\b"),
+        ({"detail": {}}, r"type.*detail-type"),
+        ([END], r"JSON object.*array"),
+        ("x", r"JSON object.*text"),
+        (7, r"JSON object.*number"),
+        (None, r"JSON object.*null"),
     ],
 )
 def test_a_wrong_type_is_named_with_its_path(document: Any, message: str) -> None:
@@ -405,7 +405,7 @@ def test_what_is_no_known_shape_is_told_with_its_names_and_what_would_do() -> No
     assert "'n9'" not in message
     assert "id_path" in message
     assert "topicName" in message
-    with pytest.raises(MalformedEvent, match="top-level names are none"):
+    with pytest.raises(MalformedEvent, match="id_path"):
         decode(b"{}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel import Context, Event, Semel
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values import keys
 from semel.values.keys import Parts
 

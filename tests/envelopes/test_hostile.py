@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values import keys
 from semel.values.errors import MalformedEvent
 
@@ -137,7 +137,7 @@ WHOLE = {
     "nested arrays at the top": (b"[" * 100_000 + b"]" * 100_000, "nests deeper"),
     "nested objects at the top": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nests deeper"),
     "nested details": (b'{"detail":' * 50_000 + b"1" + b"}" * 50_000, "nests deeper"),
-    "a million names": (b"{" + b",".join(b'"%d":0' % n for n in range(1_000_000)) + b"}", "the limit is 1,048,576"),
+    "a million names": (b"{" + b'"name":0,' * 1_000_000 + b"}", "the limit is 1,048,576"),
     "many names": (b"{" + b",".join(b'"%d":0' % n for n in range(99_000)) + b"}", "more than 50,000 values"),
     "many names cut short": (b"{" + b",".join(b'"%d":0' % n for n in range(99_000)), "more than 50,000 values"),
     "ten megabytes": (webhook(b'"' + b"x" * (10 * MIB) + b'"'), "the limit is 1,048,576"),

@@ -17,11 +17,11 @@ import pytest
 from tests.service.verification.sns_sender import TOPIC, Host
 
 import semel
-from semel.adapters.envelopes import decode
-from semel.adapters.providers.reading import parsed
-from semel.adapters.verifiers.sns import Sns
+from semel.envelopes import decode
+from semel.providers.callbacks import parse_json
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import parse
+from semel.verifiers.sns import Sns
 
 SIZE = 260_000  # bytes, about what a webhook takes
 ROUNDS = 7
@@ -76,10 +76,11 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Callable[[bytes], bytes]]] = {
     "strict parse": (parse, bytes),
     "webhook": (decode, webhook),
     "genesys by content": (decode, genesys),
-    "provider callback": (lambda body: parsed(body, "it"), bytes),
+    "provider callback": (lambda body: parse_json(body, "it"), bytes),
 }
 
 
+@pytest.mark.long  # times of 60 numbers, compared
 @pytest.mark.parametrize("number", SLOW, ids=lambda number: number[:24])
 @pytest.mark.parametrize("reader", READERS)
 def test_slow_numbers_cost_about_as_much_as_ordinary_ones(reader: str, number: str) -> None:
@@ -116,7 +117,7 @@ def test_nothing_from_outside_is_decoded_without_types_by_msgspecs_own_conversio
     "number", ["1e999", "-1e999", "1e400000000000", "9" * 400 + ".0", "1.7976931348623159e308"], ids=lambda n: n[:24]
 )
 def test_a_number_out_of_range_is_refused(number: str) -> None:
-    with pytest.raises(MalformedEvent, match="out of range"):
+    with pytest.raises(MalformedEvent, match="range"):
         parse(b"[" + number.encode() + b"]")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel import Semel, keys
-from semel.adapters.envelopes import IDENTITIES, ShapeIdentity, decode
+from semel.envelopes import IDENTITIES, ShapeIdentity, decode
 from semel.values.key import content_digest
 
 TIME = "2026-03-19T22:04:48.000Z"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import canonical, parse
 
@@ -74,7 +74,7 @@ def test_a_name_that_stands_twice_is_always_refused(around: Any, members: dict[s
     spelled = data.draw(st.sampled_from([json.dumps(name), json.dumps(name, ensure_ascii=False), all_escaped(name)]))
     pairs.insert(data.draw(st.integers(0, len(pairs))), f"{spelled}:{json.dumps(data.draw(scalars))}")
     raw = f'[{json.dumps(around)},{{"x":{{{",".join(pairs)}}}}}]'.encode()
-    with pytest.raises(MalformedEvent, match="stands twice"):
+    with pytest.raises(MalformedEvent, match="twice"):
         parse(raw)
 
 

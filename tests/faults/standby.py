@@ -6,10 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
-from semel.testing.laws.faults_storm import wait_until
-from semel.testing.servers import postgres
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, ServerProcess, free_port
+from tests.support.servers import postgres
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.process import NoServer, ServerProcess, free_port
+
+from semel.testing.laws.faults import wait_until
 
 COPY_S = 120.0
 

@@ -13,8 +13,10 @@ from uuid import uuid4
 import botocore.session
 import pytest
 from tests.faults.bindings import harness_of
+from tests.support.servers.dynamodb import DynamoServer
+from tests.support.servers.process import NoServer, not_here
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb import DynamoLedger
 from semel.testing.fault_laws import (
     FaultBinding,
     FaultHarness,
@@ -27,8 +29,6 @@ from semel.testing.fault_laws import (
 )
 from semel.testing.harness import Harness
 from semel.testing.proxy import FaultProxy
-from semel.testing.servers.dynamodb import DynamoServer
-from semel.testing.servers.process import NoServer, not_here
 from semel.values.claim import Granted
 
 STEP_S = 0.064  # tokens begin with the time, in steps of this; a failover takes longer

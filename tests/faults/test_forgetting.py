@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 
 from semel import Context, Event, Semel
-from semel.values.effect import Effect
-from semel.values.guarantee import cell
+from semel.values.effect import Effect, cell
 
 EVENT = {"id": "1", "type": "order.paid"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.testing.laws.faults_kept import KEPT, Happened, Known, check_kept
+from semel.testing.laws.faults import KEPT, Happened, Known, check_kept
 
 DONE = Known("done", 1)
 

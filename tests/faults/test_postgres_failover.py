@@ -13,13 +13,12 @@ from tests.faults.bindings import EVERY_EFFECT, harness_of
 from tests.faults.standby import Standby
 from tests.faults.test_postgres_faults import OPTIONS, TABLE, calls_in, migrate
 from tests.faults.worker_process import Plan, app_of, calls_outside
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.process import NoServer, not_here
 
 from semel.testing.fault_laws import Happened
-from semel.testing.laws.faults_kept import Known, check_kept
-from semel.testing.laws.faults_storm import Storm, document, wait_until
+from semel.testing.laws.faults import Known, Storm, check_kept, document, wait_until
 from semel.testing.proxy import PARTITION, FaultProxy
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, not_here
 
 DATABASE = "failover"
 BEFORE = [f"{effect}-before" for effect in EVERY_EFFECT]

@@ -15,15 +15,15 @@ from uuid import uuid4
 import pytest
 from tests.faults.bindings import harness_of
 from tests.faults.worker_process import NEVER
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.process import NoServer, not_here
 
 from semel import Context, Event, Semel
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.core.boundaries import Observer
+from semel.core.crash_points import Observer
+from semel.ledgers.postgres import PostgresLedger
 from semel.testing.fault_laws import FaultBinding, FaultHarness, Happened, StoreFaultLaws
-from semel.testing.laws.faults_storm import SOON_S, Storm, document, inconclusive
+from semel.testing.laws.faults import SOON_S, Storm, document, inconclusive
 from semel.testing.proxy import FaultProxy
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, not_here
 from semel.values.errors import LedgerUnavailable
 
 OPTIONS = "?timeout=2&connect_timeout=2&pool_wait=2&pool=4&transactions=4"

@@ -12,7 +12,7 @@ import apsw
 import pytest
 from tests.faults.power import Disk, such_a_disk
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import Harness
 from semel.values.claim import Claim, Granted, Settled, Settlement
 from semel.values.outcome import Done

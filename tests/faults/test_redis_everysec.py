@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.faults.worker_process import Plan, app_of, calls_outside
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.valkey import Valkey
 
-from semel.testing.laws.faults_storm import document
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.valkey import Valkey
+from semel.testing.laws.faults import document
 
 SEIZE, INTERRUPT = 0x4206, 0x4207  # of ptrace(2): one thread stands still, the others go on
 WAIT_FOR_THREADS = 0x40000000  # __WALL of waitpid(2)

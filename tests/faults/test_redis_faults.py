@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 from tests.faults.bindings import harness_of
 from tests.faults.worker_process import Plan, app_of, calls_outside
+from tests.support.servers.process import NoServer, given_url, not_here
+from tests.support.servers.valkey import Valkey
 
 from semel.testing.fault_laws import FaultHarness, Happened, StoreFaultLaws
-from semel.testing.laws.faults_kept import Known, check_kept
-from semel.testing.laws.faults_storm import document
+from semel.testing.laws.faults import Known, check_kept, document
 from semel.testing.proxy import FaultProxy
-from semel.testing.servers.process import NoServer, given_url, not_here
-from semel.testing.servers.valkey import Valkey
 
 EFFECTS = ("keyed", "fenced", "retry", "park")
 EVENTS = [f"{effect}-{number}" for effect in EFFECTS for number in range(3)]

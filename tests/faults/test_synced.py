@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from tests.faults.test_postgres_faults import migrate
 from tests.faults.test_redis_faults import SYNCED
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.valkey import Valkey
 
 from semel import wiring
 from semel.ports import Ledger
 from semel.testing.harness import Harness
-from semel.testing.laws.faults_storm import wait_until
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.valkey import Valkey
+from semel.testing.laws.faults import wait_until
 from semel.values.claim import Claim, Granted, Settlement
 from semel.values.outcome import Done
 

@@ -17,8 +17,7 @@ from semel import Context, Event, Semel
 from semel.core.worker import LEDGER_DOWN_S
 from semel.ports import Delivery
 from semel.testing.folder_source import FolderDelivery, FolderSource
-from semel.testing.laws.faults_kept import Happened
-from semel.testing.laws.faults_storm import FINISHED, UNDECIDED
+from semel.testing.laws.faults import FINISHED, UNDECIDED, Happened
 
 LEASE_S = 1.5  # longer than the round trips of a slow link, short against a test
 HANDLER_S = 0.01  # so that somebody is always in the middle of something

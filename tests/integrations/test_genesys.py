@@ -13,8 +13,8 @@ from tests.integrations.data_action import FOLDER, Failed, action_of, ask, reque
 from tests.service.api.desk import Desk, desk_on
 from tests.service.api.live import ASKER, SENDER
 
-from semel.service.api.notification_shapes import StatusReport
-from semel.values.sending import Accepted, Refused, Unknown
+from semel.service.api.notification_shapes import NotificationStatus
+from semel.values.delivery_state import Accepted, Refused, Unknown
 
 ACTION = action_of("did-we-message-this-customer")
 GUARD = {"guard": {"window_s": 3600.0}}
@@ -51,15 +51,15 @@ def executed(desk: Desk, action: dict[str, Any] = ACTION, token: str = ASKER, **
 @pytest.mark.parametrize("told", NUMBERS)
 def test_each_answer_arrives_in_the_flow(desk: Desk, told: str) -> None:
     result = executed(desk, recipient=NUMBERS[told], kind="shipping")
-    assert result["told"] == told
+    assert result["status"] == told
     assert result["may_send"] is (told in ("never", "not_sent"))
     assert bool(result["id"]) == (told != "never")
 
 
 def test_the_six_answers_are_all_that_there_are(desk: Desk) -> None:
-    described = StatusReport.__annotations__["told"]
+    described = NotificationStatus.__annotations__["status"]
     assert all(told in str(described) for told in NUMBERS)
-    assert set(ACTION["contract"]["output"]["successSchema"]["properties"]) == set(StatusReport.__struct_fields__)
+    assert set(ACTION["contract"]["output"]["successSchema"]["properties"]) == set(NotificationStatus.__struct_fields__)
 
 
 def test_the_answer_says_what_is_known(desk: Desk) -> None:
@@ -71,7 +71,7 @@ def test_the_answer_says_what_is_known(desk: Desk) -> None:
 @pytest.mark.parametrize("recipient", ["größe+tag@例え.jp", "a&kind=x", "50%", 'say "hello"', "a#b?c/d", "back\\slash"])
 def test_recipients_survive_the_url(desk: Desk, recipient: str) -> None:
     desk.send(f"to {recipient}", recipient=recipient, kind="a b&c")
-    assert executed(desk, recipient=recipient, kind="a b&c")["told"] == "pending"
+    assert executed(desk, recipient=recipient, kind="a b&c")["status"] == "pending"
 
 
 def without_escapes() -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_a_token_that_may_not_ask_fails(desk: Desk, token: str, status: int) -> 
 
 def test_an_answer_without_a_word_is_unknown_and_not_to_be_sent() -> None:
     result = result_of(ACTION, b"{}")
-    assert (result["told"], result["may_send"]) == ("unknown", False)
+    assert (result["status"], result["may_send"]) == ("unknown", False)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))

@@ -15,8 +15,8 @@ from tests.integrations.data_action import FOLDER, Failed, action_of, executed
 from tests.service.api.desk import Desk, desk_on
 from tests.service.api.live import ASKER, SENDER
 
-from semel.service.api.notification_shapes import Taken
-from semel.values.sending import STATES, Accepted
+from semel.service.api.notification_shapes import NotificationAdded
+from semel.values.delivery_state import STATES, Accepted
 
 ACTION = action_of("message-this-customer-once")
 LOOK_UP = action_of("did-we-message-this-customer")
@@ -61,7 +61,7 @@ def test_what_was_sent_is_what_the_look_up_is_asked_about(desk: Desk) -> None:
     asked = {name: MESSAGE[name] for name in ("recipient", "kind")}
     assert executed(LOOK_UP, desk.client.port, ASKER, asked)["may_send"] is True
     send(desk)
-    assert executed(LOOK_UP, desk.client.port, ASKER, asked)["told"] == "pending"
+    assert executed(LOOK_UP, desk.client.port, ASKER, asked)["status"] == "pending"
 
 
 def test_another_text_under_the_same_key_fails_and_the_first_one_stays(desk: Desk) -> None:
@@ -130,6 +130,6 @@ def test_nothing_in_the_request_changes_from_one_attempt_to_the_next() -> None:
 
 
 def test_the_answer_is_that_of_the_service_and_the_page_tells_its_states() -> None:
-    assert set(ACTION["contract"]["output"]["successSchema"]["properties"]) == set(Taken.__struct_fields__)
+    assert set(ACTION["contract"]["output"]["successSchema"]["properties"]) == set(NotificationAdded.__struct_fields__)
     table = README.partition("| output | `status` | `state` |")[2].partition("\n\n")[0]
     assert set(STATES) <= set(re.findall(r"`([a-z]+)`", table))

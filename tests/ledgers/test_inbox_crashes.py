@@ -7,7 +7,6 @@ it leaves must be, table by table, what the same story leaves when it is told un
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -17,26 +16,25 @@ from typing import TypeAlias
 
 import apsw
 import pytest
+from tests.forking import START, preload
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.testing.clerk import arrival, of_handler
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.crash import crash_at, landing
-from semel.testing.harness import FakeClock, Harness
+from semel.testing.harness import FakeClock, Harness, arrival, of_handler
 from semel.values.claim import DeadLetter, Granted, Settlement
+from semel.values.event import DecodeOptions
 from semel.values.inbox import Finished, GivenUp, Postponed
 from semel.values.outcome import Done, Reject, Retry
-from semel.values.reading import Reading
 
 HARNESS = Harness(open=lambda: SqliteLedger("nowhere"), namespace="crash")
 LANE = arrival(HARNESS, "a").lane
 LEASE_MS = 60_000
 STEPS = 21
 
-PROCESSES = multiprocessing.get_context("forkserver")  # quick to start, and without this process's threads
-PROCESSES.set_forkserver_preload(["pytest", "semel.adapters.ledgers.sqlite", "semel.testing.clerk"])
+preload("pytest", "semel.ledgers.sqlite", "semel.testing.harness")
 
 Contents: TypeAlias = dict[str, list[tuple[object, ...]]]  # of each table
-Told: TypeAlias = list[tuple[str, Contents]]  # a step, and what is there after it
+SentStatus: TypeAlias = list[tuple[str, Contents]]  # a step, and what is there after it
 
 
 async def story(ledger: SqliteLedger, clock: FakeClock) -> AsyncIterator[str]:
@@ -92,7 +90,7 @@ async def story(ledger: SqliteLedger, clock: FakeClock) -> AsyncIterator[str]:
     (second,) = await ledger.claim([elsewhere])
     assert isinstance(second, Granted)
     yield "granted once more"
-    foreign = DeadLetter(b"{}", 2, Reading(foreign=True))
+    foreign = DeadLetter(b"{}", 2, DecodeOptions(foreign=True))
     assert await ledger.settle([Settlement(second.lease, Reject("no"), foreign)]) == [True]
     yield "dead elsewhere"
     assert await ledger.replay(elsewhere.digest.hex(), "fixed", "anna")
@@ -126,10 +124,10 @@ def contents(path: Path) -> Contents:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SentStatus:
     """What is there before the first step, and after each."""
     path, clock = tmp_path_factory.mktemp("undisturbed") / "ledger.db", FakeClock()
-    found: Told = []
+    found: SentStatus = []
 
     async def tell_it() -> None:
         ledger = SqliteLedger(str(path), clock=clock)
@@ -146,9 +144,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Told:
 @pytest.mark.parametrize("hit", range(1, STEPS + 1))
 @pytest.mark.parametrize("boundary", ["before_commit", "after_commit"])
 def test_a_crash_around_a_commit_leaves_all_of_it_or_nothing(
-    tmp_path: Path, undisturbed: Told, boundary: str, hit: int
+    tmp_path: Path, undisturbed: SentStatus, boundary: str, hit: int
 ) -> None:
-    process = PROCESSES.Process(target=tell, args=(str(tmp_path), boundary, hit))
+    process = START.Process(target=tell, args=(str(tmp_path), boundary, hit))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
@@ -161,7 +159,7 @@ def test_a_crash_around_a_commit_leaves_all_of_it_or_nothing(
         assert found[table] == rows, table
 
 
-def test_every_step_changes_something(undisturbed: Told) -> None:
+def test_every_step_changes_something(undisturbed: SentStatus) -> None:
     """Else a crash there would prove nothing."""
     for (_, before), (step, after) in pairwise(undisturbed):
         assert before != after, step

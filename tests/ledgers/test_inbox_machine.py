@@ -11,8 +11,8 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.ledgers.test_machines import RARELY
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.ledgers.sqlite.statements import SQL
+from semel.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite.statements import SQL
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.inbox_machine import inbox_machine
 from semel.values.errors import LedgerUnavailable

@@ -15,9 +15,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.testing.clerk import Clerk, arrival
-from semel.testing.harness import Harness
+from semel.ledgers.sqlite import SqliteLedger
+from semel.testing.harness import Harness, InboxCaller, arrival
 from semel.values.claim import Claim, Granted, Settled, Settlement
 from semel.values.inbox import Finished, InboxEnding, Postponed, Taken
 from semel.values.outcome import Done
@@ -100,7 +99,7 @@ def check(folder: Path, names: Sequence[str]) -> None:
     accepted = Counter(name for status, name in told if status == "accepted")
     assert set(accepted.values()) == {1}, "what was answered accepted is never accepted again"
     assert {status for status, _ in told} == {"accepted", "duplicate"}
-    with Clerk(partial(SqliteLedger, f"{folder}/ledger.db")) as clerk:
+    with InboxCaller(partial(SqliteLedger, f"{folder}/ledger.db")) as clerk:
         verdicts = clerk.claim_all([claim_on(name) for name in names])
         assert verdicts == [Settled(Done(name.encode())) for name in names], "nothing is lost"
         again = clerk.accept_all([arrival(HARNESS, claim_on(name)) for name in names])

@@ -24,5 +24,5 @@ LANDED = {
 
 @pytest.mark.parametrize(("store", "step"), LANDED)
 def test_a_step_that_has_landed_stays_as_it_is(store: str, step: str) -> None:
-    text = files(f"semel.adapters.ledgers.{store}").joinpath("schema", step).read_bytes()
+    text = files(f"semel.ledgers.{store}").joinpath("schema", step).read_bytes()
     assert sha256(text).hexdigest()[:16] == LANDED[store, step], "say it in a new step: databases have taken this one"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from semel.adapters.ledgers.memory import MemoryLedger
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.memory import MemoryLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.machine import ledger_machine
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
@@ -66,7 +66,7 @@ class IgnoresTokens(MemoryLedger):
     """Writes by key: whoever comes late overwrites."""
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return await super().settle([Settlement(self._current(s.lease), s.outcome, s.letter) for s in settlements])
+        return await super().settle([Settlement(self._current(s.lease), s.outcome, s.dead_letter) for s in settlements])
 
     def _current(self, lease: Lease) -> Lease:
         known = self._known.get(lease.claim.digest)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from semel.adapters.ledgers.memory import MemoryLedger
-from semel.ports import Inbox, Letters
+from semel.ledgers.memory import MemoryLedger
+from semel.ports import DeadLetters, Inbox
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.laws.binding import OneProcess
 from semel.testing.ledger_laws import LedgerLaws
@@ -20,7 +20,7 @@ def memory_harness() -> Harness:
 def test_it_has_no_inbox_and_no_letters() -> None:
     """What it forgets with its process must not be answered as accepted."""
     assert not isinstance(MemoryLedger(), Inbox)
-    assert not isinstance(MemoryLedger(), Letters)
+    assert not isinstance(MemoryLedger(), DeadLetters)
 
 
 class TestMemory(OneProcess, LedgerLaws):

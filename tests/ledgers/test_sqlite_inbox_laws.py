@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.inbox_laws import InboxLaws
 

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, TransactionHarness
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 

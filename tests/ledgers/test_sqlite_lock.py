@@ -9,8 +9,8 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger, store
-from semel.values import decision
+from semel.ledgers.sqlite import SqliteLedger, claims
+from semel.values import claim_rules
 from semel.values.claim import Claim, Granted
 from semel.values.errors import LedgerUnavailable
 
@@ -18,7 +18,7 @@ from semel.values.errors import LedgerUnavailable
 def test_a_claim_has_the_write_lock_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "ledger.db")
     intruders: list[str] = []
-    real_judge = decision.judge
+    real_judge = claim_rules.judge
 
     def judge_while_another_tries_to_write(*args: Any) -> Any:
         other = apsw.Connection(path)
@@ -33,7 +33,7 @@ def test_a_claim_has_the_write_lock_before_it_reads(tmp_path: Path, monkeypatch:
 
     async def story() -> None:
         ledger = SqliteLedger(path)
-        monkeypatch.setattr(store, "judge", judge_while_another_tries_to_write)
+        monkeypatch.setattr(claims, "judge", judge_while_another_tries_to_write)
         (verdict,) = await ledger.claim([Claim(b"k" * 16, "h", "k", 1000, 1000)])
         assert isinstance(verdict, Granted)
         await ledger.close()
@@ -53,7 +53,7 @@ def test_a_file_that_others_cannot_see_is_not_written_to(tmp_path: Path, how: st
         if how == "replaced":
             path.write_bytes(b"")
         for _ in range(2):
-            with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+            with pytest.raises(LedgerUnavailable, match=r"ledger\.db"):
                 await ledger.claim([Claim(b"l" * 16, "h", "l", 1000, 1000)])
         await ledger.close()
         (verdict,) = await ledger.claim([Claim(b"l" * 16, "h", "l", 1000, 1000)])

@@ -13,14 +13,13 @@ from typing import Any
 import apsw
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger, opening
-from semel.testing.clerk import Clerk, arrival
-from semel.testing.harness import START_MS, FakeClock, Harness
-from semel.testing.laws.keeping import SWEPT_MS
+from semel.ledgers.sqlite import SqliteLedger, database
+from semel.testing.harness import START_MS, FakeClock, Harness, InboxCaller, arrival
+from semel.testing.laws.catalog import SWEPT_MS
 from semel.values.claim import Busy, Settled
 from semel.values.errors import LedgerUnavailable
+from semel.values.event import PLAIN
 from semel.values.outcome import Done, Reject
-from semel.values.reading import PLAIN
 
 HARNESS = Harness(open=lambda: SqliteLedger("nowhere"), namespace="schema")
 KEPT_MS = 600_000
@@ -34,8 +33,8 @@ def write_version_1(path: str, now_ms: int = START_MS) -> None:
     """A file as version 1 left it: its own statements, with the columns that there were."""
     connection = apsw.Connection(path)
     connection.execute("pragma journal_mode = wal")
-    connection.execute(files(opening.__package__).joinpath("schema", "001_ledger.sql").read_text())
-    connection.execute(f"pragma application_id = {opening.APPLICATION_ID}; pragma user_version = 1")
+    connection.execute(files(database.__package__).joinpath("schema", "001_ledger.sql").read_text())
+    connection.execute(f"pragma application_id = {database.APPLICATION_ID}; pragma user_version = 1")
     for token, claim, outcome, result in ((1, DONE, 1, b"7"), (2, DEAD, 2, b"no")):
         about = (claim.tenant, claim.handler, claim.text)
         row = (token, claim.digest, None, outcome, result, None, 1, now_ms, now_ms + KEPT_MS, *about)
@@ -63,7 +62,7 @@ def test_a_file_of_version_1_goes_forward_and_keeps_what_it_knows(tmp_path: Path
     path, clock = str(tmp_path / "ledger.db"), FakeClock()
     write_version_1(path)
     assert marks(path)[0] == 1
-    with Clerk(lambda: SqliteLedger(path, clock=clock)) as clerk:
+    with InboxCaller(lambda: SqliteLedger(path, clock=clock)) as clerk:
         assert clerk.claim(DONE) == Settled(Done(b"7"))
         assert clerk.claim(DEAD) == Settled(Reject("no"))
         assert [type(clerk.claim(claim)) for claim in (LEASED, WAITING)] == [Busy, Busy]
@@ -81,7 +80,7 @@ def test_a_file_of_version_1_goes_forward_and_keeps_what_it_knows(tmp_path: Path
         clock.now_ms += KEPT_MS + SWEPT_MS
         assert clerk.purge() > 0
         assert clerk.grant(DONE).attempt == 1
-    assert marks(path)[0] == opening.SCHEMA_VERSION
+    assert marks(path)[0] == database.SCHEMA_VERSION
 
 
 def test_an_old_file_and_a_new_one_come_to_the_same_schema(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_an_old_file_and_a_new_one_come_to_the_same_schema(tmp_path: Path) -> No
     write_version_1(old)
     found = []
     for path in (old, new):
-        opening.open_database(path, "normal").close()
+        database.open_database(path, "normal").close()
         connection = apsw.Connection(path)
         found.append(sorted(connection.execute("select type, name, sql from sqlite_schema"), key=repr))
         assert connection.execute("pragma integrity_check").get == "ok"
@@ -100,9 +99,9 @@ def test_an_old_file_and_a_new_one_come_to_the_same_schema(tmp_path: Path) -> No
 def test_a_catalog_takes_an_old_file_forward_too(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger.db")
     write_version_1(path)
-    with Clerk(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
+    with InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
         assert len(clerk.run(clerk.store.entries())) == 4
-    assert marks(path)[0] == opening.SCHEMA_VERSION
+    assert marks(path)[0] == database.SCHEMA_VERSION
 
 
 def test_a_step_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,14 +111,14 @@ def test_a_step_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     with apsw.Connection(path) as connection:  # the last thing that the step makes is there already
         connection.execute("create table semel_record_letter_keys (x)")
     with (
-        Clerk(lambda: SqliteLedger(path, clock=FakeClock())) as clerk,
+        InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk,
         pytest.raises(LedgerUnavailable, match="already"),
     ):
         clerk.claim(DONE)
     assert marks(path) == (1, before[1] | {"semel_record_letter_keys"})
     with apsw.Connection(path) as connection:
         connection.execute("drop table semel_record_letter_keys")
-    with Clerk(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
+    with InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
         assert clerk.claim(DONE) == Settled(Done(b"7"))
 
 
@@ -129,7 +128,7 @@ def test_an_older_semel_cannot_write_into_a_file_that_went_forward(tmp_path: Pat
     write_version_1(path)
     old = apsw.Connection(path)
     insert = f"insert into semel_lease values ({','.join('?' * 12)})"
-    opening.open_database(path, "normal").close()
+    database.open_database(path, "normal").close()
     with pytest.raises(apsw.SQLError, match="15 columns"):
         old.execute(insert, (b"k" * 16, 9, 1, 0, 1, 0, 0, None, 0, "", "", ""))
     old.close()
@@ -157,7 +156,9 @@ def _go_forward(folder: str, role: str, barrier: Barrier, sender: Connection) ->
     answers: list[Any] = []
     try:
         for at in range(10):
-            with Clerk(partial(SqliteLedger, f"{folder}/{at}.db", synchronous="normal", clock=FakeClock())) as clerk:
+            with InboxCaller(
+                partial(SqliteLedger, f"{folder}/{at}.db", synchronous="normal", clock=FakeClock())
+            ) as clerk:
                 barrier.wait(30)
                 if role == "reader":
                     answers.append(len(clerk.run(clerk.store.entries())))

@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 import botocore.session
-
-from semel.testing.servers.emulator import Emulator
+from tests.support.servers.emulator import Emulator
 
 SOON_S = 60.0
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from tests.letterboxes.bus import AwsServer, Bus
-from tests.shared import shared_server
+from tests.shared import shared_emulator
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> AwsServer:
-    return shared_server(request, "aws", lambda folder: AwsServer.given() or AwsServer(folder))
+def server(request: pytest.FixtureRequest) -> Iterator[AwsServer]:
+    server = shared_emulator(request, AwsServer)
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from semel.values.attempts import FailedAttempt
 from semel.values.claim import Claim, DeadLetter, Lease, Settlement
 from semel.values.outcome import Reject, Uncertain
-from semel.values.tried import Tried
 
 EVENT = b'{"id":"e-1","type":"order.created","data":{"customer":"c-7","total":12.50}}'
 
@@ -18,7 +18,7 @@ def given_up(
     reason: str = "unknown customer",
     doubt: bool = False,
     attempts: int = 1,
-    tried: tuple[Tried, ...] = (),
+    tried: tuple[FailedAttempt, ...] = (),
 ) -> Settlement:
     digest = blake2b(name.encode(), digest_size=16).digest()
     claim = Claim(digest, "to-crm", f"key of {name}", 30_000, 3_600_000, tenant="acme")

@@ -15,17 +15,17 @@ from tests.cli.command import ROOT
 from tests.letterboxes.given_up import EVENT, given_up
 from tests.test_docs import blocks_in
 
-from semel.adapters.letterboxes.eventbridge.address import Address
-from semel.adapters.letterboxes.eventbridge.entries import (
+from semel.dead_letter_targets.eventbridge import (
     CALL_MAX_BYTES,
     ENTRIES_MAX,
+    Address,
     Entry,
     calls,
     entry_aside,
     entry_of,
 )
+from semel.values.attempts import REASON_MAX, TRIED_MAX, FailedAttempt
 from semel.values.claim import Settlement
-from semel.values.tried import REASON_MAX, TRIED_MAX, Tried
 
 AT_MS = 1_750_000_000_123
 BUS = Address("letters")
@@ -50,7 +50,7 @@ def counted(entry: Entry) -> int:
 
 def test_a_letter_says_everything() -> None:
     """Also of the attempts before; the process of the second one vanished."""
-    settlement = given_up(token=7, attempts=3, tried=(Tried(1, AT_MS - 5_000, "the CRM answered 503"),))
+    settlement = given_up(token=7, attempts=3, tried=(FailedAttempt(1, AT_MS - 5_000, "the CRM answered 503"),))
     entry = put(settlement)
     key = settlement.lease.claim.digest.hex()
     assert detail(entry) == {
@@ -152,7 +152,7 @@ def test_by_reference_nothing_of_a_large_event_is_told() -> None:
 )
 def test_no_letter_is_larger_than_a_call(some: bytes, times: int) -> None:
     """Whatever is in it: quotes and control characters take up to six bytes each in JSON."""
-    tried = tuple(Tried(attempt, AT_MS, "\x01" * REASON_MAX) for attempt in range(TRIED_MAX))
+    tried = tuple(FailedAttempt(attempt, AT_MS, "\x01" * REASON_MAX) for attempt in range(TRIED_MAX))
     entry = put(given_up(event=some * times, reason="\x00\ud800" * 5_000, attempts=99, tried=tried))
     assert entry.size == counted(entry) <= CALL_MAX_BYTES
     detail(entry)

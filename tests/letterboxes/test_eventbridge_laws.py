@@ -9,13 +9,12 @@ import pytest
 from tests.ledgers.test_sqlite_laws import MEDDLE, write
 from tests.letterboxes.bus import AwsServer, Bus
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.letterboxes.eventbridge import EventBridgeLetters, LettersAnnounced, announced
+from semel.dead_letter_targets import AnnouncingLedger, EventBridgeTarget, announced
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, TransactionHarness
 from semel.testing.laws.binding import OneProcess
 from semel.testing.laws.catalog import CatalogLaws
-from semel.testing.laws.settling import SettleLaws
-from semel.testing.laws.trying import TryLaws
+from semel.testing.laws.settlement import SettleLaws, TryLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
@@ -30,9 +29,9 @@ class OnABus:
         connection.execute("create table only_one (id integer primary key); insert into only_one values (1)")
         url = Bus.bare_url(server)
 
-        def both() -> LettersAnnounced:
+        def both() -> AnnouncingLedger:
             ledger = SqliteLedger(str(tmp_path / "ledger.db"), synchronous="normal", clock=clock)
-            return announced(ledger, EventBridgeLetters(url, clock=clock))
+            return announced(ledger, EventBridgeTarget(url, clock=clock))
 
         return TransactionHarness(
             open=both,

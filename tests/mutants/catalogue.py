@@ -7,20 +7,20 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
 
-STORE = "adapters/ledgers/sqlite/store.py"
-QUERIES = "adapters/ledgers/sqlite/queries.sql"
-WRITER = "adapters/ledgers/sqlite/writer.py"
-OPENING = "adapters/ledgers/sqlite/opening.py"
-MEMORY = "adapters/ledgers/memory.py"
-DECISION = "values/decision.py"
+STORE = "ledgers/sqlite/claims.py"
+QUERIES = "ledgers/sqlite/queries.sql"
+WRITER = "ledgers/sqlite/writer.py"
+OPENING = "ledgers/sqlite/database.py"
+MEMORY = "ledgers/memory.py"
+DECISION = "values/claim_rules.py"
 ENGINE = "core/engine.py"
 RUNNER = "core/runner.py"
-JUDGEMENT = "core/judgement.py"
+JUDGEMENT = "core/effect_policy.py"
 HEARTBEAT = "core/heartbeat.py"
-SETTLING = "core/settling.py"
+SETTLING = "core/engine.py"
 WORKER = "core/worker.py"
-HANDLERS = "core/handlers.py"
-PLANNING = "core/planning.py"
+HANDLERS = "core/routing.py"
+PLANNING = "core/routing.py"
 
 LAWS = "tests/ledgers/test_sqlite_laws.py::TestSqlite"
 MEMORY_LAWS = "tests/ledgers/test_memory.py::TestMemory"
@@ -159,7 +159,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is known no more is replayed by force",
-        "adapters/ledgers/sqlite/letters.sql",
+        "ledgers/sqlite/letters.sql",
         "where d.k = ?1 and r.k = ?1 and r.outcome = 1 and d.expires > ?2",
         "where d.k = ?1 and r.k = ?1 and r.outcome = 1 and ?2 > 0",
         "tests/ledgers/test_sqlite_inbox_laws.py::TestSqliteInbox::test_what_is_known_no_more_cannot_be_replayed",
@@ -188,13 +188,13 @@ MUTANTS = [
     Mutant(
         "the writes of a handler commit without its settle",
         RUNNER,
-        "                return ran  # nothing was settled inside, so the handler's writes are rolled back",
-        "                transaction.settled = True  # type: ignore[attr-defined]\n                return ran",
+        "                return result  # nothing was settled inside, so the handler's writes are rolled back",
+        "                transaction.settled = True  # type: ignore[attr-defined]\n                return result",
         f"{TRANSACTIONS}::test_a_run_that_does_not_succeed_leaves_no_writes",
     ),
     Mutant(
         "the handle outlives its transaction",
-        "adapters/ledgers/sqlite/transaction.py",
+        "ledgers/sqlite/transaction.py",
         "        try:\n            self._open = False",
         "        try:\n            self._open = True",
         f"{TRANSACTIONS}::test_the_handle_refuses_a_handler_that_goes_on",
@@ -217,12 +217,12 @@ MUTANTS = [
     Mutant(
         "key recomputed after the handler",
         RUNNER,
-        "        self._at(Boundary.HANDLER_END)\n        return _came_to(value)",
+        "        self._at(Boundary.HANDLER_END)\n        return _result_of(value)",
         "        self._at(Boundary.HANDLER_END)\n"
-        "        claim = act.handler.claim_for(act.event)\n"
-        "        lease = msgspec.structs.replace(act.granted.lease, claim=claim)\n"
-        "        act.granted = msgspec.structs.replace(act.granted, lease=lease)\n"
-        "        return _came_to(value)",
+        "        claim = run.handler.claim_for(run.event)\n"
+        "        lease = msgspec.structs.replace(run.granted.lease, claim=claim)\n"
+        "        run.granted = msgspec.structs.replace(run.granted, lease=lease)\n"
+        "        return _result_of(value)",
         f"{EFFECTS}::test_the_key_is_fixed_before_the_handler_sees_the_event",
     ),
     Mutant(
@@ -235,8 +235,8 @@ MUTANTS = [
     Mutant(
         "duplicate in one batch sent back",
         ENGINE,
-        "(first if taken.isdisjoint(mine) else later).append(act)",
-        "first.append(act)",
+        "(first if taken.isdisjoint(digests) else repeats).append(run)",
+        "first.append(run)",
         f"{FLOW}::test_copies_in_one_batch_are_decided_one_after_the_other",
     ),
     Mutant(
@@ -256,14 +256,14 @@ MUTANTS = [
     Mutant(
         "a handler that lost its lease settles all the same",
         ENGINE,
-        "        if ending is not None and not act.lost:\n            settling.add",
+        "        if ending is not None and not run.lost:\n            settling.add",
         "        if ending is not None:\n            settling.add",
         f"{LEASES}::test_a_handler_is_cancelled_before_its_lease_ends_when_it_cannot_be_renewed",
     ),
     Mutant(
         "nobody renews",
         HEARTBEAT,
-        "elif lease_now >= act.renew_at and not act.renewing:",
+        "elif lease_now >= run.renew_at and not run.renewing:",
         "elif False:",
         f"{LEASES}::test_the_lease_is_renewed_while_a_handler_runs",
     ),
@@ -311,35 +311,35 @@ MUTANTS = [
     ),
     Mutant(
         "isolation stops every handler",
-        "core/isolation.py",
+        "core/handler_run.py",
         "if handler in self._handlers or",
         "if self._handlers or",
         f"{ISOLATION}::test_an_isolated_event_of_one_handler_keeps_no_other_handler_waiting",
     ),
     Mutant(
         "a last attempt is shared with another suspect",
-        "core/isolation.py",
+        "core/handler_run.py",
         "or (last_attempt and self._handlers)",
         "",
         f"{ISOLATION}::test_an_event_in_its_last_attempt_shares_its_process_with_no_other_suspect",
     ),
     Mutant(
         "a handler that ignores its cancellation keeps its transaction open",
-        "core/act.py",
+        "core/handler_run.py",
         "if self.abandon is not None:",
         "if False:",
         f"{TRANSACTIONS}::test_a_handler_that_ignores_its_timeout_gives_the_write_lock_back_at_its_timeout",
     ),
     Mutant(
         "an abandoned transaction can still be written to",
-        "adapters/ledgers/sqlite/transaction.py",
+        "ledgers/sqlite/transaction.py",
         "        if not self.settled:\n            self.handle.close()\n",
         "        if not self.settled:\n",
         f"{LAWS}::test_an_abandoned_transaction_keeps_nothing_and_nobody_waits_for_its_block",
     ),
     Mutant(
         "a settled transaction is abandoned, and reported as committed",
-        "adapters/ledgers/sqlite/transaction.py",
+        "ledgers/sqlite/transaction.py",
         "        if not self.settled:\n",
         "        if True:\n",
         f"{LAWS}::test_a_settled_transaction_cannot_be_abandoned",
@@ -360,9 +360,9 @@ MUTANTS = [
     ),
     Mutant(
         "ctx.check() waits for the heartbeat to notice the stall",
-        "core/act.py",
-        "if act.lost or steady_s() >= act.acts_until:",
-        "if act.lost:",
+        "core/handler_run.py",
+        "if run.lost or steady_s() >= run.effects_until:",
+        "if run.lost:",
         f"{CHECK}::test_a_run_that_a_check_ends_is_lost_and_no_failed_attempt",
     ),
     Mutant(
@@ -375,20 +375,20 @@ MUTANTS = [
     Mutant(
         "a deliverer without time for a second probe brings the event again for ever",
         "core/engine.py",
-        "if act.granted.attempt >= act.handler.max_attempts:  # a short time limit",
+        "if run.granted.attempt >= run.handler.max_attempts:  # a short time limit",
         "if False:  # a short time limit",
         f"{CHECK}::test_a_deliverer_that_never_has_time_for_the_second_look_leaves_it_to_a_person",
     ),
     Mutant(
         "a probe's Retry() is believed while the holder may be acting",
         ENGINE,
-        "if ending is not None or act.lost or wait_s <= 0:",
+        "if ending is not None or run.lost or wait_s <= 0:",
         "if True:",
         f"{CHECK}::test_a_probe_is_believed_only_when_a_call_that_the_holder_began_has_ended",
     ),
     Mutant(
         "a process that stalled while it connected forwards the event",
-        "adapters/wire/client.py",
+        "http_client/client.py",
         "            check_first_byte()\n",
         "",
         "tests/service/destinations/test_forward_app.py"
@@ -404,7 +404,7 @@ MUTANTS = [
     Mutant(
         "a key that cannot be computed refuses the event for every handler",
         PLANNING,
-        "handlers, claims = _keyed_one_by_one(handlers, event)",
+        "planned = [_claim_or_stand_in(handler, event) for handler in handlers]",
         'return Outcome("malformed")',
         f"{NO_KEY}::test_the_other_handlers_run_and_the_event_is_a_dead_letter_of_the_one",
     ),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-GENESYS = "adapters/envelopes/genesys.py"
-EVENTBRIDGE = "adapters/envelopes/eventbridge.py"
-MEMBERS = "adapters/envelopes/members.py"
-DECODE = "adapters/envelopes/decode.py"
+GENESYS = "envelopes/genesys.py"
+EVENTBRIDGE = "envelopes/eventbridge.py"
+MEMBERS = "envelopes/members.py"
+DECODE = "envelopes/decode.py"
 
-OPTIONS = "settings/options.py"
+OPTIONS = "settings/adapter_options.py"
 
 IDENTITY = "tests/envelopes/test_envelope_identity.py"
 SHAPES = "tests/envelopes/test_envelope_shapes.py"
@@ -133,14 +133,14 @@ IDENTITY_MUTANTS = [
     ),
     Mutant(
         "an SNS message is parsed whole before its signature is checked",
-        "adapters/verifiers/sns.py",
+        "verifiers/sns.py",
         "fields = skim(body)",
         "fields = read(body)",
         f"{NUMBERS}::test_numbers_of_a_message_that_is_not_verified_are_skipped",
     ),
     Mutant(
         "a genuine SNS message with a name that stands twice is taken",
-        "adapters/verifiers/sns.py",
+        "verifiers/sns.py",
         "            read(body)\n",
         "            pass\n",
         "tests/service/verification/test_sns.py::test_a_name_that_stands_twice_is_refused",

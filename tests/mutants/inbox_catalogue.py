@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-WRITER = "adapters/ledgers/sqlite/writer.py"
-OPENING = "adapters/ledgers/sqlite/opening.py"
-QUERIES = "adapters/ledgers/sqlite/queries.sql"
-INBOX = "adapters/ledgers/sqlite/inbox.py"
-INBOX_QUERIES = "adapters/ledgers/sqlite/inbox.sql"
-LETTERS = "adapters/ledgers/sqlite/letters.py"
-LETTER_QUERIES = "adapters/ledgers/sqlite/letters.sql"
+WRITER = "ledgers/sqlite/writer.py"
+OPENING = "ledgers/sqlite/database.py"
+QUERIES = "ledgers/sqlite/queries.sql"
+INBOX = "ledgers/sqlite/inbox.py"
+INBOX_QUERIES = "ledgers/sqlite/inbox.sql"
+LETTERS = "ledgers/sqlite/dead_letters.py"
+LETTER_QUERIES = "ledgers/sqlite/letters.sql"
 
 INBOX_LAWS = "tests/ledgers/test_sqlite_inbox_laws.py::TestSqliteInbox"
 SQLITE_INBOX = "tests/ledgers/test_sqlite_inbox.py"
@@ -54,29 +54,29 @@ INBOX_MUTANTS = [
     Mutant(
         "accept does not look into the inbox",
         INBOX,
-        "letters = _letters_of(connection, digests, now)",
-        "letters = _letters_of(connection, [], now)",
+        "items = _items_of(connection, digests, now)",
+        "items = _items_of(connection, [], now)",
         f"{INBOX_LAWS}::test_one_that_waits_already_is_a_duplicate",
     ),
     Mutant(
         "copies in one batch are all accepted",
         INBOX,
-        "            met.update(mine)\n",
+        "            met.update(own)\n",
         "",
         f"{INBOX_LAWS}::test_copies_inside_one_batch_are_decided_in_order",
     ),
     Mutant(
         "one settled claim of several makes a duplicate",
         INBOX,
-        "if len(told) == len(claims) else None",
-        "if told else None",
+        "if len(refused) == len(claims) else None",
+        "if refused else None",
         f"{INBOX_LAWS}::test_one_unsettled_claim_of_several_is_enough",
     ),
     Mutant(
         "a letter that will be stale swallows the newer event",
         INBOX,
-        "same = [letter for letter in about if letter.place == _place(claim)]",
-        "same = about",
+        "same = [item for item in candidates if item.place == _place(claim)]",
+        "same = candidates",
         f"{INBOX_LAWS}::test_the_same_key_at_another_place_in_the_order_is_not_swallowed",
     ),
     Mutant(
@@ -117,7 +117,7 @@ INBOX_MUTANTS = [
     Mutant(
         "a replay is eaten by its own key",
         LETTERS,
-        'connection.execute(SQL["forget_done"], (digest, letter.id))',
+        'connection.execute(SQL["forget_done"], (digest, dead_letter.id))',
         "pass",
         f"{INBOX_LAWS}::test_the_old_record_does_not_answer_the_claim_of_a_replay",
     ),
@@ -138,8 +138,8 @@ INBOX_MUTANTS = [
     Mutant(
         "a key that is done is replayed",
         LETTERS,
-        'if letter is None or rows(connection, SQL["answered_by_another"], k, letter.id, now):',
-        "if letter is None:",
+        'if dead_letter is None or rows(connection, SQL["answered_by_another"], k, dead_letter.id, now):',
+        "if dead_letter is None:",
         f"{INBOX_LAWS}::test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded",
     ),
     Mutant(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-SQLITE = "adapters/ledgers/sqlite"
+SQLITE = "ledgers/sqlite"
 SQLITE_SQL = f"{SQLITE}/outbox.sql"
-POSTGRES = "adapters/ledgers/postgres"
+POSTGRES = "ledgers/postgres"
 TAKING_SQL = f"{POSTGRES}/schema/006_grown_outbox.sql"
 FORGETTING_SQL = f"{POSTGRES}/schema/007_forgetting.sql"
 
@@ -25,12 +25,19 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "a relay that stalled while it connected sends the mail",
-        "adapters/providers/smtp_talk.py",
+        "providers/smtp.py",
         "        check_first_byte()\n",
         "",
         "tests/outbox/providers/test_smtp.py::test_a_check_that_fails_before_the_mail_lets_none_of_it_leave",
     ),
     # ------------------------------------------------------------------------------------------------------ SQLite
+    Mutant(
+        "a clock that went back gives out the slots of a rate again",
+        f"{SQLITE}/outbox.py",
+        "next = float(self._now + AHEAD_MS)",
+        "next = float(self._now - AHEAD_MS)",
+        f"{SQLITE_LAWS}::test_a_clock_that_went_back_gives_out_no_slot_a_second_time",
+    ),
     Mutant(
         "a purge forgets the content of what has not been sent",
         SQLITE_SQL,
@@ -40,56 +47,56 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "an identity is forgotten with its content",
-        f"{SQLITE}/outbox/forgetting.py",
+        f"{SQLITE}/outbox_queries.py",
         'SQL["identities_over"], now - identity_ms, left)',
         'SQL["identities_over"], now - content_ms, left)',
         f"{SQLITE_LAWS}::test_an_identity_is_forgotten_after_its_time_with_all_that_was_known",
     ),
     Mutant(
         "a guard is forgotten as soon as its own window is over",
-        f"{SQLITE}/outbox/forgetting.py",
+        f"{SQLITE}/outbox_queries.py",
         'SQL["forget_old_guards"], now - identity_ms, ',
         'SQL["forget_old_guards"], now, ',
         f"{SQLITE_LAWS}::test_a_window_that_is_longer_than_that_of_who_passed_is_kept_too",
     ),
     Mutant(
         "who has the name of a forgotten one passes its guard",
-        f"{SQLITE}/outbox/guards.py",
+        f"{SQLITE}/guards.py",
         "return self.id == dispatch.id and self.at >= dispatch.added_ms",
         "return self.id == dispatch.id",
         f"{SQLITE_LAWS}::test_a_guard_holds_though_nobody_knows_who_passed_it_any_more",
     ),
     Mutant(
         "who has the name of a forgotten one frees its guard",
-        f"{SQLITE}/outbox/guards.py",
-        "is_another = added > one[1]",
+        f"{SQLITE}/guards.py",
+        "is_another = added > passed_ms",
         "is_another = False",
         f"{SQLITE_LAWS}::test_who_has_the_name_of_a_forgotten_one_does_not_free_its_guard",
     ),
     Mutant(
         "a word about an id that two share moves one of them",
-        f"{SQLITE}/outbox/recording.py",
+        f"{SQLITE}/outbox.py",
         "return found[0][0] if len(found) == 1 else None",
         "return found[0][0] if found else None",
         f"{SQLITE_LAWS}::test_a_word_about_an_id_that_two_share_moves_neither",
     ),
     Mutant(
         "the message of another proves that this one was sent",
-        f"{SQLITE}/outbox/recording.py",
-        "whose[place] = found[0][0] if found else id",
-        "whose[place] = id",
+        f"{SQLITE}/outbox.py",
+        "owners[message] = found[0][0] if found else id",
+        "owners[message] = id",
         f"{SQLITE_LAWS}::test_a_look_up_that_finds_the_message_of_another_proves_nothing",
     ),
     Mutant(
         "a rate is forgotten from one take to the next",
-        f"{SQLITE}/outbox/taking.py",
+        f"{SQLITE}/outbox.py",
         "        self._changed.add((lane.provider, tenant))\n",
         "",
         f"{SQLITE_LAWS}::test_lanes_and_relays_that_share_a_provider_share_its_limit",
     ),
     Mutant(
         "of those who wait for the rate the last goes first",
-        f"{SQLITE}/outbox/taking.py",
+        f"{SQLITE}/outbox.py",
         "yield from sorted(found, key=_longest_due)",
         "yield from sorted(found, key=_longest_due, reverse=True)",
         f"{SQLITE_LAWS}::test_whoever_waits_for_the_rate_is_not_overtaken",
@@ -103,7 +110,7 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "those behind one are looked at again and again",
-        f"{SQLITE}/outbox/taking.py",
+        f"{SQLITE}/outbox.py",
         "ASIDE = 2_000",
         "ASIDE = 1",
         f"{SQLITE_LAWS}::test_thousands_behind_one_keep_nobody_else_waiting",
@@ -154,7 +161,7 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "a channel falls back to the provider of another tenant",
-        "values/sending.py",
+        "values/delivery_state.py",
         "return [name for name in names if not self._refusal_by(name, notification)]",
         "return list(names)",
         "tests/outbox/test_tenant_access.py::test_each_tenant_is_sent_through_its_own_provider",
@@ -177,7 +184,7 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "a handler's tables are created in the ledger's schema",
-        f"{POSTGRES}/groups.py",
+        f"{POSTGRES}/transaction.py",
         "savepoint {SAVEPOINT}; {path}; {lock}",
         "savepoint {SAVEPOINT}; {lock}",
         "tests/ledgers/postgres/test_postgres_search_path.py::test_tables_of_a_handler_are_not_among_the_ledgers",
@@ -185,7 +192,7 @@ OUTBOX_MUTANTS = [
     # --------------------------------------------------------------------------------------------------- recipients
     Mutant(
         "a number in another spelling is another customer",
-        "values/recipients.py",
+        "values/notification.py",
         "return list(dict.fromkeys((text, e164(text) or email(text) or text)))",
         "return [text]",
         f"{SQLITE_LAWS}::test_another_spelling_of_the_recipient_finds_the_same",
@@ -193,14 +200,14 @@ OUTBOX_MUTANTS = [
     # --------------------------------------------------------------------------------------------- refused settings
     Mutant(
         "messages fail for a wrong password",
-        "values/sending.py",
+        "values/delivery_state.py",
         "if answer.configuration and not burnt.others:",
         "if False:",
         "tests/outbox/test_provider_pauses.py::test_a_refused_configuration_burns_no_attempt_however_often",
     ),
     Mutant(
         "a provider that refuses its password is asked for every message",
-        "core/provider_pauses.py",
+        "core/provider_calls.py",
         "            if pause is None:\n",
         "            if True:\n",
         "tests/outbox/test_provider_pauses.py::test_no_message_fails_and_one_at_a_time_probes",
@@ -238,7 +245,7 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "a message is repeated after its last time",
-        "core/resending.py",
+        "core/resend.py",
         "if not_after is not None and not_after <= datetime",
         "if not_after is not None and not_after < datetime",
         "tests/outbox/test_resent_guards.py::test_what_has_a_last_time_is_repeated_before_it_and_not_after",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.catalogue import Mutant
 
-PUMP = "core/pump.py"
-MISMATCHED_ITEMS = "core/mismatched_items.py"
-GATE = "core/gate.py"
+PUMP = "core/inbox_flow.py"
+MISMATCHED_ITEMS = "core/inbox_flow.py"
+GATE = "core/ledger_breaker.py"
 INGEST = "service/ingest.py"
-CONNECTION = "service/connection.py"
-ACCEPTING = "core/accepting.py"
+CONNECTION = "service/server.py"
+ACCEPTING = "core/inbox_flow.py"
 
 PUMPING = "tests/engine/test_pump.py"
 OTHER_SETTINGS = "tests/engine/test_other_settings.py"
@@ -90,7 +90,7 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "the log names another answer than an unmatched event got",
-        "core/unmatched.py",
+        "core/routing.py",
         "answer=self._then",
         'answer="ack"',
         "tests/service/consuming/test_unmatched.py",
@@ -111,7 +111,7 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "a letter runs all handlers of its event, also those that are done",
-        "core/planning.py",
+        "core/routing.py",
         'only = getattr(delivery, "only", "")',
         'only = ""',
         f"{PUMPING}::test_a_letter_waits_for_no_other_handler_of_its_event",
@@ -153,7 +153,7 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "a store that becomes slow is usual at once",
-        "core/round_trip.py",
+        "core/ledger_breaker.py",
         "self._fastest = min(self._fastest, seconds)",
         "self._fastest = self._fastest_before = seconds",
         f"{GATING}::test_a_round_trip_is_usual_when_every_call_of_two_windows_took_it",
@@ -181,7 +181,7 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "a time that somebody gave is compared with the clock of the boot",
-        "values/stored.py",
+        "values/notification_codec.py",
         "// timedelta(milliseconds=1) + ahead_ms",
         "// timedelta(milliseconds=1)",
         f"{BOOTS}::test_a_message_whose_time_is_not_over_by_the_wall_clock_is_sent",
@@ -196,13 +196,13 @@ SERVICE_MUTANTS = [
     Mutant(
         "not now counts as an attempt",
         "core/runner.py",
-        'return Ran(Release(value.after, _text(value.reason) or "not now"))',
-        "return Ran(Retry(value.after, _text(value.reason)))",
+        'return RunResult(Release(value.after, _text(value.reason) or "not now"))',
+        "return RunResult(Retry(value.after, _text(value.reason)))",
         f"{NOT_NOW}::test_not_now_burns_no_attempt_and_parks_nothing",
     ),
     Mutant(
         "one handler that fails open opens for all",
-        "core/unguarded.py",
+        "core/fail_open.py",
         "return all(handler.fail_open for handler in plan.handlers)",
         "return any(handler.fail_open for handler in plan.handlers)",
         f"{NOT_NOW}::test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_called_final",
@@ -210,15 +210,15 @@ SERVICE_MUTANTS = [
     Mutant(
         "what is not verified is processed",
         INGEST,
-        "if door.verifier is not None and not await door.verifier.verify({**headers, QUERY: query}, body):",
-        "if door.verifier is not None and await door.verifier.verify({**headers, QUERY: query}, body) is None:",
+        "if endpoint.verifier is not None and not await endpoint.verifier.verify({**headers, QUERY: query}, body):",
+        "if endpoint.verifier is not None and await endpoint.verifier.verify({**headers, QUERY: query}, body) is None:",
         f"{MOUNTED}::test_it_is_mounted_in_starlette_verified_and_inline",
     ),
     Mutant(
         "a body without a length has no limit",
         INGEST,
-        "if len(body) > most:",
-        "if len(body) > most * 1000:",
+        "if len(body) > body_max:",
+        "if len(body) > body_max * 1000:",
         f"{ANSWERS}::test_a_body_over_the_limit_is_413_whether_or_not_its_length_is_announced",
     ),
     Mutant(
@@ -244,14 +244,14 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "unsigned headers decide what a signed event is",
-        "service/doors.py",
+        "service/endpoints.py",
         "return self.verifier is None or self.verifier.covers_headers",
         "return True",
         f"{EDGE}::test_headers_that_no_signature_covers_do_not_decide_what_an_event_is",
     ),
     Mutant(
         "an answer that nobody asked for is taken for the next one",
-        "adapters/wire/client.py",
+        "http_client/client.py",
         " and not protocol.should_close",
         "",
         "tests/service/destinations/test_forward_hostile.py"
@@ -259,21 +259,21 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "the id of a resource is preferred to the signed id of the message",
-        "adapters/envelopes/webhook.py",
+        "envelopes/webhook.py",
         'own_id = message_id or text(document.get("id"))',
         'own_id = text(document.get("id")) or message_id',
         f"{MESSAGE_IDS}::test_two_updates_of_one_resource_are_two_events",
     ),
     Mutant(
         "the signed id of a message is not kept with its event",
-        "values/reading.py",
+        "values/event.py",
         'return b"" if reading == PLAIN else _encode(reading)',
         'return b"" if not reading.origin and not reading.id_path else _encode(reading)',
         f"{MESSAGE_IDS}::test_an_accepted_event_keeps_its_message_id_in_the_inbox",
     ),
     Mutant(
         "an unsigned message id beside the signed one is believed",
-        "adapters/verifiers/standard_webhooks.py",
+        "verifiers/standard_webhooks.py",
         'return headers[_family(headers) + b"-id"].decode("ascii")',
         'return headers.get(b"svix-id", headers[_family(headers) + b"-id"]).decode("ascii")',
         f"{MESSAGE_IDS}::test_an_unsigned_id_beside_the_signed_one_is_not_believed",
@@ -281,8 +281,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "CloudEvents attributes that nobody has signed are left out instead of refused",
         INGEST,
-        "if described and not door.proves_headers and door.hears is None and not _is_structured(headers):",
-        "if described and not door.proves_headers and door.hears is not None:",
+        "if unproven and endpoint.callback_provider is None and not _is_structured(headers):",
+        "if unproven and endpoint.callback_provider is not None:",
         f"{CLOUDEVENTS}::test_where_only_the_body_is_signed_binary_mode_is_400",
     ),
     Mutant(
@@ -301,28 +301,28 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "the fingerprint of a CloudEvent without data covers its envelope",
-        "adapters/envelopes/cloudevents.py",
+        "envelopes/cloudevents.py",
         'body_at=("data_base64",) if in_base64 else ("data",),',
         'body_at=("data_base64",) if in_base64 else ("data",) if "data" in document else (),',
         f"{CLOUDEVENTS}::test_a_retry_without_data_and_with_another_trace_is_a_duplicate",
     ),
     Mutant(
         "a commit into a deleted WAL is acknowledged",
-        "adapters/ledgers/sqlite/writer.py",
+        "ledgers/sqlite/writer.py",
         "            self._check_files(self._files.check_all)  # a commit into a deleted file is not acknowledged",
         "            pass",
         f"{SQLITE_FILES}::test_a_commit_into_a_deleted_log_is_not_acknowledged_and_what_was_is_saved",
     ),
     Mutant(
         "an idle ledger does not notice that its WAL was deleted",
-        "adapters/ledgers/sqlite/writer.py",
-        "                self._look_at_files()",
+        "ledgers/sqlite/writer.py",
+        "                self._check_idle_files()",
         "                pass",
         f"{SQLITE_FILES}::test_an_idle_ledger_saves_what_was_acknowledged",
     ),
     Mutant(
         "a deleted WAL is copied over the writes of another process",
-        "adapters/ledgers/sqlite/opening.py",
+        "ledgers/sqlite/database.py",
         "if any(file_identity(path) not in (None, identity) for path, identity in self._beside.items()):",
         "if False:",
         f"{SQLITE_FILES}::test_nothing_is_copied_where_another_process_has_made_new_files",

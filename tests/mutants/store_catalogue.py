@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-LEDGERS = "adapters/ledgers"
+LEDGERS = "ledgers"
 SETTLE_SQL = f"{LEDGERS}/postgres/settle.sql"
-PG_CLAIMING = f"{LEDGERS}/postgres/claiming.py"
-GROUPS = f"{LEDGERS}/postgres/groups.py"
+PG_CLAIMING = f"{LEDGERS}/postgres/claims.py"
+GROUPS = f"{LEDGERS}/postgres/transaction.py"
 CLAIM_LUA = f"{LEDGERS}/redis/lua/claim.lua"
 SETTLE_LUA = f"{LEDGERS}/redis/lua/settle.lua"
 RENEW_LUA = f"{LEDGERS}/redis/lua/renew.lua"
 DISPATCH = f"{LEDGERS}/redis/dispatch.py"
-NODE = f"{LEDGERS}/redis/node.py"
-DYNAMO_CLAIMING = f"{LEDGERS}/dynamodb/claiming.py"
-DYNAMO_SETTLING = f"{LEDGERS}/dynamodb/settling.py"
+NODE = f"{LEDGERS}/redis/topology.py"
+DYNAMO_CLAIMING = f"{LEDGERS}/dynamodb/claims.py"
+DYNAMO_SETTLING = f"{LEDGERS}/dynamodb/claims.py"
 DYNAMO_ITEMS = f"{LEDGERS}/dynamodb/items.py"
 DYNAMO_TRANSACTION = f"{LEDGERS}/dynamodb/transaction.py"
-LETTERBOX = "core/letterbox.py"
+LETTERBOX = "core/dead_letter_store.py"
 ENGINE = "core/engine.py"
 
 POSTGRES = "tests/ledgers/postgres"
@@ -61,14 +61,14 @@ STORE_MUTANTS = [
     Mutant(
         "PostgreSQL grants all copies in one batch",
         PG_CLAIMING,
-        "if token is not None and first[one.digest] == at:",
+        "if token is not None and first[item.digest] == at:",
         "if token is not None:",
         f"{POSTGRES_LAWS}::test_duplicates_inside_one_batch_are_decided_in_order",
     ),
     Mutant(
         "a transaction's writes stay though its handler failed",
         GROUPS,
-        'await self._say(connection, f"rollback to savepoint {SAVEPOINT}")',
+        'await self._execute(connection, f"rollback to savepoint {SAVEPOINT}")',
         "pass",
         f"{POSTGRES}/test_postgres_engine.py::test_of_a_batch_of_transactions_only_the_failing_one_is_undone",
     ),
@@ -82,8 +82,8 @@ STORE_MUTANTS = [
     Mutant(
         "a commit whose answer is lost is taken for a rollback",
         GROUPS,
-        "            await asyncio.gather(*[self._look(one, settlement, error) for one, settlement in kept])\n",
-        "",
+        "await asyncio.gather(*[self._resolve_lost(item, settlement, error) for item, settlement in kept])",
+        "pass",
         f"{POSTGRES}/test_postgres_transactions.py::test_a_commit_whose_answer_is_lost_is_looked_up",
     ),
     # ------------------------------------------------------------------------------------------------------ Redis
@@ -207,8 +207,8 @@ STORE_MUTANTS = [
         LETTERBOX,
         "        if kept:\n"
         "            await self.letterbox.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))\n"
-        "        held = await self._ledger.settle([replace(s, letter=None) for s in settlements])\n",
-        "        held = await self._ledger.settle([replace(s, letter=None) for s in settlements])\n"
+        "        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])\n",
+        "        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])\n"
         "        if kept:\n"
         "            await self.letterbox.keep(kept)\n",
         f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_letterbox_is_out_of_reach",
@@ -223,8 +223,16 @@ STORE_MUTANTS = [
     Mutant(
         "a copy is sent away while the first is in its transaction",
         ENGINE,
-        'busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]',
-        'busy = [act for act in acts if act.handler.effect == "transaction" and act.answer is None]',
+        'busy = [run for run in runs if run.handler.effect == "transaction" and _is_held_elsewhere(run)]',
+        'busy = [run for run in runs if run.handler.effect == "transaction" and run.answer is None]',
         f"{POSTGRES}/test_postgres_engine.py::test_a_copy_waits_for_the_commit_and_is_a_duplicate",
+    ),
+    Mutant(
+        "a ledger that closes abandons the transactions under way",
+        f"{LEDGERS}/postgres/ledger.py",
+        "            await self._groups.close()\n",
+        "            pass\n",
+        f"{POSTGRES}/test_postgres_engine.py"
+        "::test_a_ledger_that_closes_waits_for_the_commit_of_a_transaction_under_way",
     ),
 ]

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from semel.values import sending
-from semel.values.coming import Coming, coming
+from semel.values import delivery_state
+from semel.values.delivery_state import STATES, Contract, DeliveryState, Key, Refused, Unknown
 from semel.values.notification import Notification
-from semel.values.outbox import Shown
-from semel.values.sending import STATES, Contract, Key, Refused, Standing, Unknown
+from semel.values.outbox import NotificationView, UpcomingStep, coming
 
 NOW_MS = 1_000_000_000
 DAY_MS = 86_400_000
@@ -21,7 +20,7 @@ LOOKS = replace(PLAIN, looks_up=True, settle_s=300.0)
 KEYED = replace(LOOKS, key=Key("Idempotency-Key", window_s=10_000.0))
 
 
-def shown(standing: Standing, **more: Any) -> Shown:
+def shown(standing: DeliveryState, **more: Any) -> NotificationView:
     """As a store shows it."""
     fields: dict[str, Any] = {
         "id": "00",
@@ -32,27 +31,29 @@ def shown(standing: Standing, **more: Any) -> Shown:
         "added_ms": NOW_MS,
         "changed_ms": NOW_MS,
         "due_ms": standing.due_ms,
-        "standing": standing,
+        "delivery_state": standing,
         **more,
     }
-    return Shown(**fields)
+    return NotificationView(**fields)
 
 
-def doubted(contract: Contract, **said: Any) -> Standing:
-    crossed = sending.crossed(Standing(provider="p", **said), NOW_MS)
-    return sending.answered(crossed, Unknown("no answer"), contract, NOW_MS, lambda: 0.5)
+def doubted(contract: Contract, **said: Any) -> DeliveryState:
+    crossed = delivery_state.crossed(DeliveryState(provider="p", **said), NOW_MS)
+    return delivery_state.answered(crossed, Unknown("no answer"), contract, NOW_MS, lambda: 0.5)
 
 
 def test_a_look_up_comes_first_and_the_policy_at_the_latest() -> None:
     standing = doubted(LOOKS, policy="give_up")
-    assert coming(shown(standing), NOW_MS) == Coming("look_up", NOW_MS + 300_000, False, "give_up", NOW_MS + DAY_MS)
+    assert coming(shown(standing), NOW_MS) == UpcomingStep(
+        "look_up", NOW_MS + 300_000, False, "give_up", NOW_MS + DAY_MS
+    )
 
 
 def test_a_provider_with_nothing_waits_for_its_policy_or_for_a_person() -> None:
     by_policy = doubted(PLAIN, policy="presume_sent")
     deadline_ms = NOW_MS + DAY_MS
-    assert coming(shown(by_policy), NOW_MS) == Coming("policy", deadline_ms, False, "presume_sent", deadline_ms)
-    assert coming(shown(doubted(PLAIN)), NOW_MS) == Coming("person")
+    assert coming(shown(by_policy), NOW_MS) == UpcomingStep("policy", deadline_ms, False, "presume_sent", deadline_ms)
+    assert coming(shown(doubted(PLAIN)), NOW_MS) == UpcomingStep("person")
 
 
 def test_a_key_that_counts_for_longer_than_the_policy_goes_before_it() -> None:
@@ -66,8 +67,8 @@ def test_a_key_that_counts_for_longer_than_the_policy_goes_before_it() -> None:
 
 
 def test_a_policy_that_has_sent_again_holds_and_that_is_told() -> None:
-    again = replace(sending.overdue(doubted(LOOKS, policy="resend"), NOW_MS), due_ms=NOW_MS)
-    unknown = sending.answered(sending.crossed(again, NOW_MS), Unknown("?"), LOOKS, NOW_MS, lambda: 0.5)
+    again = replace(delivery_state.overdue(doubted(LOOKS, policy="resend"), NOW_MS), due_ms=NOW_MS)
+    unknown = delivery_state.answered(delivery_state.crossed(again, NOW_MS), Unknown("?"), LOOKS, NOW_MS, lambda: 0.5)
     told = coming(shown(unknown), NOW_MS)
     assert told is not None
     assert (told.exit, told.policy) == ("look_up", "hold")
@@ -81,26 +82,26 @@ def test_the_end_of_a_lease_is_not_told_for_the_time_of_a_step(due_ms: int, at_m
     """A relay has it in hand, or has vanished with it: then the next one goes on."""
     standing = doubted(LOOKS)
     told = coming(shown(standing, due_ms=due_ms, taken=True), NOW_MS)
-    assert told == Coming("look_up", at_ms, under_way, "hold", NOW_MS + DAY_MS)
+    assert told == UpcomingStep("look_up", at_ms, under_way, "hold", NOW_MS + DAY_MS)
 
 
 def test_what_waits_is_sent_and_what_leaves_is_answered() -> None:
-    assert coming(shown(Standing(due_ms=NOW_MS)), NOW_MS) == Coming("send", NOW_MS)
-    refused = sending.answered(
-        sending.crossed(Standing(provider="p"), NOW_MS), Refused("429", 5.0), PLAIN, NOW_MS, lambda: 0.0
+    assert coming(shown(DeliveryState(due_ms=NOW_MS)), NOW_MS) == UpcomingStep("send", NOW_MS)
+    refused = delivery_state.answered(
+        delivery_state.crossed(DeliveryState(provider="p"), NOW_MS), Refused("429", 5.0), PLAIN, NOW_MS, lambda: 0.0
     )
-    assert coming(shown(refused), NOW_MS) == Coming("send", NOW_MS + 5_000)
-    crossed = sending.crossed(Standing(), NOW_MS)
-    assert coming(shown(crossed, due_ms=NOW_MS + 9, taken=True), NOW_MS) == Coming("answer", NOW_MS + 9, True)
-    again = sending.replayed(doubted(KEYED))
+    assert coming(shown(refused), NOW_MS) == UpcomingStep("send", NOW_MS + 5_000)
+    crossed = delivery_state.crossed(DeliveryState(), NOW_MS)
+    assert coming(shown(crossed, due_ms=NOW_MS + 9, taken=True), NOW_MS) == UpcomingStep("answer", NOW_MS + 9, True)
+    again = delivery_state.replayed(doubted(KEYED))
     told = coming(shown(again), NOW_MS)
     assert told is not None
     assert told.exit == "replay"
 
 
 def test_nothing_happens_to_what_is_over() -> None:
-    for state in sorted(set(STATES) - set(sending.LIVE)):
-        assert coming(replace(shown(Standing()), state=state, standing=None), NOW_MS) is None
+    for state in sorted(set(STATES) - set(delivery_state.LIVE)):
+        assert coming(replace(shown(DeliveryState()), state=state, delivery_state=None), NOW_MS) is None
 
 
 def test_what_is_told_is_what_a_relay_of_that_time_does() -> None:
@@ -113,8 +114,8 @@ def test_what_is_told_is_what_a_relay_of_that_time_does() -> None:
         steps.append(told.exit)
         now_ms = told.at_ms
         if told.exit == "look_up":
-            standing = sending.unclear(standing, "503", LOOKS, now_ms, lambda: 0.5)
+            standing = delivery_state.unclear(standing, "503", LOOKS, now_ms, lambda: 0.5)
         else:
-            standing = sending.overdue(standing, now_ms)
+            standing = delivery_state.overdue(standing, now_ms)
     assert (steps[0], steps[-1], standing.state) == ("look_up", "policy", "accepted")
     assert steps.count("policy") == 1

@@ -14,9 +14,9 @@ from tests.outbox import notifying_process
 from tests.outbox.notifying_process import work
 
 import semel
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.core.boundaries import Boundary
-from semel.values.outbox import Sought
+from semel.core.crash_points import Boundary
+from semel.ledgers.sqlite import SqliteLedger
+from semel.values.outbox import NotificationQuery
 
 # The first commit is that of the claim.
 RECORDED = {
@@ -32,7 +32,7 @@ def messages(path: Path) -> int:
     async def ask() -> int:
         ledger = SqliteLedger(str(path))
         try:
-            return len(await ledger.outbox.find(Sought()))
+            return len(await ledger.outbox.find(NotificationQuery()))
         finally:
             await ledger.close()
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.values import recipients
+from semel.values import notification as recipients
 from semel.values.notification import Guard, Notification, notification_id
-from semel.values.stored import guard_of, notification_of
+from semel.values.notification_codec import guard_of, notification_of
 
 E164 = "+491701234567"
 SPELLINGS = [
@@ -49,8 +49,8 @@ def test_what_is_no_international_number_stays_as_it_is(text: str) -> None:
 
 
 def test_a_number_without_its_country_says_that_it_cannot_be_matched() -> None:
-    assert "country code" in recipients.matching_note("0170 1234567")
-    assert "country code" not in recipients.matching_note("joe")
+    assert "country" in recipients.matching_note("0170 1234567")
+    assert "country" not in recipients.matching_note("joe")
 
 
 def test_the_domain_of_an_address_is_compared_without_case_and_its_name_is_not() -> None:

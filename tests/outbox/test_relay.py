@@ -10,16 +10,16 @@ from zlib import crc32
 
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.providers.auth import Basic
-from semel.adapters.providers.twilio import Twilio
 from semel.core.relay import Relay
-from semel.settings.secret import Secret
+from semel.ledgers.sqlite import SqliteLedger
+from semel.providers.auth import BasicAuth
+from semel.providers.twilio import Twilio
+from semel.settings.secrets import Secret
 from semel.testing.simulator import LIES, SimulatorProcess
-from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
+from semel.testing.simulator.twilio import ACCOUNT, SECRET
+from semel.values.delivery_state import Contract
 from semel.values.notification import Notification
-from semel.values.outbox import Shown
-from semel.values.sending import Contract
+from semel.values.outbox import NotificationView
 
 CONTRACT = Contract(name="twilio", channels=("sms",), looks_up=True, settle_s=0.2, timeout_s=2.0)
 ROUTES = {"sms": ["twilio"]}
@@ -44,7 +44,7 @@ def notification(number: str, key: str = "order-1", **said: Any) -> Notification
 
 
 def twilio(simulator: SimulatorProcess, contract: Contract = CONTRACT) -> Twilio:
-    auth = Basic(ACCOUNT, Secret(SECRET))
+    auth = BasicAuth(ACCOUNT, Secret(SECRET))
     return Twilio(simulator.url("twilio"), auth, account=ACCOUNT, sender="+490", contract=contract, allow=["127.0.0.1"])
 
 
@@ -52,17 +52,17 @@ def carry(
     tmp_path: Path,
     simulator: SimulatorProcess,
     notifications: list[Notification],
-    until: Callable[[list[Shown]], bool],
+    until: Callable[[list[NotificationView]], bool],
     contract: Contract = CONTRACT,
-) -> list[Shown]:
+) -> list[NotificationView]:
     """Add them, and relay until this is so of all of them."""
 
-    async def story() -> list[Shown]:
+    async def story() -> list[NotificationView]:
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         provider = twilio(simulator, contract)
         relay = Relay(ledger.outbox, {"twilio": provider}, ROUTES, random=lambda: 0.01)
 
-        async def shown() -> list[Shown]:
+        async def shown() -> list[NotificationView]:
             found = [await ledger.outbox.show(one.id) for one in notifications]
             return [one for one in found if one is not None]
 
@@ -77,8 +77,10 @@ def carry(
 
 
 async def _run(
-    relay: Relay, shown: Callable[[], Awaitable[list[Shown]]], until: Callable[[list[Shown]], bool]
-) -> list[Shown]:
+    relay: Relay,
+    shown: Callable[[], Awaitable[list[NotificationView]]],
+    until: Callable[[list[NotificationView]], bool],
+) -> list[NotificationView]:
     running = asyncio.create_task(relay.run())
     try:
         async with asyncio.timeout(60):
@@ -92,7 +94,7 @@ async def _run(
         await running
 
 
-def states(*wanted: str) -> Callable[[list[Shown]], bool]:
+def states(*wanted: str) -> Callable[[list[NotificationView]], bool]:
     return lambda shown: all(one.state in wanted for one in shown)
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.providers.auth import Basic
-from semel.adapters.providers.twilio import Twilio
 from semel.core.relay import Relay
-from semel.settings.secret import Secret
+from semel.ledgers.sqlite import SqliteLedger
+from semel.providers.auth import BasicAuth
+from semel.providers.twilio import Twilio
+from semel.settings.secrets import Secret
 from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
+from semel.testing.simulator.twilio import ACCOUNT, SECRET
+from semel.values.delivery_state import Accepted, Answer, Contract
 from semel.values.notification import Notification
-from semel.values.outbox import Dispatch, LookedUp, Unclear, Witness
-from semel.values.sending import Accepted, Answer, Contract
+from semel.values.outbox import DeliveryReport, Dispatch, LookedUp, Unclear
 
 
 class Counting(Twilio):
@@ -58,7 +58,7 @@ def test_no_more_at_a_time_than_its_contract_says(
     async def story() -> int:
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         contract = Contract(name="twilio", channels=("sms",), concurrency=concurrency, timeout_s=30.0)
-        auth = Basic(ACCOUNT, Secret(SECRET))
+        auth = BasicAuth(ACCOUNT, Secret(SECRET))
         provider = Counting(
             simulator.url("twilio"), auth, account=ACCOUNT, sender="+490", contract=contract, allow=["127.0.0.1"]
         )
@@ -103,7 +103,7 @@ class Paced:
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return Unclear("nobody asks")
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         return []
 
     async def close(self) -> None: ...
@@ -123,7 +123,7 @@ def test_a_quick_provider_is_taken_ahead_of_and_is_asked_no_more_at_a_time(
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         provider = Paced(seconds, per_second)
         relay = Relay(ledger.outbox, {"p": provider}, {"sms": ["p"]})
-        provider.in_hand = lambda: sum(relay._rooms._in_hand.values())
+        provider.in_hand = lambda: sum(relay._slots._taken.values())
         try:
             await ledger.outbox.add(
                 [

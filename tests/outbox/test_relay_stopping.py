@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from tests.outbox.troubled import CONTRACT, Scene, note, play
 
-from semel.core.asking import CUT_OFF
+from semel.core.provider_calls import CUT_OFF
+from semel.values.delivery_state import Accepted, Answer, Unknown
 from semel.values.outbox import Lane, LookedUp, Unclear
-from semel.values.sending import Accepted, Answer, Unknown
 
 LANES = {"@sms": Lane(9, "phone"), "phone": Lane(9, "phone")}
 ONE_AT_A_TIME = replace(CONTRACT, concurrency=1)
@@ -49,7 +49,7 @@ def test_what_waits_for_room_is_not_begun_by_one_that_stops(tmp_path: Path) -> N
         assert await scene.outbox.take({"phone": Lane(9, "phone")}, 1_000) == []
         taken = await scene.outbox.take({f"@{one.channel}": Lane(9, "another") for one in waiting}, 1_000)
         assert [dispatch.vanished for dispatch in taken] == [False, False], "nobody has vanished with them"
-        assert [dispatch.standing.provider for dispatch in taken] == ["", ""], (
+        assert [dispatch.delivery_state.provider for dispatch in taken] == ["", ""], (
             "and any provider of their channel may come"
         )
 
@@ -133,7 +133,7 @@ def test_what_has_crossed_when_the_time_is_over_is_not_sent(tmp_path: Path) -> N
         running = asyncio.create_task(relay.run())
         await crossed.wait()
         stopping = asyncio.create_task(relay.stop(0.0))
-        while not relay._asking.is_cut:  # noqa: ASYNC110  it knows no event
+        while not relay._calls.is_cut:  # noqa: ASYNC110  it knows no event
             await asyncio.sleep(0)
         cut.set()
         await asyncio.gather(stopping, running)

@@ -12,10 +12,10 @@ import apsw
 import pytest
 from tests.outbox.troubled import Scene, note, play
 
-from semel.core.resending import resend
+from semel.core.resend import resend
+from semel.values.delivery_state import Answer, Refused, Unknown
 from semel.values.notification import Guard
-from semel.values.outbox import Witness
-from semel.values.sending import Answer, Refused, Unknown
+from semel.values.outbox import DeliveryReport
 
 DAY = Guard(window_s=86_400.0)
 
@@ -90,7 +90,7 @@ def test_the_guard_of_a_recipient_in_an_older_spelling_is_free_after_a_refusal(t
         async with scene.running(scene.relay()):
             while (await scene.shown(first)).state != "uncertain":  # noqa: ASYNC110 - it announces nothing
                 await asyncio.sleep(0.02)
-            assert await scene.outbox.witness([Witness("refused", first.id, "phone")]) == ["failed"]
+            assert await scene.outbox.apply_reports([DeliveryReport("refused", first.id, "phone")]) == ["failed"]
             assert (await scene.until(second, "accepted", "suppressed")).state == "accepted"
 
     play(tmp_path, tell)

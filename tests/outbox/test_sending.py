@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.values import sending
-from semel.values.effect import KEYED_SHARE
-from semel.values.notification import POLICIES, Policy
-from semel.values.sending import (
+from semel.values import delivery_state
+from semel.values.delivery_state import (
     ATTEMPTS_MAX,
     ATTEMPTS_OF_FIRST,
     CLAIMS_MAX,
@@ -20,12 +18,14 @@ from semel.values.sending import (
     Accepted,
     Answer,
     Contract,
+    DeliveryState,
     Key,
     Refused,
     Reported,
-    Standing,
     Unknown,
 )
+from semel.values.effect import KEYED_SHARE
+from semel.values.notification import POLICIES, Policy
 
 NOW_MS = 1_000_000
 PLAIN = Contract(name="plain", channels=("sms",))
@@ -42,13 +42,13 @@ def none() -> float:
     return 0.0
 
 
-def sent(contract: Contract = PLAIN, **standing: object) -> Standing:
+def sent(contract: Contract = PLAIN, **standing: object) -> DeliveryState:
     """Crossed, and not yet answered."""
-    return sending.crossed(Standing(provider=contract.name, **standing), NOW_MS)  # type: ignore[arg-type]
+    return delivery_state.crossed(DeliveryState(provider=contract.name, **standing), NOW_MS)  # type: ignore[arg-type]
 
 
-def answered(standing: Standing, answer: Answer, contract: Contract = PLAIN) -> Standing:
-    return sending.answered(standing, answer, contract, NOW_MS, one)
+def answered(standing: DeliveryState, answer: Answer, contract: Contract = PLAIN) -> DeliveryState:
+    return delivery_state.answered(standing, answer, contract, NOW_MS, one)
 
 
 # ------------------------------------------------------------------------------------------------------- crossing
@@ -57,7 +57,9 @@ def answered(standing: Standing, answer: Answer, contract: Contract = PLAIN) -> 
 def test_a_crossing_counts_an_attempt_and_begins_the_key_window_once() -> None:
     first = sent(KEYED)
     assert (first.state, first.attempts, first.keyed_ms) == ("sending", 1, NOW_MS)
-    again = sending.crossed(sending.replayed(sending.doubtful(first, "?", KEYED, NOW_MS, one)), NOW_MS + 5)
+    again = delivery_state.crossed(
+        delivery_state.replayed(delivery_state.doubtful(first, "?", KEYED, NOW_MS, one)), NOW_MS + 5
+    )
     assert (again.attempts, again.keyed_ms, again.crossed_ms) == (2, NOW_MS, NOW_MS + 5)
 
 
@@ -68,26 +70,26 @@ def test_a_refusal_comes_again_and_honours_what_the_provider_asks_for() -> None:
 
 
 def test_a_rate_limit_burns_no_attempt_however_often_it_comes() -> None:
-    standing = Standing(provider="plain")
+    standing = DeliveryState(provider="plain")
     for _ in range(10 * ATTEMPTS_MAX):
-        standing = answered(sending.crossed(standing, NOW_MS), Refused("429", after_s=1, limited=True))
+        standing = answered(delivery_state.crossed(standing, NOW_MS), Refused("429", after_s=1, limited=True))
     assert (standing.state, standing.attempts) == ("pending", 0)
 
 
 def test_refusals_end_after_their_attempts() -> None:
-    standing = Standing(provider="plain")
+    standing = DeliveryState(provider="plain")
     crossings = 0
     while standing.state == "pending":
-        standing = answered(sending.crossed(standing, NOW_MS), Refused("500 and not accepted"))
+        standing = answered(delivery_state.crossed(standing, NOW_MS), Refused("500 and not accepted"))
         crossings += 1
     assert (standing.state, crossings) == ("failed", ATTEMPTS_MAX)
 
 
 def test_where_another_can_be_asked_a_provider_that_is_down_is_not_asked_for_hours() -> None:
-    standing = Standing(provider="plain", others=("second",))
+    standing = DeliveryState(provider="plain", others=("second",))
     crossings = 0
     while standing.provider == "plain":
-        standing = answered(sending.crossed(standing, NOW_MS), Refused("nobody is there"))
+        standing = answered(delivery_state.crossed(standing, NOW_MS), Refused("nobody is there"))
         crossings += 1
     assert (standing.state, standing.provider, standing.attempts) == ("pending", "second", 0)
     assert crossings == ATTEMPTS_OF_FIRST < ATTEMPTS_MAX
@@ -111,16 +113,16 @@ def test_what_would_be_too_late_expires() -> None:
 
 
 def test_a_relay_that_vanished_before_a_byte_left_is_harmless_until_it_is_a_habit() -> None:
-    standing = Standing(provider="plain")
+    standing = DeliveryState(provider="plain")
     for _ in range(CLAIMS_MAX - 1):
-        standing = sending.lapsed(standing, PLAIN, NOW_MS, one)
+        standing = delivery_state.lapsed(standing, PLAIN, NOW_MS, one)
         assert standing.state == "pending"
-    assert sending.lapsed(standing, PLAIN, NOW_MS, one).state == "failed"
+    assert delivery_state.lapsed(standing, PLAIN, NOW_MS, one).state == "failed"
 
 
 def test_a_relay_that_vanished_after_the_crossing_leaves_a_doubt() -> None:
     for contract in CONTRACTS:
-        assert sending.lapsed(sent(contract), contract, NOW_MS, one).state == "uncertain"
+        assert delivery_state.lapsed(sent(contract), contract, NOW_MS, one).state == "uncertain"
 
 
 # ------------------------------------------------------------------------------------------------------- in doubt
@@ -128,54 +130,56 @@ def test_a_relay_that_vanished_after_the_crossing_leaves_a_doubt() -> None:
 
 @pytest.mark.parametrize("refused", [Refused("401", final=True), Refused("429", limited=True), Refused("busy")])
 def test_a_refusal_says_nothing_of_the_attempt_before(refused: Refused) -> None:
-    doubt = sending.doubtful(sent(KEYED, others=("second",)), "timeout", KEYED, NOW_MS, none)
-    again = sending.crossed(sending.replayed(doubt), NOW_MS + 1)
+    doubt = delivery_state.doubtful(sent(KEYED, others=("second",)), "timeout", KEYED, NOW_MS, none)
+    again = delivery_state.crossed(delivery_state.replayed(doubt), NOW_MS + 1)
     after = answered(again, refused, KEYED)
     assert (after.state, after.provider, after.exit) == ("uncertain", "keyed", "replay")
 
 
 def test_a_doubt_does_not_expire_and_is_not_worn_out() -> None:
-    doubt = sending.replayed(sending.doubtful(sent(KEYED, not_after_ms=NOW_MS + 5_000), "?", KEYED, NOW_MS, none))
-    assert sending.ready(doubt, KEYED, NOW_MS + 4_000, one).state == "pending"
-    assert sending.ready(doubt, KEYED, NOW_MS + 6_000, one).state == "uncertain"
+    doubt = delivery_state.replayed(
+        delivery_state.doubtful(sent(KEYED, not_after_ms=NOW_MS + 5_000), "?", KEYED, NOW_MS, none)
+    )
+    assert delivery_state.ready(doubt, KEYED, NOW_MS + 4_000, one).state == "pending"
+    assert delivery_state.ready(doubt, KEYED, NOW_MS + 6_000, one).state == "uncertain"
     for _ in range(CLAIMS_MAX):
-        doubt = sending.lapsed(doubt, KEYED, NOW_MS, one)
+        doubt = delivery_state.lapsed(doubt, KEYED, NOW_MS, one)
     assert doubt.state == "uncertain"
 
 
 def test_a_key_is_sent_again_only_inside_its_window() -> None:
-    early = sending.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS + 1, none)
+    early = delivery_state.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS + 1, none)
     assert early.exit == "replay"
     assert KEYED.key is not None
     late_ms = NOW_MS + int(1000 * KEYED_SHARE * KEYED.key.window_s)
-    late = sending.doubtful(sent(KEYED), "timeout", KEYED, late_ms, none)
+    late = delivery_state.doubtful(sent(KEYED), "timeout", KEYED, late_ms, none)
     assert (late.state, late.exit) == ("uncertain", "")
 
 
 def test_a_look_up_waits_for_the_settle_time() -> None:
-    standing = sending.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS + 1, none)
+    standing = delivery_state.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS + 1, none)
     assert (standing.exit, standing.due_ms) == ("look_up", NOW_MS + 1 + 60_000), "from when it was known to be over"
 
 
 def test_a_look_up_that_fails_relabels_nothing() -> None:
-    standing = sending.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS, none)
+    standing = delivery_state.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS, none)
     for _ in range(50):
-        standing = sending.unclear(standing, "503", LOOKS, standing.due_ms, one)
+        standing = delivery_state.unclear(standing, "503", LOOKS, standing.due_ms, one)
         assert standing.state == "uncertain"
 
 
 def test_look_ups_that_fail_all_day_do_not_make_the_reason_longer() -> None:
-    standing = sending.doubtful(sent(LOOKS), "timeout; of 15 s", LOOKS, NOW_MS, none)
+    standing = delivery_state.doubtful(sent(LOOKS), "timeout; of 15 s", LOOKS, NOW_MS, none)
     for _ in range(50):
-        standing = sending.unclear(standing, "its list; could not be read", LOOKS, standing.due_ms, one)
+        standing = delivery_state.unclear(standing, "its list; could not be read", LOOKS, standing.due_ms, one)
     assert standing.reason == "timeout; of 15 s; its list, could not be read"
 
 
 def test_look_ups_end_in_the_policy() -> None:
-    standing = sending.doubtful(sent(LOOKS, policy="give_up"), "timeout", LOOKS, NOW_MS, none)
+    standing = delivery_state.doubtful(sent(LOOKS, policy="give_up"), "timeout", LOOKS, NOW_MS, none)
     looks = 0
     while standing.exit == "look_up":
-        standing = sending.unclear(standing, "503", LOOKS, standing.due_ms, one)
+        standing = delivery_state.unclear(standing, "503", LOOKS, standing.due_ms, one)
         looks += 1
     assert 1 < looks < 120, "of a whole day: they come more and more seldom"
     assert (standing.state, standing.exit) == ("uncertain", "policy")
@@ -187,9 +191,9 @@ def test_look_ups_end_in_the_policy() -> None:
     [("hold", "uncertain"), ("presume_sent", "accepted"), ("give_up", "failed"), ("resend", "pending")],
 )
 def test_a_policy_decides_at_its_deadline(policy: str, state: str) -> None:
-    standing = sending.doubtful(sent(policy=policy), "timeout", PLAIN, NOW_MS, none)
+    standing = delivery_state.doubtful(sent(policy=policy), "timeout", PLAIN, NOW_MS, none)
     assert standing.state == "uncertain"
-    after = sending.overdue(standing, NOW_MS)
+    after = delivery_state.overdue(standing, NOW_MS)
     assert after.state == state
     assert after.possible_duplicates == (1 if policy == "resend" else 0), "only that may be a second message"
 
@@ -219,35 +223,35 @@ def test_nothing_is_sent_twice_that_may_have_left(
 ) -> None:
     """The relay's own rules on random histories. Messages that may be at the customer's are counted from outside."""
     not_after_ms = None if not_after_s is None else NOW_MS + 1000 * not_after_s
-    standing = Standing(provider=contract.name, policy=policy, not_after_ms=not_after_ms)
+    standing = DeliveryState(provider=contract.name, policy=policy, not_after_ms=not_after_ms)
     now_ms = NOW_MS
     may_have_left = 0  # attempts that nobody has proven absent, beyond one for all with the same honoured key
     for (answer, later_ms), look in zip(story, look_ups, strict=False):
         if standing.state == "pending":
             now_ms = max(now_ms, standing.due_ms) + later_ms
-            standing = sending.ready(standing, contract, now_ms, one)
+            standing = delivery_state.ready(standing, contract, now_ms, one)
             if standing.state != "pending":
                 continue
             remembered = contract.key is not None and now_ms < standing.keyed_ms + 1000 * contract.key.window_s
             new = 0 if remembered and standing.doubt_ms else 1
-            standing = sending.crossed(standing, now_ms)
-            standing = sending.answered(standing, answer, contract, now_ms, one)
+            standing = delivery_state.crossed(standing, now_ms)
+            standing = delivery_state.answered(standing, answer, contract, now_ms, one)
             if not isinstance(answer, Refused):
                 may_have_left += new
         elif standing.state == "uncertain" and standing.exit:
             now_ms = max(now_ms, standing.due_ms)
             match standing.exit:
                 case "replay":
-                    standing = sending.replayed(standing)
+                    standing = delivery_state.replayed(standing)
                 case "policy":
-                    standing = sending.overdue(standing, now_ms)
+                    standing = delivery_state.overdue(standing, now_ms)
                 case "look_up" if look == "found":
-                    standing = sending.found(standing, "id")
+                    standing = delivery_state.found(standing, "id")
                 case "look_up" if look == "absent":
-                    standing = sending.absent(standing, now_ms)
+                    standing = delivery_state.absent(standing, now_ms)
                     may_have_left = standing.possible_duplicates
                 case _:
-                    standing = sending.unclear(standing, "503", contract, now_ms, one)
+                    standing = delivery_state.unclear(standing, "503", contract, now_ms, one)
         else:
             break
     assert may_have_left <= 1 + standing.possible_duplicates
@@ -259,59 +263,61 @@ def test_nothing_is_sent_twice_that_may_have_left(
 
 
 @given(st.sampled_from(STATES), st.lists(st.sampled_from(get_args(Reported)), max_size=6))
-def test_a_report_moves_a_state_up_or_not_at_all(state: sending.State, reports: list[Reported]) -> None:
+def test_a_report_moves_a_state_up_or_not_at_all(state: delivery_state.State, reports: list[Reported]) -> None:
     for report in reports:
-        after = sending.reported(state, report)
+        after = delivery_state.reported(state, report)
         assert RANK.get(after, 0) >= RANK.get(state, 0)
         state = after
 
 
 @given(st.permutations(["accepted", "undelivered", "delivered", "accepted", "delivered"]))
 def test_reports_in_any_order_come_to_the_same(reports: list[Reported]) -> None:
-    state: sending.State = "uncertain"
+    state: delivery_state.State = "uncertain"
     for report in reports:
-        state = sending.reported(state, report)
+        state = delivery_state.reported(state, report)
     assert state == "delivered"
 
 
 def test_what_may_have_been_sent_is_not_called_expired_when_its_time_is_over() -> None:
-    doubted = Standing(state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1, not_after_ms=NOW_MS)
-    after = sending.overdue(doubted, NOW_MS + 1)
+    doubted = DeliveryState(
+        state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1, not_after_ms=NOW_MS
+    )
+    after = delivery_state.overdue(doubted, NOW_MS + 1)
     assert (after.state, after.exit, after.due_ms, after.possible_duplicates) == ("uncertain", "", 0, 0)
-    assert sending.overdue(doubted, NOW_MS).state == "pending"
+    assert delivery_state.overdue(doubted, NOW_MS).state == "pending"
 
 
 def test_without_a_not_after_it_ages_and_never_lives_longer_than_it_asked_for() -> None:
-    assert sending.aging(Standing(), 7).not_after_ms == 7
-    assert sending.aging(Standing(not_after_ms=5), 7).not_after_ms == 5
-    assert sending.aging(Standing(not_after_ms=9), 7).not_after_ms == 7
-    late = sending.aging(Standing(), NOW_MS - 1)
-    assert sending.ready(late, PLAIN, NOW_MS, one).state == "expired"
+    assert delivery_state.aging(DeliveryState(), 7).not_after_ms == 7
+    assert delivery_state.aging(DeliveryState(not_after_ms=5), 7).not_after_ms == 5
+    assert delivery_state.aging(DeliveryState(not_after_ms=9), 7).not_after_ms == 7
+    late = delivery_state.aging(DeliveryState(), NOW_MS - 1)
+    assert delivery_state.ready(late, PLAIN, NOW_MS, one).state == "expired"
 
 
 def test_a_channel_is_sent_by_whoever_is_named_or_by_the_only_one_that_can() -> None:
     both = [PLAIN, Contract(name="mail", channels=("email", "sms"))]
-    assert sending.routes_of(both, {}) == {"email": ["mail"]}
-    assert sending.routes_of(both, {"sms": ["mail", "plain"], "voice": []}) == {
+    assert delivery_state.routes_of(both, {}) == {"email": ["mail"]}
+    assert delivery_state.routes_of(both, {"sms": ["mail", "plain"], "voice": []}) == {
         "email": ["mail"],
         "sms": ["mail", "plain"],
     }
 
 
 def test_a_policy_sends_again_once_and_then_a_person_decides() -> None:
-    doubted = Standing(state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1)
-    again = sending.overdue(doubted, NOW_MS)
+    doubted = DeliveryState(state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1)
+    again = delivery_state.overdue(doubted, NOW_MS)
     assert (again.state, again.possible_duplicates) == ("pending", 1)
-    unknown = sending.doubtful(sending.crossed(again, NOW_MS), "timeout", PLAIN, NOW_MS, one)
-    held = sending.overdue(unknown, NOW_MS)
+    unknown = delivery_state.doubtful(delivery_state.crossed(again, NOW_MS), "timeout", PLAIN, NOW_MS, one)
+    held = delivery_state.overdue(unknown, NOW_MS)
     assert (held.state, held.exit, held.possible_duplicates) == ("uncertain", "", 1)
 
 
 def test_who_waits_for_a_guard_asks_ever_less_often_and_stays_what_it_was() -> None:
-    doubted = sending.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS, none)
+    doubted = delivery_state.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS, none)
     waits_ms = []
     for waited_s in (0, 10, 100, 86_400):
-        held = sending.held(doubted, b"by", NOW_MS - 1000 * waited_s, NOW_MS)
+        held = delivery_state.held(doubted, b"by", NOW_MS - 1000 * waited_s, NOW_MS)
         assert (held.state, held.exit, held.doubt_ms, held.attempts) == ("uncertain", "replay", doubted.doubt_ms, 1)
         waits_ms.append(held.due_ms - NOW_MS)
     assert waits_ms == [1_000, 1_000, 10_000, 30_000]

@@ -14,12 +14,12 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.core.relay import Relay
+from semel.ledgers.sqlite import SqliteLedger
+from semel.values.delivery_state import Accepted, Contract
+from semel.values.delivery_state import Answer as Response
 from semel.values.notification import Notification
-from semel.values.outbox import Dispatch, Lane, LookedUp, Record, Unclear, Witness
-from semel.values.sending import Accepted, Contract
-from semel.values.sending import Answer as Response
+from semel.values.outbox import DeliveryReport, Dispatch, Lane, LookedUp, Record, Unclear
 
 Answer = TypeVar("Answer")
 SAID = Notification(key="k", kind="k", recipient="+491", channel="sms", body="Hello")
@@ -134,7 +134,7 @@ def test_a_time_that_a_relay_has_written_by_a_wrong_clock_does_not_stay(
 
     async def give_back(ledger: SqliteLedger) -> None:
         (one,) = await ledger.outbox.take({"@sms": Lane(10)}, 600_000)
-        assert await ledger.outbox.record([Record(one, one.standing, "released")]) == [True]
+        assert await ledger.outbox.record([Record(one, one.delivery_state, "released")]) == [True]
 
     asked(path, give_back)
     boot_anew(path)
@@ -176,7 +176,7 @@ class Phone:
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return Unclear("no look-up")
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         return []
 
     async def close(self) -> None: ...

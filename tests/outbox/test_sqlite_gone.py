@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.values.notification import Notification
 from semel.values.outbox import Lane
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.outbox_laws import OutboxLaws
 

@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger, opening
-from semel.adapters.ledgers.sqlite.outbox import adding, crossing, forgetting, people, recording, taking
-from semel.adapters.ledgers.sqlite.statements import SQL
-from semel.testing import sender
-from semel.testing.harness import START_MS, FakeClock, Harness
-from semel.testing.sender import answered, notification, provider
+from semel.ledgers.sqlite import SqliteLedger, outbox_queries
+from semel.ledgers.sqlite import database as opening
+from semel.ledgers.sqlite import outbox as adding
+from semel.ledgers.sqlite import outbox as crossing
+from semel.ledgers.sqlite import outbox as recording
+from semel.ledgers.sqlite import outbox as taking
+from semel.ledgers.sqlite import outbox_queries as forgetting
+from semel.ledgers.sqlite.statements import SQL
+from semel.testing import harness as sender
+from semel.testing.harness import START_MS, FakeClock, Harness, answered, notification, provider
+from semel.values.delivery_state import Accepted, Refused, Unknown
 from semel.values.notification import Guard
-from semel.values.outbox import Crossed, Lane, Witness
-from semel.values.sending import Accepted, Refused, Unknown
+from semel.values.outbox import Crossed, DeliveryReport, Lane
 
 T = TypeVar("T")
 
@@ -117,10 +121,10 @@ def test_no_statement_of_a_relay_or_of_a_purge_reads_a_table_from_end_to_end(
                 taken = taking.take(connection, lane, LEASE_MS, now)
                 crossing.cross(connection, [sender.crossing(one) for one in taken], now)
                 recording.record(connection, [answered(harness, one, answer) for one in taken], now)
-        recording.witness(connection, [Witness("delivered", None, provider(harness), "r")], NOW)
+        recording.apply_reports(connection, [DeliveryReport("delivered", None, provider(harness), "r")], NOW)
         forgetting.purge(connection, 0, 0, 100, NOW + 10**9)
-        people.status(connection, harness.namespace, "0", "shipping", "")
-        people.status(connection, harness.namespace, "", "", "0")
+        outbox_queries.status(connection, harness.namespace, "0", "shipping", "")
+        outbox_queries.status(connection, harness.namespace, "", "", "0")
 
     _, said = counted(connection, all_of_it)
     names = ("set_aside", "set_aside_of_share", "referred_to_by_another", "attempts_known", "erasable", "decided_upon")
@@ -212,7 +216,7 @@ def test_what_version_5_has_waiting_is_taken_and_what_it_has_sent_is_known(tmp_p
         try:
             (taken,) = await ledger.outbox.take({whose: Lane(5, whose, 10.0)}, LEASE_MS)
             assert (taken.notification.key, taken.notification.tenant, taken.added_ms) == ("waiting", tenant, NOW)
-            assert await ledger.outbox.witness([Witness("delivered", None, whose, "r")]) == ["delivered"]
+            assert await ledger.outbox.apply_reports([DeliveryReport("delivered", None, whose, "r")]) == ["delivered"]
             assert [one.count for one in await ledger.outbox.backlog()] == [1]
         finally:
             await ledger.close()

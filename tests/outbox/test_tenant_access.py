@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from semel import providers
-from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.core.relay import Relay
+from semel.ledgers.sqlite import SqliteLedger
+from semel.values.delivery_state import Accepted, Answer, Contract, ProviderAccess
 from semel.values.errors import ConfigError
 from semel.values.notification import Notification
-from semel.values.outbox import Dispatch, LookedUp, Shown, Unclear, Witness
-from semel.values.sending import Accepted, Answer, Contract, ProviderAccess
+from semel.values.outbox import DeliveryReport, Dispatch, LookedUp, NotificationView, Unclear
 
 ACME = Contract(name="acme-sms", channels=("sms",), tenants=frozenset({"acme"}), timeout_s=2.0)
 GLOBEX = Contract(name="globex-sms", channels=("sms",), tenants=frozenset({"globex"}), timeout_s=2.0)
@@ -40,7 +40,7 @@ class Recording:
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return Unclear("no look-up")
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         return []
 
     async def close(self) -> None: ...
@@ -53,10 +53,10 @@ def notification(tenant: str, key: str = "k", **more: Any) -> Notification:
 
 def relay_once(
     tmp_path: Path, notifications: list[Notification], *contracts: Contract
-) -> tuple[dict[str, list[bytes]], list[Shown]]:
+) -> tuple[dict[str, list[bytes]], list[NotificationView]]:
     """What each provider sent, and the notifications afterwards."""
 
-    async def story() -> tuple[dict[str, list[bytes]], list[Shown]]:
+    async def story() -> tuple[dict[str, list[bytes]], list[NotificationView]]:
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         known = {one.name: Recording(one) for one in contracts or (ACME, GLOBEX)}
         routes = {"sms": [name for name in ROUTES["sms"] if name in known]}

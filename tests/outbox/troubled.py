@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
 from semel.core.relay import Relay
+from semel.ledgers.sqlite import SqliteLedger
+from semel.values.delivery_state import Accepted, Answer, Contract
 from semel.values.notification import Notification
-from semel.values.outbox import Absent, Dispatch, LookedUp, Shown, Witness
-from semel.values.sending import Accepted, Answer, Contract
+from semel.values.outbox import Absent, DeliveryReport, Dispatch, LookedUp, NotificationView
 
 CONTRACT = Contract(name="phone", channels=("sms", "voice", "message"))
 SOON_S = 25.0  # less than a lease of this contract, so that nothing here is mended by a lapse
@@ -58,7 +58,7 @@ class Phone:
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return await self.looks.pop(0)() if self.looks else Absent()
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         return []
 
     async def close(self) -> None: ...
@@ -73,16 +73,21 @@ class Way:
         self.before: dict[str, list[Callable[[], Awaitable[None]]]] = {}
         self.after: dict[str, list[Callable[[], Awaitable[None]]]] = {}
         self.landed: list[str] = []
+        self.under_way = 0  # calls
 
     def __getattr__(self, step: str) -> Any:
         asked = getattr(self._outbox, step)
 
         async def ask(*args: Any, **kwargs: Any) -> Any:
-            await self._trouble(self.before, step)
-            answer = await asked(*args, **kwargs)
-            if answer or step != "take":  # an empty take is no step of anybody
-                await self._trouble(self.after, step)
-            return answer
+            self.under_way += 1
+            try:
+                await self._trouble(self.before, step)
+                answer = await asked(*args, **kwargs)
+                if answer or step != "take":  # an empty take is no step of anybody
+                    await self._trouble(self.after, step)
+                return answer
+            finally:
+                self.under_way -= 1
 
         return ask
 
@@ -108,12 +113,12 @@ class Scene:
             way, {"phone": phone or self.phone}, routes, random=lambda: 0.0, clock=self.moved.steady_s, **terms
         )
 
-    async def shown(self, notification: Notification) -> Shown:
+    async def shown(self, notification: Notification) -> NotificationView:
         shown = await self.outbox.show(notification.id)
         assert shown is not None
         return shown
 
-    async def until(self, notification: Notification, *states: str) -> Shown:
+    async def until(self, notification: Notification, *states: str) -> NotificationView:
         """It is in one of these states, and nobody has anything to do with it."""
         async with asyncio.timeout(SOON_S):
             while True:
@@ -126,6 +131,12 @@ class Scene:
         async with asyncio.timeout(SOON_S):
             while not true():  # noqa: ASYNC110  whoever makes it true knows no event
                 await asyncio.sleep(0.02)
+
+    async def move(self, by_s: float) -> None:
+        """Move both clocks between two calls of the outbox. A call that saw one clock before and the other one after
+        would find its lease expired at once, and give back what it took."""
+        await self.wait(lambda: not self.way.under_way)
+        self.moved.by_s += by_s
 
     @asynccontextmanager
     async def running(self, relay: Relay, stops_within_s: float = 10.0) -> AsyncIterator[None]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from semel import Context, Event, Semel
 from semel.app import Message, to_bytes
-from semel.core.accepting import Acceptor
-from semel.core.pump import Pump
+from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.ports import Inbox
 
 LEASE_S = 2.0  # long against a commit on a busy machine, short against a test
@@ -35,9 +34,9 @@ async def accept(app: Semel, type: str, *ids: str) -> None:
         assert accepted.status == "accepted"
 
 
-def pump_of(app: Semel) -> Pump:
+def pump_of(app: Semel) -> InboxWorker:
     assert isinstance(app.ledger, Inbox)
-    return Pump(app.ledger, app.new_engine(app.ledger).process, app.handlers, 32)
+    return InboxWorker(app.ledger, app.new_engine(app.ledger).process, app.handlers, 32)
 
 
 async def work(file: Path, count: int, begun: Path) -> None:

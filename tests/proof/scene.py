@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,8 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import apsw
 import msgspec
+from tests.forking import START, Forked, preload
 from tests.proof import worker_process
-from tests.proof.worker_process import Plan, app_of, connect_outside
+from tests.proof.worker_process import Plan, app_of, connect_outside, main
 
 import semel
 from semel.ports import Entry
@@ -27,6 +29,8 @@ from semel.testing.crash import landing
 from semel.testing.folder_source import FolderSource
 from semel.values.effect import Effect
 from semel.values.outcome import Outcome
+
+preload("tests.proof.scene", "semel.ledgers.sqlite")
 
 PROCESS_S = 60.0  # no process of a proof needs longer; a hung one fails here, with its name
 POLL_S = 0.005
@@ -73,8 +77,14 @@ class Scene:
 
     def run(self, **changes: Any) -> int:
         """A worker process to its end. Returns its exit code, negative for a signal."""
-        with self.process(**changes) as process:
+        plan = msgspec.structs.replace(self.plan, **changes)
+        started = START.Process(target=_work, args=(plan, self.home / "stderr"), daemon=True)
+        started.start()
+        process = Forked(started)
+        try:
             return process.wait(PROCESS_S)
+        finally:
+            process.kill()
 
     def run_until_killed(self, boundary: str, hit: int, **changes: Any) -> None:
         """A process that dies at a boundary. One that does not has proven nothing."""
@@ -159,6 +169,14 @@ class Scene:
         assert {outcome.status for outcome in again.values()} == {"duplicate"}
         assert self.rows() == rows, "a settled event has no further effect"
         PROMISE_KEPT[self.effect](rows, states, {event: outcome.result for event, outcome in again.items()})
+
+
+def _work(plan: Plan, said: Path) -> None:
+    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    warnings.simplefilter("error")
+    main(plan)
 
 
 def document(event: str) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 from tests.proof.scene import Scene, exactly_once, times
 from tests.proof.worker_process import LEASE_S
 
-from semel.core.boundaries import Boundary
+from semel.core.crash_points import Boundary
 from semel.values.effect import EFFECTS, Effect
 
 Crash: TypeAlias = tuple[Boundary, str, int]
@@ -104,7 +104,7 @@ def test_no_boundary_is_left_out_for_any_effect(crashes: list[Crash]) -> None:
 def test_a_run_that_misses_its_boundary_is_inconclusive_not_green(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "retry")
     scene.deliver("a")
-    with pytest.raises(AssertionError, match="inconclusive: handler_start 2 was never reached"):
+    with pytest.raises(AssertionError, match="inconclusive: handler_start 2"):
         scene.run_until_killed("handler_start", 2)
 
 

@@ -116,19 +116,19 @@ def test_an_unfinished_file_is_no_message(folder: FolderSource) -> None:
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", ".."])
 def test_a_name_that_is_no_file_name_is_refused(folder: FolderSource, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be the name of a file"):
+    with pytest.raises(ValueError, match="name"):
         folder.put(name, b"{}")
 
 
 @pytest.mark.parametrize("settings", [{"at_most": 0}, {"patience_s": -1}])
 def test_impossible_settings_are_refused(tmp_path: Path, settings: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="at least"):
+    with pytest.raises(ValueError, match=next(iter(settings))):
         FolderSource(tmp_path, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", [crash_at, stop_at])
 def test_a_fault_that_could_never_land_is_refused(tmp_path: Path, fault: type) -> None:
-    with pytest.raises(ValueError, match="the first announcement is 1"):
+    with pytest.raises(ValueError, match=r"\b1\b"):
         fault("before_claim", 0, marker=tmp_path / "landed")
 
 

@@ -35,7 +35,8 @@ def test_poison_is_dead_lettered_and_the_innocent_of_its_batch_are_done(tmp_path
     assert FolderSource(tmp_path / "source").left() == []
     entries = scene.entries()
     poison = entries.pop("poison")
-    assert (poison.state, poison.reason.partition(":")[0]) == ("dead", f"gave up after {MAX_ATTEMPTS} attempts")
+    assert poison.state == "dead"
+    assert f"{MAX_ATTEMPTS} attempts" in poison.reason
     assert poison.event is not None, "it is kept, to be looked at"
     assert {name: entry.state for name, entry in entries.items()} == dict.fromkeys(INNOCENT, "done")
     assert max(entry.attempts for entry in entries.values()) <= 3, "only the first two deaths were shared"

@@ -22,7 +22,9 @@ STALLS_S = 1.5  # the lease of the process that stalls: a busy machine comes to 
 OVERTAKES_S = 20.0  # that of the other one, which must not be lost on a busy machine
 PROBES_S = 3.0  # the same with a probe, which is asked again after one lease
 AFTER_THE_EFFECT = ("handler_end", "before_settle")
-sync_and_async = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+sync_and_async = pytest.mark.parametrize(
+    "sync", [pytest.param(False, id="async"), pytest.param(True, id="sync", marks=pytest.mark.long)]
+)
 
 
 def overtaken(home: Path, effect: str, boundary: str, **settings: Any) -> tuple[Scene, list[Row]]:
@@ -119,7 +121,9 @@ def test_who_comes_back_after_its_effect_cannot_settle(tmp_path: Path, effect: s
         assert rows[0].token < rows[1].token
 
 
-@pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    "uvloop", [pytest.param(False, id="asyncio"), pytest.param(True, id="uvloop", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("effect", [*OUTSIDE_EFFECTS, "transaction"])
 def test_who_comes_back_before_its_handler_has_started_does_not_run_it(
     tmp_path: Path, effect: str, uvloop: bool

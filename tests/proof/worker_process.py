@@ -17,14 +17,15 @@ from typing import Any
 
 import msgspec
 
-from semel import Context, Event, Retry, Semel
-from semel.core.boundaries import Observer
+from semel import Context, Event, Retry, Semel, keys
+from semel.core.crash_points import Observer
 from semel.ports import Delivery
 from semel.testing.crash import crash_at, stop_at
 from semel.testing.folder_source import FolderSource
 from semel.values.effect import Effect
 
 IN_HANDLER = "in_handler"  # on the line before ctx.check(), or before the effect where the handler does not call it
+NO_KEY_HANDLER = "no_key"
 LEASE_S = 0.5  # long against one commit, short against a test
 TABLE = "create table if not exists effect (event text, key text, token integer, attempt integer, applied integer)"
 INSERT = "insert into effect values (?, ?, ?, ?, ?)"  # no unique constraint anywhere: a double would show
@@ -41,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True):
     sync: bool = False  # the handler is a plain function, which runs in a thread
     check: bool = False  # the handler calls ctx.check() on the line before its effect
     probe: bool = False  # of `park`: it looks for the effect
+    no_key: bool = False  # a second handler, whose key cannot be computed for any event
     uvloop: bool = False
     poison: str = ""  # the handler of this event kills its process
     lease_s: float = LEASE_S
@@ -56,6 +58,8 @@ def app_of(plan: Plan, observe: Observer = lambda boundary: None) -> Semel:
     app = Semel(f"sqlite:///{home / 'ledger.db'}", lease=plan.lease_s, concurrency=plan.concurrency, observe=observe)
     options: dict[str, Any] = {"probe": _probe(plan)} if plan.probe else {}
     app.on("proof", effect=plan.effect, name="act", max_attempts=plan.max_attempts, **options)(_handler(plan, observe))
+    if plan.no_key:
+        app.on("proof", key=keys.fields("missing"), name=NO_KEY_HANDLER)(_handler(plan, observe))
     return app
 
 
@@ -174,11 +178,14 @@ async def work(plan: Plan) -> None:
         await app.worker(source).run()
 
 
-if __name__ == "__main__":
-    plan = msgspec.json.decode(sys.argv[1], type=Plan)
+def main(plan: Plan) -> None:
     if plan.uvloop:
         import uvloop
 
         uvloop.run(work(plan))
     else:
         asyncio.run(work(plan))
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Plan))

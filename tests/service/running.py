@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semel.testing.servers.children import start_child
+from semel.testing.child_processes import start_child
 
 ROOT = Path(__file__).parent.parent.parent
 START_S = 30.0  # the machine may be busy
@@ -85,7 +85,7 @@ class Running:
         if self.process.poll() is not None:
             raise AssertionError(f"the service ended with {self.process.returncode}:\n{self.text}")
         for line in reversed(self.log):
-            if found := re.search(r"^Semel .* on http://127\.0\.0\.1:(\d+)", line):
+            if found := re.search(r"^Semel\b.*http://127\.0\.0\.1:(\d+)", line):
                 self.port = int(found[1])
                 return True
         return False
@@ -96,12 +96,12 @@ class Running:
         except OSError:
             return False
 
-    def until(self, holds: Any, otherwise: str, within_s: float = START_S) -> None:
+    def until(self, holds: Any, otherwise: str, within_s: float = START_S, every_s: float = 0.02) -> None:
         deadline = time.monotonic() + within_s
         while not holds():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{otherwise} within {within_s:g} s:\n{self.text}")
-            time.sleep(0.02)
+            time.sleep(every_s)
 
     @property
     def text(self) -> str:

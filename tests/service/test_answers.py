@@ -239,7 +239,7 @@ def test_a_body_over_the_limit_is_413_whether_or_not_its_length_is_announced(run
     assert runs(running, "l1") == []
 
 
-def test_an_encoded_body_is_not_decoded(running: Running) -> None:
+def test_an_encoded_body_is_415(running: Running) -> None:
     assert running.post("/inline", b"\x1f\x8b", {"Content-Encoding": "gzip"}).status == 415
 
 
@@ -251,5 +251,5 @@ def test_other_methods_and_paths_are_told_so(running: Running) -> None:
     assert running.get("/").status == 404
 
 
-def test_health_and_readiness(running: Running) -> None:
+def test_a_service_that_works_is_healthy_and_ready(running: Running) -> None:
     assert (running.get("/healthz").status, running.get("/readyz").status) == (200, 200)

@@ -15,7 +15,7 @@ from tests.service.test_message_ids import SECRET, post, signed
 
 from semel import Semel
 from semel.ports import Verifier
-from semel.service.doors import Door
+from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest
 
 ORDER = {"id": "order-1", "type": "order"}
@@ -87,7 +87,7 @@ def test_nothing_is_read_before_unproven_headers_are_refused() -> None:
             sent.append(message)
 
         verifier: Verifier = Unasked()
-        door = Door("/events", verifier=verifier)
+        door = ServedEndpoint("/events", verifier=verifier)
         headers = [(b"ce-specversion", b"1.0"), (b"ce-id", b"1"), (b"content-type", b"application/json")]
         scope = {"type": "http", "method": "POST", "path": "/events", "headers": headers}
         await Ingest(None, [door]).deliver(door, scope, receive, send)  # type: ignore[arg-type]

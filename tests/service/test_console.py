@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.settings.writing import ROUTE, loaded
 
-from semel.service.building import build
+from semel.service.assembly import build
 
 
 def test_types_and_ids_of_events_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,16 +10,17 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from tests.service.running import Reply, Running, event, service
 
-from semel.service.turns import Place, Room
+from semel.service.admission import BodyBudget, Reservation
 
 SECRET = "0123456789abcdef0123"
 IN_FLIGHT = 8
+LOOK_S = 0.2  # the kernel lists all connections of the machine: thousands after some tests
 
 SETTINGS = f"""
 [server]
@@ -144,19 +145,23 @@ def test_a_few_requests_may_come_at_once_and_many_end_the_connection(running: Ru
 @pytest.mark.parametrize("closing", [False, True])
 def test_who_does_not_read_answers_is_closed(running: Running, closing: bool) -> None:
     """Also one that the service closes itself: that waits for its reader too."""
-    running.until(lambda: established(running) == 0, "others are still connected")
+    running.until(lambda: established(running) == 0, "others are still connected", every_s=LOOK_S)
     asks = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n"
     with connected(running, receive_buffer=2048) as deaf:
         full = before = -1
         while full < (1 if closing else 6):  # what the kernel takes no more, the service keeps
             before = unread(running)
-            deaf.sendall(asks + b"\r\n")
+            try:
+                deaf.sendall(asks + b"\r\n")
+            except ConnectionError:  # a slow machine: it was closed before all were sent
+                break
             time.sleep(0.02)
             full += 0 < before == unread(running)
-        assert unread(running) > 0  # before the last one: that may close it at once
+        assert before > 0
         if closing:
-            deaf.sendall(asks + b"Connection: close\r\n\r\n")
-        running.until(lambda: established(running) == 0, "who does not read was not closed", 20)
+            with suppress(ConnectionError):
+                deaf.sendall(asks + b"Connection: close\r\n\r\n")
+        running.until(lambda: established(running) == 0, "who does not read was not closed", 20, every_s=LOOK_S)
     assert healthy(running, f"after-deaf-{closing}")
 
 
@@ -211,34 +216,34 @@ def test_who_sends_no_body_takes_no_turn(running: Running, piece: bytes) -> None
     assert healthy(running, f"after-silent-{piece!r}")
 
 
-def test_when_the_room_is_full_the_body_that_takes_longest_is_given_up() -> None:
-    room = Room(100)
-    given_up: list[str] = []
+def test_a_full_budget_evicts_the_body_that_arrives_for_longest() -> None:
+    budget = BodyBudget(100)
+    evicted: list[str] = []
 
-    async def body(name: str, place: Place, size: int, seconds: float) -> None:
-        with place:
+    async def body(name: str, reservation: Reservation, size: int, seconds: float) -> None:
+        with reservation:
             try:
-                async with asyncio.timeout(30) as patience:
-                    place.arriving(patience)
-                    place.grow(size)
+                async with asyncio.timeout(30) as timeout:
+                    reservation.start_reading(timeout)
+                    reservation.grow(size)
                     await asyncio.sleep(seconds)
             except TimeoutError:
-                assert place.given_up
-                given_up.append(name)
+                assert reservation.evicted
+                evicted.append(name)
 
     async def story() -> None:
-        stalled = [asyncio.create_task(body(f"stalled-{number}", room.place(), 40, 30)) for number in range(2)]
+        stalled = [asyncio.create_task(body(f"stalled-{number}", budget.reserve(), 40, 30)) for number in range(2)]
         await asyncio.sleep(0)
-        assert room.held == 80
-        await body("quick", room.place(), 60, 0.01)
-        assert given_up == ["stalled-0"]
-        assert room.held == 40
+        assert budget.used == 80
+        await body("quick", budget.reserve(), 60, 0.01)
+        assert evicted == ["stalled-0"]
+        assert budget.used == 40
         stalled[1].cancel()  # its sender went away
         await asyncio.gather(*stalled, return_exceptions=True)
-        assert room.held == 0
-        await body("larger than the room", room.place(), 101, 30)
-        assert given_up[1:] == ["larger than the room"]
-        assert room.held == 0
+        assert budget.used == 0
+        await body("larger than the budget", budget.reserve(), 101, 30)
+        assert evicted[1:] == ["larger than the budget"]
+        assert budget.used == 0
 
     asyncio.run(asyncio.wait_for(story(), 20))
 

@@ -11,11 +11,11 @@ import pytest
 from tests.settings.writing import loaded
 
 from semel import Semel
-from semel.service.building import doors
-from semel.service.doors import Door
-from semel.service.front import Front
+from semel.service.assembly import served_endpoints
+from semel.service.delivery_handler import DeliveryHandler
+from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest
-from semel.values.reading import Reading
+from semel.values.event import DecodeOptions
 
 KEYS = {"/a": b"secret of a", "/b": b"secret of b"}
 TWO_SECRETS = """
@@ -42,18 +42,18 @@ GENESYS = {
 }
 
 
-def endpoints(folder: Path, text: str, own: Reading | None = None) -> list[Door]:
+def endpoints(folder: Path, text: str, own: DecodeOptions | None = None) -> list[ServedEndpoint]:
     settings = loaded(folder, text, A=KEYS["/a"].decode(), B=KEYS["/b"].decode())
-    return doors(settings, own=own or Reading())
+    return served_endpoints(settings, own=own or DecodeOptions())
 
 
-def posted(given: list[Door], *deliveries: tuple[str, dict[str, Any]]) -> list[tuple[int, str]]:
+def posted(given: list[ServedEndpoint], *deliveries: tuple[str, dict[str, Any]]) -> list[tuple[int, str]]:
     """Status and outcome of each delivery, in order, of one app."""
 
     async def story() -> list[tuple[int, str]]:
         async with Semel("memory://") as app:
             app.on("**", name="all")(lambda event, ctx: None)
-            ingest = Ingest(Front(app), given)
+            ingest = Ingest(DeliveryHandler(app), given)
             return [await _post(ingest, path, document) for path, document in deliveries]
 
     return asyncio.run(story())
@@ -69,7 +69,7 @@ async def _post(ingest: Ingest, path: str, document: dict[str, Any]) -> tuple[in
         sent.append(message)
 
     scope = {"method": "POST", "path": path, "headers": [(b"x-api-key", KEYS.get(path, b""))]}
-    await ingest.deliver(ingest.doors[path], scope, receive, send)
+    await ingest.deliver(ingest.endpoints[path], scope, receive, send)
     return sent[0]["status"], json.loads(sent[1]["body"]).get("status", "")
 
 
@@ -109,21 +109,23 @@ def test_endpoints_without_verification_share_one_id_space(tmp_path: Path, verif
 def test_an_origin_that_is_set_is_that_of_all_shapes(tmp_path: Path, where: str) -> None:
     text = TWO_SECRETS.replace("mode =", 'origin = "shop"\nmode =') if where == "endpoint" else TWO_SECRETS
     text = 'origin = "shop"\n' + text if where == "top" else text
-    own = Reading(origin="shop") if where != "endpoint" else Reading()  # the app of a file has the origin of the file
+    own = (
+        DecodeOptions(origin="shop") if where != "endpoint" else DecodeOptions()
+    )  # the app of a file has the origin of the file
     given = endpoints(tmp_path, text, own)
     assert posted(given, ("/a", PAYMENT), ("/b", PAYMENT)) == [(200, "processed"), (200, "duplicate")]
 
 
 def test_a_verified_endpoint_keeps_how_an_app_in_python_decodes(tmp_path: Path) -> None:
-    own = Reading("shop", "ref", "kind")
+    own = DecodeOptions("shop", "ref", "kind")
     (first, _) = endpoints(tmp_path, TWO_SECRETS, own)
-    assert first.reading == Reading("shop", "ref", "kind", default_origin="/a")
+    assert first.decode_options == DecodeOptions("shop", "ref", "kind", default_origin="/a")
 
 
 def test_a_verified_mounted_application_has_an_id_space_of_its_own() -> None:
     app = Semel("memory://")
-    given = [app.asgi(path, verify="header", secrets=[KEYS[path].decode()])._door for path in ("/a", "/b")]
+    given = [app.asgi(path, verify="header", secrets=[KEYS[path].decode()])._endpoint for path in ("/a", "/b")]
     other = {**PAYMENT, "data": {"amount": 7}}
     assert posted(given, ("/a", PAYMENT), ("/b", other)) == [(200, "processed")] * 2
-    shared = [app.asgi(path, verify="header", secrets=[KEYS[path].decode()], origin="o")._door for path in KEYS]
+    shared = [app.asgi(path, verify="header", secrets=[KEYS[path].decode()], origin="o")._endpoint for path in KEYS]
     assert posted(shared, ("/a", PAYMENT), ("/b", PAYMENT)) == [(200, "processed"), (200, "duplicate")]

@@ -117,18 +117,18 @@ def test_alone_it_handles_its_inbox_and_goes_on_after_a_restart(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "named"),
     [
-        ({"mode": "inbox"}, "keeps no inbox"),
-        ({"mode": "later"}, "expected 'inbox' or 'inline'"),
-        ({"path": "events"}, "begins with /"),
+        ({"mode": "inbox"}, "mode='inbox'"),
+        ({"mode": "later"}, "mode='later'.*'inbox'.*'inline'"),
+        ({"path": "events"}, "path 'events'.*/"),
         ({"verify": "genesys"}, "secret"),
         ({"verify": "guess", "secrets": ["x"]}, "guess"),
-        ({"verify": "header", "secrets": ["env:SECRET"]}, "the secrets themselves"),
+        ({"verify": "header", "secrets": ["env:SECRET"]}, "secrets="),
     ],
 )
-def test_what_cannot_work_is_said_at_once(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_an_option_that_cannot_work_is_refused_at_once_and_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
         Semel("memory://").asgi(**options)
 
 

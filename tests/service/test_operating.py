@@ -8,31 +8,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import command
 from tests.service.running import Running, event, service
 
-from semel.core.handlers import NO_KEY
+from semel.core.routing import NO_KEY
 
 APP = "tests.service.handlers_app:app"
 BOTH = '[[endpoints]]\npath = "/inline"\nmode = "inline"\n[[endpoints]]\npath = "/inbox"\n'
 
 
 def semel(running: Running, *arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "semel", *arguments, "--json"],
-        cwd=running.folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    with chdir(running.folder):
+        ended = command.semel(*arguments, "--json")
+    assert ended.code == 0, ended.out + ended.err
+    return ended.json
 
 
 def runs(running: Running, id: str) -> list[str]:
@@ -193,20 +188,20 @@ def test_the_numbers_of_all_workers_are_on_every_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "named"),
     [
         ('[server]\nhost = "0.0.0.0"\n', "token"),
         ('ledger = "memory://"\n', "inbox"),
-        ('ledger = "sqlite:////nowhere/at/all.db"\n', "make the folder"),
-        ('[[routes]]\nname = "a"\ntopics = ["x"]\nfowrard = "http://example.com"\n', 'did you mean "forward"'),
+        ('ledger = "sqlite:////nowhere/at/all.db"\n', "/nowhere/at"),
+        ('[[routes]]\nname = "a"\ntopics = ["x"]\nfowrard = "http://example.com"\n', '"forward"'),
         ('[[routes]]\nname = "a"\ntopics = ["x"]\nconsole = true\ntimeout = 60\n', "lease"),
     ],
 )
-def test_it_refuses_to_start_on_what_doctor_calls_an_error(tmp_path: Path, settings: str, says: str) -> None:
+def test_it_refuses_to_start_on_what_doctor_calls_an_error(tmp_path: Path, settings: str, named: str) -> None:
     (tmp_path / "semel.toml").write_text(settings)
-    for command in ("run", "doctor"):
+    for refusing in ("run", "doctor"):
         done = subprocess.run(
-            [sys.executable, "-m", "semel", command],
+            [sys.executable, "-m", "semel", refusing],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -214,11 +209,11 @@ def test_it_refuses_to_start_on_what_doctor_calls_an_error(tmp_path: Path, setti
             check=False,
         )
         assert done.returncode in (1, 2)
-        assert says in " ".join((done.stdout + done.stderr).split())
+        assert named in " ".join((done.stdout + done.stderr).split())
         assert "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_named_with_the_option_to_change_it(tmp_path: Path) -> None:
     with service(tmp_path, BOTH, APP) as running:
         done = subprocess.run(
             [sys.executable, "-m", "semel", "run", "--port", str(running.port)],
@@ -229,4 +224,5 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 2
-        assert "cannot listen" in done.stderr
+        assert f":{running.port}" in done.stderr
+        assert "--port" in done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +31,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
     worker = Worker(start)
     news = worker.look(100.0)
     assert news is not None
-    assert "cannot be started" in news
+    assert os.strerror(errno.ENOENT) in news
     assert worker.look(100.0) is None  # not yet
     missing.clear()
     assert worker.look(110.0) is None
@@ -43,7 +45,7 @@ def test_the_end_by_a_signal_without_a_name_is_told_by_its_number() -> None:
     worker.look(0.0)
     assert worker.process is not None
     os.kill(worker.process.pid, 40)
-    assert str(ended(worker, 1.0)).endswith("ended with signal 40")
+    assert re.search(r"signal\W*40\b", str(ended(worker, 1.0)))
 
 
 def test_a_place_is_hopeless_after_deaths_in_a_row_and_not_while_its_worker_runs() -> None:

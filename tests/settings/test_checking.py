@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.wording import lacks
 
 from semel import Semel
-from semel.ports import Loses, Traits
-from semel.settings.checking import Finding, RouteFacts, StoreFacts, check, errors, facts_of, refuse, span
+from semel.ports import DataLoss, Traits
+from semel.settings.checks import StoreFacts, check, errors, facts_of, refuse
+from semel.settings.findings import Finding, RouteFacts, span
+from semel.settings.rules import misspelt
 from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
-from semel.settings.secret import Secret
-from semel.settings.topics import misspelt
+from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError
 
 SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
 MEMORY = StoreFacts(Traits("memory", durable=False, transactional=False), inbox=False)
-LOSES = Loses(power_loss="the last second", failover="what was not copied yet")
+LOSES = DataLoss(power_loss="the last second", failover="what was not copied yet")
 REDIS = StoreFacts(Traits("Redis", durable=True, transactional=False, loses=LOSES), inbox=False)
 DAY = 86_400.0
 FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * DAY, window_s=900.0)
@@ -24,7 +26,7 @@ TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
 LONG = Secret("a secret of some length", "env:LONG")
 VERIFIED = Verify(scheme="genesys", secrets=[LONG])
 CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "inbox", "sources"]
-CHECKS += ["providers", "durability", "letters", "access", "secrets", "fail-open"]
+CHECKS += ["providers", "credentials", "durability", "letters", "access", "secrets", "fail-open"]
 
 
 def found(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> list[Finding]:
@@ -54,8 +56,8 @@ def test_a_timeout_is_under_its_lease(timeout_s: float | None, bad: bool) -> Non
 def test_a_timeout_over_its_lease_says_what_to_change() -> None:
     finding = only(Settings(server=Server(drain=60)), replace(FACTS, timeout_s=60.0))
     assert (finding.level, finding.check) == ("error", "timeout")
-    assert finding.what == "route a: a run may take 1 min, and its lease is 25 s"
-    assert finding.change == "set timeout below 25 s, or a longer lease"
+    assert lacks(finding.what, "route a 1 min lease 25 s") == []
+    assert lacks(finding.change, "timeout 25 s lease") == []
 
 
 @pytest.mark.parametrize(("retention_s", "bad"), [(38 * DAY, False), (38 * DAY - 1, True), (60.0, True)])
@@ -63,7 +65,7 @@ def test_retention_outlives_two_redelivery_windows(retention_s: float, bad: bool
     findings = found(Settings(), replace(FACTS, retention_s=retention_s))
     assert [(one.level, one.check) for one in findings] == [("error", "retention")] * bad
     if bad:
-        assert "set retention to 3283200 (38 d) or more" in findings[0].change
+        assert lacks(findings[0].change, "retention 3283200 38 d") == []
 
 
 def test_a_shorter_redelivery_allows_a_shorter_retention() -> None:
@@ -95,20 +97,22 @@ def test_a_url_of_a_route_is_a_destination_too_and_only_its_host_is_shown() -> N
     route = Route(name="a", topics=["**"], forward="https://crm.example/hook/k3y?token=k3y")
     finding = only(Settings(routes=[route]), replace(FACTS, timeout_s=5.0))
     assert (finding.level, finding.check) == ("error", "destination")
-    assert "https://crm.example may take 10 s" in finding.what
+    assert lacks(finding.what, "https://crm.example 10 s") == []
     assert "k3y" not in finding.what + finding.change
 
 
 def test_a_destination_that_nobody_uses_is_a_warning() -> None:
     finding = only(Settings(destinations={"crm": Destination(url="https://crm.example/")}))
-    assert (finding.level, finding.what) == ("warning", "destination crm: no route forwards to it")
+    assert (finding.level, finding.check) == ("warning", "destination")
+    assert lacks(finding.what, "destination crm") == []
 
 
 def test_a_drain_that_cuts_a_handler_is_a_warning() -> None:
     finding = only(Settings(server=Server(drain=10)))
     assert (finding.level, finding.check) == ("warning", "drain")
     endless = only(Settings(), replace(FACTS, timeout_s=None))
-    assert "as long as it likes" in endless.what
+    assert (endless.level, endless.check) == ("warning", "drain")
+    assert "route a" in endless.what
 
 
 @pytest.mark.parametrize(("scheme", "waits"), [("genesys", 10), ("header", 5), ("hmac-hex", 5), ("none", 5), ("", 5)])
@@ -117,9 +121,10 @@ def test_an_inline_handler_that_outlasts_its_sender_is_a_warning(scheme: str, wa
     inline = Settings(endpoints=[Endpoint(mode="inline", verify=verify)])
     finding = only(inline, replace(FACTS, timeout_s=waits + 0.5))
     assert (finding.level, finding.check) == ("warning", "inline")
-    assert finding.what.startswith(f"route a: a run may take {waits}.5 s inline at endpoint /events, and ")
-    assert finding.what.endswith(f"gives up after {waits} s")
-    assert finding.change == f'set mode = "inbox" there, or a timeout of {waits} s for the route'
+    assert lacks(finding.what, f"route a {waits}.5 s inline /events {waits} s") == []
+    assert f"{waits} s" in finding.what
+    assert f"{waits} s" in finding.change
+    assert lacks(finding.change, 'mode = "inbox" timeout') == []
     assert found(Settings(endpoints=[Endpoint(mode="inbox", verify=verify)])) == []
     assert found(inline, replace(FACTS, timeout_s=waits)) == []
 
@@ -127,26 +132,22 @@ def test_an_inline_handler_that_outlasts_its_sender_is_a_warning(scheme: str, wa
 def test_every_route_that_is_too_slow_for_an_inline_answer_is_named() -> None:
     settings = Settings(server=Server(drain=60), endpoints=[Endpoint(mode="inline"), Endpoint(path="/later")])
     routes = [replace(FACTS, name="quick", timeout_s=5.0), FACTS, replace(FACTS, name="b", timeout_s=24.0)]
-    assert [finding.what.partition(" inline ")[0] for finding in found(settings, *routes)] == [
-        "route a: a run may take 20 s",
-        "route b: a run may take 24 s",
-    ]
-    endless = [one for one in found(settings, replace(FACTS, timeout_s=None)) if one.check == "inline"]
-    assert "may take as long as it likes inline" in endless[0].what
+    of_a, of_b = found(settings, *routes)
+    assert (of_a.check, of_b.check) == ("inline", "inline")
+    assert ("route a" in of_a.what, "20 s" in of_a.what) == (True, True)
+    assert ("route b" in of_b.what, "24 s" in of_b.what) == (True, True)
+    (endless,) = [one for one in found(settings, replace(FACTS, timeout_s=None)) if one.check == "inline"]
+    assert "route a" in endless.what
 
 
 @pytest.mark.parametrize("store", [MEMORY, REDIS, replace(REDIS, letterbox=True)])
 def test_an_inbox_needs_a_store_that_keeps_one(store: StoreFacts) -> None:
     endpoints = [Endpoint(path="/a"), Endpoint(path="/b", mode="inline"), Endpoint(path="/c")]
     refused = errors(found(Settings(endpoints=endpoints), QUICK, store=store))
-    assert [(one.check, one.what) for one in refused] == [
-        ("inbox", f"endpoint {path} accepts into the inbox, and {store.traits.name} keeps none")
-        for path in ("/a", "/c")
-    ]
-    assert refused[0].change == (
-        'set mode = "inline" there, with timeouts as short as its sender waits, '
-        "or a ledger with an inbox: sqlite:///semel.db or postgresql://…"
-    )
+    assert [one.check for one in refused] == ["inbox", "inbox"]
+    for finding, path in zip(refused, ("/a", "/c"), strict=True):
+        assert lacks(finding.what, f"endpoint {path} inbox {store.traits.name}") == []
+        assert lacks(finding.change, 'mode = "inline" timeout sqlite:/// postgresql://') == []
     inline = Settings(endpoints=[Endpoint(mode="inline")])
     assert errors(found(inline, QUICK, store=store)) == []
 
@@ -155,9 +156,9 @@ def test_an_inbox_needs_a_store_that_keeps_one(store: StoreFacts) -> None:
 def test_what_is_advised_for_a_slow_inline_answer_is_possible(store: StoreFacts) -> None:
     """A store without an inbox would refuse mode = "inbox", and say mode = "inline" again."""
     slow = Settings(endpoints=[Endpoint(mode="inline")])
-    (told,) = [one.change for one in found(slow, store=store) if one.check == "inline"]
-    assert 'mode = "inbox"' not in told
-    assert told.startswith("set a timeout of 5 s for the route, or a ledger with an inbox: ")
+    (change,) = [one.change for one in found(slow, store=store) if one.check == "inline"]
+    assert 'mode = "inbox"' not in change
+    assert lacks(change, "timeout 5 s ledger sqlite:///") == []
     assert found(slow, QUICK, store=replace(REDIS, letterbox=True)) == []
 
 
@@ -178,10 +179,12 @@ def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_lose
     inline = Settings(endpoints=[Endpoint(mode="inline")])
     finding = only(inline, QUICK, store=REDIS)
     assert (finding.level, finding.check) == ("warning", "letters")
-    assert "kept in Redis itself, and a replay there waits until the event is sent again." in finding.what
-    assert finding.what.endswith("It may lose, by power loss, the last second; by failover, what was not copied yet.")
-    both = replace(REDIS.traits, loses=Loses(store_killed="everything", power_loss="everything"))
-    assert "by a kill or power loss, everything." in only(inline, QUICK, store=StoreFacts(both, inbox=False)).what
+    for words in ("Redis", "power loss", "the last second", "failover", "what was not copied yet"):
+        assert words in finding.what
+    both = replace(REDIS.traits, loses=DataLoss(store_killed="everything", power_loss="everything"))
+    together = only(inline, QUICK, store=StoreFacts(both, inbox=False)).what
+    assert lacks(together, "kill power loss") == []
+    assert together.count("everything") == 1, "the same loss is named once"
     assert "dead_letters" in finding.change
     assert found(inline, QUICK, store=replace(REDIS, letterbox=True)) == []
 
@@ -197,7 +200,8 @@ def test_workers_need_a_store_that_they_share() -> None:
 def test_what_weakens_the_store_is_a_warning() -> None:
     weaker = replace(SQLITE.traits, caveat="synchronous=normal may forget on power loss")
     finding = only(Settings(), store=StoreFacts(weaker))
-    assert (finding.level, finding.what) == ("warning", "SQLite: synchronous=normal may forget on power loss")
+    assert (finding.level, finding.check) == ("warning", "durability")
+    assert lacks(finding.what, "SQLite synchronous=normal") == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "::ffff:10.0.0.1"])
@@ -219,8 +223,8 @@ def test_a_name_may_lead_to_other_machines() -> None:
 def test_a_host_without_an_address_is_told_as_that_and_nothing_else(host: str) -> None:
     finding = only(Settings(server=Server(host=host)))
     assert (finding.level, finding.check) == ("error", "access")
-    assert finding.what == f"host: {host} has no address here: nothing can listen there"
-    assert ('did you mean "localhost"?' in finding.change) == (host == "localhostt")
+    assert lacks(finding.what, f"host {host} address") == []
+    assert ('"localhost"' in finding.change) == (host == "localhostt")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST", "::ffff:127.0.0.1"])
@@ -257,29 +261,31 @@ def test_a_secret_in_the_clear_is_a_warning(url: str, header: str, reference: st
 def test_a_short_secret_is_a_warning_that_does_not_show_it() -> None:
     verify = Verify(scheme="genesys", secrets=[LONG, Secret("hunter2", "file:pw")])
     finding = only(Settings(endpoints=[Endpoint(verify=verify)]))
-    assert finding.what == "endpoint /events: file:pw has less than 16 characters"
+    assert (finding.level, finding.check) == ("warning", "secrets")
+    assert lacks(finding.what, "/events file:pw 16") == []
+    assert "hunter2" not in str(finding)
 
 
 def test_acting_without_the_ledger_is_a_warning_that_it_may_double() -> None:
     route = Route(name="a", topics=["**"], console=True, fail_open=True)
     finding = only(Settings(routes=[route], endpoints=[Endpoint(mode="inline")]), QUICK)
     assert (finding.level, finding.check) == ("warning", "fail-open")
-    assert "may act twice" in finding.what
+    assert "twice" in finding.what
 
 
 def test_nothing_to_do_is_a_warning() -> None:
     (finding,) = [one for one in check(Settings(), [], SQLITE) if one.level != "ok"]
     assert (finding.level, finding.check) == ("warning", "routes")
-    assert "for the HTTP API alone, set endpoints = []" in finding.change
+    assert "endpoints = []" in finding.change
 
 
 def test_the_http_api_alone_asks_for_nothing_but_tokens() -> None:
     alone = Settings(server=Server(host="0.0.0.0"), endpoints=[], tokens=[TOKEN])
     findings = check(alone, [], SQLITE)
     assert {finding.level for finding in findings} == {"ok"}
-    assert findings[0].what == "no endpoints and no routes: the HTTP API alone"
-    (open_door,) = errors(check(replace(alone, endpoints=[Endpoint()]), [], SQLITE))
-    assert "write endpoints = [] at the top" in open_door.change
+    assert findings[0].check == "routes"
+    (open_endpoint,) = errors(check(replace(alone, endpoints=[Endpoint()]), [], SQLITE))
+    assert "endpoints = []" in open_endpoint.change
 
 
 @pytest.mark.parametrize(
@@ -302,7 +308,7 @@ def test_the_http_api_alone_asks_for_nothing_but_tokens() -> None:
 def test_a_misspelt_topic_is_a_warning(pattern: str, meant: str) -> None:
     assert misspelt(pattern) == meant
     findings = found(Settings(), replace(FACTS, patterns=(pattern,)))
-    assert [finding.change for finding in findings] == [f'did you mean "{meant}"?'] * bool(meant)
+    assert [f'"{meant}"' in finding.change for finding in findings] == [True] * bool(meant)
 
 
 def test_an_error_is_refused_with_what_to_change() -> None:
@@ -311,7 +317,8 @@ def test_an_error_is_refused_with_what_to_change() -> None:
     with pytest.raises(ConfigError) as raised:
         refuse(findings)
     for finding in errors(findings):
-        assert f"{finding.what}: {finding.change}" in str(raised.value)
+        assert finding.what in str(raised.value)
+        assert finding.change in str(raised.value)
 
 
 def test_an_error_without_a_remedy_ends_with_its_own_words() -> None:

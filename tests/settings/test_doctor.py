@@ -14,15 +14,16 @@ import pytest
 import typer
 from rich.console import Console
 from tests.settings.writing import ROUTE, write
+from tests.wording import lacks
 from typer.testing import CliRunner, Result
 
-from semel.cli import doctor, doctor_view
-from semel.cli.doctor_view import Reach, Report, as_json, diagnose, report, show
+from semel.cli import doctor
+from semel.cli.doctor import DoctorReport, Reach, diagnose, report, show, to_json
 from semel.ports import Traits
-from semel.settings.checking import Finding, RouteFacts
+from semel.settings.findings import Finding, RouteFacts
 from semel.settings.schema import Destination, Settings
 from semel.values.effect import guarantee
-from semel.values.errors import LedgerUnavailable
+from semel.values.errors import ConfigError, LedgerUnavailable
 
 FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * 86_400, window_s=900.0)
 PROMISE = guarantee("a", ("**",), "retry", 900.0, "SQLite", "")
@@ -56,11 +57,11 @@ class Broken(Store):
         raise LedgerUnavailable("semel.db belongs to another application")
 
 
-def looked(store: Any, settings: Settings | None = None, reaches: Mapping[str, Reach] | None = None) -> Report:
+def looked(store: Any, settings: Settings | None = None, reaches: Mapping[str, Reach] | None = None) -> DoctorReport:
     return asyncio.run(report(settings or Settings(), [FACTS], [PROMISE], store, reaches or {}))
 
 
-def printed(found: Report) -> str:
+def printed(found: DoctorReport) -> str:
     console = Console(width=100)
     with console.capture() as captured:
         show(found, console)
@@ -75,10 +76,10 @@ def test_the_facts_of_the_store_are_shown_and_its_own_judgement_counts() -> None
         Telling(("journal", "wal"), ("free disk", "warning: 5 bytes"), ("writable", "error: read-only file"))
     )
     assert found.store[0] == ("journal", "wal")
-    assert [(one.level, one.what) for one in found.findings if one.check == "store"] == [
-        ("warning", "SQLite, free disk: 5 bytes"),
-        ("error", "SQLite, writable: read-only file"),
-    ]
+    warning, error = [one for one in found.findings if one.check == "store"]
+    assert (warning.level, error.level) == ("warning", "error")
+    assert lacks(warning.what, "SQLite free disk 5 bytes") == []
+    assert lacks(error.what, "SQLite writable read-only file") == []
     assert not found.ok
 
 
@@ -89,8 +90,8 @@ def test_the_facts_of_the_store_are_a_table_with_sizes_for_people() -> None:
     assert "free disk  81 GB" in lines
     assert "unused     4.1 kB in the file" in lines
     assert "b" * 120 in "".join("".join(lines).split()), "a long one is folded, not cut"
-    assert "SQLite, WAL: 1.2 MB" in [one.what for one in found.findings]
-    assert json.loads(as_json(found))["store"]["free disk"] == "80,767,057,920 bytes", "programs get what was told"
+    assert any(not lacks(one.what, "SQLite WAL 1.2 MB") for one in found.findings)
+    assert json.loads(to_json(found))["store"]["free disk"] == "80,767,057,920 bytes", "programs get what was told"
 
 
 def test_a_store_that_cannot_be_opened_is_an_error_not_a_crash() -> None:
@@ -105,11 +106,12 @@ def test_what_several_servers_say_in_the_same_words_is_said_once() -> None:
     facts = [(f"persistence {server}", "warning: none") for server in servers]
     facts += [("clock 10.0.0.1:7000", "+0.001 s"), ("clock 10.0.0.2:7000", "+0.002 s"), ("cluster", "ok, 3 masters")]
     found = looked(Telling(*facts))
-    assert [one.what for one in found.findings if one.level == "warning"] == ["SQLite, persistence of 3 servers: none"]
+    (warning,) = [one for one in found.findings if one.level == "warning"]
+    assert lacks(warning.what, "SQLite persistence 3 servers none") == []
     lines = [" ".join(line.split()) for line in printed(found).splitlines()]
-    assert lines.count("persistence of 3 servers warning: none") == 1
+    assert len([line for line in lines if not lacks(line, "persistence 3 warning: none")]) == 1
     assert "clock 10.0.0.2:7000 +0.002 s" in lines
-    assert len(json.loads(as_json(found))["store"]) == 6, "programs get what was told"
+    assert len(json.loads(to_json(found))["store"]) == 6, "programs get what was told"
 
 
 def test_nothing_is_called_well_of_a_store_that_could_not_be_looked_at() -> None:
@@ -142,27 +144,30 @@ def test_every_destination_is_tried_and_a_reason_is_an_error() -> None:
     crm = {"crm": Destination(url="https://crm.example/hook/k3y")}
     tried = {"crm": refused, "http://a.example/k3y": fine, "http://b.example/k3y": raising}
     found = looked(Store(), Settings(destinations=crm), tried)
-    reached = {one.what: one.level for one in found.findings if one.check == "reach"}
-    assert reached == {
-        "destination crm (https://crm.example) cannot be reached: connection refused": "error",
-        "http://a.example can be reached": "ok",
-        "http://b.example cannot be reached: no route": "error",
-    }
+    of_crm, of_a, of_b = [one for one in found.findings if one.check == "reach"]
+    assert (of_crm.level, of_a.level, of_b.level) == ("error", "ok", "error")
+    assert lacks(of_crm.what, "destination crm https://crm.example connection refused") == []
+    assert "http://a.example" in of_a.what
+    assert lacks(of_b.what, "http://b.example no route") == []
+    assert "k3y" not in str(found.findings)
 
 
 def test_a_destination_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_view, "REACH_S", 0.01)
+    monkeypatch.setattr(doctor, "REACH_S", 0.01)
 
     async def endless() -> str | None:
         await asyncio.Event().wait()
         return None
 
-    assert "no answer within 0.01 s" in str(looked(Store(), None, {"http://a.example/": endless}).findings)
+    found = looked(Store(), None, {"http://a.example/": endless})
+    (finding,) = [one for one in found.findings if one.check == "reach"]
+    assert finding.level == "error"
+    assert lacks(finding.what, "http://a.example 0.01 s") == []
 
 
 def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
     long = guarantee("a" * 120, ("**",), "keyed", 900.0, "SQLite", "")
-    found = Report(
+    found = DoctorReport(
         [PROMISE, long], [Finding("error", "x [y] z", "do [that]"), Finding("ok", "fine")], [("journal", "wal")]
     )
     lines = printed(found).splitlines()
@@ -171,24 +176,26 @@ def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
     assert "error x [y] z" in " ".join(" ".join(lines).split())
     assert "→ do [that]" in " ".join(lines)
     assert "journal  wal" in [line.rstrip() for line in lines]
-    assert lines[-1] == "1 error, 0 warnings: `semel run` does not start like this."
+    assert lacks(lines[-1], "1 error 0 warnings semel run not") == []
 
 
 @pytest.mark.parametrize(
-    ("findings", "said"),
+    ("findings", "words"),
     [
-        ([], "No errors, 0 warnings."),
-        ([Finding("warning", "x"), Finding("warning", "y")], "No errors, 2 warnings."),
-        ([Finding("error", "x", check="reach")], "1 error, 0 warnings; `semel run` starts all the same."),
+        ([], "errors 0 warnings"),
+        ([Finding("warning", "x"), Finding("warning", "y")], "errors 2 warnings"),
+        ([Finding("error", "x", check="reach")], "1 error 0 warnings semel run"),
     ],
 )
-def test_the_conclusion_counts(findings: list[Finding], said: str) -> None:
-    assert printed(Report([], findings)).splitlines()[-1] == said
+def test_the_conclusion_counts(findings: list[Finding], words: str) -> None:
+    conclusion = printed(DoctorReport([], findings)).splitlines()[-1]
+    assert lacks(conclusion, words) == []
+    assert " not " not in conclusion, "`semel run` starts"
 
 
 def test_the_machine_form_has_the_same() -> None:
-    found = Report([PROMISE], [Finding("warning", "x", "y", "drain")], [("journal", "wal")])
-    document = json.loads(as_json(found))
+    found = DoctorReport([PROMISE], [Finding("warning", "x", "y", "drain")], [("journal", "wal")])
+    document = json.loads(to_json(found))
     assert document["ok"] is True
     assert document["guarantees"][0]["line"] == str(PROMISE)
     assert document["guarantees"][0]["handler"] == "a"
@@ -199,12 +206,12 @@ def test_the_machine_form_has_the_same() -> None:
 
 def test_it_says_which_events_are_recognised_when_their_producer_sends_them_again() -> None:
     found = looked(Store())
-    document = json.loads(as_json(found))
-    recognised = {row["events"]: row["recognised"] for row in document["identities"]}
-    assert recognised["any other EventBridge event"] is False
-    assert recognised["CloudEvents 1.0"] is True
+    document = json.loads(to_json(found))
+    recognised = {row["shape"]: row["recognised"] for row in document["identities"]}
+    assert (recognised["eventbridge"], recognised["cloudevents"]) == (False, True)
     lines = [" ".join(line.split()) for line in printed(found).splitlines()]
-    assert "no any other EventBridge event known by EventBridge id" in lines
+    for row in document["identities"]:
+        assert any(line.startswith(f"{'yes' if row['recognised'] else 'no'} {row['events'][:20]}") for line in lines)
 
 
 # ------------------------------------------------------------------------------------------------------ the command
@@ -236,8 +243,8 @@ def test_settings_that_are_well_end_with_0(folder: Path) -> None:
     write(folder, ROUTE)
     ended = run()
     assert ended.exit_code == 0, ended.output
-    assert "all: at least once [retry on SQLite]; crash: runs again" in ended.output
-    assert "No errors, 0 warnings." in ended.output
+    assert lacks(ended.output, "all: at least once [retry on SQLite] crash") == []
+    assert lacks(ended.output.splitlines()[-1], "errors 0 warnings") == []
 
 
 def test_an_error_ends_with_1_and_says_what_to_change(folder: Path) -> None:
@@ -245,7 +252,8 @@ def test_an_error_ends_with_1_and_says_what_to_change(folder: Path) -> None:
     ended = run("--json")
     assert ended.exit_code == 1
     (wrong,) = [one for one in json.loads(ended.stdout)["findings"] if one["level"] == "error"]
-    assert (wrong["check"], wrong["change"]) == ("timeout", "set timeout below 25 s, or a longer lease")
+    assert wrong["check"] == "timeout"
+    assert lacks(wrong["change"], "timeout 25 s lease") == []
 
 
 def test_settings_that_cannot_be_used_end_with_2_also_for_machines(folder: Path) -> None:
@@ -254,35 +262,40 @@ def test_settings_that_cannot_be_used_end_with_2_also_for_machines(folder: Path)
     assert ended.exit_code == 2
     document = json.loads(ended.stdout)
     assert document["ok"] is False
-    assert document["problems"] == [
-        {"file": "semel.toml", "line": 2, "where": "[server]", "what": 'unknown key "prot"; did you mean "port"?'}
-    ]
+    (problem,) = document["problems"]
+    assert lacks(problem.pop("what"), '"prot" "port"') == []
+    assert problem == {"file": "semel.toml", "line": 2, "where": "[server]"}
 
 
 def test_it_connects_to_what_is_configured(folder: Path, listening: int) -> None:
     forward = ROUTE.replace("console = true", 'forward = "here"')
     place = '[destinations.here]\nurl = "http://127.0.0.1:{}/x"\nallow = ["127.0.0.1"]\n'
     write(folder, forward + place.format(listening))
-    ended = run("-c", "semel.toml")
+    ended = run("-c", "semel.toml", "--json")
     assert ended.exit_code == 0, ended.output
-    assert f"destination here (http://127.0.0.1:{listening}) can be reached" in " ".join(ended.output.split())
+    (reached,) = [one for one in json.loads(ended.stdout)["findings"] if one["check"] == "reach"]
+    assert reached["level"] == "ok"
+    assert lacks(reached["what"], f"destination here http://127.0.0.1:{listening}") == []
 
 
 def test_a_destination_that_may_not_be_called_is_an_error(folder: Path, listening: int) -> None:
     place = f'[destinations.here]\nurl = "http://127.0.0.1:{listening}/k3y"\n'
     write(folder, ROUTE.replace("console = true", 'forward = "here"') + place)
-    ended = run()
+    ended = run("--json")
     assert ended.exit_code == 1
-    assert "cannot be reached" in ended.output
+    (reached,) = [one for one in json.loads(ended.stdout)["findings"] if one["check"] == "reach"]
+    assert reached["level"] == "error"
     assert "k3y" not in ended.output
+    assert "k3y" not in run().output
 
 
 def test_a_ledger_that_belongs_to_others_is_an_error(folder: Path) -> None:
     (folder / "semel.db").write_bytes(b"this is no database at all, but it is long enough to be looked at" * 100)
     write(folder, ROUTE)
-    ended = run()
+    ended = run("--json")
     assert ended.exit_code == 1, ended.output
-    assert "error" in ended.output
+    findings = json.loads(ended.stdout)["findings"]
+    assert {one["check"] for one in findings if one["level"] == "error"} == {"store"}
 
 
 def test_the_handlers_of_an_app_in_python_are_looked_at_too(folder: Path) -> None:
@@ -292,16 +305,21 @@ def test_the_handlers_of_an_app_in_python_are_looked_at_too(folder: Path) -> Non
         "@app.on('x', effect='transaction', lease=3)\n"
         "async def late(event, ctx): ...\n"
     )
-    ended = run("doctored_app:app")
+    ended = run("doctored_app:app", "--json")
     assert ended.exit_code == 1, ended.output
-    assert "late: exactly once" in ended.output
-    assert "a run may take 5 s, and its lease is 3 s" in " ".join(ended.output.split())
+    document = json.loads(ended.stdout)
+    assert [one["handler"] for one in document["guarantees"]] == ["late"]
+    (wrong,) = [one for one in document["findings"] if one["level"] == "error"]
+    assert wrong["check"] == "timeout"
+    assert ("late" in wrong["what"], "5 s" in wrong["what"], "3 s" in wrong["what"]) == (True, True, True)
 
 
 def test_a_ledger_alone_is_looked_at_without_settings(folder: Path) -> None:
     write(folder, "[server]\nprot = 1\n")
     missing = run("--ledger", "sqlite:///none.db")
-    assert "there is no file none.db; nothing was made" in str(missing.exception)
-    assert "leave it out" in str(run("--ledger", "sqlite:///none.db", "-c", "semel.toml").exception)
+    assert isinstance(missing.exception, ConfigError)
+    assert "none.db" in str(missing.exception)
+    assert not (folder / "none.db").exists()
+    assert lacks(str(run("--ledger", "sqlite:///none.db", "-c", "semel.toml").exception), "--ledger") == []
     refused = run("--ledger", "sqlite:///none.db", "--json")
     assert (refused.exit_code, json.loads(refused.stdout)["ok"]) == (2, False)

@@ -18,8 +18,8 @@ from semel.cli.doctor import examine
 from semel.cli.init import starter, write
 from semel.settings.loading import load
 from semel.settings.schema import Provider, Route, Settings
-from semel.settings.secret import Secret
-from semel.settings.shaping import _tagged, kinds_of, unwrapped
+from semel.settings.secrets import Secret
+from semel.settings.validation import _tagged, kinds_of, unwrapped
 from semel.values.errors import ConfigError
 
 SETTING = re.compile(r"^#(?=\[|[a-z_]+ = )", re.MULTILINE)
@@ -110,7 +110,7 @@ def test_every_line_is_a_sentence_a_setting_or_nothing() -> None:
 def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     path.write_text("mine")
-    with pytest.raises(ConfigError, match=r"exists already: name another file, or say --force"):
+    with pytest.raises(ConfigError, match="--force"):
         write(path)
     assert path.read_text() == "mine"
     write(path, force=True)
@@ -119,10 +119,11 @@ def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "such" / "folder.toml", tmp_path):
-        with pytest.raises(ConfigError, match=r"cannot be written|exists already"):
+        with pytest.raises(ConfigError, match=re.escape(str(path))):
             write(path)
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match=re.escape(str(tmp_path))) as raised:
         write(tmp_path, force=True)
+    assert "--force" not in str(raised.value), "it was passed already"
 
 
 def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +132,9 @@ def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.Mo
     app.callback()(lambda: None)
     init.register(app)
     ended = CliRunner().invoke(app, ["init"])
-    assert (ended.exit_code, ended.output) == (
-        0,
-        "Wrote semel.toml. Look at it, then try: semel doctor && semel run\n",
-    )
+    assert ended.exit_code == 0
+    assert "semel.toml" in ended.output
+    assert "semel doctor && semel run" in ended.output
     ended = CliRunner().invoke(app, ["init", "other.toml"])
     assert "semel doctor -c other.toml && semel run -c other.toml" in ended.output
     assert Path("other.toml").read_text("utf-8") == starter()

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.settings.writing import loaded, problems, told
+from tests.wording import lacks
 
 from semel import Context, Event, Semel, keys, wiring
-from semel.core.letterbox import LettersElsewhere
-from semel.ledger_urls import masked, without_secrets
-from semel.settings.secret import Secret
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore
+from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError
+from semel.values.redaction import masked, without_secrets
 
 PASSWORD = "hunter2/and@more"
 INLINE = '[[endpoints]]\nmode = "inline"\n'
@@ -118,9 +119,11 @@ def test_an_unknown_scheme_is_told_with_all_that_are_known() -> None:
     assert all(example in str(raised.value) for example in wiring.SCHEMES)
 
 
-def test_every_known_scheme_opens_nothing_yet() -> None:
+def test_every_known_scheme_opens_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for example in wiring.SCHEMES:
         assert wiring.open_ledger(example).traits.name
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -135,10 +138,11 @@ def test_a_driver_that_is_not_installed_is_told_with_how_to_get_it(
     url: str, driver: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, driver, None)
-    with pytest.raises(ConfigError, match=rf"needs {driver}: pip install 'semel\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"{driver}.*pip install 'semel\[{extra}\]'"):
         Semel(url)
     (problem,) = told(tmp_path, f'ledger = "{url}"')
-    assert problem == f"semel.toml:1: ledger: this kind of ledger needs {driver}: pip install 'semel[{extra}]'"
+    assert problem.startswith("semel.toml:1: ledger")
+    assert lacks(problem, f"{driver} pip install 'semel[{extra}]'") == []
 
 
 def test_every_store_declares_what_it_promises() -> None:
@@ -191,49 +195,36 @@ def test_a_variable_overrides_both_stores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "place", "words"),
     [
-        ('ledger = "env:NOT_THERE"', "semel.toml:1: ledger: env:NOT_THERE: there is no variable NOT_THERE"),
-        ('ledger = "file:none"', "semel.toml:1: ledger: file:none: "),
-        ('ledger = "redis://:env:NOT_THERE@h"', "semel.toml:1: ledger: env:NOT_THERE: there is no variable NOT_THERE"),
-        ('ledger = "env:EMPTY"', "semel.toml:1: ledger: env:EMPTY: the variable is empty"),
-        ('ledger = "env:WRONG"', "semel.toml:1: ledger: env:WRONG is no URL of a store: expected one of sqlite:///"),
-        ('ledger = ""', "semel.toml:1: ledger: it is empty"),
-        ('ledger = "postgresql://h/d?pol=3"', "semel.toml:1: ledger: PostgreSQL URL: unknown option 'pol'"),
-        ('ledger = "postgresql://h:99999/d"', "semel.toml:1: ledger: PostgreSQL URL: port 99999: expected"),
-        ('ledger = "postgresql://a,[::1]:0/d"', "semel.toml:1: ledger: PostgreSQL URL: port 0: expected"),
-        ('ledger = "redis://h/0?strict=x"', "semel.toml:1: ledger: redis://h/0: strict=x: expected a number from 0"),
-        ('ledger = "dynamodb://t!"', "semel.toml:1: ledger: 'dynamodb://t!': expected dynamodb://table?region="),
-        ('ledger = "sqlite:///x.db?sync=1"', "semel.toml:1: ledger: 'sqlite:///x.db?sync=1': unknown option 'sync'"),
+        ('ledger = "env:NOT_THERE"', "1: ledger", "env:NOT_THERE variable"),
+        ('ledger = "file:none"', "1: ledger", "file:none"),
+        ('ledger = "redis://:env:NOT_THERE@h"', "1: ledger", "env:NOT_THERE variable"),
+        ('ledger = "env:EMPTY"', "1: ledger", "env:EMPTY empty"),
+        ('ledger = "env:WRONG"', "1: ledger", "env:WRONG URL sqlite:///"),
+        ('ledger = ""', "1: ledger", "empty"),
+        ('ledger = "postgresql://h/d?pol=3"', "1: ledger", "PostgreSQL option 'pol'"),
+        ('ledger = "postgresql://h:99999/d"', "1: ledger", "PostgreSQL port 99999"),
+        ('ledger = "postgresql://a,[::1]:0/d"', "1: ledger", "PostgreSQL port 0"),
+        ('ledger = "redis://h/0?strict=x"', "1: ledger", "redis://h/0 strict=x number 0"),
+        ('ledger = "dynamodb://t!"', "1: ledger", "'dynamodb://t!' dynamodb://table?region="),
+        ('ledger = "sqlite:///x.db?sync=1"', "1: ledger", "'sqlite:///x.db?sync=1' option 'sync'"),
         (
             'ledger = "redis://h"\ndead_letters = "sqlite://x.db"',
-            "semel.toml:2: dead_letters: 'sqlite://x.db': expected sqlite:///relative.db",
+            "2: dead_letters",
+            "'sqlite://x.db' sqlite:///relative.db",
         ),
-        (
-            'ledger = "redis://h?x=1"\ndead_letters = "sqlite:///x.db"',
-            "semel.toml:1: ledger: redis://h: unknown option 'x'",
-        ),
-        (
-            'ledger = "redis://h"\ndead_letters = "redis://h"',
-            "semel.toml:2: dead_letters: Redis cannot keep letters of another ledger: name a sqlite:///file.db",
-        ),
-        (
-            'ledger = "redis://h"\ndead_letters = "memory://"',
-            "semel.toml:2: dead_letters: memory cannot keep letters of another ledger",
-        ),
-        (
-            'ledger = "sqlite:///a.db"\ndead_letters = "sqlite:///b.db"',
-            "semel.toml:2: dead_letters: SQLite keeps its letters itself, beside its inbox: leave dead_letters out",
-        ),
-        (
-            'ledger = "postgresql://h/d"\ndead_letters = "sqlite:///b.db"',
-            "semel.toml:2: dead_letters: PostgreSQL keeps its letters itself",
-        ),
+        ('ledger = "redis://h?x=1"\ndead_letters = "sqlite:///x.db"', "1: ledger", "redis://h option 'x'"),
+        ('ledger = "redis://h"\ndead_letters = "redis://h"', "2: dead_letters", "Redis sqlite:///file.db"),
+        ('ledger = "redis://h"\ndead_letters = "memory://"', "2: dead_letters", "memory"),
+        ('ledger = "sqlite:///a.db"\ndead_letters = "sqlite:///b.db"', "2: dead_letters", "SQLite"),
+        ('ledger = "postgresql://h/d"\ndead_letters = "sqlite:///b.db"', "2: dead_letters", "PostgreSQL"),
     ],
 )
-def test_what_is_wrong_with_a_store_is_told_with_its_line(tmp_path: Path, text: str, line: str) -> None:
+def test_what_is_wrong_with_a_store_is_told_with_its_line(tmp_path: Path, text: str, place: str, words: str) -> None:
     (problem,) = told(tmp_path, text, WRONG="pa55word", EMPTY="")
-    assert problem.startswith(line)
+    assert problem.startswith(f"semel.toml:{place}")
+    assert lacks(problem, words) == [], problem
     assert "pa55word" not in problem
 
 
@@ -242,13 +233,13 @@ def test_what_is_wrong_with_a_store_is_told_with_its_line(tmp_path: Path, text: 
 
 def test_a_letterbox_is_put_around_a_ledger_that_needs_one(tmp_path: Path) -> None:
     app = Semel("redis://host", dead_letters=f"sqlite:///{tmp_path}/letters.db")
-    assert isinstance(app.ledger, LettersElsewhere)
+    assert isinstance(app.ledger, LedgerWithDeadLetterStore)
     assert list(tmp_path.iterdir()) == [], "nothing is opened yet"
 
 
 @pytest.mark.parametrize("url", ["redis://host", "memory://", "redis+cluster://host"])
 def test_a_transaction_on_a_ledger_without_them_is_refused_with_those_that_have_them(url: str) -> None:
-    with pytest.raises(ConfigError, match="has none: use SQLite, PostgreSQL or DynamoDB"):
+    with pytest.raises(ConfigError, match=r"SQLite.*PostgreSQL.*DynamoDB"):
         Semel(url).on("**", effect="transaction")
 
 
@@ -259,7 +250,7 @@ def test_a_sync_handler_cannot_await_its_transaction() -> None:
 
     async def right(event: Event, ctx: Context) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"handler 'sync': on PostgreSQL ctx\.tx has to be awaited.*async def"):
+    with pytest.raises(ConfigError, match=r"'sync'.*PostgreSQL.*ctx\.tx.*async def"):
         app.on("**", effect="transaction")(sync)
     app.on("**", effect="transaction")(right)
     app.on("**", effect="retry")(sync)
@@ -282,7 +273,7 @@ def test_keys_that_a_cluster_must_keep_together_are_named_in_its_url(options: st
     async def mine(event: Event, ctx: Context) -> None: ...
 
     if refused:
-        with pytest.raises(ConfigError, match="add together=mine to it"):
+        with pytest.raises(ConfigError, match="together=mine"):
             app.on("**", **asked)(mine)  # type: ignore[arg-type]
     else:
         app.on("**", **asked)(mine)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.settings.lines import line_of, locate
-from semel.settings.problems import Path
+from semel.settings.errors import SettingPath
+from semel.settings.places import line_of, locate
 
 EXAMPLE = """\
 # a comment with a = 1
@@ -75,7 +75,7 @@ A = 1
         (("destinations", "crm", "headers", "A"), 31),
     ],
 )
-def test_each_key_has_its_line(path: Path, line: int) -> None:
+def test_each_key_has_its_line(path: SettingPath, line: int) -> None:
     assert tomllib.loads(EXAMPLE)
     assert locate(EXAMPLE)[path] == line
 
@@ -183,7 +183,7 @@ class Writer:
                 self._put(" }")
 
 
-def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(value: Any, path: SettingPath = ()) -> Iterator[tuple[SettingPath, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -194,7 +194,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def places(value: Any, path: Path = ()) -> Iterator[Path]:
+def places(value: Any, path: SettingPath = ()) -> Iterator[SettingPath]:
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in members:
         yield (*path, key)

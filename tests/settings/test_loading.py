@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.settings.writing import ROUTE, loaded, problems, told, write
+from tests.wording import lacks
 
+from semel.settings.errors import Problem, SettingsError
 from semel.settings.loading import FILE_MAX_BYTES, load
-from semel.settings.problems import Problem, SettingsError
 from semel.settings.schema import Endpoint, Settings
-from semel.settings.secret import Secret
+from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError
 
 
@@ -81,7 +82,7 @@ def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"nowhere.toml: there is no such file; `semel init` writes one"):
+    with pytest.raises(SettingsError, match=r"nowhere\.toml: .*`semel init`"):
         load(tmp_path / "nowhere.toml", {})
 
 
@@ -89,8 +90,9 @@ def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.M
     """A mount that failed must not mean the defaults."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "semel.toml").symlink_to("nowhere.toml")
-    with pytest.raises(SettingsError, match=r"semel.toml: there is no such file"):
+    with pytest.raises(SettingsError) as raised:
         load(None, {})
+    assert lacks(str(raised.value), "semel.toml semel init") == []
 
 
 def test_no_error_has_anything_that_a_terminal_would_obey(tmp_path: Path) -> None:
@@ -114,28 +116,31 @@ def test_no_error_has_anything_that_a_terminal_would_obey(tmp_path: Path) -> Non
 
 
 def test_a_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="this is a folder; name a file in it"):
+    with pytest.raises(SettingsError) as raised:
         load(tmp_path, {})
+    assert lacks(str(raised.value), f"{tmp_path} file") == []
 
 
 def test_a_path_that_can_be_no_path_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / ("x" * 300), Path("a\0b"), write(tmp_path, "") / "below.toml"):
-        with pytest.raises(SettingsError, match="it cannot be read"):
+        with pytest.raises(SettingsError) as raised:
             load(path, {})
+        (problem,) = raised.value.problems
+        assert (problem.line, problem.where) == (0, ""), "the file itself, not a setting in it"
 
 
 def test_a_file_that_is_too_large_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, "#" * FILE_MAX_BYTES)
     assert load(path, {}) == Settings()
     path.write_bytes(b"#" * (FILE_MAX_BYTES + 1))
-    with pytest.raises(SettingsError, match="more than 1,048,576 bytes"):
+    with pytest.raises(SettingsError, match=f"{FILE_MAX_BYTES:,}"):
         load(path, {})
 
 
 def test_a_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     path.write_bytes(b'tenant = "a"\norigin = "\xff"\n')
-    with pytest.raises(SettingsError, match=r"semel.toml:2: this is not UTF-8"):
+    with pytest.raises(SettingsError, match=r"semel\.toml:2: .*UTF-8"):
         load(path, {})
 
 
@@ -146,109 +151,93 @@ def test_a_mark_in_front_is_no_part_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "words"),
     [
-        ("a = 1\nb 2\n", "semel.toml:2: this is no TOML: expected '=' after a key"),
-        ('a = "x', "semel.toml:1: this is no TOML: unterminated string"),
-        ("a = [1,\n\n", "semel.toml:1: this is no TOML: "),
-        ("[server]\nport = 1\nport = 2\n", "semel.toml:3: this is no TOML: cannot overwrite a value"),
-        ("[server]\n[server]\n", "semel.toml:2: this is no TOML: cannot declare"),
-        (f"a = {'9' * 5000}\n", "semel.toml: this is no TOML: exceeds the limit"),
-        (f"a = {'[' * 50_000}", "semel.toml: this is no TOML: it is nested too deeply"),
+        ("a = 1\nb 2\n", 2, "'='"),
+        ('a = "x', 1, "string"),
+        ("a = [1,\n\n", 1, ""),
+        ("[server]\nport = 1\nport = 2\n", 3, "overwrite"),
+        ("[server]\n[server]\n", 2, "declare"),
+        (f"a = {'9' * 5000}\n", 0, "limit"),
+        (f"a = {'[' * 50_000}", 0, "nested"),
     ],
 )
-def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
-    (line,) = told(tmp_path, text)
-    assert line.startswith(said)
+def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+    """The words are those of tomllib, except for the last."""
+    (problem,) = problems(tmp_path, text)
+    assert (problem.line, problem.where) == (line, "")
+    assert lacks(problem.what, f"TOML {words}") == []
 
 
 def test_deep_nesting_is_an_error_like_others(tmp_path: Path) -> None:
     for depth in (50, 200, 250, 300, 400):  # some of them are too deep for tomllib
         (line,) = told(tmp_path, f"tenant = {'[' * depth}{']' * depth}")
-        assert "tenant: expected a text" in line or "nested too deeply" in line
+        assert "tenant" in line or "nested" in line
 
 
 # ------------------------------------------------------------------------------------------------- wrong settings
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "words"),
     [
         # names
-        ('ledgr = "x"', '1: unknown key "ledgr"; did you mean "ledger"?'),
-        ("port = 1", '1: unknown key "port"; it belongs in [server]'),
-        ("[server]\nprot = 1", '2: [server]: unknown key "prot"; did you mean "port"?'),
+        ('ledgr = "x"', 1, '"ledgr" "ledger"'),
+        ("port = 1", 1, '"port" [server]'),
+        ("[server]\nprot = 1", 2, '[server] "prot" "port"'),
         (
             '[[routes]]\nname = "a"\ntopic = "x"\nforward = "https://a.example"',
-            '3: [[routes]] "a": unknown key "topic"; did you mean "topics"?',
+            3,
+            '[[routes]] "a" "topic" "topics"',
         ),
-        ("[server]\nPORT = 1", '2: [server]: unknown key "PORT"; did you mean "port"?'),
-        (
-            '[server]\nledger = "memory://"',
-            '2: [server]: unknown key "ledger"; it belongs at the top, before the first [table]',
-        ),
-        ("[server]\nfrobnicate = 1", '2: [server]: unknown key "frobnicate"'),
-        ("[sever]\nport = 1", '1: unknown key "sever"; did you mean "server"?'),
-        ('"a\\nb" = 1', '1: unknown key "a\\nb"'),
-        ("[destinations.crm]", '1: [destinations.crm]: "url" is missing'),
-        ('[destinations."c r"]\nurl = "https://x"', "1: [destinations.c r]: destinations: expected a name of letters"),
-        ('[[routes]]\nname = "a"\nconsole = true', '1: [[routes]] "a": "topics" is missing'),
-        ('[[tokens]]\nname = "a"\nscopes = ["keys"]', '1: [[tokens]] "a": "digest" is missing'),
+        ("[server]\nPORT = 1", 2, '[server] "PORT" "port"'),
+        ('[server]\nledger = "memory://"', 2, '[server] "ledger" top [table]'),
+        ("[server]\nfrobnicate = 1", 2, '[server] "frobnicate"'),
+        ("[sever]\nport = 1", 1, '"sever" "server"'),
+        ('"a\\nb" = 1', 1, '"a\\nb"'),
+        ("[destinations.crm]", 1, '[destinations.crm] "url" missing'),
+        ('[destinations."c r"]\nurl = "https://x"', 1, "[destinations.c r] letters"),
+        ('[[routes]]\nname = "a"\nconsole = true', 1, '[[routes]] "a" "topics" missing'),
+        ('[[tokens]]\nname = "a"\nscopes = ["keys"]', 1, '[[tokens]] "a" "digest" missing'),
         # types
-        ("tenant = 5", "1: tenant: expected a text of at most 255 characters, on one line, got 5"),
-        ('tenant = "a\\nb"', '1: tenant: expected a text of at most 255 characters, on one line, got the text "a\\nb"'),
-        ("ledger = 1979-05-27", '1: ledger: expected a URL, "env:NAME" or "file:path", got a date'),
-        ('[server]\nport = "80"', '2: [server]: port: expected a whole number from 0 to 65535, got the text "80"'),
-        ("[server]\nport = 65536", "2: [server]: port: expected a whole number from 0 to 65535, got 65536"),
-        ("[server]\nport = 8080.0", "2: [server]: port: expected a whole number from 0 to 65535, got 8080.0"),
-        ("[server]\nport = true", "2: [server]: port: expected a whole number from 0 to 65535, got true"),
-        (
-            f"[server]\nport = 0x{'f' * 9000}",
-            "2: [server]: port: expected a whole number from 0 to 65535, got a number",
-        ),
-        ("[server]\ndrain = 0", "2: [server]: drain: expected a number of seconds, at least 0.001, got 0"),
-        ("[server]\ndrain = nan", "2: [server]: drain: expected a number of seconds, at least 0.001, got nan"),
-        ("[server]\ndrain = inf", "2: [server]: drain: expected a number of seconds, at least 0.001, got inf"),
-        (
-            '[server]\ndrain = "10s"',
-            '2: [server]: drain: expected a number of seconds, at least 0.001, got the text "10s"',
-        ),
-        (
-            '[server]\nlog = "jsno"',
-            '2: [server]: log: expected one of "auto", "console", "json", got the text "jsno"; did you mean "json"?',
-        ),
-        (
-            "[[endpoints]]\nbusy_status = 200",
-            "2: [[endpoints]] number 1: busy_status: expected one of 409, 503, got 200",
-        ),
-        ("server = 5", "1: server: expected a table, got a number"),
-        ("[[server]]\nport = 1", "1: server: expected one table: write [server], got a list"),
-        ('[routes]\nname = "a"', "1: routes: expected a list of tables: write [[routes]], got a table"),
-        ("routes = [5]", "1: [[routes]] number 1: routes[0]: expected a table, got a number"),
-        ("destinations = 5", "1: destinations: expected [destinations.NAME], got a number"),
-        ('[destinations.crm]\nurl = "https://x"\nheaders = 5', "3: [destinations.crm]: headers: expected"),
-        (
-            ROUTE.replace('["**"]', '"**"'),
-            '3: [[routes]] "all": topics: expected a list of texts, ["**"], got a text',
-        ),
-        (ROUTE.replace('"**"', '"a",\n5'), '4: [[routes]] "all": topics[1]: expected a text, got 5'),
-        (ROUTE.replace('"**"', ""), '3: [[routes]] "all": topics: expected at least 1 in the list, got none'),
-        (ROUTE + 'fail_open = "yes"', '5: [[routes]] "all": fail_open: expected true or false, got the text "yes"'),
-        (
-            ROUTE + "key = 5",
-            '5: [[routes]] "all": key: expected "event", "delivery", "content" or a list of dotted paths',
-        ),
-        (ROUTE + "lease = 0.01", '5: [[routes]] "all": lease: expected a number of seconds, at least 0.1, got 0.01'),
-        (ROUTE + 'select = "a..b"', '5: [[routes]] "all": select: expected a dotted path such as'),
-        ('[[endpoints]]\nid_path = ""', "2: [[endpoints]] number 1: id_path: expected a dotted path such as"),
-        ('[[endpoints]]\npath = "events"', '2: [[endpoints]] "events": path: expected a path such as "/events"'),
-        ('[[endpoints]]\npath = "/e\\n"', '2: [[endpoints]] "/e\\n": path: expected a path such as "/events"'),
+        ("tenant = 5", 1, "tenant 255"),
+        ('tenant = "a\\nb"', 1, 'tenant 255 "a\\nb"'),
+        ("ledger = 1979-05-27", 1, "ledger env:NAME file:path"),
+        ('[server]\nport = "80"', 2, '[server] port 65535 "80"'),
+        ("[server]\nport = 65536", 2, "[server] port 65535 65536"),
+        ("[server]\nport = 8080.0", 2, "[server] port 65535 8080.0"),
+        ("[server]\nport = true", 2, "[server] port 65535 true"),
+        (f"[server]\nport = 0x{'f' * 9000}", 2, "[server] port 65535"),
+        ("[server]\ndrain = 0", 2, "[server] drain 0.001"),
+        ("[server]\ndrain = nan", 2, "[server] drain 0.001 nan"),
+        ("[server]\ndrain = inf", 2, "[server] drain 0.001 inf"),
+        ('[server]\ndrain = "10s"', 2, '[server] drain 0.001 "10s"'),
+        ('[server]\nlog = "jsno"', 2, '[server] log "auto" "console" "json" "jsno"'),
+        ("[[endpoints]]\nbusy_status = 200", 2, "[[endpoints]] 1 busy_status 409 503 200"),
+        ("server = 5", 1, "server table"),
+        ("[[server]]\nport = 1", 1, "server [server]"),
+        ('[routes]\nname = "a"', 1, "routes [[routes]]"),
+        ("routes = [5]", 1, "[[routes]] routes[0] table"),
+        ("destinations = 5", 1, "destinations [destinations.NAME]"),
+        ('[destinations.crm]\nurl = "https://x"\nheaders = 5', 3, "[destinations.crm] headers"),
+        (ROUTE.replace('["**"]', '"**"'), 3, '[[routes]] "all" topics ["**"]'),
+        (ROUTE.replace('"**"', '"a",\n5'), 4, '[[routes]] "all" topics[1] 5'),
+        (ROUTE.replace('"**"', ""), 3, '[[routes]] "all" topics 1'),
+        (ROUTE + 'fail_open = "yes"', 5, '[[routes]] "all" fail_open true false "yes"'),
+        (ROUTE + "key = 5", 5, '[[routes]] "all" key "event" "delivery" "content"'),
+        (ROUTE + "lease = 0.01", 5, '[[routes]] "all" lease 0.1 0.01'),
+        (ROUTE + 'select = "a..b"', 5, '[[routes]] "all" select path'),
+        ('[[endpoints]]\nid_path = ""', 2, "[[endpoints]] 1 id_path"),
+        ('[[endpoints]]\npath = "events"', 2, '[[endpoints]] "events" path "/events"'),
+        ('[[endpoints]]\npath = "/e\\n"', 2, '[[endpoints]] "/e\\n" path "/events"'),
     ],
 )
-def test_a_wrong_setting_is_told_with_line_and_suggestion(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_setting_is_told_with_line_and_suggestion(tmp_path: Path, text: str, line: int, words: str) -> None:
     lines = told(tmp_path, text)
     assert len(lines) == 1, lines
-    assert lines[0].startswith(f"semel.toml:{said}")
+    assert lines[0].startswith(f"semel.toml:{line}: ")
+    assert lacks(lines[0], words) == [], lines
+    assert len(lines[0]) < 300, "a value is shortened"
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -292,7 +281,7 @@ def test_the_error_prints_all_of_them_and_is_one_of_configuration(tmp_path: Path
     with pytest.raises(ConfigError) as raised:
         loaded(tmp_path, "a = 1\nb = 2\n")
     text = str(raised.value)
-    assert text.splitlines()[0] == "2 problems in the settings:"
+    assert "2" in text.splitlines()[0]
     assert len(text.splitlines()) == 3
     again = pickle.loads(pickle.dumps(raised.value))
     assert (str(again), again.problems) == (text, raised.value.problems)  # type: ignore[attr-defined]
@@ -300,9 +289,8 @@ def test_the_error_prints_all_of_them_and_is_one_of_configuration(tmp_path: Path
 
 def test_a_problem_has_its_parts(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "[server]\nport = -1")
-    assert problem == Problem(
-        str(tmp_path / "semel.toml"), 2, "[server]", "port: expected a whole number from 0 to 65535, got -1"
-    )
+    assert problem == Problem(str(tmp_path / "semel.toml"), 2, "[server]", problem.what)
+    assert lacks(problem.what, "port 0 65535 -1") == []
 
 
 def test_any_bytes_are_settings_or_a_settings_error(tmp_path: Path) -> None:

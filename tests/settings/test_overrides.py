@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.settings.writing import ROUTE, loaded, told
+from tests.wording import lacks
 
+from semel.settings.errors import SettingsError
 from semel.settings.loading import load
-from semel.settings.problems import SettingsError
 from semel.settings.schema import Settings
 
 CRM = '[destinations.crm]\nurl = "https://crm.example/events"\nheaders = { X-Api-Key = "plain" }\n'
@@ -61,7 +62,8 @@ def test_a_list_is_a_toml_array_and_replaces_the_whole_list(tmp_path: Path) -> N
     assert [route.name for route in settings.routes] == ["env"]
     assert settings.routes[0].topics == ["a", "b.*"]
     (line,) = told(tmp_path, ROUTE, SEMEL_ROUTES=one.replace('"b.*"', "5"))
-    assert line == 'SEMEL_ROUTES: [[routes]] "env": topics[1]: expected a text, got 5'
+    assert line.startswith('SEMEL_ROUTES: [[routes]] "env": ')
+    assert lacks(line, "topics[1] 5") == []
 
 
 def test_a_destination_and_its_headers_are_found_by_their_names(tmp_path: Path) -> None:
@@ -81,76 +83,76 @@ def test_a_destination_and_its_headers_are_found_by_their_names(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "words"),
     [
-        ("SEMEL_LEGDER", 'no such setting; did you mean "SEMEL_LEDGER"?'),
-        ("SEMEL_SERVER_PORT", 'no such setting; did you mean "SEMEL_SERVER__PORT"?'),
-        ("SEMEL_SERVER__PROT", 'no such setting; did you mean "SEMEL_SERVER__PORT"?'),
-        ("SEMEL_DESTINATIONS__CRM__ULR", 'no such setting; did you mean "SEMEL_DESTINATIONS__CRM__URL"?'),
-        ("SEMEL_PORT", 'no such setting; did you mean "SEMEL_SERVER__PORT"?'),
-        ("SEMEL_URL", 'no such setting; did you mean "SEMEL_DESTINATIONS__CRM__URL"?'),
-        ("SEMEL_XYZZY", "no such setting"),
-        ("SEMEL_", "no such setting"),
-        ("SEMEL___", "no such setting"),
-        ("SEMEL_LEDGER__X", "no such setting"),
-        ("SEMEL_SERVER", "names a table; set one of its settings, as SEMEL_SERVER__…"),
-        ("SEMEL_DESTINATIONS", "names a table; set one of its settings, as SEMEL_DESTINATIONS__…"),
-        ("SEMEL_DESTINATIONS__CRM", "names a table; set one of its settings, as SEMEL_DESTINATIONS__CRM__…"),
-        ("SEMEL_DESTINATIONS____URL", "no such setting"),
-        ("SEMEL_ROUTES__0__NAME", "sets a part of a list; give the whole list to SEMEL_ROUTES, as a TOML array"),
+        ("SEMEL_LEGDER", '"SEMEL_LEDGER"'),
+        ("SEMEL_SERVER_PORT", '"SEMEL_SERVER__PORT"'),
+        ("SEMEL_SERVER__PROT", '"SEMEL_SERVER__PORT"'),
+        ("SEMEL_DESTINATIONS__CRM__ULR", '"SEMEL_DESTINATIONS__CRM__URL"'),
+        ("SEMEL_PORT", '"SEMEL_SERVER__PORT"'),
+        ("SEMEL_URL", '"SEMEL_DESTINATIONS__CRM__URL"'),
+        ("SEMEL_XYZZY", "setting"),
+        ("SEMEL_", "setting"),
+        ("SEMEL___", "setting"),
+        ("SEMEL_LEDGER__X", "setting"),
+        ("SEMEL_SERVER", "table SEMEL_SERVER__"),
+        ("SEMEL_DESTINATIONS", "table SEMEL_DESTINATIONS__"),
+        ("SEMEL_DESTINATIONS__CRM", "table SEMEL_DESTINATIONS__CRM__"),
+        ("SEMEL_DESTINATIONS____URL", "setting"),
+        ("SEMEL_ROUTES__0__NAME", "SEMEL_ROUTES TOML"),
     ],
 )
-def test_a_name_that_sets_nothing_is_an_error_with_a_suggestion(tmp_path: Path, name: str, said: str) -> None:
+def test_a_name_that_sets_nothing_is_an_error_with_a_suggestion(tmp_path: Path, name: str, words: str) -> None:
     (line,) = told(tmp_path, CRM, **{name: "hunter2"})
-    assert line.startswith(f"{name}: {said}")
+    assert line.startswith(f"{name}: ")
+    assert lacks(line.removeprefix(name), words) == []
     assert "hunter2" not in line
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "words"),
     [
-        ("SEMEL_SERVER__PORT", "80a", '[server]: port: expected a whole number from 0 to 65535, got the text "80a"'),
-        ("SEMEL_SERVER__PORT", "70000", "[server]: port: expected a whole number from 0 to 65535, got 70000"),
-        ("SEMEL_SERVER__PORT", "", '[server]: port: expected a whole number from 0 to 65535, got the text ""'),
-        ("SEMEL_SERVER__PORT", "1\nhost = 2", "[server]: port: expected a whole number from 0 to 65535, got the text"),
-        ("SEMEL_SERVER__LOG", "jsn", "[server]: log: expected one of"),
-        ("SEMEL_ROUTES", "none", "routes: expected a list of tables: write [[routes]], got a text"),
-        (
-            "SEMEL_DESTINATIONS__CRM__URL",
-            "ftp://x",
-            "[destinations.crm]: url: expected a URL that begins with https://",
-        ),
-        ("SEMEL_DESTINATIONS__CRM__HEADERS__X", "env:NOPE", "[destinations.crm]: headers.x: env:NOPE: there is no"),
-        ("SEMEL_DESTINATIONS__NEW__TIMEOUT", "5", '[destinations.new]: "url" is missing'),
-        ("SEMEL_TENANT", "\udcff", "its value is not UTF-8"),
-        ("SEMEL_LEDGER", "semel.db", "ledger: expected one of"),
+        ("SEMEL_SERVER__PORT", "80a", '[server] port 65535 "80a"'),
+        ("SEMEL_SERVER__PORT", "70000", "[server] port 65535 70000"),
+        ("SEMEL_SERVER__PORT", "", '[server] port 65535 ""'),
+        ("SEMEL_SERVER__PORT", "1\nhost = 2", "[server] port 65535"),
+        ("SEMEL_SERVER__LOG", "jsn", '[server] log "json"'),
+        ("SEMEL_ROUTES", "none", "routes [[routes]]"),
+        ("SEMEL_DESTINATIONS__CRM__URL", "ftp://x", "[destinations.crm] url https://"),
+        ("SEMEL_DESTINATIONS__CRM__HEADERS__X", "env:NOPE", "[destinations.crm] headers.x env:NOPE"),
+        ("SEMEL_DESTINATIONS__NEW__TIMEOUT", "5", '[destinations.new] "url" missing'),
+        ("SEMEL_TENANT", "\udcff", "UTF-8"),
+        ("SEMEL_LEDGER", "semel.db", "ledger sqlite:///"),
     ],
 )
-def test_an_error_of_a_variable_names_the_variable(tmp_path: Path, name: str, value: str, said: str) -> None:
+def test_an_error_of_a_variable_names_the_variable(tmp_path: Path, name: str, value: str, words: str) -> None:
     (line,) = told(tmp_path, CRM, **{name: value})
-    assert line.startswith(f"{name}: {said}")
+    assert line.startswith(f"{name}: ")
+    assert lacks(line.removeprefix(name), words) == []
 
 
 def test_two_variables_for_one_setting_are_told(tmp_path: Path) -> None:
     (line,) = told(tmp_path, "", SEMEL_TENANT="a", semel_tenant="b")
-    assert line == "semel_tenant: sets the same as SEMEL_TENANT"
+    assert line.startswith("semel_tenant: ")
+    assert "SEMEL_TENANT" in line
 
 
 def test_a_name_that_can_mean_two_destinations_is_told(tmp_path: Path) -> None:
     text = CRM + CRM.replace("destinations.crm", "destinations.CRM")
     (line,) = told(tmp_path, text, SEMEL_DESTINATIONS__CRM__TIMEOUT="5")
-    assert line == 'SEMEL_DESTINATIONS__CRM__TIMEOUT: can mean "crm" and "CRM"'
+    assert line.startswith("SEMEL_DESTINATIONS__CRM__TIMEOUT: ")
+    assert lacks(line, '"crm" "CRM"') == []
 
 
 def test_a_variable_below_something_that_is_no_table_leaves_the_error_to_the_file(tmp_path: Path) -> None:
-    assert told(tmp_path, "server = 5", SEMEL_SERVER__PORT="1") == [
-        "semel.toml:1: server: expected a table, got a number"
-    ]
+    (line,) = told(tmp_path, "server = 5", SEMEL_SERVER__PORT="1")
+    assert line.startswith("semel.toml:1: server")
 
 
 def test_the_line_of_the_file_is_told_where_the_variable_is_not_to_blame(tmp_path: Path) -> None:
     (line,) = told(tmp_path, CRM + 'timeout = "x"', SEMEL_DESTINATIONS__CRM__URL="https://x/")
-    assert line.startswith("semel.toml:4: [destinations.crm]: timeout:")
+    assert line.startswith("semel.toml:4: [destinations.crm]: ")
+    assert "timeout" in line
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_variable_that_holds_a_secret_may_be_named_like_ours(tmp_path: Path) -
     text = CRM.replace('"plain"', '"Bearer env:SEMEL_CRM_TOKEN"')
     settings = loaded(tmp_path, text, SEMEL_CRM_TOKEN="t0ken")
     assert settings.destinations["crm"].headers["X-Api-Key"].reveal() == "Bearer t0ken"
-    with pytest.raises(SettingsError, match="SEMEL_CRM_TOKEN: no such setting"):
+    with pytest.raises(SettingsError, match=r"^SEMEL_CRM_TOKEN: "):
         loaded(tmp_path, CRM, SEMEL_CRM_TOKEN="t0ken")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.settings.writing import ROUTE, loaded, told
+from tests.wording import lacks
 
 from semel import wiring
-from semel.service.building import build, doors
+from semel.service.assembly import build, served_endpoints
 from semel.settings.rules import NOT_FORWARDED, VERIFY
 from semel.settings.schema import Verify
 
@@ -28,103 +29,102 @@ def to(url: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "words"),
     [
         # twice
-        (ROUTE + ROUTE, 6, 'another of [[routes]] has the name "all" already'),
-        ("[[endpoints]]\n[[endpoints]]", 2, 'another of [[endpoints]] has the path "/events" already'),
+        (ROUTE + ROUTE, 6, '[[routes]] name "all"'),
+        ("[[endpoints]]\n[[endpoints]]", 2, '[[endpoints]] path "/events"'),
         (
             f'[[tokens]]\nname = "a"\nscopes = ["keys"]\n{DIGEST}[[tokens]]\nname = "b"\nscopes = ["keys"]\n{DIGEST}',
             8,
-            "another of [[tokens]] has the digest already",
+            "[[tokens]] digest",
         ),
         # the ledger
-        ('ledger = "sqlit:///x.db"', 1, 'did you mean "sqlite"?'),
-        ('ledger = "semel.db"', 1, "ledger: expected one of sqlite:///file.db"),
+        ('ledger = "sqlit:///x.db"', 1, '"sqlite"'),
+        ('ledger = "semel.db"', 1, "ledger sqlite:///file.db"),
         # where a route leads
-        (CRM + FORWARD.replace('"crm"', '"crmm"'), 6, 'there is no destination "crmm"; did you mean "crm"?'),
-        (FORWARD, 4, 'there is no destination "crm"; add [destinations.crm], or write a URL'),
-        (CRM + FORWARD + "console = true", 6, "a route has forward or console, not both"),
-        ('[[routes]]\nname = "x"\ntopics = ["**"]', 1, "say where events go"),
-        (to("ftp://x/y"), 4, "forward: expected a URL that begins with https:// or http://"),
-        (to("https://"), 4, "forward: its host is no name or address"),
-        (to("https://u:p@x/y"), 4, "forward: a URL is shown in logs, so it holds no password"),
-        (to("https://x:99999/"), 4, "forward: this is no URL"),
-        (to("https://x:0/"), 4, "it has the port 0"),
-        (to("https://[::1/"), 4, "forward: this is no URL"),
-        (to("https://x/ y"), 4, "forward: a URL has no spaces"),
-        (to("https://x\\\\@y/"), 4, "no backslashes"),
-        (to("https://0x7f.1/"), 4, "its host 0x7f.1 is 127.0.0.1 in disguise"),
-        (to("https://x/#y"), 4, "the part after # is never sent"),
+        (CRM + FORWARD.replace('"crm"', '"crmm"'), 6, 'destination "crmm" "crm"'),
+        (FORWARD, 4, 'destination "crm" [destinations.crm] URL'),
+        (CRM + FORWARD + "console = true", 6, "forward console"),
+        ('[[routes]]\nname = "x"\ntopics = ["**"]', 1, "forward console"),
+        (to("ftp://x/y"), 4, "forward https:// http://"),
+        (to("https://"), 4, "forward host"),
+        (to("https://u:p@x/y"), 4, "forward password"),
+        (to("https://x:99999/"), 4, "forward URL"),
+        (to("https://x:0/"), 4, "forward port 0"),
+        (to("https://[::1/"), 4, "forward URL"),
+        (to("https://x/ y"), 4, "forward space"),
+        (to("https://x\\\\@y/"), 4, "forward backslash"),
+        (to("https://0x7f.1/"), 4, "forward 0x7f.1 127.0.0.1"),
+        (to("https://x/#y"), 4, "forward #"),
         (
             to("http://127.0.0.1:9/k3y"),
             4,
-            "forward: 127.0.0.1 is loopback, and is not called unless a destination allows it: "
-            'write [destinations.NAME] with url = "http://127.0.0.1:9/…" and allow = ["127.0.0.1"], '
-            'and in the route forward = "NAME"',
+            'forward loopback [destinations.NAME] url = "http://127.0.0.1:9/…" allow = ["127.0.0.1"] forward = "NAME"',
         ),
-        (to("http://localhost/"), 4, "forward: localhost is loopback, and is not called"),
-        (to("http://10.1.2.3/"), 4, "forward: 10.1.2.3 is private, and is not called"),
-        (to("http://[::1]:9/"), 4, 'with url = "http://[::1]:9/…" and allow = ["::1"]'),
-        (CRM.replace("https:", "htps:"), 2, "url: expected a URL that begins with"),
+        (to("http://localhost/"), 4, "forward localhost loopback allow"),
+        (to("http://10.1.2.3/"), 4, "forward 10.1.2.3 private allow"),
+        (to("http://[::1]:9/"), 4, 'url = "http://[::1]:9/…" allow = ["::1"]'),
+        (CRM.replace("https:", "htps:"), 2, "url https://"),
         # routes
-        (ROUTE.replace('"**"', '"a.**.b"'), 3, "`**` stands for the rest, so it comes last"),
-        (ROUTE.replace('"**"', '"a.b*"'), 3, "`*` stands for a whole segment"),
-        (ROUTE + 'key = "evnt"', 5, 'or a list of paths, got "evnt"; did you mean "event"?'),
-        (ROUTE + 'key = "detail.id"', 5, 'for a path write a list: key = ["detail.id"]'),
-        (ROUTE + "key = []", 5, "key: the list is empty"),
-        (CRM + FORWARD + 'effect = "transaction"', 7, "no transaction of the ledger can hold what a route does"),
-        (CRM + FORWARD + 'effect = "fenced"', 7, "nothing there checks ctx.token"),
+        (ROUTE.replace('"**"', '"a.**.b"'), 3, "`**` last"),
+        (ROUTE.replace('"**"', '"a.b*"'), 3, "`*` segment"),
+        (ROUTE + 'key = "evnt"', 5, 'key "evnt" "event"'),
+        (ROUTE + 'key = "detail.id"', 5, 'key = ["detail.id"]'),
+        (ROUTE + "key = []", 5, "key empty"),
+        (CRM + FORWARD + 'effect = "transaction"', 7, "effect transaction"),
+        (CRM + FORWARD + 'effect = "fenced"', 7, "effect ctx.token"),
         (
             CRM + FORWARD + 'effect = "keyd"',
             7,
-            'effect: expected one of "keyed", "retry", "park", got the text "keyd"; did you mean "keyed"?',
+            'effect "keyed" "retry" "park" "keyd"',
         ),
-        (CRM + FORWARD + 'allow = ["::1"]', 7, 'in [destinations.NAME], to which a route has forward = "NAME"'),
-        (ROUTE + "window = 60", 5, 'only effect = "keyed" has one'),
-        (ROUTE + "fail_open = true", 5, 'only at an endpoint with mode = "inline", and there is none'),
-        (INLINE + ROUTE + 'effect = "park"\nfail_open = true', 8, "nobody can promise"),
+        (CRM + FORWARD + 'allow = ["::1"]', 7, '[destinations.NAME] forward = "NAME"'),
+        (ROUTE + "window = 60", 5, 'window effect = "keyed"'),
+        (ROUTE + "fail_open = true", 5, 'fail_open mode = "inline"'),
+        (INLINE + ROUTE + 'effect = "park"\nfail_open = true', 8, "fail_open park"),
         # endpoints
-        ('[[endpoints]]\ntype_path = "kind"', 2, "type_path is only read together with id_path"),
+        ('[[endpoints]]\ntype_path = "kind"', 2, "type_path id_path"),
         *(
-            (f'[[endpoints]]\npath = "{path}"', 2, "is Semel's own")
+            (f'[[endpoints]]\npath = "{path}"', 2, f'path "{path}" Semel')
             for path in ("/healthz", "/readyz", "/metrics", "/v1", "/v1/claims", "/openapi.json", "/metrics/x")
         ),
         *(
-            (f'[[endpoints]]\npath = "{path}"', 2, "has an empty part or a dot for a name")
+            (f'[[endpoints]]\npath = "{path}"', 2, f'path "{path}" empty dot')
             for path in ("/", "/events/", "//events", "/a/../v1", "/./events")
         ),
         # verification
-        (endpoint('scheme = "genesys"'), 2, 'scheme "genesys" needs secrets = ["env:NAME"]'),
-        (endpoint('scheme = "basic"\nsecrets = ["env:S"]'), 2, 'scheme "basic" needs username'),
-        (endpoint('scheme = "sns"'), 2, 'scheme "sns" needs topics'),
-        (endpoint('scheme = "sns"\ntopics = ["x"]'), 4, "topics[0]: expected the ARN of a topic"),
-        (endpoint('scheme = "none"\nsecrets = ["env:S"]'), 4, 'scheme "none" has no secrets: leave it out'),
-        (endpoint('scheme = "genesys"\nsecrets = ["env:S"]\nheader = "x"'), 5, 'scheme "genesys" has no header'),
-        (endpoint('scheme = "hmac-hex"\nsecrets = ["env:S"]\nheader = "x y"'), 5, "expected the name of a header"),
-        (endpoint('scheme = "basic"\nsecrets = ["env:S"]\nusername = "a:b"'), 5, "has no colon"),
-        (endpoint('scheme = "genesys"\nsecrets = ["env:PADDED"]'), 4, "secrets[0]: env:PADDED has white space"),
-        (endpoint('scheme = "standard-webhooks"\nsecrets = ["env:S"]'), 4, "env:S is no secret of Standard Webhooks"),
+        (endpoint('scheme = "genesys"'), 2, 'scheme "genesys" secrets = ["env:NAME"]'),
+        (endpoint('scheme = "basic"\nsecrets = ["env:S"]'), 2, 'scheme "basic" username'),
+        (endpoint('scheme = "sns"'), 2, 'scheme "sns" topics'),
+        (endpoint('scheme = "sns"\ntopics = ["x"]'), 4, "topics[0] ARN"),
+        (endpoint('scheme = "none"\nsecrets = ["env:S"]'), 4, 'scheme "none" secrets'),
+        (endpoint('scheme = "genesys"\nsecrets = ["env:S"]\nheader = "x"'), 5, 'scheme "genesys" header'),
+        (endpoint('scheme = "hmac-hex"\nsecrets = ["env:S"]\nheader = "x y"'), 5, "header name"),
+        (endpoint('scheme = "basic"\nsecrets = ["env:S"]\nusername = "a:b"'), 5, "username colon"),
+        (endpoint('scheme = "genesys"\nsecrets = ["env:PADDED"]'), 4, "secrets[0] env:PADDED space"),
+        (endpoint('scheme = "standard-webhooks"\nsecrets = ["env:S"]'), 4, "env:S Standard Webhooks"),
         # headers
-        (CRM + 'headers = { "x y" = "z" }', 3, 'expected the name of a header, such as "x-api-key", got "x y"'),
-        (CRM + 'headers = { x = "a\\r\\nb: c" }', 3, "headers.x: the value has a control character"),
-        (CRM + 'headers = { x = "env:LINES" }', 3, "headers.x: the value of env:LINES has a control character"),
-        (CRM + 'headers = { A = "1", a = "2" }', 3, "headers.a is there twice"),
-        (CRM + 'headers = { Idempotency-Key = "1" }', 3, "headers.Idempotency-Key is set by Semel"),
-        (CRM + 'allow = ["10.0.0.0/8", "10.0.0.0/99"]', 3, "allow[1]: expected a host or a range"),
-        (CRM + 'allow = ["*.internal"]', 3, "allow[0]: expected a host or a range"),
+        (CRM + 'headers = { "x y" = "z" }', 3, 'headers name "x y"'),
+        (CRM + 'headers = { x = "a\\r\\nb: c" }', 3, "headers.x control"),
+        (CRM + 'headers = { x = "env:LINES" }', 3, "headers.x env:LINES control"),
+        (CRM + 'headers = { A = "1", a = "2" }', 3, "headers.a"),
+        (CRM + 'headers = { Idempotency-Key = "1" }', 3, "headers.Idempotency-Key Semel"),
+        (CRM + 'allow = ["10.0.0.0/8", "10.0.0.0/99"]', 3, "allow[1] host range"),
+        (CRM + 'allow = ["*.internal"]', 3, "allow[0] host range"),
     ],
 )
-def test_a_broken_rule_is_told_at_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_a_broken_rule_is_told_at_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
     (only,) = told(tmp_path, text, S="some secret", LINES="a\nb", PADDED=" secret ")
     assert only.startswith(f"semel.toml:{line}: ")
-    assert said in only
+    assert lacks(only, words) == [], only
 
 
 def test_a_duplicate_name_of_a_token_is_told(tmp_path: Path) -> None:
     token = f'[[tokens]]\nname = "a"\nscopes = ["keys"]\n{DIGEST}'
-    lines = told(tmp_path, token + token.replace("0" * 64, "1" * 64))
-    assert lines == ['semel.toml:6: [[tokens]] "a": another of [[tokens]] has the name "a" already']
+    (line,) = told(tmp_path, token + token.replace("0" * 64, "1" * 64))
+    assert line.startswith('semel.toml:6: [[tokens]] "a": ')
+    assert "name" in line
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_is_loaded_can_be_built(tmp_path: Path, text: str) -> None:
     environ = {"S": "some secret", "T": "another", "WHSEC": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
     settings = loaded(tmp_path, 'ledger = "memory://"\n' + text, **environ)
     assert build(settings).settings is settings
-    assert len(doors(settings)) == len(settings.endpoints)
+    assert len(served_endpoints(settings)) == len(settings.endpoints)
 
 
 def test_nothing_is_offered_that_a_route_refuses(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from tests.settings.writing import as_toml, loaded, told
+from tests.wording import lacks
 
-from semel.settings.problems import SettingsError
+from semel.settings.errors import SettingsError
 from semel.settings.references import SECRET_MAX_BYTES
 from semel.settings.schema import Settings
-from semel.settings.secret import Secret
+from semel.settings.secrets import Secret
 
 VALUE = "hunter2-and-more"
 VERIFY = '[[endpoints]]\nverify = {{ scheme = "genesys", secrets = [{}] }}\n'
@@ -153,32 +154,32 @@ def test_the_longest_secret_is_taken_and_a_longer_one_is_not(tmp_path: Path) -> 
     assert loaded(tmp_path, VERIFY.format('"file:long"')).endpoints[0].verify is not None
     (tmp_path / "long").write_bytes(b"x" * (SECRET_MAX_BYTES + 1))
     (line,) = told(tmp_path, VERIFY.format('"file:long"'))
-    assert "has more than 16,384 bytes" in line
+    assert lacks(line, f"file:long {SECRET_MAX_BYTES:,}") == []
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "words"),
     [
-        ("env:NOPE", "env:NOPE: there is no variable NOPE"),
-        ("env:EMPTY", "env:EMPTY: the variable is empty"),
-        ("env:BROKEN", "env:BROKEN: the variable is not UTF-8"),
-        ("env:", '"env:" is followed by something that is no name of a variable'),
-        ("file:nope", "file:nope: nope cannot be read: No such file or directory"),
-        ("file:empty", "file:empty: empty is empty"),
-        ("file:newline", "file:newline: newline is empty"),
-        ("file:binary", "file:binary: binary is not UTF-8"),
-        ("file:folder", "file:folder: folder cannot be read: Is a directory"),
-        ("file:", '"file:" is followed by something that is no path'),
-        ("file:a\\u0000b", '"file:" is followed by something that is no path'),
+        ("env:NOPE", "env:NOPE variable"),
+        ("env:EMPTY", "env:EMPTY empty"),
+        ("env:BROKEN", "env:BROKEN UTF-8"),
+        ("env:", "env: variable"),
+        ("file:nope", "file:nope No such file or directory"),
+        ("file:empty", "file:empty empty"),
+        ("file:newline", "file:newline empty"),
+        ("file:binary", "file:binary UTF-8"),
+        ("file:folder", "file:folder Is a directory"),
+        ("file:", "file: path"),
+        ("file:a\\u0000b", "file: path"),
     ],
 )
-def test_what_cannot_be_read_is_told_by_its_reference(tmp_path: Path, reference: str, said: str) -> None:
+def test_what_cannot_be_read_is_told_by_its_reference(tmp_path: Path, reference: str, words: str) -> None:
     for name, content in (("empty", b""), ("newline", b"\n"), ("binary", b"\xff\xfe")):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
     for text in (VERIFY.format(f'"{reference}"'), CRM.format(f'"{reference}"'), CRM.format(f'"Bearer {reference}"')):
         (line,) = told(tmp_path, text, EMPTY="", BROKEN="\udcff")
-        assert said in line
+        assert lacks(line, words) == []
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_a_plain_value_may_stand_in_a_header(tmp_path: Path) -> None:
         "application/json"
     )
     (line,) = told(tmp_path, CRM.format('""'))
-    assert "headers.Authorization: it is empty" in line
+    assert lacks(line, "headers.Authorization empty") == []
 
 
 MARKED = "s3cr3t"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from pathlib import Path as FilePath
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from tests.settings.writing import as_toml, loaded
 
-from semel.settings.problems import Path, SettingsError
+from semel import ConfigError, keys
+from semel.settings.errors import SettingPath, SettingsError
 from semel.settings.schema import Settings
-from semel.settings.secret import Secret
-from semel.settings.shaping import PLACES, Form, shape, unwrapped
+from semel.settings.secrets import Secret
+from semel.settings.validation import PLACES, Form, shape, unwrapped
 
 DOCUMENT: dict[str, Any] = {
     "ledger": "memory://",
@@ -40,7 +42,7 @@ ODD += ["", "x", "/a", "event", "**", "a..b", "\n", "genesys", "env:S", "env:NO"
 ODD += [[{"name": "z"}], {"url": "https://y/"}, {"crm": {}}]
 
 
-def walk(value: Any, path: Path = ()) -> list[Path]:
+def walk(value: Any, path: SettingPath = ()) -> list[SettingPath]:
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(one for key, inner in members for one in walk(inner, (*path, key)))]
 
@@ -129,3 +131,17 @@ def test_every_table_of_the_schema_has_a_place() -> None:
         elif get_origin(bare) is not None:
             waiting += get_args(bare)
     assert tables == set(PLACES)
+
+
+@pytest.mark.parametrize("path", ["detail..x", ".detail", "detail.", ""])
+def test_a_path_of_a_key_with_an_empty_name_is_named_with_its_place(path: str) -> None:
+    route = {"name": "crm", "topics": ["**"], "console": True, "key": ["detail.id", path]}
+    (fault,) = shape({"routes": [route]}, lambda written, form: Secret(written)).faults
+    assert fault.path == ("routes", 0, "key", 1)
+    assert path in fault.what
+
+
+@pytest.mark.parametrize("path", ["detail..x", ".detail", "detail."])
+def test_a_path_of_a_key_with_an_empty_name_is_refused_in_python(path: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(path)):
+        keys.fields("detail.id", path)

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT
 from tests.settings.writing import ROUTE, loaded, told
+from tests.wording import lacks
 
 from semel import sources, wiring
-from semel.service.building import build, doors
-from semel.settings.options import broker_options, brokers_in, source_options
+from semel.service.assembly import build, served_endpoints
+from semel.settings.adapter_options import broker_options, brokers_in, source_options
 from semel.settings.schema import Endpoint, KafkaSource, RabbitSource, Settings, SqsSource
 from semel.values.errors import ConfigError
-from semel.values.reading import Reading
+from semel.values.event import DecodeOptions
 
 URL = "https://sqs.eu-central-1.amazonaws.com/123456789012/events"
 SQS = f'[[sources]]\nkind = "sqs"\nqueue = "{URL}"\n'
@@ -59,53 +60,53 @@ def test_a_variable_sets_all_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "words"),
     [
-        ("[[sources]]\nqueue = 'x'", 1, '"kind" is missing: one of "sqs", "kafka", "rabbitmq"'),
-        ('[[sources]]\nkind = "sq"', 2, 'got the text "sq"; did you mean "sqs"?'),
-        ("[[sources]]\nkind = 1", 2, 'kind: expected one of "sqs", "kafka", "rabbitmq", got 1'),
-        ("[[sources]]\nkind = []", 2, 'kind: expected one of "sqs", "kafka", "rabbitmq", got a list'),
-        ("sources = 1", 1, "expected a list of tables: write [[sources]], got a number"),
-        ("[sources]\nkind = 'sqs'", 1, "expected a list of tables: write [[sources]], got a table"),
-        ('[[sources]]\nkind = "sqs"', 1, '"queue" is missing'),
-        (SQS + "poller = 3", 4, 'unknown key "poller"; did you mean "pollers"?'),
-        (SQS + 'group = "x"', 4, 'unknown key "group"; it belongs in [[sources]] with kind = "kafka"'),
-        (SQS + "workers = 0", 4, "workers: expected a whole number from 1 to 100, got 0"),
-        (SQS + "visibility = 43201", 4, "visibility: expected a whole number from 1 to 43200, got 43201"),
-        (SQS + "wait = 0", 4, "wait: expected a whole number from 1 to 20, got 0"),
-        (SQS + 'unmatched = "drop"', 4, 'unmatched: expected one of "ack", "reject", got the text "drop"'),
-        (SQS + 'name = "a b"', 4, "name: expected a name of letters, digits and - . _"),
-        (SQS + 'type_path = "a.b"', 4, "type_path is only read together with id_path"),
-        (SQS + f'dead_letters = "{URL}"', 4, "dead_letters: what is rejected would come again"),
-        (SQS.replace(URL, "events"), 3, 'queue: expected a URL such as "https://sqs.'),
-        (SQS + SQS, 6, "another of [[sources]] takes from the same place already"),
-        (SQS + SQS.replace("123456789012", "210987654321"), 4, '[[sources]] is called "sqs-events" already'),
-        (KAFKA + KAFKA + 'name = "x"', 10, "another of [[sources]] takes from the same place already"),
-        (KAFKA.replace('["events"]', "[]"), 4, "topics: expected at least 1 in the list, got none"),
-        (KAFKA.replace('"dead"', '"events"'), 6, "dead_letters: what is rejected would come again"),
-        (KAFKA.replace('dead_letters = "dead"\n', ""), 1, "dead_letters: name a topic for what nobody can act on"),
-        (KAFKA + "[sources.options]\nlinger = 5", 8, 'options.linger: expected a text, "env:NAME" or "file:path"'),
-        (KAFKA + '[sources.options]\n"x.y" = "env:NOT"', 8, "env:NOT: there is no variable NOT"),
-        (RABBIT.replace("env:PW", "env:NOT"), 3, "env:NOT: there is no variable NOT"),
-        (RABBIT.replace("amqp://u:env:PW@host/", "http://host"), 3, "url: expected a URL that begins with amqp://"),
-        (RABBIT.replace("amqp://u:env:PW@host/", "env:PW"), 3, "url: env:PW is no URL of RabbitMQ"),
-        (RABBIT.replace('dead_letters = "dead"\n', ""), 1, "dead_letters: name a queue for what nobody can act on"),
-        (RABBIT + "prefetch = 0", 6, "prefetch: expected a whole number from 1 to 10000, got 0"),
+        ("[[sources]]\nqueue = 'x'", 1, '"kind" missing "sqs" "kafka" "rabbitmq"'),
+        ('[[sources]]\nkind = "sq"', 2, 'kind "sq" "sqs"'),
+        ("[[sources]]\nkind = 1", 2, 'kind "sqs" "kafka" "rabbitmq" 1'),
+        ("[[sources]]\nkind = []", 2, 'kind "sqs" "kafka" "rabbitmq"'),
+        ("sources = 1", 1, "[[sources]]"),
+        ("[sources]\nkind = 'sqs'", 1, "[[sources]]"),
+        ('[[sources]]\nkind = "sqs"', 1, '"queue" missing'),
+        (SQS + "poller = 3", 4, '"poller" "pollers"'),
+        (SQS + 'group = "x"', 4, '"group" [[sources]] kind = "kafka"'),
+        (SQS + "workers = 0", 4, "workers 1 100 0"),
+        (SQS + "visibility = 43201", 4, "visibility 1 43200 43201"),
+        (SQS + "wait = 0", 4, "wait 1 20"),
+        (SQS + 'unmatched = "drop"', 4, 'unmatched "ack" "reject" "drop"'),
+        (SQS + 'name = "a b"', 4, "name letters digits - . _"),
+        (SQS + 'type_path = "a.b"', 4, "type_path id_path"),
+        (SQS + f'dead_letters = "{URL}"', 4, "dead_letters"),
+        (SQS.replace(URL, "events"), 3, 'queue URL "https://sqs.'),
+        (SQS + SQS, 6, "[[sources]]"),
+        (SQS + SQS.replace("123456789012", "210987654321"), 4, '[[sources]] "sqs-events"'),
+        (KAFKA + KAFKA + 'name = "x"', 10, "[[sources]]"),
+        (KAFKA.replace('["events"]', "[]"), 4, "topics 1"),
+        (KAFKA.replace('"dead"', '"events"'), 6, "dead_letters"),
+        (KAFKA.replace('dead_letters = "dead"\n', ""), 1, "dead_letters topic"),
+        (KAFKA + "[sources.options]\nlinger = 5", 8, 'options.linger "env:NAME" "file:path"'),
+        (KAFKA + '[sources.options]\n"x.y" = "env:NOT"', 8, "env:NOT variable"),
+        (RABBIT.replace("env:PW", "env:NOT"), 3, "env:NOT variable"),
+        (RABBIT.replace("amqp://u:env:PW@host/", "http://host"), 3, "url amqp://"),
+        (RABBIT.replace("amqp://u:env:PW@host/", "env:PW"), 3, "url env:PW URL RabbitMQ"),
+        (RABBIT.replace('dead_letters = "dead"\n', ""), 1, "dead_letters queue"),
+        (RABBIT + "prefetch = 0", 6, "prefetch 1 10000 0"),
         # brokers
-        ('[[endpoints]]\naccept = "sqs"', 2, "accept: there is no [brokers.sqs], which says where events go"),
-        ('[[endpoints]]\naccept = "sq"', 2, 'did you mean "sqs"?'),
-        (BROKER + '[[endpoints]]\nmode = "inline"\naccept = "sqs"', 5, '"sqs" hands events on, and mode = "inline"'),
-        ("[brokers.sqs]\n", 1, '[brokers.sqs]: "queue" is missing'),
-        ("[brokers.sqss]\n", 1, 'unknown key "sqss"; did you mean "sqs"?'),
-        (BROKER + "timeout = 0", 3, "[brokers.sqs]: timeout: expected a number of seconds"),
-        (BROKER + "timeout = 3600", 3, "[brokers.sqs]: timeout=3600"),
-        ('[brokers.rabbitmq]\nurl = "x"\nqueue = "q"', 2, "url: expected a URL that begins with amqp:// or amqps://"),
+        ('[[endpoints]]\naccept = "sqs"', 2, "accept [brokers.sqs]"),
+        ('[[endpoints]]\naccept = "sq"', 2, 'accept "sq" "sqs"'),
+        (BROKER + '[[endpoints]]\nmode = "inline"\naccept = "sqs"', 5, 'accept "sqs" mode = "inline"'),
+        ("[brokers.sqs]\n", 1, '[brokers.sqs] "queue" missing'),
+        ("[brokers.sqss]\n", 1, '"sqss" "sqs"'),
+        (BROKER + "timeout = 0", 3, "[brokers.sqs] timeout seconds"),
+        (BROKER + "timeout = 3600", 3, "[brokers.sqs] timeout 3600"),
+        ('[brokers.rabbitmq]\nurl = "x"\nqueue = "q"', 2, "url amqp:// amqps://"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
     (problem,) = told(tmp_path, text, PW="pa55word")
     assert problem.startswith(f"semel.toml:{line}: ")
-    assert said in problem
+    assert lacks(problem, words) == [], problem
     assert "pa55word" not in problem
 
 
@@ -113,7 +114,7 @@ def test_a_password_that_breaks_its_url_is_not_repeated(tmp_path: Path) -> None:
     broken = RABBIT.replace("amqp://u:env:PW@host/", "amqp://u:hun/ter2@host/")
     (problem,) = told(tmp_path, broken)
     assert "hun" not in problem.replace("host", "")
-    assert "'/' as %2F" in problem
+    assert "%2F" in problem
 
 
 def test_what_else_is_wrong_is_told_too(tmp_path: Path) -> None:
@@ -125,11 +126,11 @@ def test_what_else_is_wrong_is_told_too(tmp_path: Path) -> None:
 
 
 def test_a_source_reads_like_its_settings_say(tmp_path: Path) -> None:
-    more = 'tenant = "t"\nid_path = "a.b"\nhanded_on = true\nregion = "eu-west-1"\n'
+    more = 'tenant = "t"\nid_path = "a.b"\nforwarded = true\nregion = "eu-west-1"\n'
     settings = loaded(tmp_path, 'origin = "o"\n' + SQS + more)
     options = source_options(settings.sources[0], settings)
-    assert options["reading"] == Reading("o", "a.b")
-    assert (options["tenant"], options["handed_on"], options["region"]) == ("t", True, "eu-west-1")
+    assert options["reading"] == DecodeOptions("o", "a.b")
+    assert (options["tenant"], options["forwarded"], options["region"]) == ("t", True, "eu-west-1")
     plain = Settings(sources=[SqsSource(queue=URL)])
     assert source_options(plain.sources[0], plain)["reading"] is None, "the app's own, which may come from Python"
 
@@ -156,9 +157,9 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
             wiring.source(kind, {})
         with pytest.raises(ConfigError, match=rf"pip install 'semel\[{extra}\]'"):
             wiring.publisher(kind, {})
-    with pytest.raises(ConfigError, match="expected sqs, kafka or rabbitmq"):
+    with pytest.raises(ConfigError, match=r"sqs.*kafka.*rabbitmq"):
         wiring.source("nats", {})
-    with pytest.raises(ConfigError, match="expected sqs, kafka or rabbitmq"):
+    with pytest.raises(ConfigError, match=r"sqs.*kafka.*rabbitmq"):
         wiring.publisher("nats", {})
 
 
@@ -167,14 +168,14 @@ def test_an_endpoint_hands_on_by_the_publisher_of_its_broker(tmp_path: Path) -> 
     kafka = '[brokers.kafka]\nservers = "a:9092"\ntopic = "t"\n'
     built = build(loaded(tmp_path, 'ledger = "memory://"\n' + BROKER + kafka + paths + ROUTE))
     assert list(built.publishers) == ["sqs"], "a broker that nobody hands on to is not opened"
-    handing, here = doors(built.settings, built.publishers)
+    handing, here = served_endpoints(built.settings, built.publishers)
     assert handing.publisher is built.publishers["sqs"]
     assert here.publisher is None
 
 
 def test_a_source_is_made_anew_each_time(tmp_path: Path) -> None:
     built = build(loaded(tmp_path, 'ledger = "memory://"\n' + SQS + 'unmatched = "reject"\nworkers = 2\n' + ROUTE))
-    (supply,) = built.supplies
+    (supply,) = built.sources
     assert (supply.name, supply.workers, supply.unmatched) == ("sqs-events", 2, "reject")
     assert supply.make() is not supply.make()
 
@@ -194,10 +195,10 @@ def test_python_and_settings_have_the_same_options_and_defaults(make: Any, said:
 
 def test_sources_are_made_by_python_as_by_settings() -> None:
     made: Any = sources.sqs(URL, tenant="t", id_path="a.b")
-    assert (made.queue, made.tenant, made.reading) == (URL, "t", Reading("", "a.b"))
+    assert (made.queue, made.tenant, made.reading) == (URL, "t", DecodeOptions("", "a.b"))
     plain: Any = sources.sqs(URL)
     assert plain.reading is None
-    with pytest.raises(ConfigError, match="queue='x'"):
+    with pytest.raises(ConfigError, match=r"queue.*'x'"):
         sources.sqs("x")
     assert sources.kafka("a:9092", ["t"], group="g", dead_letters="d") is not None
     assert sources.rabbitmq("amqp://h/", "q", dead_letters="d") is not None

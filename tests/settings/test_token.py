@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from semel.cli import token
 from semel.cli.token import make_token
-from semel.service.api.auth import Keyring
+from semel.service.api.requests import Keyring
 from semel.settings.loading import load
 from semel.values.errors import ConfigError
 
@@ -65,6 +65,8 @@ def test_the_machine_form_has_everything() -> None:
 def test_wrong_options_are_told_and_nothing_is_made(arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert ended.exit_code == 2
+    assert ended.stderr
+    assert ended.stdout == ""
     assert "semel_" not in ended.output
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from semel.settings.errors import Problem, SettingsError
 from semel.settings.loading import load
-from semel.settings.problems import Problem, SettingsError
 from semel.settings.schema import Settings
 
 ROUTE = '[[routes]]\nname = "all"\ntopics = ["**"]\nconsole = true\n'

@@ -8,15 +8,14 @@ from typing import Any
 import botocore.session
 import pytest
 from botocore.config import Config
-from tests.shared import shared_server
+from tests.shared import shared_emulator
 from tests.sources.places import Queue
-
-from semel.testing.servers.sqs import SqsServer
+from tests.support.servers.sqs import SqsServer
 
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> SqsServer:
-    return shared_server(request, "sqs", lambda folder: SqsServer.given() or SqsServer(folder))
+    return shared_emulator(request, SqsServer)
 
 
 @pytest.fixture(scope="session")
@@ -45,4 +44,4 @@ def queue(new_queue: Callable[..., Queue]) -> Queue:
 @pytest.fixture
 def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll under way is cut at once. The emulator goes on with it, so nothing may be sent to the queue afterwards."""
-    monkeypatch.setattr("semel.adapters.sources.sqs.source.POLL_GRACE_S", 0.05)
+    monkeypatch.setattr("semel.sources.sqs_queue.source.POLL_GRACE_S", 0.05)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from semel import Context, Event, Retry, Semel
-from semel.adapters.sources.sqs import SqsSource
 from semel.ports import Source
+from semel.sources.sqs_queue import SqsSource
 from semel.testing.crash import crash_at
 from semel.testing.folder_source import FolderSource
 from semel.testing.source_laws import AGAIN, TOPIC

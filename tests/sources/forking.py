@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
-import subprocess
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
+from tests.forking import START, Forked, preload
 from tests.sources.consumer_process import Plan, work
 
 from semel.testing.source_laws import LANDED, SAID
 
-START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload(["tests.sources.consumer_process", "aiobotocore.session", "aiobotocore.config"])
-
-
-class Forked:
-    """A process, as `subprocess.Popen` shows one."""
-
-    def __init__(self, process: BaseProcess) -> None:
-        self._process = process
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        code = self._process.exitcode
-        if code is None:
-            raise subprocess.TimeoutExpired(str(self._process.name), timeout or 0.0)
-        return code
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is closed, nothing is flushed."""
-        self._process.kill()
+preload("tests.sources.forking", "aiobotocore.session", "aiobotocore.config")
 
 
 def starting(plan: Plan) -> Callable[[str, Path], Forked]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from botocore.exceptions import ClientError
 
-from semel.adapters.sources.sqs.client import Connect, connecting
+from semel.sources.sqs_queue.client import Connect, client_factory
 
 Meddle: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 """Is given the operation and the request. Raises, or returns an answer in place of the service's, or None."""
@@ -35,7 +35,7 @@ class Meddler:
         return [request for name, request in self.requests if name == operation]
 
     def connect(self, server: Any, queue: str, connections: int = 20) -> Connect:
-        real = connecting(queue, server.region, server.endpoint, connections, 1)
+        real = client_factory(queue, server.region, server.endpoint, connections, 1)
 
         @asynccontextmanager
         async def connected() -> AsyncIterator[Any]:

@@ -10,19 +10,25 @@ from uuid import uuid4
 
 from tests.sources.consumer_process import Plan, happened
 from tests.sources.forking import starting
+from tests.support.servers.sqs import SqsServer
 
 from semel import Semel
-from semel.adapters.sources.sqs import SqsSource
-from semel.adapters.sources.sqs.steps import Step
-from semel.core.boundaries import Boundary
+from semel.core.crash_points import Boundary
+from semel.sources.sqs_queue import SqsSource
+from semel.sources.sqs_queue.answers import SqsStep
 from semel.testing.folder_source import FolderSource
-from semel.testing.servers.sqs import SqsServer
 from semel.testing.source_laws import LEASE_S, TOPIC, Letter, SourceHarness
 
 # One for each gap between two steps; tests/proof tries every boundary of the flow.
 FLOW_STEPS = (Boundary.BEFORE_CLAIM, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
-SQS_STEPS = (*Step, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
-FIFO_STEPS = (Step.AFTER_RECEIVE, Boundary.AFTER_SETTLE, Step.AFTER_DELETE, Step.AFTER_RETURN, Step.AFTER_LETTER)
+SQS_STEPS = (*SqsStep, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
+FIFO_STEPS = (
+    SqsStep.AFTER_RECEIVE,
+    Boundary.AFTER_SETTLE,
+    SqsStep.AFTER_DELETE,
+    SqsStep.AFTER_RETURN,
+    SqsStep.AFTER_DEAD_LETTER,
+)
 HOLD_S = 30  # seconds: the default visibility
 
 

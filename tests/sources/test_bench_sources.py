@@ -19,8 +19,7 @@ from bench.sources.sqs import MEMORY, by_hand, by_semel, messages
 from bench.stores.report import Report, as_json, as_table, legend
 from bench.stores.timing import Watch
 from rich.console import Console
-
-from semel.testing.servers.process import NoServer, not_here
+from tests.support.servers.process import NoServer, not_here
 
 TINY = Sizes(rounds=1, messages=12_000, singly=20)
 ROOT = Path(__file__).parent.parent.parent

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.sources.places import Queue, folder_harness
 
-from semel.adapters.sources.sqs import SqsSource
-from semel.adapters.sources.sqs.answering import Answers
-from semel.adapters.sources.sqs.holding import Hand, Held
 from semel.ports import Delivery
+from semel.sources.sqs_queue import SqsSource
+from semel.sources.sqs_queue.answers import SqsAnswers
+from semel.sources.sqs_queue.in_flight import SqsInFlight, SqsMessage
 from semel.testing.folder_source import FolderDelivery, FolderSource
-from semel.testing.laws import sources_harness
+from semel.testing.laws import source_harness
 from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
 
 pytestmark = pytest.mark.long  # planted bugs
@@ -27,8 +27,8 @@ SOON_S = 1.5
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never happens need not be waited for so long."""
-    monkeypatch.setattr(sources_harness.Consumer.until, "__defaults__", (SOON_S,))
-    monkeypatch.setattr(sources_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.Consumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
 
 
 class Eager(FolderSource):
@@ -119,16 +119,16 @@ def test_a_source_with_a_bug_breaks_its_law(
         law(harness)
 
 
-def _overtaken(self: Hand, held: Held) -> list[Held]:
+def _overtaken(self: SqsInFlight, held: SqsMessage) -> list[SqsMessage]:
     """The group goes on although one of it failed."""
-    self.goes_on(held)
+    self.release_next(held)
     return []
 
 
 def test_a_group_that_is_not_stopped_breaks_the_law(
     new_queue: Callable[..., Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Hand, "stops", _overtaken)
+    monkeypatch.setattr(SqsInFlight, "remove_group", _overtaken)
     with pytest.raises(AssertionError, match="nothing overtakes what failed"):
         ORDER.test_a_group_is_stopped_by_a_failure_and_goes_on_after_it(new_queue(fifo=True).harness(tmp_path))
 
@@ -136,8 +136,8 @@ def test_a_group_that_is_not_stopped_breaks_the_law(
 def test_a_group_that_is_handed_over_at_once_breaks_the_law(
     new_queue: Callable[..., Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Hand.__init__
-    monkeypatch.setattr(Hand, "__init__", lambda self, most, *, fifo: made(self, most, fifo=False))
+    made = SqsInFlight.__init__
+    monkeypatch.setattr(SqsInFlight, "__init__", lambda self, most, *, fifo: made(self, most, fifo=False))
     with pytest.raises(AssertionError):
         ORDER.test_the_events_of_a_group_run_one_after_the_other_in_order(new_queue(fifo=True).harness(tmp_path))
 
@@ -145,7 +145,7 @@ def test_a_group_that_is_handed_over_at_once_breaks_the_law(
 def test_a_source_that_keeps_what_it_holds_breaks_the_law(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Answers, "give_all_back", lambda self, unused: None)
+    monkeypatch.setattr(SqsAnswers, "return_unused", lambda self, unused: None)
     harness = queue.harness(tmp_path)
     harness.hold_s = 3
     harness.open = lambda: queue.source(visibility=3)
@@ -159,7 +159,7 @@ async def _closed_at_once(self: SqsSource) -> None:
     for task in self._polls:
         task.cancel()
     self._answers.cancel()
-    await asyncio.wait([*self._polls, *[task for task in [self._keeping] if task is not None and task.cancel()]])
+    await asyncio.wait([*self._polls, *[task for task in [self._extending] if task is not None and task.cancel()]])
     await self._client.close()
 
 

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from tests.sources.places import Queue
 from tests.sources.test_sqs_publisher import harness_of, publisher
 
-from semel.adapters.sources.sqs import SqsPublisher
-from semel.adapters.sources.sqs.client import Client
-from semel.adapters.sources.sqs.parcels import Outgoing
+from semel.sources.sqs_queue import SqsPublisher
+from semel.sources.sqs_queue.client import SqsClient
+from semel.sources.sqs_queue.publisher import Outgoing
 from semel.testing.laws import publishers
 from semel.testing.proxy import FaultProxy
 from semel.testing.publisher_laws import OrderedPublisherLaws, PublisherHarness, PublisherLaws
-from semel.values.parcel import TOO_LARGE, UNFIT, Note, Parcel
+from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata
 
 LAWS, ORDER = PublisherLaws(), OrderedPublisherLaws()
 
@@ -26,7 +26,7 @@ LAWS, ORDER = PublisherLaws(), OrderedPublisherLaws()
 class Hopeful(SqsPublisher):
     """Takes silence for consent."""
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
         return [why if why.startswith((TOO_LARGE, UNFIT)) else "" for why in await super().publish(parcels)]
 
 
@@ -40,30 +40,30 @@ class Patient(SqsPublisher):
 class Careless(SqsPublisher):
     """Loses the notes."""
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
-        return await super().publish([replace(parcel, note=Note()) for parcel in parcels])
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
+        return await super().publish([replace(parcel, metadata=ForwardMetadata()) for parcel in parcels])
 
 
 class Tidy(SqsPublisher):
     """Takes away white space."""
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
         return await super().publish([replace(parcel, body=parcel.body.strip()) for parcel in parcels])
 
 
 class Short(SqsPublisher):
     """One request for each call, whatever it holds."""
 
-    async def _send_all(self, client: Client, outgoing: Sequence[Outgoing]) -> None:
+    async def _send_all(self, client: SqsClient, outgoing: Sequence[Outgoing]) -> None:
         await super()._send_all(client, outgoing[:10])
         for one in outgoing[10:]:
-            one.why = ""
+            one.reason = ""
 
 
 class Spiteful(SqsPublisher):
     """One that does not fit spoils all."""
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
         answers = await super().publish(parcels)
         return [answers[0] or why for why in answers] if all(answers) else ["spoilt" for _ in answers]
 
@@ -73,7 +73,7 @@ class Mixing(SqsPublisher):
 
     _others: tuple[str, ...] = ()
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
         mine = await super().publish(parcels)
         others, self._others = self._others, (*mine, "somebody else's")
         return list(others or mine)
@@ -83,7 +83,7 @@ class Brusque(SqsPublisher):
     """Does not wait for anybody when it closes."""
 
     async def close(self) -> None:
-        for publishing in self._under_way:
+        for publishing in self._publishing:
             publishing.cancel()
         await super().close()
 
@@ -91,7 +91,7 @@ class Brusque(SqsPublisher):
 class Shuffling(SqsPublisher):
     """The last one first."""
 
-    async def _send_all(self, client: Client, outgoing: Sequence[Outgoing]) -> None:
+    async def _send_all(self, client: SqsClient, outgoing: Sequence[Outgoing]) -> None:
         await super()._send_all(client, outgoing[::-1])
 
 
@@ -145,7 +145,7 @@ def test_a_publisher_can_be_used_again_after_it_was_closed(queue: Queue) -> None
     place = publisher(queue)
 
     async def once() -> None:
-        many = [Parcel(b"x") for _ in range(300)]  # more requests than there may be at a time
+        many = [ForwardedEvent(b"x") for _ in range(300)]  # more requests than there may be at a time
         assert await place.publish(many) == [""] * 300
         await place.close()
 

@@ -12,10 +12,10 @@ from botocore.exceptions import NoCredentialsError
 from tests.sources.meddling import Hands, Meddler, refusal
 from tests.sources.places import Queue, reason_of
 
-from semel.adapters.sources.sqs import SqsDelivery, SqsSource
-from semel.adapters.sources.sqs.holding import Held
-from semel.adapters.sources.sqs.letters import Letter
-from semel.testing.laws.sources_harness import SOON_S, document
+from semel.sources.sqs_queue import SqsDelivery, SqsSource
+from semel.sources.sqs_queue.answers import SqsDeadLetter
+from semel.sources.sqs_queue.in_flight import SqsMessage
+from semel.testing.laws.source_harness import SOON_S, document
 
 HOUR_S = 3600
 
@@ -159,7 +159,7 @@ def test_visibility_is_extended_while_a_message_is_in_hand(queue: Queue) -> None
     async def story() -> None:
         queue.send(bodies(2))
         source = queue.source(visibility=2)
-        handed, waiting = (await received(source, 1))[0], source._hand
+        handed, waiting = (await received(source, 1))[0], source._in_flight
         other = queue.source(visibility=2)
         looking = asyncio.ensure_future(other.receive(2))
         await until(lambda: source.counts.extended >= 8)  # four rounds, two thirds of a second apart
@@ -195,12 +195,12 @@ def test_visibility_is_never_extended_past_twelve_hours(queue: Queue) -> None:
                     assert clock.now_s - began_s + entry["VisibilityTimeout"] <= 12 * HOUR_S
             if len(asked) > 4:  # the hours between are all the same
                 clock.now_s = max(clock.now_s, began_s + 12 * HOUR_S - 200)
-                for held in source._hand.kept:
+                for held in source._in_flight.extendable:
                     held.visible_at = max(held.visible_at, clock.now_s + 1)
         assert asked[0] == 60
         assert 0 < asked[-1] < 60, "the last extension is cut"
         await source._answers.extend()
-        assert source._hand.kept == [], "they are let go"
+        assert source._in_flight.extendable == [], "they are let go"
         await two.retry(5)
         await source._answers.drained()
         assert meddler.asked("change_message_visibility_batch")[-1]["Entries"][0]["VisibilityTimeout"] == 0
@@ -274,7 +274,7 @@ def test_a_message_that_cannot_be_made_a_dead_letter_goes_back(queue: Queue) -> 
         await source._answers.drained()
         assert meddler.landed >= 2
         assert meddler.asked("delete_message_batch") == []
-        assert (source.counts.letters, source.counts.returned) == (0, 1)
+        assert (source.counts.dead_letters, source.counts.returned) == (0, 1)
         await source.close()
         assert queue.left() == 1
         assert queue.letters() == []
@@ -304,7 +304,7 @@ def test_a_dead_letter_says_what_it_was_and_why(queue: Queue) -> None:
         assert letters["plain"]["MessageAttributes"]["a"] == theirs["a0"]
         assert "attributes" in letters["whole"]["MessageAttributes"]["semel.truncated"]["StringValue"]
         cut = letters["ééééé"]
-        assert "of 262,144 bytes" in cut["MessageAttributes"]["semel.truncated"]["StringValue"]
+        assert "262,144" in cut["MessageAttributes"]["semel.truncated"]["StringValue"]
         assert 0 < len(cut["Body"].encode()) < 262_144
         assert set(cut["Body"]) == {"é"}, "it is cut between characters"
 
@@ -317,7 +317,7 @@ def test_a_dead_letter_says_what_it_was_and_why(queue: Queue) -> None:
 def test_a_dead_letter_fits_into_its_queue(size_max: int, text: str, reason: str) -> None:
     theirs = {f"attribute-{number}": {"DataType": "String", "StringValue": "v" * 40} for number in range(10)}
     message = {"MessageId": "m" * 36, "ReceiptHandle": "r", "Body": text, "MessageAttributes": theirs}
-    letter = Letter(Held(message, 0.0, 0.0), reason, "https://sqs/" + "q" * 80, True, size_max)
+    letter = SqsDeadLetter(SqsMessage(message, 0.0, 0.0), reason, "https://sqs/" + "q" * 80, True, size_max)
     entry = letter.entry
     size = len(entry["MessageBody"].encode()) + sum(
         len(name) + len(value["DataType"]) + len(value["StringValue"].encode())

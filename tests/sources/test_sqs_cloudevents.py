@@ -8,7 +8,7 @@ import pytest
 from tests.sources.places import Queue, reason_of
 from tests.sources.test_sqs_answers import received, until
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 
 pytestmark = pytest.mark.usefixtures("quick_end")
 

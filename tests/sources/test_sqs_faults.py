@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forking import Forked
 from tests.sources.consumer_process import happened
-from tests.sources.forking import Forked, starting
+from tests.sources.forking import starting
 from tests.sources.meddling import Meddler, refusal
 from tests.sources.places import Queue, make_app
 from tests.sources.test_sqs_answers import bodies
 
-from semel.testing.laws.sources_harness import SOON_S, document
+from semel.testing.laws.source_harness import SOON_S, document
 from semel.testing.proxy import FaultProxy
 from semel.testing.source_laws import SAID
 from semel.values.event import Event
@@ -120,7 +121,7 @@ def test_no_mixture_of_failures_loses_or_doubles_anything_or_breaks_the_order(
     new_queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fifo: bool, seed: int
 ) -> None:
     """One consumer after the other, each closed in the middle of its work, on a service that fails at every turn."""
-    monkeypatch.setattr("semel.adapters.sources.sqs.answering.LETTER_LATER_S", 1.0)
+    monkeypatch.setattr("semel.sources.sqs_queue.answers.DEAD_LETTER_RETRY_S", 1.0)
 
     async def story() -> None:
         queue: Queue = new_queue(fifo=fifo)
@@ -200,6 +201,6 @@ def test_two_consumers_of_which_one_is_killed_lose_nothing_and_double_nothing(qu
         while queue.left():
             assert time.monotonic() < ends, f"{queue.left()} are left: {(tmp_path / SAID).read_text()[-2000:]}"
             time.sleep(0.05)
-    assert len([in_flight for in_flight in killed_at if in_flight]) >= 3, f"inconclusive: {killed_at}"
+    assert len([killed for killed in killed_at if killed]) >= 3, f"inconclusive: {killed_at}"
     assert Counter(happened(home / "sink.db")) == dict.fromkeys(events, 1)
     assert queue.letters() == []

@@ -15,11 +15,11 @@ from tests.sources.places import Queue
 from tests.sources.test_sqs_answers import bodies, meddled, received, until
 
 from semel import Context, Event, Semel
-from semel.adapters.sources.sqs import SqsSource
-from semel.adapters.sources.sqs.client import plain, region_of
+from semel.sources.sqs_queue import SqsSource
+from semel.sources.sqs_queue.client import error_name, region_of
 from semel.testing.proxy import Fault, FaultProxy
 from semel.values.errors import ConfigError
-from semel.values.reading import Reading
+from semel.values.event import DecodeOptions
 
 pytestmark = pytest.mark.usefixtures("quick_end")
 
@@ -36,16 +36,16 @@ def with_redrive(queue: Queue, receives: int) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queue": "my-queue"}, "expected the URL of a queue"),
-        ({"dead_letters": "arn:aws:sqs:eu-central-1:123456789012:dead"}, "expected the URL of a queue"),
-        ({"dead_letters": URL}, "cannot keep its own dead letters"),
+        ({"queue": "my-queue"}, "my-queue.*URL"),
+        ({"dead_letters": "arn:aws:sqs:eu-central-1:123456789012:dead"}, "123456789012:dead.*URL"),
+        ({"dead_letters": URL}, "dead.letters"),
         ({"pollers": 0}, "pollers=0"),
         ({"max_in_flight": 0}, "max_in_flight=0"),
         ({"visibility": 0}, "visibility=0"),
-        ({"visibility": 43_201}, "at most 43,200"),
-        ({"visibility": 1.5}, "a whole number"),
+        ({"visibility": 43_201}, "43,200"),
+        ({"visibility": 1.5}, r"visibility=1\.5"),
         ({"wait": 0}, "wait=0"),
-        ({"wait": 21}, "at most 20"),
+        ({"wait": 21}, "20"),
     ],
 )
 def test_an_impossible_option_is_an_error_that_names_it(options: Mapping[str, Any], said: str) -> None:
@@ -62,7 +62,7 @@ def test_the_region_is_read_from_the_url_of_the_queue() -> None:
 
 def test_a_missing_driver_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiobotocore.session", None)
-    with pytest.raises(ConfigError, match=r"install semel\[aws\]"):
+    with pytest.raises(ConfigError, match=r"semel\[aws\]"):
         asyncio.run(_received_one(SqsSource(URL)))
 
 
@@ -76,7 +76,7 @@ async def _received_one(source: SqsSource) -> None:
 @pytest.mark.parametrize("missing", ["queue", "dead_letters"])
 def test_a_missing_queue_is_an_error_that_names_it(queue: Queue, missing: str) -> None:
     source = queue.source(**{missing: queue.url + "-not-there"})
-    with pytest.raises(ConfigError, match="-not-there: there is no such queue"):
+    with pytest.raises(ConfigError, match="-not-there"):
         asyncio.run(_received_one(source))
 
 
@@ -90,7 +90,7 @@ def test_credentials_that_are_refused_are_an_error(queue: Queue) -> None:
 
 def test_without_any_place_for_dead_letters_nothing_is_taken(queue: Queue) -> None:
     queue.send([b"{"])
-    with pytest.raises(ConfigError, match="set dead_letters to the URL"):
+    with pytest.raises(ConfigError, match="dead_letters"):
         asyncio.run(_received_one(queue.source(dead_letters="")))
     assert queue.visible() == 1
 
@@ -131,7 +131,7 @@ def test_what_is_rejected_without_dead_letters_of_ours_is_left_to_the_redrive_po
     asyncio.run(story())
     assert queue.letters()[0]["Body"] == "{"
     assert "message_left_to_redrive" in caplog.text
-    assert "gives up after 2 receives" in caplog.text
+    assert "2 receives" in caplog.text
 
 
 def test_a_service_out_of_reach_is_waited_for(queue: Queue) -> None:
@@ -230,12 +230,13 @@ def test_the_doctor_is_told_what_the_queue_says_of_itself(queue: Queue) -> None:
     facts = dict(asyncio.run(queue.source().diagnose()))
     assert facts["waiting"] == "2"
     assert facts["kept for"] == "4 days"
-    assert facts["dead letters"] == f"0 in {queue.dead_url}"
+    assert (facts["dead letters"].split()[0], queue.dead_url in facts["dead letters"]) == ("0", True)
     assert "redrive" not in facts
-    assert dict(asyncio.run(queue.source(dead_letters="").diagnose()))["dead letters"].startswith("error: what nobody")
+    assert dict(asyncio.run(queue.source(dead_letters="").diagnose()))["dead letters"].startswith("error: ")
     few = dict(asyncio.run(queue.source(queue=with_redrive(queue, 3), dead_letters="").diagnose()))
-    assert few["redrive"].startswith("warning: its redrive policy gives up after 3 receives")
-    assert few["dead letters"] == "left to the redrive policy"
+    assert few["redrive"].startswith("warning: ")
+    assert "3 receives" in few["redrive"]
+    assert "redrive" in few["dead letters"]
     gone = dict(asyncio.run(queue.source(queue=queue.url + "-not-there").diagnose()))
     assert gone["attributes"].startswith("error: ")
 
@@ -243,7 +244,7 @@ def test_the_doctor_is_told_what_the_queue_says_of_itself(queue: Queue) -> None:
 def test_deliveries_have_the_tenant_and_the_reading_of_their_source(queue: Queue) -> None:
     async def story() -> None:
         queue.aws.send_message(QueueUrl=queue.url, MessageBody='{"any": {"number": 4711}}')
-        source = queue.source(tenant="acme", reading=Reading(origin="crm", id_path="any.number"))
+        source = queue.source(tenant="acme", reading=DecodeOptions(origin="crm", id_path="any.number"))
         async with Semel("memory://") as app:
             seen: list[Event] = []
 
@@ -264,7 +265,7 @@ def test_deliveries_have_the_tenant_and_the_reading_of_their_source(queue: Queue
     "code", ["QueueDoesNotExist", "AWS.SimpleQueueService.QueueDoesNotExist", "a.b#QueueDoesNotExist"]
 )
 def test_names_of_errors_are_known_in_every_spelling(code: str) -> None:
-    assert plain(code) == "QueueDoesNotExist"
+    assert error_name(code) == "QueueDoesNotExist"
 
 
 @pytest.mark.parametrize("fifo", [True, False])

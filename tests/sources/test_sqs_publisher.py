@@ -14,20 +14,20 @@ import pytest
 from tests.sources.meddling import Meddle, Meddler, refusal
 from tests.sources.places import Queue, make_app
 
-from semel.adapters.sources.sqs import SqsPublisher
+from semel.sources.sqs_queue import SqsPublisher
 from semel.testing.proxy import BLACK_HOLE, FaultProxy
 from semel.testing.publisher_laws import OrderedPublisherLaws, PublisherHarness, PublisherLaws
 from semel.values.errors import ConfigError
-from semel.values.parcel import TOO_LARGE, UNFIT, Note, Parcel, read_note, write_note
-from semel.values.reading import Reading
+from semel.values.event import DecodeOptions
+from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata, decode_metadata, encode_metadata
 
 NOT_TAKEN = (
-    Parcel(b"x" * 300_000),
-    Parcel(b"\xff\xfe"),
-    Parcel(b""),
-    Parcel(b"a\x00b"),
-    Parcel("no JSON \uffff".encode()),
-    Parcel(b"note", Note(headers={"x": "y" * 20_000})),
+    ForwardedEvent(b"x" * 300_000),
+    ForwardedEvent(b"\xff\xfe"),
+    ForwardedEvent(b""),
+    ForwardedEvent(b"a\x00b"),
+    ForwardedEvent("no JSON \uffff".encode()),
+    ForwardedEvent(b"note", ForwardMetadata(headers={"x": "y" * 20_000})),
 )
 
 
@@ -46,7 +46,7 @@ def harness_of(queue: Queue, proxy: FaultProxy, home: Path) -> PublisherHarness:
 
     return PublisherHarness(
         open=lambda timeout: publisher(queue, timeout, endpoint=proxy.url(queue.server.endpoint)),
-        source=lambda: queue.source(handed_on=True),
+        source=lambda: queue.source(forwarded=True),
         app=make_app(home),
         silent=silent,
         unfit=NOT_TAKEN,
@@ -96,8 +96,8 @@ def bodies_in(queue: Queue) -> list[str]:
     return sorted(message["Body"] for message in messages(queue))
 
 
-def said(count: int) -> list[Parcel]:
-    return [Parcel(f"{number:02}".encode()) for number in range(count)]
+def said(count: int) -> list[ForwardedEvent]:
+    return [ForwardedEvent(f"{number:02}".encode()) for number in range(count)]
 
 
 def test_requests_hold_ten_messages_and_256_kib_and_travel_together(queue: Queue) -> None:
@@ -106,7 +106,7 @@ def test_requests_hold_ten_messages_and_256_kib_and_travel_together(queue: Queue
             return asyncio.sleep(0.05) if operation == "send_message_batch" else None
 
         publishing, meddler = meddled(queue, slowly)
-        handed = [*said(25), *[Parcel(b"x" * 100_000, Note(), str(at)) for at in range(5)]]
+        handed = [*said(25), *[ForwardedEvent(b"x" * 100_000, ForwardMetadata(), str(at)) for at in range(5)]]
         assert await publishing.publish(handed) == [""] * 30
         await publishing.close()
         requests = [request["Entries"] for request in meddler.asked("send_message_batch")]
@@ -121,10 +121,12 @@ def test_requests_hold_ten_messages_and_256_kib_and_travel_together(queue: Queue
 
 def test_a_message_that_fits_exactly_is_taken_and_one_byte_more_is_too_large(queue: Queue) -> None:
     async def story() -> None:
-        note = Note("acme")
-        room = 256 * 1024 - len("semel" + "String" + write_note(note))
+        metadata = ForwardMetadata("acme")
+        room = 256 * 1024 - len("semel" + "String" + encode_metadata(metadata))
         publishing = publisher(queue)
-        fits, too_large = await publishing.publish([Parcel(b"x" * room, note), Parcel(b"x" * (room + 1), note)])
+        fits, too_large = await publishing.publish(
+            [ForwardedEvent(b"x" * room, metadata), ForwardedEvent(b"x" * (room + 1), metadata)]
+        )
         await publishing.close()
         assert fits == ""
         assert too_large.startswith(TOO_LARGE)
@@ -137,7 +139,9 @@ def test_the_queues_own_limit_is_known(new_queue: Any) -> None:
     async def story() -> None:
         queue: Queue = new_queue(MaximumMessageSize="2048")
         publishing = publisher(queue)
-        assert [bool(why) for why in await publishing.publish([Parcel(b"x" * 1_000), Parcel(b"x" * 3_000)])] == [0, 1]
+        assert [
+            bool(why) for why in await publishing.publish([ForwardedEvent(b"x" * 1_000), ForwardedEvent(b"x" * 3_000)])
+        ] == [0, 1]
         await publishing.close()
         assert bodies_in(queue) == ["x" * 1_000]
 
@@ -253,8 +257,8 @@ def test_a_lost_connection_is_tried_once_more_and_then_told(queue: Queue) -> Non
                 raise ConnectionResetError("for a test")
 
         publishing, _ = meddled(queue, meddle)
-        assert await publishing.publish([Parcel(b"one")]) == [""]
-        (why,) = await publishing.publish([Parcel(b"two")])
+        assert await publishing.publish([ForwardedEvent(b"one")]) == [""]
+        (why,) = await publishing.publish([ForwardedEvent(b"two")])
         await publishing.close()
         assert "ConnectionResetError" in why
         assert bodies_in(queue) == ["one"]
@@ -295,11 +299,11 @@ def test_a_character_that_sqs_does_not_carry_is_spelled_otherwise_in_the_same_do
     async def story() -> None:
         body = '{"id":"\uffff","text":"\\\\\ufffe\\u0041"}'
         publishing = publisher(queue)
-        assert await publishing.publish([Parcel(body.encode(), Note("\uffff"))]) == [""]
+        assert await publishing.publish([ForwardedEvent(body.encode(), ForwardMetadata("\uffff"))]) == [""]
         await publishing.close()
         (message,) = messages(queue)
         assert json.loads(message["Body"]) == json.loads(body)
-        assert read_note(message["MessageAttributes"]["semel"]["StringValue"]) == Note("\uffff")
+        assert decode_metadata(message["MessageAttributes"]["semel"]["StringValue"]) == ForwardMetadata("\uffff")
 
     asyncio.run(story())
 
@@ -308,14 +312,14 @@ def test_a_fifo_queue_drops_a_repetition_and_nothing_that_differs(new_queue: Any
     async def story() -> None:
         queue: Queue = new_queue(fifo=True)
         publishing = publisher(queue)
-        first = Parcel(b'{"id":"e"}', Note("acme", trace="one"), "g")
+        first = ForwardedEvent(b'{"id":"e"}', ForwardMetadata("acme", trace="one"), "g")
         others = [
-            Parcel(b'{"id":"e","more":1}', Note("acme"), "g"),  # a conflict is for somebody to see
-            Parcel(b'{"id":"e"} ', Note("acme"), "g"),
-            Parcel(b'{"id":"e"}', Note("other"), "g"),
-            Parcel(b'{"id":"e"}', Note("acme", Reading(origin="platform")), "g"),
+            ForwardedEvent(b'{"id":"e","more":1}', ForwardMetadata("acme"), "g"),  # a conflict is for somebody to see
+            ForwardedEvent(b'{"id":"e"} ', ForwardMetadata("acme"), "g"),
+            ForwardedEvent(b'{"id":"e"}', ForwardMetadata("other"), "g"),
+            ForwardedEvent(b'{"id":"e"}', ForwardMetadata("acme", DecodeOptions(origin="platform")), "g"),
         ]
-        again = Parcel(first.body, Note("acme", trace="two"), "g")
+        again = ForwardedEvent(first.body, ForwardMetadata("acme", trace="two"), "g")
         assert await publishing.publish([first, again, *others]) == [""] * 6
         assert await publishing.publish([again]) == [""]
         await publishing.close()
@@ -333,7 +337,9 @@ def test_every_group_is_one_that_a_fifo_queue_takes(new_queue: Any, group: str) 
     async def story() -> None:
         queue: Queue = new_queue(fifo=True)
         publishing, meddler = meddled(queue, lambda operation, request: None)
-        assert await publishing.publish([Parcel(b"1", Note(), group), Parcel(b"2", Note(), group)]) == ["", ""]
+        assert await publishing.publish(
+            [ForwardedEvent(b"1", ForwardMetadata(), group), ForwardedEvent(b"2", ForwardMetadata(), group)]
+        ) == ["", ""]
         await publishing.close()
         (request,) = meddler.asked("send_message_batch")
         groups = [entry["MessageGroupId"] for entry in request["Entries"]]
@@ -358,7 +364,11 @@ def test_what_a_later_one_of_its_group_has_overtaken_is_not_sent_behind_it(new_q
             return without_the_first(request) if operation == "send_message_batch" and next(turns, False) else None
 
         publishing, meddler = meddled(queue, meddle)
-        handed = [Parcel(b"a1", Note(), "a"), Parcel(b"b1", Note(), "b"), Parcel(b"a2", Note(), "a")]
+        handed = [
+            ForwardedEvent(b"a1", ForwardMetadata(), "a"),
+            ForwardedEvent(b"b1", ForwardMetadata(), "b"),
+            ForwardedEvent(b"a2", ForwardMetadata(), "a"),
+        ]
         answers = await publishing.publish(handed)
         await publishing.close()
         assert [bool(why) for why in answers] == [True, False, False]
@@ -373,7 +383,7 @@ def test_what_a_later_one_of_its_group_has_overtaken_is_not_sent_behind_it(new_q
 def test_diagnose_tells_of_the_queue(new_queue: Any) -> None:
     async def story() -> None:
         facts = dict(await publisher(new_queue(fifo=True)).diagnose())
-        assert facts["order"] == "within a group"
+        assert "group" in facts["order"]
         small = dict(await publisher(new_queue(MaximumMessageSize="2048")).diagnose())
         assert small["messages"].startswith("warning: ")
         queue: Queue = new_queue()

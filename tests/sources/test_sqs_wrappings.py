@@ -13,8 +13,8 @@ import pytest
 from tests.sources.places import Queue
 from tests.sources.test_sqs_answers import received
 
-from semel.adapters.sources.sqs.unwrapping import unwrap
-from semel.testing.laws.sources_harness import document
+from semel.sources.sqs_queue.source import unwrap
+from semel.testing.laws.source_harness import document
 
 pytestmark = pytest.mark.usefixtures("quick_end")
 

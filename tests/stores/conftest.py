@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from tests.shared import shared_server
-
-from semel.testing.servers.dynamodb import DynamoServer
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, given_url, not_here
-from semel.testing.servers.valkey import Valkey
+from tests.shared import shared_emulator, shared_server
+from tests.support.servers.dynamodb import DynamoServer
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.process import NoServer, given_url, not_here
+from tests.support.servers.valkey import Valkey
 
 STORES = ("sqlite", "postgres", "redis", "dynamodb")
 
@@ -42,7 +41,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def dynamodb(request: pytest.FixtureRequest) -> DynamoServer:
-    return shared_server(request, "dynamodb", lambda folder: DynamoServer.given() or DynamoServer(folder))
+    return shared_emulator(request, DynamoServer)
 
 
 @pytest.fixture

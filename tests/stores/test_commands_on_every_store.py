@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.stores.commands import migrated, semel, settings
+from tests.support.servers.process import free_port
 
 from semel import Context, Event, Reject, Semel
-from semel.testing.servers.process import free_port
 
 REASON = ("--reason", "fixed", "--by", "anna", "--yes")
 ROUTE = 'endpoints = []\n[[routes]]\nname = "all"\ntopics = ["**"]\nconsole = true\n'
@@ -76,7 +76,7 @@ def test_migrate_tells_does_and_has_nothing_left_to_do(store: str) -> None:
     told = semel("migrate", *option)
     assert told.code == 0
     assert all(step in told.out for step in before["pending"])
-    assert "is ready" in told.out if before["migrates"] else "needs no migrations" in told.out
+    assert "ready" in told.out if before["migrates"] else "migration" in told.out
     (after,) = semel("migrate", "--json", *option).json["stores"]
     assert (after["pending"], after["done"]) == ([], [])
     assert semel("migrate", "--dry-run", *option).code == 0
@@ -87,15 +87,15 @@ def test_a_store_that_is_not_ready_says_semel_migrate(store: str, tmp_path: Path
     for command in (("status",), ("events", "list"), ("dead", "list"), ("purge",)):
         ended = semel(*command, "--ledger", store)
         assert ended.code == 2
-        assert "run `semel migrate`" in ended.err
+        assert "semel migrate" in ended.err
     path = settings(tmp_path, store, ROUTE)
     report = semel("doctor", "-c", str(path), "--json")
     assert report.code == 1
     (unready,) = [one for one in report.json["findings"] if one["check"] == "migrations"]
-    assert (unready["level"], unready["change"]) == ("error", "run `semel migrate`")
+    assert (unready["level"], "semel migrate" in unready["change"]) == ("error", True)
     run = semel("run", "-c", str(path), "--port", "0", "--workers", "2")
     assert run.code == 2
-    assert "run `semel migrate`" in run.err
+    assert "semel migrate" in run.err
     assert semel("migrate", "-c", str(path)).code == 0
     assert [one for one in semel("doctor", "-c", str(path), "--json").json["findings"] if one["level"] == "error"] == []
 
@@ -118,13 +118,13 @@ def test_every_store_is_looked_into_and_decided_about(store: str) -> None:
 
     has_inbox = semel("status", "--json", *option).json["inbox"] is not None
     assert has_inbox == store.startswith(("sqlite", "postgresql"))
-    replayed = semel("dead", "replay", key, *REASON, *option)
+    replayed = semel("dead", "replay", key, "--json", *REASON, *option)
     assert replayed.code == 0
-    assert ("in the inbox" in replayed.out) == has_inbox
-    assert ("have them sent once more" in replayed.out) != has_inbox
+    assert [event["goes_to"] for event in replayed.json["events"]] == ["inbox" if has_inbox else "next delivery"]
     assert semel("dead", "discard", other, *REASON, *option).code == 0
     assert states(*option) == {"uncertain": 1, "done": 3, **({"accepted": 1} if has_inbox else {})}
-    assert "replayed by anna" in semel("events", "show", key, *option).out
+    shown = semel("events", "show", key, *option).out
+    assert ("replayed" in shown, "anna" in shown) == (True, True)
     assert semel("purge", *option).code == 0
 
 
@@ -147,7 +147,7 @@ def test_whoever_looks_for_letters_in_the_wrong_folder_is_told_so(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert "All is well" in semel("dead", "list", "-c", path).out, "nothing was given up on yet"
+    assert semel("dead", "list", "-c", path).code == 0, "nothing was given up on yet"
     monkeypatch.chdir(tmp_path)
     fill(redis_url, "sqlite:///letters.db")
     assert len(keys("dead", "-c", path)) == 2
@@ -155,7 +155,7 @@ def test_whoever_looks_for_letters_in_the_wrong_folder_is_told_so(
     for command in (("dead", "list"), ("status",), ("dead", "replay", "--all", *REASON)):
         ended = semel(*command, "-c", path)
         assert ended.code == 2
-        assert f"there is no file {elsewhere / 'letters.db'}" in ended.err
+        assert str(elsewhere / "letters.db") in ended.err
     assert not list(elsewhere.iterdir()), "looking makes nothing"
 
 
@@ -169,7 +169,7 @@ def test_doctor_tells_what_every_store_says_of_itself(store: str, tmp_path: Path
     keeps = store.startswith(("sqlite", "postgresql"))
     assert [one["level"] for one in letters] == ["ok" if keeps else "warning"]
     (promise,) = document["guarantees"]
-    assert promise["line"].startswith("all: at least once")
+    assert "at least once" in promise["line"]
 
 
 def test_an_inbox_on_a_store_without_one_is_refused_by_doctor_and_run(store: str, tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_an_inbox_on_a_store_without_one_is_refused_by_doctor_and_run(store: str
     assert refused["check"] == "inbox"
     run = semel("run", "-c", str(path), "--port", "0")
     assert run.code == 2
-    assert "/events accepts into the inbox" in run.err
-    assert 'set mode = "inline" there' in run.err
+    assert "/events" in run.err
+    assert 'mode = "inline"' in run.err
 
 
 # ---------------------------------------------------------------------------------------------------- out of reach
@@ -205,7 +205,7 @@ def test_a_store_out_of_reach_is_named_and_its_password_is_not(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
-    monkeypatch.setattr("semel.adapters.ledgers.dynamodb.client.DEADLINE_S", 1.0)  # its URL has no timeout
+    monkeypatch.setattr("semel.ledgers.dynamodb.client.DEADLINE_S", 1.0)  # its URL has no timeout
     port = free_port()
     url = url.format(port=port)
     for command in (("status",), ("migrate",), ("dead", "replay", "--all", *REASON)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,9 @@ def claim(name: str) -> dict[str, object]:
     return {"items": [{"handler": "h", "key": [name]}]}
 
 
-@pytest.mark.parametrize("ms", [10, 60, 100, 250])
+@pytest.mark.parametrize(
+    "ms", [10, 60, pytest.param(100, marks=pytest.mark.long), pytest.param(250, marks=pytest.mark.long)]
+)
 def test_a_distant_ledger_works_from_the_first_request_on(ms: int, url: str, tmp_path: Path) -> None:
     """The proxy delays each direction by `ms`: a round trip takes at least twice as long."""
     with behind_proxy(url, tmp_path, Fault(latency_ms=ms)) as (running, proxy, bearer):
@@ -109,10 +112,17 @@ def test_doctor_reports_the_round_trip_and_the_breaker_of_the_running_service(re
             running.until(
                 lambda: running.post("/events", event("down")).status == 503 and is_open(running), "it stays closed"
             )
-            (finding,) = [one for one in doctor()["findings"] if one["check"] == "running"]
+            found: list[dict[str, Any]] = []
+
+            def reported() -> bool:
+                found[:] = [one for one in doctor()["findings"] if one["check"] == "running"]
+                return bool(found)
+
+            running.until(reported, "doctor does not report the breaker")  # a probe of the breaker may be under way
+            (finding,) = found
             assert finding["level"] == "warning"
-            assert "since 20" in finding["what"]
-            assert finding["what"].endswith(("(failed)", "(stuck)"))
+            assert re.search(r"\b20\d\d-", finding["what"]), "since when"
+            assert re.search(r"\b(failed|stuck)\b", finding["what"])
 
 
 def is_open(running: Running) -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.stores.commands import semel
+from tests.support.servers.postgres import PostgresServer
 
 from semel import Context, Event, Semel, wiring
-from semel.adapters.ledgers.dynamodb import address as dynamodb_address
-from semel.adapters.ledgers.postgres import options as postgres_options
-from semel.adapters.ledgers.redis import address as redis_address
+from semel.ledgers.dynamodb import url as dynamodb_address
+from semel.ledgers.postgres import url as postgres_options
+from semel.ledgers.redis import url as redis_address
 from semel.settings.loading import load
-from semel.testing.servers.postgres import PostgresServer
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "ledgers.md").read_text("utf-8")
 
@@ -45,7 +45,7 @@ def test_defaults_are_those_of_the_code() -> None:
     for name in postgres_options.LIMITS:
         default = getattr(postgres_options.Options("dsn"), name)
         assert f"| `{name}` | {default:g} |" in section("PostgreSQL")
-    ours = redis_address.read_url("redis://host")
+    ours = redis_address.parse_url("redis://host")
     for name, default in (("strict", ours.strict), ("timeout", f"{ours.timeout_s:g}"), ("pool", ours.pool)):
         assert f"| `{name}` | {default} |" in section("Redis and Valkey")
     table = dynamodb_address.parse("dynamodb://table")

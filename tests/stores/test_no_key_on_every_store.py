@@ -11,9 +11,9 @@ from tests.stores.commands import migrated, semel
 from tests.stores.conftest import STORES
 
 from semel import Context, Event, Outcome, Semel, keys
-from semel.core.handlers import NO_KEY
-from semel.core.letterbox import inbox_of
-from semel.core.pump import Pump
+from semel.core.dead_letter_store import inbox_of
+from semel.core.inbox_flow import InboxWorker
+from semel.core.routing import NO_KEY
 
 BODY = {"id": "bus-1", "detail-type": "t", "source": "shop", "detail": {"eventId": "e-1", "eventType": "order.created"}}
 ELSEWHERE = True  # dead letters are kept by another store
@@ -47,7 +47,7 @@ class Desk:
             async with self.app:
                 inbox = inbox_of(self.app.ledger)
                 assert inbox is not None
-                pump = Pump(inbox, self.app.new_engine(self.app.ledger).process, self.app.handlers, 8)
+                pump = InboxWorker(inbox, self.app.new_engine(self.app.ledger).process, self.app.handlers, 8)
                 await pump.run_once()
                 await pump.stop(10)
                 assert [depth for depth in await inbox.depths() if depth.waiting or depth.taken] == []

@@ -10,7 +10,7 @@ import pytest
 from tests.service.running import event, service
 from tests.stores.commands import SECRETS, migrated, semel
 
-from semel.ledger_urls import masked
+from semel.values.redaction import masked
 
 INLINE = '[[endpoints]]\nmode = "inline"\n'
 ROUTE = '[[routes]]\nname = "all"\ntopics = ["**"]\nconsole = true\n'
@@ -83,9 +83,9 @@ def test_a_letter_of_redis_is_kept_elsewhere_and_replayed_from_there(
         assert alone["event"] is None, "the event is in the letterbox alone"
 
         known.touch()
-        replay = semel("dead", "replay", letter["key"], "--reason", "a customer now", *option, env=env)
+        replay = semel("dead", "replay", letter["key"], "--reason", "a customer now", "--json", *option, env=env)
         assert replay.code == 0
-        assert "in the inbox" in replay.out
+        assert [one["goes_to"] for one in replay.json["events"]] == ["inbox"]
         running.until(effects.exists, "the replay did not run")
         running.until(lambda: shown(letter["key"])["state"] == "done", "the replay was not settled")
         assert [one["state"] for one in shown(letter["key"])["history"]] == ["done", "replayed"]
@@ -95,7 +95,7 @@ def test_a_letter_of_redis_is_kept_elsewhere_and_replayed_from_there(
         assert running.wait() == 0
     report = json.loads(semel("doctor", "-c", str(path), "--json", env=env).out)
     assert [one["level"] for one in report["findings"] if one["check"] == "letters"] == ["ok"]
-    assert report["store"]["letters"].startswith("0 wait in ")
+    assert "0" in report["store"]["letters"].split()
 
 
 def test_a_letterbox_that_is_not_ready_keeps_the_service_from_starting(
@@ -105,7 +105,7 @@ def test_a_letterbox_that_is_not_ready_keeps_the_service_from_starting(
     path.write_text(f'ledger = "{redis_url}"\ndead_letters = "{database}"\n{INLINE}{ROUTE}', "utf-8")
     ended = semel("run", "-c", str(path), "--port", "0")
     assert ended.code == 2
-    assert "run `semel migrate`" in ended.err
+    assert "semel migrate" in ended.err
     stores = semel("migrate", "-c", str(path), "--json").json["stores"]
     assert [(store["role"], store["migrates"], bool(store["done"])) for store in stores] == [
         ("ledger", False, False),

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE = Path(__file__).parent / "handlers.txt"  # no .py: it is wrong on purpose
 REFUSED = {
@@ -26,6 +28,7 @@ def test_mypy_refuses_each_marked_line_and_no_other(tmp_path: Path) -> None:
     assert len(REFUSED) >= 9
 
 
+@pytest.mark.long  # 16 s of processor time: it reads all that handlers can import
 def test_pyright_refuses_each_marked_line_and_no_other(tmp_path: Path) -> None:
     handlers = tmp_path / "handlers.py"
     handlers.write_text(SAMPLE.read_text("utf-8"), "utf-8")

@@ -1,9 +1,8 @@
-"""AWS Lambda: the records of every trigger through the flow, and the answer that each of them understands.
+"""AWS Lambda: processes the records of every trigger and returns the response that each trigger expects.
 
-Nothing here needs boto: Lambda hands over parsed JSON and takes parsed JSON back.
+It needs no boto: Lambda passes parsed JSON and takes parsed JSON back.
 """
 
-from semel.aws_lambda.answering import RecordsFailed
-from semel.aws_lambda.handling import LambdaHandler
+from semel.aws_lambda.handler import LambdaHandler, RecordsFailed
 
 __all__ = ["LambdaHandler", "RecordsFailed"]

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from semel.cli import many_keys
-from semel.cli.measures import BATCH, CALLERS, Bench, load_peers
+from semel.cli import bench_measures
+from semel.cli.bench_measures import BATCH, CALLERS, Bench, load_peers
+from semel.cli.options import Json
 
 NOT_MEASURED = "not measured: add --peers bench/peers.py"
 
@@ -58,7 +61,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class BenchReport:
     rounds: int
     keys: int
     python: str
@@ -118,25 +121,65 @@ LINES = (
 ONCE = "memory_growth"  # growth is not a rate: one long look tells more than several short ones
 
 
-def run(rounds: int, keys: int, quick: bool, peers: Path | None, folder: Path | None, console: Console) -> Report:
+def register(app: typer.Typer) -> None:
+    app.command()(bench)
+
+
+def bench(
+    rounds: Annotated[
+        int, typer.Option(min=1, max=100, help="Every scenario is measured once in each; medians are shown.")
+    ] = 5,
+    keys: Annotated[
+        int,
+        typer.Option(min=0, max=100_000_000, help="Settled keys in the large ledger; about 300 bytes of disk each."),
+    ] = 200_000,
+    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the work in each round: less certain.")] = False,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Python file with the programs to compare with: bench/peers.py."
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Where the databases go; by default the system's temporary one."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure Semel on this machine against minimal programs written by hand.
+
+    Targets are ratios wherever a machine's speed would decide otherwise; a missed one says "below" and is no error.
+    Name a --folder on a real disk if temporary files are in memory here: commits would cost nothing there.
+    """
+    report = run(rounds, keys, quick, peers, folder, Console(stderr=True))
+    if as_json:
+        typer.echo(to_json(report))
+        return
+    Console().print(as_table(report))
+    typer.echo(legend(report))
+
+
+def run(rounds: int, keys: int, quick: bool, peers: Path | None, folder: Path | None, console: Console) -> BenchReport:
     """Measure. The folder holds databases of several GB when there are many keys, and is emptied afterwards."""
-    report = Report(rounds, keys, platform.python_version(), f"{platform.system()} {platform.machine()}")
+    report = BenchReport(rounds, keys, platform.python_version(), f"{platform.system()} {platform.machine()}")
     with tempfile.TemporaryDirectory(prefix="semel-bench-", dir=folder) as work:
-        many_keys.check_disk(Path(work), keys)
-        bench = Bench(Path(work), load_peers(peers) if peers else None, quick)
+        bench_measures.check_disk(Path(work), keys)
+        measures = Bench(Path(work), load_peers(peers) if peers else None, quick)
         wanted = _wanted(report, peers is not None, keys)
         values: dict[str, list[float]] = {name: [] for name in wanted}
         with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
             if keys:
                 task = progress.add_task(f"settling {keys:,} keys", total=keys)
-                bench.many_keys = f"sqlite:///{Path(work, 'many.db')}"
-                report.fill_s = many_keys.fill(bench.many_keys, keys, lambda size: progress.advance(task, size))
+                measures.many_keys = f"sqlite:///{Path(work, 'many.db')}"
+                report.fill_s = bench_measures.fill(measures.many_keys, keys, lambda size: progress.advance(task, size))
             task = progress.add_task("measuring", total=rounds * len(wanted))
             for turn in range(rounds):
                 for name in wanted:
                     progress.update(task, description=f"round {turn + 1}: {SCENARIOS[name].label}")
                     if name != ONCE or turn == rounds - 1:
-                        _measure(name, getattr(bench, name), values, report)
+                        _measure(name, getattr(measures, name), values, report)
                     progress.advance(task)
                 if not console.is_terminal:
                     console.print(f"round {turn + 1} of {rounds} is done")
@@ -144,7 +187,7 @@ def run(rounds: int, keys: int, quick: bool, peers: Path | None, folder: Path | 
     return report
 
 
-def _wanted(report: Report, peers: bool, keys: int) -> list[str]:
+def _wanted(report: BenchReport, peers: bool, keys: int) -> list[str]:
     for scenario in SCENARIOS.values():
         if scenario.peer and not peers:
             report.missing[scenario.name] = NOT_MEASURED
@@ -153,7 +196,7 @@ def _wanted(report: Report, peers: bool, keys: int) -> list[str]:
     return [name for name in SCENARIOS if name not in report.missing]
 
 
-def _measure(name: str, measure: Callable[[], float], values: dict[str, list[float]], report: Report) -> None:
+def _measure(name: str, measure: Callable[[], float], values: dict[str, list[float]], report: BenchReport) -> None:
     if name in report.missing:
         return
     try:
@@ -180,11 +223,11 @@ def _finding(line: Line, values: dict[str, list[float]]) -> Finding:
     )
 
 
-def as_json(report: Report) -> str:
+def to_json(report: BenchReport) -> str:
     return json.dumps(asdict(report), ensure_ascii=False, indent=2)
 
 
-def as_table(report: Report) -> Table:
+def as_table(report: BenchReport) -> Table:
     table = Table(title=f"Semel on SQLite, synchronous=full: medians of {report.rounds} rounds")
     table.add_column("scenario", no_wrap=True)
     table.add_column("median", justify="right", no_wrap=True)
@@ -207,7 +250,7 @@ def as_table(report: Report) -> Table:
     return table
 
 
-def legend(report: Report) -> str:
+def legend(report: BenchReport) -> str:
     """What the names in the table mean, and what is not in it."""
     measured = {finding.scenario for finding in report.findings}
     return "\n".join(

@@ -1,21 +1,27 @@
-"""`semel dead`: what was given up on or is in doubt, and what people decide about it."""
+"""`semel dead`: dead and uncertain events, and the decisions of operators about them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from semel.cli import breakers, dead_decisions, find, tables
+from semel.cli.bulk_decision import confirmed, operator
+from semel.cli.dead_decisions import DeadLetterRequest
 from semel.cli.events import Key, Raw, show_one
+from semel.cli.ledger_place import place
 from semel.cli.options import (
     By,
     Config,
+    DeadLetterState,
     DryRun,
     Json,
-    Ledger,
-    LetterState,
+    LedgerUrl,
     Limit,
     Matching,
     Rate,
@@ -26,54 +32,47 @@ from semel.cli.options import (
     Wide,
     Yes,
 )
+from semel.ports import Entry
 
-if TYPE_CHECKING:
-    from semel.cli.operating.deciding import Ask
-    from semel.ports import Entry
-
-State = Annotated[LetterState | None, typer.Option(help="Only dead, or only uncertain ones.")]
-Route = Annotated[str, typer.Option("--handler", "--route", help="Only of this handler or route.")]
+State = Annotated[DeadLetterState | None, typer.Option(help="Only dead, or only uncertain events.")]
+Route = Annotated[str, typer.Option("--handler", "--route", help="Only events of this handler or route.")]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys, or the beginnings of keys.")]
-All = Annotated[bool, typer.Option("--all", help="All that match the filters; all dead ones without any.")]
-Chosen = Annotated[LetterState | None, typer.Option("--state", help="Which of them; dead ones if nothing is said.")]
-Contains = Annotated[
-    str, typer.Option("--matching", metavar="TEXT", help="Only those with this in the reason of their death.")
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Also those that have succeeded, by their keys: their effect happens twice.")
-]
+All = Annotated[bool, typer.Option("--all", help="All events that match the filters; without filters all dead ones.")]
+Chosen = Annotated[DeadLetterState | None, typer.Option("--state", help="Events in this state; dead by default.")]
+Contains = Annotated[str, typer.Option("--matching", metavar="TEXT", help="Only events whose reason contains TEXT.")]
+Force = Annotated[bool, typer.Option("--force", help="Also named events that succeeded: their effect happens twice.")]
 
 EXIT_CODES = """
-Exit codes: 0, also where an event is not dead (any more), which is told. 1,
-something failed or was refused. 2, the command cannot work as given, and
-nothing was done. 130, it was interrupted: the same command goes on.
+Exit codes: 0, also where an event is no longer dead, which is reported. 1,
+something failed or was refused. 2, the command cannot work with these options,
+and nothing was done. 130, it was interrupted: run the same command again.
 """
-REPLAY = f"""Try events again: each goes back into the inbox, as a new generation.
+REPLAY = f"""Try events again: each returns to the inbox, as a new generation.
 
-Name keys, or say --all, or filter. Uncertain events are only replayed when
-they are named or --state uncertain is given, and never without being asked
-about or --yes: their effect may have happened, and would then happen twice.
-One that has succeeded is refused, unless it is named and --force is given.
+Pass keys, or --all, or filters. Uncertain events are replayed only when they
+are named or --state uncertain is passed, and only after a confirmation or with
+--yes: their effect may have happened, and would then happen twice. An event
+that succeeded is refused, unless it is named and --force is passed.
 
-Whatever was interrupted goes on when the same command is given again.
+Run an interrupted command again to continue it.
 {EXIT_CODES}"""
-DISCARD = f"""Take events off the list for good. Copies of them are still answered.
+DISCARD = f"""Remove events from the list permanently. Copies of them are still answered.
 
-Name keys, or say --all, or filter, as for replay. The decision is kept with
-its reason; `semel events show` tells it, by the whole key.
+Pass keys, or --all, or filters, as for replay. The decision is stored with its
+reason; `semel events show` shows it, by the whole key.
 {EXIT_CODES}"""
 
 
 def register(app: typer.Typer) -> None:
-    dead = typer.Typer(help="Dead and uncertain events: look, replay, discard.", no_args_is_help=True)
-    dead.command("list")(list_letters)
+    dead = typer.Typer(help="List, replay and discard dead and uncertain events.", no_args_is_help=True)
+    dead.command("list")(list_dead_letters)
     dead.command("show")(show)
     dead.command("replay", help=REPLAY)(replay)
     dead.command("discard", help=DISCARD)(discard)
     app.add_typer(dead, name="dead")
 
 
-def list_letters(
+def list_dead_letters(
     state: State = None,
     handler: Route = "",
     tenant: Tenant = None,
@@ -82,40 +81,31 @@ def list_letters(
     until: Until = "",
     limit: Limit = 100,
     wide: Wide = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """List what was given up on and what is in doubt, the newest first."""
-    import asyncio
-
-    from semel.cli.operating import ledger_tables, looking
-    from semel.cli.operating.place import place
-
-    wanted = looking.filters(handler, tenant, reason, since, until)
-    states = [state.value] if state else looking.LETTERS
-    found, in_all, unreachable = asyncio.run(looking.letters(place(ledger, config), states, limit, wanted))
+    """List dead and uncertain events, the newest first."""
+    wanted = find.filters(handler, tenant, reason, since, until)
+    states = [state.value] if state else find.DEAD_STATES
+    found, total, unreachable = asyncio.run(find.list_dead_letters(place(ledger, config), states, limit, wanted))
     if unreachable is not None:
-        typer.echo(f"semel: the ledger is out of reach, these are its letters: {unreachable}", err=True)
+        typer.echo(f"semel: the ledger is unavailable, these come from its dead-letter store: {unreachable}", err=True)
     if as_json:
-        typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
+        typer.echo(tables.as_json([tables.members(entry) for entry in found]))
     elif found:
-        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide))
-        if len(found) < in_all:
-            typer.echo(f"{len(found):,} of {in_all:,} in all.")
-    elif wanted.any and in_all:
-        typer.echo(f"None match, of {in_all:,} in all.")
+        tables.console(wide).print(tables.listing(found, find.now_ms(), wide))
+        if len(found) < total:
+            typer.echo(f"{len(found):,} of {total:,} in all.")
+    elif wanted.any and total:
+        typer.echo(f"None match, of {total:,} in all.")
     else:
         well = " All is well." if unreachable is None else ""
         typer.echo(f"No {state.value if state else 'dead or uncertain'} events.{well}")
 
 
-def show(key: Key, raw: Raw = False, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
-    """Show everything that is known of one dead or uncertain event.
-
-    The event, what came of each attempt, and what people decided about it: who,
-    when and why.
-    """
+def show(key: Key, raw: Raw = False, ledger: LedgerUrl = None, config: Config = None, as_json: Json = False) -> None:
+    """Show one dead or uncertain event: its content, each attempt, and each decision with its reason."""
     show_one(key, ["dead", "uncertain"], raw, ledger, config, as_json)
 
 
@@ -134,25 +124,23 @@ def replay(
     force: Force = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    from semel.cli.operating import deciding, looking
-
-    ask = deciding.Ask(
-        what="replay",
+    request = DeadLetterRequest(
+        action="replay",
         keys=keys or [],
         every=all_of_them,
         state=state.value if state else None,
-        wanted=looking.filters(handler, tenant, matching, since, until),
+        wanted=find.filters(handler, tenant, matching, since, until),
         reason=reason.strip(),
-        by=by.strip() or deciding.who(),
+        by=by.strip() or operator(),
         rate=rate,
         dry_run=dry_run,
         force=force,
     )
-    _decide(ask, yes, ledger, config, as_json)
+    _decide(request, yes, ledger, config, as_json)
 
 
 def discard(
@@ -169,46 +157,43 @@ def discard(
     rate: Rate = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    from semel.cli.operating import deciding, looking
-
-    ask = deciding.Ask(
-        what="discard",
+    request = DeadLetterRequest(
+        action="discard",
         keys=keys or [],
         every=all_of_them,
         state=state.value if state else None,
-        wanted=looking.filters(handler, tenant, matching, since, until),
+        wanted=find.filters(handler, tenant, matching, since, until),
         reason=reason.strip(),
-        by=by.strip() or deciding.who(),
+        by=by.strip() or operator(),
         rate=rate,
         dry_run=dry_run,
     )
-    _decide(ask, yes, ledger, config, as_json)
+    _decide(request, yes, ledger, config, as_json)
 
 
-def _decide(ask: Ask, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
-    from rich.console import Console
-
-    from semel.cli.operating import breakers, deciding, deciding_view, ledger_tables, looking
-    from semel.cli.operating.asking import confirmed
-    from semel.cli.operating.place import place
-
+def _decide(request: DeadLetterRequest, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
     out = Console()
 
-    def listed(entries: Sequence[Entry]) -> None:
-        out.print(ledger_tables.listing(entries, looking.now_ms(), wide=False))
+    def preview(entries: Sequence[Entry]) -> None:
+        out.print(tables.listing(entries, find.now_ms(), wide=False))
 
-    shown = listed if ask.dry_run and not as_json else None
-    report = deciding.run(place(ledger, config), ask, Console(stderr=True), None if yes else confirmed, shown)
-    replayed = ask.what == "replay" and bool(report.decided)
-    waited_for = breakers.heard(ledger, config).breakers if replayed else []
+    report = dead_decisions.run(
+        place(ledger, config),
+        request,
+        Console(stderr=True),
+        None if yes else confirmed,
+        preview if request.dry_run and not as_json else None,
+    )
+    replayed = request.action == "replay" and bool(report.decided)
+    open_breakers = breakers.open_breakers(ledger, config).breakers if replayed else []
     if as_json:
-        typer.echo(deciding_view.as_json(report, waited_for))
+        typer.echo(dead_decisions.to_json(report, open_breakers))
     else:
-        out.print(deciding_view.as_tables(report))
-        for breaker in waited_for:
+        out.print(dead_decisions.as_tables(report))
+        for breaker in open_breakers:
             out.print(f"{breaker}: replayed events wait for it", style="bold red", markup=False, highlight=False)
     raise typer.Exit(0 if report.holds else 1)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Annotated
 
 import typer
 
+from semel.cli import breakers, find, tables
+from semel.cli.ledger_place import place
 from semel.cli.options import (
     Config,
     Handler,
     Json,
-    Ledger,
+    LedgerUrl,
     Limit,
     Matching,
     Since,
@@ -19,6 +23,7 @@ from semel.cli.options import (
     Until,
     Wide,
 )
+from semel.values.errors import ConfigError
 
 Key = Annotated[
     str, typer.Argument(metavar="KEY", help="The whole key, or as much of its beginning as tells it apart.")
@@ -28,7 +33,7 @@ Raw = Annotated[bool, typer.Option("--raw", help="Only the event, byte for byte,
 
 
 def register(app: typer.Typer) -> None:
-    events = typer.Typer(help="Look at single events.", no_args_is_help=True)
+    events = typer.Typer(help="List and show single events.", no_args_is_help=True)
     events.command("list")(list_events)
     events.command("show")(show)
     app.add_typer(events, name="events")
@@ -43,7 +48,7 @@ def list_events(
     until: Until = "",
     limit: Limit = 100,
     wide: Wide = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
@@ -51,24 +56,19 @@ def list_events(
 
     What was discarded is not in the list; its whole key still shows it.
     """
-    import asyncio
-
-    from semel.cli.operating import ledger_tables, looking
-    from semel.cli.operating.place import place
-
-    wanted = looking.filters(handler, tenant, reason, since, until)
-    found, _ = asyncio.run(looking.listed(place(ledger, config), [state.value if state else None], limit, wanted))
+    wanted = find.filters(handler, tenant, reason, since, until)
+    found, _ = asyncio.run(find.list_entries(place(ledger, config), [state.value if state else None], limit, wanted))
     if as_json:
-        typer.echo(ledger_tables.as_json([ledger_tables.members(entry) for entry in found]))
+        typer.echo(tables.as_json([tables.members(entry) for entry in found]))
     elif found:
-        ledger_tables.console(wide).print(ledger_tables.listing(found, looking.now_ms(), wide))
+        tables.console(wide).print(tables.listing(found, find.now_ms(), wide))
         if len(found) == limit:
             typer.echo(f"The newest {limit:,}; --limit shows more.")
     else:
         typer.echo("No events match." if state or wanted.any else "No events yet.")
 
 
-def show(key: Key, raw: Raw = False, ledger: Ledger = None, config: Config = None, as_json: Json = False) -> None:
+def show(key: Key, raw: Raw = False, ledger: LedgerUrl = None, config: Config = None, as_json: Json = False) -> None:
     """Show everything that is known of one event.
 
     Its state, attempts and result, what people decided about it, and the event
@@ -77,30 +77,21 @@ def show(key: Key, raw: Raw = False, ledger: Ledger = None, config: Config = Non
     show_one(key, [state.value for state in StateName], raw, ledger, config, as_json)
 
 
-def show_one(key: str, first: list[str], raw: bool, ledger: Ledger, config: Config, as_json: bool) -> None:
+def show_one(key: str, first: list[str], raw: bool, ledger: LedgerUrl, config: Config, as_json: bool) -> None:
     """Also for `semel dead show`, which looks for the beginning of a key among letters first."""
-    import asyncio
-
-    from semel.cli.operating import breakers, ledger_tables, looking
-    from semel.cli.operating.place import place
-
-    history = asyncio.run(looking.known(place(ledger, config), key, first))
+    history = asyncio.run(find.key_history(place(ledger, config), key, first))
     waits = history[0].state in WAITS and not raw
-    breaker = breakers.heard(ledger, config).of_route(history[0].handler) if waits else None
+    breaker = breakers.open_breakers(ledger, config).of_route(history[0].handler) if waits else None
     if raw:
-        _write_bytes(looking.event_of(history))
+        _write_bytes(find.event_of(history))
     elif as_json:
-        typer.echo(ledger_tables.as_json(ledger_tables.whole(history, breaker)))
+        typer.echo(tables.as_json(tables.whole(history, breaker)))
     else:
-        ledger_tables.console(wide=False).print(ledger_tables.portrait(history, looking.now_ms(), breaker))
+        tables.console(wide=False).print(tables.portrait(history, find.now_ms(), breaker))
 
 
 def _write_bytes(event: bytes) -> None:
     """As they are; and so never to a terminal, which might obey them."""
-    import sys
-
-    from semel.values.errors import ConfigError
-
     if sys.stdout.isatty():
         raise ConfigError("--raw writes the event as it came, which a terminal may obey: send it to a file (> FILE)")
     typer.echo(event, nl=False)

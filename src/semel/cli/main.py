@@ -1,39 +1,72 @@
-"""`semel`: what each command does is imported when it is called, so that `semel --help` is quick."""
+"""`semel`: the list of commands, each of which is a module of this package.
+
+`semel --help` shows the texts below and imports no command, so it is quick. A command's module is imported when the
+command is called.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from semel.cli import (
-    dead,
-    doctor,
-    events,
-    guarantees,
-    init,
-    migrate,
-    notify,
-    process,
-    purge,
-    relay,
-    run,
-    service_bench,
-    sink,
-    status,
-    storm,
-    token,
-)
+COMMANDS = {
+    "Every day": {
+        "run": "Run the service: take webhooks, consume sources, forward events, serve the HTTP API.",
+        "doctor": "Check settings, stores and sources, and show the guarantees that they give.",
+        "status": "Show how many events are in each state, and what needs attention.",
+        "dead": "List, replay and discard dead and uncertain events.",
+        "notify": "Send and look up messages to customers, and decide about uncertain ones.",
+        "process": "Process events from files or from standard input, each effect once.",
+    },
+    "Set up": {
+        "init": "Write a commented settings file to start with.",
+        "migrate": "Create or upgrade the tables of the ledger.",
+        "token": "Create a token for the HTTP API and print its lines for semel.toml.",
+    },
+    "Operate": {
+        "events": "List and show single events.",
+        "relay": "Send notifications through the providers of the settings, each of them once.",
+        "purge": "Delete settled keys whose retention has ended.",
+    },
+    "Try and measure": {
+        "demo": "Kill workers during a burst of duplicated events and count the effects.",
+        "storm": "Send realistic Genesys traffic: duplicated, late, out of order, in bursts.",
+        "sink": "Run a destination that counts effects, to check a storm against.",
+        "bench": "Measure Semel on this machine against minimal programs written by hand.",
+    },
+}
+
+
+class LazyCommands(TyperGroup):
+    """Imports the module of a command when that command is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in self.commands:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load(name: str) -> Any:
+    """Import the module of a command and build the command with its options. Its type depends on typer's version."""
+    own = typer.Typer()
+    import_module(f"semel.cli.{name}").register(own)
+    return get_group(own).commands[name]
+
 
 app = typer.Typer(
+    cls=LazyCommands,
     help="Run your handler's effect once for every contact-centre event.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+for purpose, commands in COMMANDS.items():
+    for name, text in commands.items():
+        app.command(name, help=text, rich_help_panel=purpose)(lambda: None)  # `load` replaces it
 
 
 def main() -> None:
@@ -65,100 +98,6 @@ def semel(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def demo(
-    events: Annotated[int, typer.Option(min=10, max=1_000_000, help="Different events to send.")] = 5_000,
-    duplicates: Annotated[
-        float, typer.Option(min=0, max=10, help="Copies besides: 0.3 is 30 for every 100 events.")
-    ] = 0.3,
-    kills: Annotated[int, typer.Option(min=0, max=100, help="How often a worker process is killed.")] = 6,
-    workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes that share the ledger.")] = 2,
-    seed: Annotated[int, typer.Option(help="Makes the same storm again. The kills fall where they fall.")] = 1,
-    db: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Keep the ledger in this new file, to look at afterwards.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Send a storm with duplicates through workers that are killed, and count what came of it.
-
-    Two handlers get every event: one writes a ticket in the ledger's transaction (exactly once), the other appends to a
-    file (at least once). Ends with exit code 1 if a ticket is missing or doubled.
-    """
-    from rich.console import Console
-
-    from semel.cli import demo as show
-
-    report = show.run(events, duplicates, kills, workers, seed, db, Console(stderr=True))
-    if as_json:
-        typer.echo(show.as_json(report))
-    else:
-        Console().print(show.as_table(report), show.conclusion(report), sep="\n")
-    raise typer.Exit(0 if report.holds else 1)
-
-
-@app.command()
-def bench(
-    rounds: Annotated[
-        int, typer.Option(min=1, max=100, help="Every scenario is measured once in each; medians are shown.")
-    ] = 5,
-    keys: Annotated[
-        int,
-        typer.Option(min=0, max=100_000_000, help="Settled keys in the large ledger; about 300 bytes of disk each."),
-    ] = 200_000,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the work in each round: less certain.")] = False,
-    peers: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="Python file with the programs to compare with: bench/peers.py."
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, file_okay=False, help="Where the databases go; by default the system's temporary one."
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure Semel on this machine, against bare programs that do the least by hand.
-
-    Targets are ratios wherever a machine's speed would decide otherwise; a missed one says "below" and is no error.
-    Name a --folder on a real disk if temporary files are in memory here: commits would cost nothing there.
-    """
-    from rich.console import Console
-
-    from semel.cli import bench as measuring
-
-    report = measuring.run(rounds, keys, quick, peers, folder, Console(stderr=True))
-    if as_json:
-        typer.echo(measuring.as_json(report))
-        return
-    Console().print(measuring.as_table(report))
-    typer.echo(measuring.legend(report))
-
-
-COMMANDS = (
-    run,
-    process,
-    relay,
-    init,
-    doctor,
-    guarantees,
-    migrate,
-    token,
-    status,
-    events,
-    dead,
-    notify,
-    purge,
-    storm,
-    sink,
-)
-
-for command in (*COMMANDS, service_bench):
-    command.register(app)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from semel.cli.options import Config, Json, Ledger
+from semel.cli.describe import counted, plain
+from semel.cli.ledger_place import Place, place
+from semel.cli.options import Config, Json, LedgerUrl
+from semel.ports import Migrates, Upgrades
+from semel.settings.secrets import Secret
+from semel.values.errors import LedgerUnavailable, SemelError
+from semel.values.redaction import masked, without_secrets
+from semel.wiring import open_ledger
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
-HELP = """Make the ledger ready: its tables, in the version that this Semel needs.
+HELP = """Create or upgrade the tables of the ledger.
 
 Forward only, safe while services use the store, and does everything once,
 however often and by however many it is called. It needs more rights than
@@ -25,24 +39,126 @@ def register(app: typer.Typer) -> None:
     app.command(help=HELP)(migrate)
 
 
-def migrate(ledger: Ledger = None, config: Config = None, dry_run: DryRun = False, as_json: Json = False) -> None:
-    import asyncio
-
-    from semel.cli.operating import migrating
-    from semel.cli.operating.place import place
-    from semel.values.errors import SemelError
-
+def migrate(ledger: LedgerUrl = None, config: Config = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     try:
-        report = asyncio.run(migrating.run(place(ledger, config), dry_run))
+        report = asyncio.run(run(place(ledger, config), dry_run))
     except SemelError as error:
         if not as_json:
             raise
-        typer.echo(migrating.refusal_as_json(error))
+        typer.echo(refusal_as_json(error))
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(migrating.as_json(report))
+        typer.echo(to_json(report))
     else:
-        from rich.console import Console
-
-        Console().print(migrating.as_tables(report))
+        Console().print(as_tables(report))
     raise typer.Exit(0 if report.ready else 1)
+
+
+# What has to be done to the stores of a deployment, doing it, and telling it.
+
+
+class Store(Struct, frozen=True):
+    """One store, as it was found and as it is now."""
+
+    role: str  # "ledger" or "dead_letters", as in the settings
+    url: str  # without its password
+    name: str
+    migrates: bool  # False: it makes what it needs by itself
+    done: list[str]
+    pending: list[str]
+
+
+class Report(Struct, frozen=True):
+    stores: list[Store]
+    dry_run: bool
+
+    @property
+    def ready(self) -> bool:
+        return not any(store.pending for store in self.stores)
+
+
+async def run(where: Place, dry_run: bool) -> Report:
+    """The ledger first, then where its letters are kept. Raises SemelError when a store cannot be used."""
+    stores = [await _one("ledger", where.ledger, dry_run)]
+    if where.dead_letters is not None and not where.publishes_to_bus:  # a bus is there, or `semel doctor` says so
+        stores.append(await _one("dead_letters", where.dead_letters, dry_run))
+    return Report(stores, dry_run)
+
+
+async def _one(role: str, secret: Secret, dry_run: bool) -> Store:
+    url = secret.reveal()
+    ledger = open_ledger(url)
+    done: list[str] = []
+    try:
+        if isinstance(ledger, Upgrades) and not isinstance(ledger, Migrates) and (steps := await ledger.outdated()):
+            done = [] if dry_run else await ledger.upgrade()
+            return Store(role, masked(url), ledger.traits.name, True, done, [] if done else steps)
+        if not isinstance(ledger, Migrates):
+            return Store(role, masked(url), ledger.traits.name, False, [], [])
+        pending = await ledger.pending()
+        if pending and not dry_run:
+            done = await ledger.migrate()
+            pending = await ledger.pending()
+        return Store(role, masked(url), ledger.traits.name, True, done, pending)
+    except LedgerUnavailable as error:
+        said = without_secrets(str(error), url)
+        raise LedgerUnavailable(f"{role} {masked(url)} could not be made ready: {said}") from None
+    finally:
+        await ledger.close()
+
+
+# -------------------------------------------------------------------------------------------------------- telling
+
+
+def to_json(report: Report) -> str:
+    document = {
+        "ready": report.ready,
+        "dry_run": report.dry_run,
+        "stores": [
+            {
+                "role": store.role,
+                "url": store.url,
+                "store": store.name,
+                "migrates": store.migrates,
+                "done": store.done,
+                "pending": store.pending,
+            }
+            for store in report.stores
+        ],
+    }
+    return json.dumps(document, indent=2)
+
+
+def refusal_as_json(error: SemelError) -> str:
+    return json.dumps({"ready": False, "error": str(error)})
+
+
+def as_tables(report: Report) -> RenderableType:
+    parts: list[RenderableType] = []
+    for store in report.stores:
+        parts.append(Text(f"{store.role} {store.url}", style="bold"))
+        if store.done or store.pending:
+            parts.append(_steps(store))
+        parts.append(Text(_conclusion(store, report.dry_run)))
+    return Group(*parts)
+
+
+def _steps(store: Store) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("step", overflow="fold")
+    table.add_column("")
+    for step in store.done:
+        table.add_row(Text(plain(step)), Text("done", style="green"))
+    for step in store.pending:
+        table.add_row(Text(plain(step)), Text("to be done", style="yellow"))
+    return table
+
+
+def _conclusion(store: Store, dry_run: bool) -> str:
+    if not store.migrates:
+        return f"{store.name} needs no migrations: it makes what it needs when it is first used."
+    if not store.pending:
+        done = f": {counted(len(store.done), 'step')} done" if store.done else ""
+        return f"{store.name} is ready{done}."
+    left = f"{counted(len(store.pending), 'step')} to be done"
+    return f"{left}; nothing was changed." if dry_run else f"{left}: run it again."

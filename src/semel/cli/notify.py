@@ -1,48 +1,127 @@
-"""`semel notify`: messages to customers. Did they get it, what is in doubt, and what people decide about it."""
+"""`semel notify`: adds and looks up messages to customers, and takes decisions of operators about them."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from msgspec.structs import replace
+from rich.console import Console, RenderableType
 
-from semel.cli.notifying import decisions
-from semel.cli.notifying.options import (
-    BusinessKey,
-    InState,
-    Kind,
-    MaybeId,
-    Of,
-    OfProvider,
-    Reveal,
-    To,
-    WouldBe,
-    sought,
-    tell,
-)
-from semel.cli.options import Config, Json, Ledger, Limit, Since, Tenant, Until, Wide
-from semel.values.notification import PRIORITY_MAX, Channel, Policy
+from semel.cli import find, notification_add, notification_decisions, notification_tables, tables
+from semel.cli.bulk_decision import check_reason, confirmed, operator
+from semel.cli.ledger_place import place
+from semel.cli.notification_decisions import DecisionRequest, NotificationChoice, Preview
+from semel.cli.options import By, Config, DryRun, Json, LedgerUrl, Limit, Rate, Since, Tenant, Until, Why, Wide, Yes
+from semel.values.delivery_state import ProviderAccess, Resolution, State
+from semel.values.errors import ConfigError
+from semel.values.notification import PRIORITY_MAX, Channel, Notification, Policy, matching_note
+from semel.values.outbox import NotificationQuery, NotificationView
+
+MaybeId = Annotated[str, typer.Argument(metavar="[ID]", help="The id, or its beginning; or pass --key.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or the beginnings of ids.")]
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show recipients and contents in full: they are customer data.")]
+InState = Annotated[State | None, typer.Option("--state", help="Only in this state.", show_choices=True)]
+To = Annotated[str, typer.Option("--recipient", "--to", metavar="WHO", help="Only to this number, address or id.")]
+Kind = Annotated[str, typer.Option(help="Only of this kind.")]
+BusinessKey = Annotated[str, typer.Option("--key", help="Only of this business key.")]
+OfProvider = Annotated[str, typer.Option("--provider", metavar="NAME", help="Only at this provider.")]
+Of = Annotated[str, typer.Option("--tenant", help="The tenant, if you use tenants.")]
+All = Annotated[bool, typer.Option("--all", help="All that match the filters.")]
+Contains = Annotated[
+    str, typer.Option("--matching", metavar="TEXT", help="Only notifications whose reason contains TEXT.")
+]
+WouldBe = Annotated[bool, typer.Option("--dry-run", help="Show the effect of the command, and change nothing.")]
+
+
+def query(
+    state: str, recipient: str, kind: str, key: str, provider: str, tenant: str | None, since: str, until: str
+) -> NotificationQuery:
+    """Recipients and keys are searched within one tenant; without --tenant, among notifications without a tenant."""
+    since_ms, until_ms = find.times(since, until)
+    return NotificationQuery(
+        tenant="" if tenant is None and (recipient or key) else tenant,
+        state=state,
+        recipient=recipient,
+        kind=kind,
+        key=key,
+        provider=provider,
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )
+
+
+def write(as_json: bool, members: Mapping[str, Any], text: RenderableType) -> None:
+    if as_json:
+        typer.echo(tables.as_json(members))
+    else:
+        tables.console(wide=False).print(text)
+
 
 SEND = """Put a message into the outbox. A relay sends it.
 
-The same call again is the same notification, and says so: its identity is
-tenant, key, kind, recipient and channel. So --key names the fact that it is
-about ("order-4711-shipped"), and is never made up for a call. The same one
-with another content is a conflict: the first one is kept.
+The same call again is the same notification, which the answer states. Its
+identity is tenant, key, kind, recipient and channel. So --key names the fact
+that the message is about ("order-4711-shipped"); never generate a key per call.
+The same notification with another content is a conflict: the first one is kept.
 
-Exit codes: 0, added or known. 1, conflict. 2, the command cannot work as
-given, and nothing was done.
+Exit codes: 0, added or known. 1, conflict. 2, the command cannot work with
+these options, and nothing was done.
+"""
+EXIT_CODES = """
+Exit codes: 0, also where the state is so already, which is reported. 1,
+something failed or was refused. 2, the command cannot work with these options,
+and nothing was done. 130, it was interrupted: run the same command again.
+"""
+RESOLVE = f"""Resolve uncertain notifications by your decision, with a reason.
+
+--sent: the customer has it, so nothing is sent. --not-sent: the customer
+does not have it, so it is sent. --give-up: nothing is sent, and whether the
+customer has it stays unknown.
+
+Pass ids, or --all, or filters. More than one needs a confirmation, or --yes.
+Run an interrupted command again to continue it.
+{EXIT_CODES}"""
+CANCEL = f"""Cancel notifications that have not been sent.
+
+Pass ids, or --all, or filters, as for resolve. If an attempt is in doubt
+already, the notification becomes uncertain: resolve it.
+{EXIT_CODES}"""
+RESEND = f"""Send notifications once more: their customers get them again.
+
+Each is added as its next generation, and stored with the reason. The same
+command again makes no third message. Refused while the notification is being
+sent or uncertain (resolve it first), and where it is erased or its time is
+over. Its guard is not checked.
+
+Pass ids, or --all, or filters; without --state, failed ones. A filter leaves
+out messages that were given up in doubt, and messages that were resent
+already and accepted by the provider. Always needs a confirmation, or --yes.
+Run an interrupted command again to continue it.
+{EXIT_CODES}"""
+ERASE = """Erase a customer's data: contents, evidence and recipients.
+
+Unsent notifications are cancelled. Notifications that are being sent or
+uncertain stay until they are finished, which is reported: erase again then.
+The same call as before is still known and sends nothing, and guards hold.
 """
 
 
 def register(app: typer.Typer) -> None:
-    notify = typer.Typer(help="Messages to customers: send, look, decide, erase.", no_args_is_help=True)
+    notify = typer.Typer(
+        help="Send and look up messages to customers, and decide about uncertain ones.", no_args_is_help=True
+    )
     notify.command("send", help=SEND)(send)
     notify.command("list")(list_notifications)
     notify.command("show")(show)
     notify.command("status")(status)
-    decisions.register(notify)
+    notify.command("resolve", help=RESOLVE)(resolve)
+    notify.command("cancel", help=CANCEL)(cancel)
+    notify.command("resend", help=RESEND)(resend)
+    notify.command("erase", help=ERASE)(erase)
     app.add_typer(notify, name="notify")
 
 
@@ -50,68 +129,62 @@ def register(app: typer.Typer) -> None:
 
 
 def send(
-    key: Annotated[str, typer.Option("--key", help="The fact that it is about: order-4711-shipped.")],
-    kind: Annotated[str, typer.Option(help="What sort of message: shipping, reminder.")],
+    key: Annotated[str, typer.Option("--key", help="The fact that the message is about: order-4711-shipped.")],
+    kind: Annotated[str, typer.Option(help="The kind of message: shipping, reminder.")],
     to: Annotated[str, typer.Option("--to", "--recipient", metavar="WHO", help="A number, an address, an id.")],
-    channel: Annotated[Channel, typer.Option(help="By which way.")],
-    body: Annotated[str | None, typer.Option(help="What it says; for channel event a JSON document.")] = None,
-    body_file: Annotated[Path | None, typer.Option(help="A file that says it; - for standard input.")] = None,
-    subject: Annotated[str, typer.Option(help="Of an email.")] = "",
-    sender: Annotated[str, typer.Option(help="Who sends; by default as the provider is configured.")] = "",
-    template: Annotated[str, typer.Option(help="The provider's id of a template.")] = "",
-    data: Annotated[str, typer.Option(metavar="JSON", help="What the template is filled with.")] = "",
-    provider: Annotated[str, typer.Option(metavar="NAME", help="By default the first one of the channel.")] = "",
+    channel: Annotated[Channel, typer.Option(help="The channel.")],
+    body: Annotated[str | None, typer.Option(help="The text; for the channel event a JSON document.")] = None,
+    body_file: Annotated[Path | None, typer.Option(help="A file with the body; - for standard input.")] = None,
+    subject: Annotated[str, typer.Option(help="Subject of an email.")] = "",
+    sender: Annotated[str, typer.Option(help="The sender; by default as the provider is configured.")] = "",
+    template: Annotated[str, typer.Option(help="The provider's template id.")] = "",
+    data: Annotated[str, typer.Option(metavar="JSON", help="Values of the template.")] = "",
+    provider: Annotated[
+        str, typer.Option(metavar="NAME", help="The provider; by default the first of the channel.")
+    ] = "",
     priority: Annotated[int, typer.Option(min=0, max=PRIORITY_MAX, help="0 goes first, 9 last.")] = 5,
-    order: Annotated[str, typer.Option(help="Those with the same order key go one after the other.")] = "",
+    order: Annotated[str, typer.Option(help="Messages with the same order key are sent one after the other.")] = "",
     not_after: Annotated[
-        str, typer.Option(metavar="WHEN", help="Not sent by then, it expires: 2026-03-19T22:00 (UTC), or 2h from now.")
+        str, typer.Option(metavar="WHEN", help="It expires if unsent by then: 2026-03-19T22:00 (UTC), or 2h from now.")
     ] = "",
     guard: Annotated[
         str, typer.Option(metavar="SPAN", help="At most one of its kind to this recipient in: 90s, 24h, 7d.")
     ] = "",
     guard_key: Annotated[str, typer.Option(help="Guard this instead of recipient and kind.")] = "",
-    policy: Annotated[Policy | None, typer.Option(help="When nobody knows in time whether it was sent.")] = None,
+    policy: Annotated[Policy | None, typer.Option(help="What happens if it stays uncertain.")] = None,
     tenant: Of = "",
     dry_run: WouldBe = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    import asyncio
-
-    from semel.cli.notifying import adding, sending_view
-    from semel.cli.operating.place import place
-    from semel.values.errors import ConfigError
-    from semel.values.notification import Notification
-    from semel.values.sending import ProviderAccess
-
-    said = Notification(
+    notification = Notification(
         key=key,
         kind=kind,
         recipient=to,
         channel=channel,
-        body=adding.body_of(body, body_file, channel),
+        body=notification_add.body_of(body, body_file, channel),
         subject=subject,
         sender=sender,
         template=template,
-        data=adding.data_of(data),
+        data=notification_add.data_of(data),
         tenant=tenant,
-        not_after=adding.not_after_of(not_after),
+        not_after=notification_add.not_after_of(not_after),
         priority=priority,
         order=order,
-        guard=adding.guard_of(guard, guard_key),
+        guard=notification_add.guard_of(guard, guard_key),
         provider=provider,
         policy=policy,
     )
-    access = adding.access_by_settings(config) if ledger is None else ProviderAccess()
-    if reason := access.refusal(said):
+    access = notification_add.access_by_settings(config) if ledger is None else ProviderAccess()
+    if reason := access.refusal(notification):
         raise ConfigError(f"{reason}. Nothing was added")
-    makes = ledger is None and adding.has_settings(config) and not dry_run
-    put = asyncio.run(adding.put(place(ledger, config), said, dry_run, makes=makes))
-    if ledger is None and (why := adding.nobody_sends(access, provider, channel)):
+    create = ledger is None and notification_add.has_settings(config) and not dry_run
+    result = asyncio.run(notification_add.add(place(ledger, config), notification, dry_run, create=create))
+    if ledger is None and (why := notification_add.missing_provider(access, provider, channel)):
         typer.echo(f"semel: {why}", err=True)
-    tell(as_json, sending_view.put_members(put), sending_view.put_text(put, said))
-    raise typer.Exit(1 if put.status == "conflict" else 0)
+    write(as_json, notification_tables.add_members(result), notification_tables.add_text(result, notification))
+    raise typer.Exit(1 if result.status == "conflict" else 0)
 
 
 # ----------------------------------------------------------------------------------------------------------- looking
@@ -132,41 +205,37 @@ def list_notifications(
     limit: Limit = 100,
     wide: Wide = False,
     reveal: Reveal = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """List notifications, the newest first.
 
-    Recipients are masked and contents are not shown, unless --reveal is given.
+    Recipients are masked and contents are not shown, unless --reveal is passed.
     """
-    import asyncio
-
-    from msgspec.structs import replace
-
-    from semel.cli.notifying import box, tables
-    from semel.cli.operating import ledger_tables, looking
-    from semel.cli.operating.place import place
-    from semel.values.outbox import Sought
-
     wanted = replace(
-        sought(state or "", recipient, kind, key, provider, tenant, since, until),
+        query(state or "", recipient, kind, key, provider, tenant, since, until),
         possible_duplicates=possible_duplicates,
         limit=limit,
     )
     where = place(ledger, config)
     if as_json:
-        members = asyncio.run(box.listed(where, wanted, lambda one: tables.members(one, reveal)))
-        typer.echo(ledger_tables.as_json(members))
+        members = asyncio.run(
+            find.list_notifications(where, wanted, lambda view: notification_tables.members(view, reveal))
+        )
+        typer.echo(tables.as_json(members))
         return
-    keep = (lambda one: one) if wide else (lambda one: box.without_content(one, reveal))
-    found = asyncio.run(box.listed(where, wanted, keep))
+    keep = (lambda view: view) if wide else (lambda view: find.without_content(view, reveal))
+    found = asyncio.run(find.list_notifications(where, wanted, keep))
     if found:
-        ledger_tables.console(wide).print(tables.listing(found, looking.now_ms(), wide, reveal))
-        for line in (f"The newest {limit:,}; --limit shows more." if len(found) == limit else "", tables.hint(found)):
+        tables.console(wide).print(notification_tables.listing(found, find.now_ms(), wide, reveal))
+        for line in (
+            f"The newest {limit:,}; --limit shows more." if len(found) == limit else "",
+            notification_tables.hint(found),
+        ):
             if line:
                 typer.echo(line)
-    elif replace(wanted, limit=100) == Sought():
+    elif replace(wanted, limit=100) == NotificationQuery():
         typer.echo("No notifications yet.")
     else:
         unnamed = tenant is None and wanted.tenant == ""
@@ -178,61 +247,246 @@ def show(
     key: Annotated[str, typer.Option("--key", help="By its business key instead of its id.")] = "",
     tenant: Of = "",
     reveal: Reveal = False,
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Show everything that is known of one notification.
+    """Show one notification: its state, each attempt with its evidence, decisions, and the next step.
 
-    What it is, each attempt with its evidence, what people decided, and what
-    happens next. The recipient is masked and the content not shown, unless
-    --reveal is given.
+    The recipient is masked and the content is not shown, unless --reveal is passed.
     """
-    import asyncio
-
-    from semel.cli.notifying import box, tables
-    from semel.cli.operating import ledger_tables, looking
-    from semel.cli.operating.place import place
-    from semel.values.errors import ConfigError
-
     if bool(id) == bool(key):
-        raise ConfigError("which one? Name its id or its --key, one of them; `semel notify list` shows what there is")
-    one, others = asyncio.run(box.known(place(ledger, config), id, key, tenant))
-    now_ms = looking.now_ms()
+        raise ConfigError("which one? Pass either its id or its --key; `semel notify list` lists them")
+    view, generations = asyncio.run(find.notification_with_generations(place(ledger, config), id, key, tenant))
+    now_ms = find.now_ms()
     if as_json:
-        typer.echo(ledger_tables.as_json(tables.whole(one, others, now_ms, reveal)))
+        typer.echo(tables.as_json(notification_tables.whole(view, generations, now_ms, reveal)))
     else:
-        ledger_tables.console(wide=False).print(tables.portrait(one, others, now_ms, reveal))
+        tables.console(wide=False).print(notification_tables.portrait(view, generations, now_ms, reveal))
 
 
 def status(
-    recipient: Annotated[str, typer.Option("--recipient", "--to", metavar="WHO", help="Which customer.")] = "",
-    kind: Annotated[str, typer.Option(help="Which kind of message; all kinds if nothing is said.")] = "",
-    key: Annotated[str, typer.Option("--key", help="Which business key, instead of a customer.")] = "",
+    recipient: Annotated[str, typer.Option("--recipient", "--to", metavar="WHO", help="The customer.")] = "",
+    kind: Annotated[str, typer.Option(help="The kind of message; all kinds by default.")] = "",
+    key: Annotated[str, typer.Option("--key", help="The business key, instead of a customer.")] = "",
     tenant: Of = "",
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Did this customer get the message?
 
     One answer: never, not_sent, pending, sent, unknown or suppressed, with its evidence.
-    What was sent says more than what is unknown, that more than what waits.
+    If several messages match, a sent one decides the answer, then an unknown one, then a pending one.
     """
-    import asyncio
-
-    from semel.cli.notifying import box, tables
-    from semel.cli.operating import ledger_tables, looking
-    from semel.cli.operating.place import place
-    from semel.values.errors import ConfigError
-    from semel.values.recipients import matching_note
-
     if bool(recipient) == bool(key) or (key and kind):
-        raise ConfigError("whose? Name a --recipient, with or without a --kind, or a --key alone")
-    found, shown = asyncio.run(box.asked(place(ledger, config), tenant, recipient, kind, key))
-    said = None if shown is None else shown.notification
+        raise ConfigError("which message? Pass --recipient, with or without --kind, or --key alone")
+    found, view = asyncio.run(find.message_status(place(ledger, config), tenant, recipient, kind, key))
+    notification = None if view is None else view.notification
     note = matching_note(recipient) if recipient else ""
     if as_json:
-        typer.echo(ledger_tables.as_json(tables.status_members(found, said, note)))
+        typer.echo(tables.as_json(notification_tables.status_members(found, notification, note)))
     else:
-        ledger_tables.console(wide=False).print(tables.answer(found, looking.now_ms(), said, note))
+        tables.console(wide=False).print(notification_tables.answer(found, find.now_ms(), notification, note))
+
+
+# --------------------------------------------------------------------------------------------------------- deciding
+
+
+def resolve(
+    ids: Ids = None,
+    sent: Annotated[bool, typer.Option("--sent", help="The customer has it.")] = False,
+    not_sent: Annotated[bool, typer.Option("--not-sent", help="The customer does not have it: send it.")] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Send nothing; the result stays unknown.")] = False,
+    all_of_them: All = False,
+    state: Annotated[
+        State | None, typer.Option(help="Notifications in this state; uncertain by default.", show_choices=False)
+    ] = None,
+    provider: OfProvider = "",
+    recipient: To = "",
+    kind: Kind = "",
+    key: BusinessKey = "",
+    tenant: Tenant = None,
+    since: Since = "",
+    until: Until = "",
+    matching: Contains = "",
+    reason: Why = "",
+    by: By = "",
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    ledger: LedgerUrl = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    options: dict[Resolution, bool] = {"sent": sent, "not_sent": not_sent, "given_up": give_up}
+    resolutions: list[Resolution] = [resolution for resolution, passed in options.items() if passed]
+    if len(resolutions) != 1:
+        raise ConfigError("which result? Pass one of --sent, --not-sent, --give-up")
+    request = DecisionRequest(
+        resolution=resolutions[0],
+        ids=ids or [],
+        every=all_of_them or state is not None,
+        query=query(state or "uncertain", recipient, kind, key, provider, tenant, since, until),
+        matching=matching,
+        reason=reason.strip(),
+        by=_decider(by),
+        rate=rate,
+        dry_run=dry_run,
+    )
+    _decide(request, yes, ledger, config, as_json)
+
+
+def cancel(
+    ids: Ids = None,
+    all_of_them: All = False,
+    state: Annotated[
+        State | None, typer.Option(help="Only pending is possible, which is the default.", show_choices=False)
+    ] = None,
+    provider: OfProvider = "",
+    recipient: To = "",
+    kind: Kind = "",
+    key: BusinessKey = "",
+    tenant: Tenant = None,
+    since: Since = "",
+    until: Until = "",
+    matching: Contains = "",
+    reason: Why = "",
+    by: By = "",
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    ledger: LedgerUrl = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    request = DecisionRequest(
+        resolution="cancelled",
+        ids=ids or [],
+        every=all_of_them or state is not None,
+        query=query(state or "pending", recipient, kind, key, provider, tenant, since, until),
+        matching=matching,
+        reason=reason.strip(),
+        by=_decider(by),
+        rate=rate,
+        dry_run=dry_run,
+    )
+    _decide(request, yes, ledger, config, as_json)
+
+
+def resend(
+    ids: Ids = None,
+    all_of_them: All = False,
+    state: Annotated[
+        State | None, typer.Option(help="Notifications in this state; failed by default.", show_choices=False)
+    ] = None,
+    provider: OfProvider = "",
+    recipient: To = "",
+    kind: Kind = "",
+    key: BusinessKey = "",
+    tenant: Tenant = None,
+    since: Since = "",
+    until: Until = "",
+    matching: Contains = "",
+    reason: Why = "",
+    by: By = "",
+    rate: Rate = None,
+    dry_run: WouldBe = False,
+    yes: Yes = False,
+    ledger: LedgerUrl = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    choice = NotificationChoice(
+        ids=ids or [],
+        every=all_of_them or state is not None,
+        query=query(state or "failed", recipient, kind, key, provider, tenant, since, until),
+        matching=matching,
+        reason=reason.strip(),
+        by=_decider(by),
+        rate=rate,
+        dry_run=dry_run,
+    )
+    alone = len(choice.ids) == 1 and not choice.filtered and not dry_run
+    (_resend_one if alone else _resend_many)(choice, yes, ledger, config, as_json)
+
+
+def _resend_one(choice: NotificationChoice, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
+    """Confirms and reports a single notification by its kind and state, not by a count."""
+    check_reason(choice.reason, choice.by, dry_run=False)
+    where = place(ledger, config)
+    view = asyncio.run(notification_decisions.look_up(where, choice.ids[0]))
+    if (
+        not yes
+        and notification_decisions.needs_confirmation(view)
+        and not confirmed(notification_decisions.resend_question(view), "pass --yes")
+    ):
+        _nothing_done()
+    resent = asyncio.run(notification_decisions.resend_one(where, view, choice.reason, choice.by))
+    write(as_json, notification_tables.resent_members(resent), notification_tables.resent_text(resent))
+    raise typer.Exit(0 if resent.status in ("added", "known") else 1)
+
+
+def _resend_many(choice: NotificationChoice, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
+    preview = _preview() if choice.dry_run and not as_json else None
+    report = notification_decisions.resend_all(
+        place(ledger, config), choice, Console(stderr=True), None if yes else confirmed, preview
+    )
+    write(as_json, notification_decisions.resends_as_json(report), notification_decisions.resends_as_tables(report))
+    raise typer.Exit(0 if report.holds else 1)
+
+
+# ----------------------------------------------------------------------------------------------------------- erasing
+
+
+def erase(
+    recipient: Annotated[str, typer.Option("--recipient", "--to", metavar="WHO", help="The customer.")],
+    tenant: Of = "",
+    reason: Why = "",
+    by: By = "",
+    dry_run: WouldBe = False,
+    yes: Yes = False,
+    ledger: LedgerUrl = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    why, decider = reason.strip(), _decider(by)
+    check_reason(why, decider, dry_run)
+    where = place(ledger, config)
+    report = asyncio.run(notification_decisions.preview_erasure(where, tenant, recipient))
+    if report.erased and not dry_run:
+        if not yes and not confirmed(notification_decisions.erasure_question(report)):
+            _nothing_done()
+        report = asyncio.run(notification_decisions.erase(where, tenant, recipient, why, decider))
+    whose = notification_decisions.customer(tenant, recipient)
+    write(
+        as_json,
+        notification_decisions.erasure_as_json(report, dry_run),
+        notification_decisions.erasure_as_text(report, whose, dry_run),
+    )
+
+
+def _decide(request: DecisionRequest, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
+    preview = _preview() if request.dry_run and not as_json else None
+    report = notification_decisions.decide_all(
+        place(ledger, config), request, Console(stderr=True), None if yes else confirmed, preview
+    )
+    write(as_json, notification_decisions.decision_as_json(report), notification_decisions.decision_as_tables(report))
+    raise typer.Exit(0 if report.holds else 1)
+
+
+def _preview() -> Preview:
+    out = Console()
+
+    def preview(found: Sequence[NotificationView]) -> None:
+        out.print(notification_tables.listing(found, find.now_ms(), wide=False, reveal=False))
+
+    return preview
+
+
+def _decider(by: str) -> str:
+    return by.strip() or operator()
+
+
+def _nothing_done() -> NoReturn:
+    raise ConfigError("nothing was done")

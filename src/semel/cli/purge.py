@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+import json
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from semel.cli.options import Config, Json, Ledger
-
-if TYPE_CHECKING:
-    from semel.cli.operating.place import Place
+from semel.cli.ledger_place import Place, opened, place
+from semel.cli.options import Config, Json, LedgerUrl
 
 BATCH = 1_000  # keys in one transaction: a few milliseconds, so that a running service does not notice
 
@@ -19,30 +21,22 @@ def register(app: typer.Typer) -> None:
 
 
 def purge(
-    ledger: Ledger = None,
+    ledger: LedgerUrl = None,
     config: Config = None,
     limit: Annotated[int, typer.Option(min=1, help="Forget at most so many keys.")] = 10_000_000,
     as_json: Json = False,
 ) -> None:
-    """Forget settled keys whose retention is over. Dead and uncertain events stay until a person has decided.
+    """Delete settled keys whose retention has ended.
+
+    Dead and uncertain events stay until an operator decides about them.
 
     Messages to customers are forgotten by `semel run` and `semel relay`, after the times of the outbox table.
     """
-    import asyncio
-    import json
-
-    from semel.cli.operating.place import place
-
     forgotten = asyncio.run(_forget(place(ledger, config), limit))
     typer.echo(json.dumps({"forgotten": forgotten}) if as_json else f"{forgotten:,} keys forgotten")
 
 
 async def _forget(where: Place, limit: int) -> int:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from semel.cli.operating.place import opened
-
     forgotten = 0
     with Progress(
         SpinnerColumn(), TextColumn("{task.completed:,.0f} keys forgotten"), console=Console(stderr=True)

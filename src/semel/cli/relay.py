@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from semel.core.relay import Relay
-    from semel.service.building import Built
-    from semel.service.relaying import Relaying
+    from semel.service.assembly import BuiltService
+    from semel.service.relays import OutboxRelay
     from semel.values.outbox import Backlog
 
 TOLD = ("accepted", "refused", "limited", "unknown", "suppressed", "policy")  # columns; the rest is under "other"
@@ -46,9 +46,9 @@ def relay(
     import asyncio
     import os
 
-    from semel.cli.finding import find_app
-    from semel.service import logs
-    from semel.service.building import build
+    from semel.cli.app_importer import find_app
+    from semel.service import logging
+    from semel.service.assembly import build
     from semel.settings.loading import load
     from semel.values.errors import ConfigError
 
@@ -58,7 +58,7 @@ def relay(
     if not settings.providers:
         raise ConfigError("there are no [providers.NAME] in the settings, so nothing can be sent (docs/providers.md)")
     built = build(settings, find_app(target) if target is not None else None)
-    logs.configure(settings.server.log, settings.server.log_level)  # what goes wrong is told without customers' data
+    logging.configure(settings.server.log, settings.server.log_level)  # what goes wrong is told without customers' data
     if once:
         counts, left, sign = asyncio.run(_once(built))
         served = {*built.providers, *(f"@{channel}" for channel, names in built.channels.items() if names)}
@@ -68,12 +68,12 @@ def relay(
         raise typer.Exit(128 + sign)
 
 
-async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog], int]:
+async def _once(built: BuiltService) -> tuple[Counter[tuple[str, str]], list[Backlog], int]:
     """What came of it, what is left, and the signal that ended it before, if one did."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from semel.core.outboxes import needed_outbox
+    from semel.core.resend import needed_outbox
     from semel.core.worker import PURGE_MAX
 
     counts: Counter[tuple[str, str]] = Counter()
@@ -85,10 +85,12 @@ async def _once(built: Built) -> tuple[Counter[tuple[str, str]], list[Backlog], 
 
         class Watch:
             def sent(self, provider: str, seconds: float) -> None:
-                bar.advance(task)
+                """The request ended. Whether the message was accepted is in `became`."""
 
-            def became(self, provider: str, outcome: str) -> None:
+            def recorded(self, provider: str, outcome: str) -> None:
                 counts[provider, outcome] += 1
+                if outcome == "accepted":
+                    bar.advance(task)
 
         try:
             await _refuse_broken(built)
@@ -107,7 +109,7 @@ async def _until_done(relay: Relay, drain_s: float) -> int:
     that it could have finished."""
     import asyncio
 
-    from semel.service.ending import Ending
+    from semel.service.server import Ending
 
     ending = Ending(drain_s)
     carrying, told = asyncio.create_task(relay.run_once()), asyncio.create_task(ending.told())
@@ -123,10 +125,10 @@ async def _until_done(relay: Relay, drain_s: float) -> int:
     return ending.number
 
 
-async def _until_told(built: Built) -> int:
+async def _until_told(built: BuiltService) -> int:
     """Returns the signal, where a second one has cut off what was under way."""
 
-    from semel.service.ending import Ending
+    from semel.service.server import Ending
 
     try:
         await _refuse_broken(built)
@@ -141,21 +143,20 @@ async def _until_told(built: Built) -> int:
         await built.app.close()
 
 
-def _relaying(built: Built) -> Relaying:
+def _relaying(built: BuiltService) -> OutboxRelay:
     from msgspec.structs import replace
 
-    from semel.core.outboxes import needed_outbox
-    from semel.service.relaying import Relaying
+    from semel.core.resend import needed_outbox
+    from semel.service.relays import OutboxRelay
 
     said = replace(built.settings.outbox, relay=True)  # that is what this command is for
-    return Relaying(needed_outbox(built.app.ledger), built.providers, built.channels, said)
+    return OutboxRelay(needed_outbox(built.app.ledger), built.providers, built.channels, said)
 
 
-async def _refuse_broken(built: Built) -> None:
+async def _refuse_broken(built: BuiltService) -> None:
     """Times that do not fit, and a store that a person has to make ready first, are told before anything begins."""
-    from semel.cli.doctor_view import diagnose
-    from semel.settings.checking import refuse
-    from semel.settings.provider_checking import provider_findings
+    from semel.cli.doctor import diagnose
+    from semel.settings.checks import provider_findings, refuse
 
     refuse(provider_findings(built.settings))
     _, findings = await diagnose(built.app.ledger)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.app import Semel
-    from semel.core.handlers import Handler
-    from semel.service.building import Built
+    from semel.core.routing import Handler
+    from semel.service.assembly import BuiltService
     from semel.settings.schema import Settings
 
 SAMPLE = '{"id":"1","type":"interaction.created","data":{"id":"c-1"}}'
@@ -39,13 +39,13 @@ def run(
     ] = None,
     worker: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Take webhooks, consume sources, run each effect once, forward, and answer the HTTP API.
+    """Run the service: take webhooks, consume sources, forward events, serve the HTTP API.
 
     Without settings and without an app it shows itself: every event at /events is written to the console once.
     SIGTERM ends it gently: what is under way is finished, the rest stays in the ledger or at its source. A second one
     ends it at once.
     """
-    from semel.cli.finding import find_app
+    from semel.cli.app_importer import find_app
     from semel.settings.loading import source
 
     try:
@@ -71,11 +71,11 @@ def run(
     if settings.server.workers == 1:
         _introduce(settings, ledger, handlers, listening)
         process.run(*prepared, listening)
-    from semel.service import logs
+    from semel.service import logging
     from semel.service.supervisor import Supervisor
 
     server = settings.server
-    logs.configure(server.log, server.log_level)
+    logging.configure(server.log, server.log_level)
     arguments = ["run", *_again(target, config, host, port, workers)]
     supervisor = Supervisor(server.workers, arguments, content, listening, server.drain)
     raise typer.Exit(supervisor.run(lambda: _introduce(settings, ledger, handlers, listening)))
@@ -108,20 +108,19 @@ def _settings(
     return settings
 
 
-def _refuse_broken(built: Built) -> list[tuple[str, str]]:
+def _refuse_broken(built: BuiltService) -> list[tuple[str, str]]:
     """What doctor says of the store, of sources and of brokers: a service that could only answer 503, or that a person
     has to change before it can take anything, is better not started. Returns the facts of the store."""
     import asyncio
 
-    from semel.cli.doctor_sources import OUT_OF_REACH, diagnose_sources
-    from semel.cli.doctor_view import diagnose
-    from semel.settings.checking import refuse
+    from semel.cli.doctor import OUT_OF_REACH, diagnose, diagnose_sources
+    from semel.settings.checks import refuse
 
     async def look() -> list[tuple[str, str]]:
         try:
             facts, findings = await diagnose(built.app.ledger)
             refuse(findings)
-            _, findings = await diagnose_sources(built.settings, built.supplies, built.publishers)
+            _, findings = await diagnose_sources(built.settings, built.sources, built.publishers)
             refuse([finding for finding in findings if OUT_OF_REACH not in finding.what])
             for finding in findings:
                 if OUT_OF_REACH in finding.what:  # webhooks need not wait for that, and it is tried again
@@ -186,7 +185,7 @@ def _routes(settings: Settings) -> set[str]:
 
 
 def _shown(settings: Settings) -> str:
-    from semel.cli.operating.place import Place
+    from semel.cli.ledger_place import Place
 
     return str(Place(settings.ledger, settings.dead_letters))
 

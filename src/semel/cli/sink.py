@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from semel.cli.http_load import run
+
 
 def register(app: typer.Typer) -> None:
     app.command()(sink)
@@ -42,17 +44,15 @@ def sink(
     /counts/ids has a line for each event, POST /reset forgets everything. Ends
     quietly on Ctrl-C.
     """
-    from semel.cli.load.loops import run
-
     try:
-        from semel.cli.load import counting
+        from semel.cli import sink_server
     except ModuleNotFoundError as error:
         from semel.values.errors import ConfigError
 
         raise ConfigError(f"semel sink needs {error.name}: pip install 'semel[service]'") from None
-    faults = counting.Faults(fail=fail, drop=drop, slow_s=slow, down_after=down_after, down_s=down_for)
+    faults = sink_server.Faults(fail=fail, drop=drop, slow_s=slow, down_after=down_after, down_s=down_for)
     try:
-        run(counting.serve(host, port, keyed, faults, seed))
+        run(sink_server.serve(host, port, keyed, faults, seed))
     except OSError as error:
         typer.echo(f"semel: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
         raise typer.Exit(2) from None

@@ -11,6 +11,10 @@ from typing import Annotated
 
 import typer
 
+from semel.settings.schema import Token
+from semel.settings.validation import fault_in
+from semel.values.errors import ConfigError
+
 PREFIX = "semel_"  # so that scanners for leaked secrets, and people, know what they have found
 TOKEN_BYTES = 32
 
@@ -68,15 +72,11 @@ def register(app: typer.Typer) -> None:
         ] = "",
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")] = False,
     ) -> None:
-        """Make a token for the HTTP API, and print the lines for semel.toml.
+        """Create a token for the HTTP API and print its lines for semel.toml.
 
         Only the digest is written down. The token is shown once, here: hand it to whoever will send it as
         "Authorization: Bearer …".
         """
-        from semel.settings.schema import Token
-        from semel.settings.shaping import fault_in
-        from semel.values.errors import ConfigError
-
         scopes = list(dict.fromkeys(one.value for one in scope))
         made, digest = make_token()
         fields = {"name": name, "digest": digest, "scopes": scopes, "tenant": tenant}

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any
 
-from semel.core.act import Act
+from semel.core.handler_run import HandlerRun
 from semel.values.log import log
 from semel.values.outcome import Outcome, Status
 
@@ -40,28 +40,28 @@ class DeliveryLog:
         self._lines = 0  # written at info in this second
         self._omitted: dict[Status, int] = {}  # since the last summary
 
-    def ended(self, act: Act, outcome: Outcome) -> None:
+    def ended(self, run: HandlerRun, outcome: Outcome) -> None:
         """Log the end of one handler's part of a delivery."""
         level, name = _LINES[outcome.status]
-        if act.answer is None:
+        if run.answer is None:
             level, name = logging.WARNING, "event_lease_lost"
         if log.enabled(level) and (level != logging.INFO or self._has_room(outcome.status)):
-            cause: Any = act.cause
+            cause: Any = run.cause
             log.write(
                 level,
                 name,
                 handler=outcome.handler,
                 key=outcome.key,
                 event_id=outcome.id or None,
-                attempt=act.granted.attempt if act.granted is not None else None,
+                attempt=run.granted.attempt if run.granted is not None else None,
                 outcome=outcome.status,
                 reason_class=getattr(cause, "reason_class", None) or None,
                 http_status=getattr(cause, "http_status", None),
                 raised_at=getattr(cause, "raised_at", None) or None,
-                duration_ms=round((self._loop.time() - act.claimed_at) * 1000, 1) if act.claimed_at else None,
+                duration_ms=round((self._loop.time() - run.claimed_at) * 1000, 1) if run.claimed_at else None,
                 next_in_s=None if outcome.after is None else round(outcome.after, 1),
-                source=act.event.source or None,
-                tenant=act.event.tenant or None,
+                source=run.event.source or None,
+                tenant=run.event.tenant or None,
             )
 
     def not_run(self, outcome: Outcome, tenant: str) -> None:

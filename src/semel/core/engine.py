@@ -1,10 +1,10 @@
-"""The flow: one event, one effect.
+"""Runs the handlers of an event so that their effect happens once.
 
     delivery → event → key → Ledger.claim → handler → Ledger.settle → (the caller acknowledges)
 
-`Engine.process` is the whole of it. Everything is done for a batch; only handlers run one by one. Outcomes are values,
-and nothing is acknowledged before it is settled. What a crash between two steps does is the business of the ledger's
-lease: whoever claims next sees a takeover, and `core/judgement.py` says what may be done with it for each effect.
+`Engine.process` is the whole flow. Every step works on a batch; only handlers run one by one. Outcomes are values, and
+no delivery is acknowledged before its run is settled. A crash between two steps leaves a lease that expires: the next
+claim of the key is a takeover, and `core/effect_policy.py` decides for each effect what may be done with it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from functools import partial
 
 import msgspec
 
-from semel.core.act import Act
-from semel.core.answers import NO_TIME, answer_to, given_back, is_held_elsewhere, isolated, lost, no_time, refusal
 from semel.core.batcher import Batcher
-from semel.core.boundaries import Boundary, Observer
+from semel.core.clock import steady_s
+from semel.core.crash_points import Boundary, Observer
 from semel.core.delivery_log import DeliveryLog
+from semel.core.effect_policy import after_run, before_run, needs_isolation
+from semel.core.handler_run import HandlerRun, Isolation
 from semel.core.heartbeat import Heartbeat
-from semel.core.isolation import Isolation
-from semel.core.judgement import after_run, before_run, needs_isolation
-from semel.core.planning import Arrived, Planner
-from semel.core.runner import Runner
-from semel.core.settling import Settling
-from semel.core.steady import steady_s
+from semel.core.routing import Arrived, Planner
+from semel.core.runner import SETTLE_RETRY_S, Runner, run_concurrently
 from semel.ports import Ledger, Telemetry
-from semel.values.claim import Busy, Claim, Conflict, DeadLetter, Granted, Settled, Settlement, Stale, Verdict
-from semel.values.errors import LedgerUnavailable, NotRecorded
+from semel.values.claim import Busy, Claim, Conflict, Granted, Settled, Settlement, Stale, Verdict
+from semel.values.errors import LedgerUnavailable, NotRecorded, SemelError
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
+from semel.values.strict_json import decode_any
 
-PROBE_MARGIN_S = 10.0  # a call that a holder began right after its last check ends by then: its usual time limit
+HELD = "held elsewhere, or not due yet"
+ISOLATED = "two of its processes died: it waits until no other such event of its handler runs"
+WAITING = (HELD, ISOLATED)  # mostly over soon: the delivery is retried early, and later each time
+NO_TIME = "no time is left to begin"
 PROBED_TOO_EARLY = "the holder before may still be acting: its probe is asked again later"
-BEGIN_S = 0.1  # less than that is no time to begin anything: the heartbeat looks every 50 ms
-WAIT_S = 5.0  # for somebody else's transaction; a deliverer waits longer than that for its answer
+
+NOT_COMMITTED_S = 1.0  # until a retry: the cause (another handler of the group, a deadlock) is mostly over by then
+PROBE_MARGIN_S = 10.0  # a call that a holder began right after its last check ends by then: its usual time limit
+BEGIN_S = 0.1  # a run with less time left does not start: the heartbeat looks every 50 ms
+WAIT_S = 5.0  # for the transaction of another process; senders wait longer than that for their answer
 
 
 class Engine:
-    """Runs handlers so that their effect happens once. Lives on one event loop."""
+    """Lives on one event loop."""
 
     def __init__(
         self,
@@ -53,13 +57,15 @@ class Engine:
         telemetry: Telemetry | None = None,
     ) -> None:
         self._planner = planner
+        self._concurrency = concurrency
         self._random = random
         self._observe = observe
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._claims: Batcher[Claim, Verdict] = Batcher(ledger.claim, self._release_unwanted)
         self._settlements: Batcher[Settlement, bool] = Batcher(ledger.settle)
-        self._letters: Batcher[Settlement, bool] = Batcher(ledger.settle)
+        # Dead letters may have to be written to another store first. If that store is slow, no other settlement waits.
+        self._dead_letters: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
         self._runner = Runner(ledger, concurrency, self._at, telemetry)
         self._isolation = Isolation()
@@ -69,23 +75,23 @@ class Engine:
     # ------------------------------------------------------------------------------------------------- the flow
 
     async def process(self, deliveries: Sequence[Arrived], until: float | None = None) -> list[Outcome]:
-        """One answer for each delivery, in order. Raises LedgerUnavailable when nothing could be decided.
+        """Return one outcome for each delivery, in order. Raises LedgerUnavailable when nothing could be decided.
 
-        `until`: in the loop's time, when the deliverer needs its answers. Handlers are stopped then, and what cannot
-        begin any more is busy, without a claim. A thread cannot be stopped: this returns when it has ended, so that
-        whoever cannot wait so long takes the process away with it."""
+        `until`, in the loop's time, is when the caller needs its outcomes. Handlers are stopped then. A run that cannot
+        start in time is busy, without a claim. A thread cannot be stopped: this method returns when the thread has
+        ended, so a caller that cannot wait that long must end the process."""
         answers: list[list[Outcome]] = [[] for _ in deliveries]
-        acts = self._plan(deliveries, answers, until)
-        while acts:
-            acts, later = _one_of_each(acts)  # a copy in the same batch is decided after the first has settled
-            await self._claim(acts)
-            await self._act_on(acts)
-            await self._act_on(await self._behind_transactions(acts))
-            for act in acts:
-                outcome = act.answer or lost(act)
-                self._log.ended(act, outcome)
-                answers[act.delivery].append(outcome)
-            acts = later
+        runs = self._plan(deliveries, answers, until)
+        while runs:
+            runs, repeats = _split_repeats(runs)  # a copy in the same batch is decided after the first has settled
+            await self._claim(runs)
+            await self._run_and_settle(runs)
+            await self._run_and_settle(await self._claim_after_transactions(runs))
+            for run in runs:
+                outcome = run.answer or _lease_lost(run)
+                self._log.ended(run, outcome)
+                answers[run.delivery].append(outcome)
+            runs = repeats
         if self._telemetry is not None:
             for parts in answers:
                 for part in parts:
@@ -94,9 +100,9 @@ class Engine:
 
     def _plan(
         self, deliveries: Sequence[Arrived], answers: list[list[Outcome]], until: float | None = None
-    ) -> list[Act]:
-        """Decode, route and key. What needs no handler is answered here."""
-        acts: list[Act] = []
+    ) -> list[HandlerRun]:
+        """Decode, route and key the deliveries. A delivery without a handler is answered here."""
+        runs: list[HandlerRun] = []
         for index, delivery in enumerate(deliveries):
             plan = self._planner.plan(delivery)
             if isinstance(plan, Outcome):
@@ -104,236 +110,345 @@ class Engine:
                 answers[index].append(plan)
                 continue
             for number, (handler, claim) in enumerate(zip(plan.handlers, plan.claims, strict=True)):
-                # a handler that changes its event changes only its own
+                # a handler that changes its event changes only its own copy
                 event = msgspec.structs.replace(plan.event) if number else plan.event
-                acts.append(Act(index, event, handler, claim, plan.reading, until))
-        return acts
+                runs.append(HandlerRun(index, event, handler, claim, plan.reading, until))
+        return runs
 
-    async def _claim(self, acts: Sequence[Act]) -> None:
-        """Ask for all leases in one round trip; what is not granted is answered here."""
-        acts = self._in_time(acts)
-        if not acts:
+    async def _claim(self, runs: Sequence[HandlerRun]) -> None:
+        """Claim all leases in one round trip. A run that gets no lease is answered here."""
+        if not runs:
             return
+        if runs[0].until is not None:  # the same for all of them
+            left_s = self._left_s(runs[0])
+            if left_s < BEGIN_S:
+                for run in runs:
+                    run.answer = run.outcome("busy", reason=NO_TIME, after=0.0)
+                return
+            for run in runs:
+                run.shorten_lease(left_s)
         self._at(Boundary.BEFORE_CLAIM)
         asked_at, leased_at = self._loop.time(), steady_s()
-        asked = self._claims.ask([act.claim for act in acts])
+        reply = self._claims.ask([run.claim for run in runs])
         try:
-            verdicts = await asked if self._telemetry is None else await self._in_span("claim", asked)
+            if self._telemetry is None:
+                verdicts = await reply
+            else:
+                with self._telemetry.span("claim"):
+                    verdicts = await reply
         except asyncio.CancelledError:
-            if not asked.cancelled() and asked.exception() is None:  # answered and cancelled in the same tick
-                self._release_unwanted(asked.result())
+            if not reply.cancelled() and reply.exception() is None:  # answered and cancelled in the same tick
+                self._release_unwanted(reply.result())
             raise
         self._at(Boundary.AFTER_CLAIM)
-        for act, verdict in zip(acts, verdicts, strict=True):
+        for run, verdict in zip(runs, verdicts, strict=True):
             match verdict:
                 case Granted():
-                    act.granted = verdict
-                    act.claimed_at = asked_at
-                    act.holds_since(leased_at)
-                    self._heartbeat.watch(act)
+                    run.granted = verdict
+                    run.claimed_at = asked_at
+                    run.start_lease(leased_at)
+                    self._heartbeat.watch(run)
                 case Settled() | Busy() | Stale() | Conflict():
-                    act.answer = refusal(act, verdict)
+                    run.answer = refusal(run, verdict)
 
-    def _in_time(self, acts: Sequence[Act]) -> Sequence[Act]:
-        """What may begin, with leases that end with the deliverer's time. The rest is answered here."""
-        if not acts or acts[0].until is None:  # it is the same for all of them
-            return acts
-        left_s = self._left_s(acts[0])
-        for act in acts:
-            if left_s < BEGIN_S:
-                act.answer = no_time(act)
-            else:
-                act.ends_within(left_s)
-        return acts if left_s >= BEGIN_S else []
+    async def _claim_after_transactions(self, runs: Sequence[HandlerRun]) -> list[HandlerRun]:
+        """Wait for transactions that hold a key, then claim it once more. Returns the runs that were claimed again.
 
-    def _left_s(self, act: Act) -> float:
-        return math.inf if act.until is None else act.until - self._loop.time()
-
-    async def _behind_transactions(self, acts: Sequence[Act]) -> list[Act]:
-        """A transaction that holds a key commits soon, or never: its duplicates wait for that and ask once more, so
-        that they are told what it came to instead of being sent away. Returns what was asked again."""
+        Such a transaction commits soon, or never. Its duplicates get its result, and need no redelivery."""
         if self._wait is None:
             return []
-        busy = [act for act in acts if act.handler.effect == "transaction" and is_held_elsewhere(act)]
+        busy = [run for run in runs if run.handler.effect == "transaction" and _is_held_elsewhere(run)]
         if not busy or (left_s := self._left_s(busy[0])) < BEGIN_S:
             return []
-        waits = [self._wait(act.claim, min(act.lease_s, WAIT_S, left_s)) for act in busy]
+        waits = [self._wait(run.claim, min(run.lease_s, WAIT_S, left_s)) for run in busy]
         if any(await asyncio.gather(*waits, return_exceptions=True)):
-            return []  # the store cannot tell: they stay busy
-        answers = [act.answer for act in busy]
-        for act in busy:
-            act.answer = None
+            return []  # the store cannot wait for it now: they stay busy
+        answers = [run.answer for run in busy]
+        for run in busy:
+            run.answer = None
         try:
             await self._claim(busy)
         except LedgerUnavailable:
-            for act, answer in zip(busy, answers, strict=True):
-                act.answer = answer
+            for run, answer in zip(busy, answers, strict=True):
+                run.answer = answer
             return []
         return busy
 
-    async def _act_on(self, acts: Sequence[Act]) -> None:
-        """Run what was granted and settle it. An event that may kill its process is given back first, and is
-        claimed and run again after the rest of its batch."""
-        granted = [act for act in acts if act.granted is not None]
+    async def _run_and_settle(self, runs: Sequence[HandlerRun]) -> None:
+        """Run the granted ones and settle them.
+
+        The lease of an event that may kill its process is released first. It is claimed and run again after the rest
+        of its batch."""
+        granted = [run for run in runs if run.granted is not None]
         if not granted:
             return
         suspects = {
-            act: act.granted.attempt >= act.handler.max_attempts  # its last attempt
-            for act in granted
-            if act.granted is not None and act.granted.takeover and needs_isolation(act.handler, act.granted)
+            run: run.granted.attempt >= run.handler.max_attempts  # its last attempt
+            for run in granted
+            if run.granted is not None and run.granted.takeover and needs_isolation(run.handler, run.granted)
         }
-        settling = self._settling(early=len(granted) > 1)
+        settling = self._new_batch(early=len(granted) > 1)
         try:
             if suspects:
-                await self._give_back(list(suspects))
-                granted = [act for act in granted if act.granted is not None]
-            await self._runner.run_all(granted, partial(self._run, settling))
-            await settling.done()
+                await self._release(list(suspects))
+                granted = [run for run in granted if run.granted is not None]
+            await run_concurrently(granted, partial(self._run_one, settling), self._concurrency)
+            await settling.finish()
             if suspects:
-                await self._runner.run_all(list(suspects), partial(self._run_isolated, suspects))
+                await run_concurrently(list(suspects), partial(self._run_isolated, suspects), self._concurrency)
         except BaseException:
-            self._abandon([*granted, *suspects])
+            self._settle_interrupted([*granted, *suspects])
             raise
         finally:
-            for act in acts:
-                self._heartbeat.forget(act)
+            for run in runs:
+                self._heartbeat.forget(run)
 
-    async def _run_isolated(self, is_last: Mapping[Act, bool], act: Act) -> None:
-        """Run an event that may kill its process, unless another one of its handler runs: then it comes again."""
-        with self._isolation.slot(act.handler.name, is_last[act]) as free:
+    async def _run_isolated(self, is_last: Mapping[HandlerRun, bool], run: HandlerRun) -> None:
+        """Run an event that may kill its process. If another one of its handler runs, it is retried later."""
+        with self._isolation.slot(run.handler.name, is_last[run]) as free:
             if not free:
-                act.answer = isolated(act)
+                run.answer = run.outcome("busy", reason=ISOLATED, after=run.handler.lease_s)  # no attempt is counted
                 return
-            await self._claim([act])
-            if act.granted is not None:
-                settling = self._settling(early=False)
-                await self._run(settling, act)
-                await settling.done()  # before the next one begins: its death must not undo this
+            await self._claim([run])
+            if run.granted is not None:
+                settling = self._new_batch(early=False)
+                await self._run_one(settling, run)
+                await settling.finish()  # before the next one begins: its death must not undo this
 
-    def _settling(self, early: bool) -> Settling:
-        return Settling(self._settlements, self._letters, self._at, self._telemetry, early)
-
-    async def _run(self, settling: Settling, act: Act) -> None:
-        """The handler of one granted act, and its settle under way. In a transaction both happen together."""
-        granted = act.granted
+    async def _run_one(self, settling: SettlementBatch, run: HandlerRun) -> None:
+        """Run the handler of one granted run and add its settlement. In a transaction both are committed together."""
+        granted = run.granted
         assert granted is not None
         if self._telemetry is not None:
             self._telemetry.granted(granted)
-        ending = before_run(act.handler, granted)
-        if ending is None and self._left_s(act) < BEGIN_S:
+        ending = before_run(run.handler, granted)
+        if ending is None and self._left_s(run) < BEGIN_S:
             ending = Release(0.0, NO_TIME)  # it waited behind others
-        if ending is None and granted.takeover and act.handler.probe is not None:
-            ending = await self._probe(act)
-        if ending is None and not act.lost:
+        if ending is None and granted.takeover and run.handler.probe is not None:
+            ending = await self._probe(run)
+        if ending is None and not run.lost:
             try:
-                ran = await self._runner.run(act, _settlement)
-            except NotRecorded as error:  # it was: what that means is decided when its lease has lapsed
-                act.stop(str(error), lost=True)
+                result = await self._runner.run(run)
+            except NotRecorded as error:  # the effect happened: the next claim after this lease decides what that means
+                run.stop(str(error), lost=True)
                 return
-            except LedgerUnavailable as error:  # its transaction was not committed: as if it had not been tried
-                await self._give_back([act])
-                act.answer = given_back(act, str(error))
+            except LedgerUnavailable as error:  # its transaction was not committed: as if it had not run
+                await self._release([run])
+                run.answer = run.outcome("busy", reason=str(error), after=NOT_COMMITTED_S)
                 return
-            act.result, act.cause = ran.result, ran.ending
-            if ran.settled and isinstance(ran.ending, Done):
-                act.answer = answer_to(act, ran.ending)
+            run.result, run.cause = result.value, result.ending
+            if result.settled and isinstance(result.ending, Done):
+                run.answer = settled_outcome(run, result.ending)
                 return
-            ending = after_run(act.handler, granted, ran.ending, self._random)
-        if ending is not None and not act.lost:
-            settling.add(act, _settlement(act, ending))
+            ending = after_run(run.handler, granted, result.ending, self._random)
+        if ending is not None and not run.lost:
+            settling.add(run, run.settlement(ending))
 
-    async def _probe(self, act: Act) -> Ending | None:
+    async def _probe(self, run: HandlerRun) -> Ending | None:
         """Ask the user's probe what the vanished holder did. None: it did not act, so the handler may run.
 
-        That it has not acted yet says little while a call of its own may be under way. So the probe is asked a second
-        time, when such a call has ended, and only then believed. This run holds the lease meanwhile."""
-        ending = await self._runner.probe(act)
-        wait_s = act.claimed_at + min(act.handler.lease_s, PROBE_MARGIN_S) - self._loop.time()
-        if ending is not None or act.lost or wait_s <= 0:
+        A first "not done" proves little, because a call of the vanished holder may still be under way. So the probe is
+        asked a second time, when such a call has ended. This run holds the lease meanwhile."""
+        ending = await self._runner.probe(run)
+        wait_s = run.claimed_at + min(run.handler.lease_s, PROBE_MARGIN_S) - self._loop.time()
+        if ending is not None or run.lost or wait_s <= 0:
             return ending
-        if self._left_s(act) < wait_s + BEGIN_S:
-            assert act.granted is not None
-            if act.granted.attempt >= act.handler.max_attempts:  # a short time limit never leaves enough
+        if self._left_s(run) < wait_s + BEGIN_S:
+            assert run.granted is not None
+            if run.granted.attempt >= run.handler.max_attempts:  # a short time limit never leaves enough
                 return Uncertain("the holder before vanished, and its deliverer has no time for a second look")
-            act.stop(PROBED_TOO_EARLY, lost=True)  # its lease lapses: this look counts, so that they end
+            run.stop(PROBED_TOO_EARLY, lost=True)  # its lease expires and counts as an attempt, so this ends
             return None
         await asyncio.sleep(wait_s)
-        return None if act.lost else await self._runner.probe(act)
+        return None if run.lost else await self._runner.probe(run)
 
     # ------------------------------------------------------------------------------------------------- its parts
 
+    def _left_s(self, run: HandlerRun) -> float:
+        return math.inf if run.until is None else run.until - self._loop.time()
+
+    def _new_batch(self, early: bool) -> SettlementBatch:
+        return SettlementBatch(self._settlements, self._dead_letters, self._at, self._telemetry, early)
+
     def _release_unwanted(self, verdicts: list[Verdict]) -> None:
-        """Whoever asked was cancelled before the answer came: leases go back unused."""
+        """The caller was cancelled before its verdicts came: return its leases unused."""
         unwanted = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
         if unwanted:
             _ignore_failure(self._settlements.ask(unwanted))
 
-    async def _give_back(self, acts: Sequence[Act]) -> None:
-        """Return leases unused, as if they had not been asked for."""
-        if not acts:
+    async def _release(self, runs: Sequence[HandlerRun]) -> None:
+        """Return leases unused, as if they had not been claimed."""
+        if not runs:
             return
-        unused = [Settlement(act.granted.lease, Release()) for act in acts if act.granted is not None]
-        for act in acts:
-            self._heartbeat.forget(act)
-            act.granted = None
+        unused = [Settlement(run.granted.lease, Release()) for run in runs if run.granted is not None]
+        for run in runs:
+            self._heartbeat.forget(run)
+            run.granted = None
         await self._settlements.ask(unused)
 
-    def _abandon(self, acts: Sequence[Act]) -> None:
-        """The batch ends early. The ledger is told without waiting for it: what has not run goes back unused, what was
-        interrupted may be tried again, and where that is not allowed it is in doubt."""
-        endings: list[Settlement] = []
-        for act in acts:
-            if act.granted is None or act.lost or act.settling or act.answer is not None:
-                continue
-            if not act.started:
-                endings.append(_settlement(act, Release()))
-            elif act.handler.effect == "park":
-                endings.append(_settlement(act, Uncertain("cancelled while the handler ran")))
-            else:
-                endings.append(_settlement(act, Retry(0, "cancelled while the handler ran")))
-        for lane, some in (
-            (self._settlements, [one for one in endings if one.letter is None]),
-            (self._letters, [one for one in endings if one.letter is not None]),
-        ):
-            if some:
-                _ignore_failure(lane.ask(some))
+    def _settle_interrupted(self, runs: Sequence[HandlerRun]) -> None:
+        """The batch ends early. Send its settlements to the ledger without waiting for the reply.
 
-    async def _in_span(self, step: str, asked: asyncio.Future[list[Verdict]]) -> list[Verdict]:
-        assert self._telemetry is not None
-        with self._telemetry.span(step):
-            return await asked
+        A run that has not started is released. An interrupted one may be retried. With effect "park" that is not
+        allowed, so it is uncertain."""
+        endings: list[Settlement] = []
+        for run in runs:
+            if run.granted is None or run.lost or run.settling or run.answer is not None:
+                continue
+            if not run.started:
+                endings.append(run.settlement(Release()))
+            elif run.handler.effect == "park":
+                endings.append(run.settlement(Uncertain("cancelled while the handler ran")))
+            else:
+                endings.append(run.settlement(Retry(0, "cancelled while the handler ran")))
+        for lane, group in (
+            (self._settlements, [settlement for settlement in endings if settlement.dead_letter is None]),
+            (self._dead_letters, [settlement for settlement in endings if settlement.dead_letter is not None]),
+        ):
+            if group:
+                _ignore_failure(lane.ask(group))
 
     def _at(self, boundary: Boundary) -> None:
         if self._observe is not None:
             self._observe(boundary.value)
 
 
-def _one_of_each(acts: list[Act]) -> tuple[list[Act], list[Act]]:
-    """The first act of each key and each subject, and the others: in order, as if they had come one after the other."""
-    if len(acts) == 1:
-        return acts, []
+class SettlementBatch:
+    """Settles the runs of one batch. Runs that end in one loop tick share a round trip, and none waits for a slow run.
+
+    A run whose settlement is refused gets no answer: another process has its lease now."""
+
+    def __init__(
+        self,
+        lane: Batcher[Settlement, bool],
+        dead_letters: Batcher[Settlement, bool],
+        at: Callable[[Boundary], None],
+        telemetry: Telemetry | None,
+        early: bool,
+    ) -> None:
+        """`dead_letters` is the lane of settlements with a dead letter. `early`: settle finished runs while others
+        still run; a lone run does not need it."""
+        self._lane = lane
+        self._dead_letters = dead_letters
+        self._at = at
+        self._telemetry = telemetry
+        self._early = early
+        self._loop = asyncio.get_running_loop()
+        self._next: list[tuple[HandlerRun, Settlement]] = []
+        self._under_way: list[tuple[list[tuple[HandlerRun, Settlement]], asyncio.Future[list[bool]]]] = []
+
+    def add(self, run: HandlerRun, settlement: Settlement) -> None:
+        """Settle soon, with everything else that ends in this tick."""
+        self._at(Boundary.BEFORE_SETTLE)
+        run.settling = True
+        if self._early and not self._next:
+            self._loop.call_soon(self._send)
+        self._next.append((run, settlement))
+
+    async def finish(self) -> None:
+        """Wait until every added run is settled and answered, or refused. Raises LedgerUnavailable if that fails."""
+        self._send()
+        while self._under_way:
+            group, reply = self._under_way.pop()
+            try:
+                if self._telemetry is None:
+                    kept = await reply
+                else:
+                    with self._telemetry.span("settle"):
+                        kept = await reply
+            except SemelError:  # also the ConfigError of a server that was changed meanwhile: the effect has happened
+                await self._retry(group)
+                continue
+            self._at(Boundary.AFTER_SETTLE)
+            for (run, settlement), is_current in zip(group, kept, strict=True):
+                if is_current:
+                    run.answer = settled_outcome(run, settlement.outcome)
+                elif self._telemetry is not None:
+                    self._telemetry.refused(run.handler.name)
+
+    def _send(self) -> None:
+        if self._next:
+            group, self._next = self._next, []
+            given_up = [pair for pair in group if pair[1].dead_letter is not None]
+            plain = [pair for pair in group if pair[1].dead_letter is None]
+            for lane, pairs in ((self._dead_letters, given_up), (self._lane, plain)):
+                if pairs:
+                    self._under_way.append((pairs, lane.ask([settlement for _, settlement in pairs])))
+
+    async def _retry(self, group: list[tuple[HandlerRun, Settlement]]) -> None:
+        """Repeat a failed round trip: settling is idempotent on its token."""
+        now = steady_s()
+        for run, settlement in group:
+            # at most for the time of one lease, even if it can still be renewed: only the dead-letter store may be down
+            run.settles_until = run.settles_until or now + settlement.lease.claim.lease_ms / 1000
+        await asyncio.sleep(SETTLE_RETRY_S)
+        if steady_s() > min(min(run.lease_ends, run.settles_until) for run, _ in group):
+            raise NotRecorded("the outcome could not be recorded in time; the event will be delivered again")
+        self._next = [*group, *self._next]
+        self._send()
+
+
+def refusal(run: HandlerRun, verdict: Settled | Busy | Stale | Conflict) -> Outcome:
+    """The outcome of a run that the ledger granted no lease."""
+    match verdict:
+        case Settled(Done(result)):
+            return run.outcome("duplicate", result=None if result == b"null" else decode_any(result))
+        case Settled(Reject() as rejected):
+            return run.outcome("duplicate", reason=f"dead: {rejected.reason}")
+        case Settled(Uncertain(reason)):
+            return run.outcome("duplicate", reason=f"uncertain: {reason}")
+        case Busy(after_ms):
+            return run.outcome("busy", reason=HELD, after=after_ms / 1000)
+        case Stale():
+            return run.outcome("stale", reason="a newer event of the subject was applied")
+        case Conflict():
+            return run.outcome("conflict", reason="the key is known with another payload")
+    raise TypeError(f"{verdict!r} is no refusal")
+
+
+def settled_outcome(run: HandlerRun, ending: Ending) -> Outcome:
+    """The outcome of a run whose lease was settled with this ending."""
+    match ending:
+        case Done():
+            return run.outcome("done", result=run.result)
+        case Retry():
+            return run.outcome("retry", reason=ending.reason, after=ending.after or 0.0)
+        case Reject():
+            return run.outcome("dead", reason=ending.reason)
+        case Uncertain(reason):
+            return run.outcome("uncertain", reason=reason)
+        case Release(after, reason):
+            return run.outcome("busy", reason=reason, after=after)
+
+
+def _lease_lost(run: HandlerRun) -> Outcome:
+    """Another process has the lease, or will have it. The redelivery is answered with the outcome of that process."""
+    return run.outcome("busy", reason=run.stopped or "the lease was taken over", after=run.handler.lease_s)
+
+
+def _is_held_elsewhere(run: HandlerRun) -> bool:
+    """Whether its claim was refused as busy. False for a run that returned NotNow, or that waits for isolation."""
+    return run.answer is not None and run.answer.status == "busy" and run.answer.reason == HELD and not run.started
+
+
+def _split_repeats(runs: list[HandlerRun]) -> tuple[list[HandlerRun], list[HandlerRun]]:
+    """The first run of each key and each subject, and the others, in order: as if they had come one after the other."""
+    if len(runs) == 1:
+        return runs, []
     taken: set[bytes] = set()
-    first: list[Act] = []
-    later: list[Act] = []
-    for act in acts:
-        claim = act.claim
-        mine = [claim.digest]
+    first: list[HandlerRun] = []
+    repeats: list[HandlerRun] = []
+    for run in runs:
+        claim = run.claim
+        digests = [claim.digest]
         if claim.aliases or claim.order is not None:
-            mine += [alias.digest for alias in claim.aliases]
-            mine += [claim.order.subject] if claim.order is not None else []
-        (first if taken.isdisjoint(mine) else later).append(act)
-        taken.update(mine)
-    return first, later
+            digests += [alias.digest for alias in claim.aliases]
+            digests += [claim.order.subject] if claim.order is not None else []
+        (first if taken.isdisjoint(digests) else repeats).append(run)
+        taken.update(digests)
+    return first, repeats
 
 
-def _settlement(act: Act, ending: Ending) -> Settlement:
-    assert act.granted is not None
-    letter = None
-    if isinstance(ending, (Reject, Uncertain)):
-        letter = DeadLetter(act.event.raw, act.granted.attempt, act.reading)
-    return Settlement(act.granted.lease, ending, letter)
-
-
-def _ignore_failure(asked: asyncio.Future[list[bool]]) -> None:
-    """A lease that could not be given back lapses by itself."""
-    asked.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+def _ignore_failure(reply: asyncio.Future[list[bool]]) -> None:
+    """A lease that could not be released expires by itself."""
+    reply.add_done_callback(lambda done: None if done.cancelled() else done.exception())

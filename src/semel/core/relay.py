@@ -1,10 +1,10 @@
-"""The second flow: from the outbox to a provider, and back with what is known.
+"""Sends notifications from the outbox through providers.
 
-    take → what is due → guard and crossing → send → record
+    take → check what is due → guard and crossing → send → record
 
-Each notification is carried by a task of its own, from top to bottom of `_carry`. Crossings and records of all tasks
-travel together. No connection of the store is held while a provider is asked. The crossing is written, durably, before
-the first byte leaves: a relay that dies before it has done nothing, one that dies after it leaves a doubt, and says so.
+Each notification runs in its own task, from top to bottom of `_send_one`. Crossings and records of concurrent tasks are
+batched. The relay holds no database connection during a provider call. It writes the crossing durably before the first
+byte is sent: a crash before the crossing is a safe retry, a crash after it makes the notification uncertain.
 """
 
 from __future__ import annotations
@@ -17,48 +17,53 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from semel.core.asking import Asking
 from semel.core.batcher import Batcher
-from semel.core.provider_pauses import ProviderPauses
-from semel.core.recording import answered, looked_up, request_of
-from semel.core.rooms import Rooms
-from semel.core.steady import steady_s
+from semel.core.clock import steady_s
+from semel.core.provider_calls import (
+    ProviderCalls,
+    ProviderPauses,
+    ProviderSlots,
+    build_request,
+    record_of_answer,
+    record_of_look_up,
+)
 from semel.ports import Outbox, Provider
-from semel.values import sending
+from semel.values import delivery_state
+from semel.values.delivery_state import Answer, DeliveryState, ProviderAccess, Refused
 from semel.values.errors import LeaseLost, LedgerUnavailable, SemelError
-from semel.values.first_byte import checked_by
 from semel.values.log import log
-from semel.values.masking import hidden
 from semel.values.outbox import (
     Crossed,
     Crossing,
+    CrossingVerdict,
+    DeliveryReport,
     Dispatch,
-    Gate,
     Held,
     Lost,
     Record,
     Suppressed,
-    Witness,
+    checked_by,
 )
+from semel.values.redaction import hidden
 from semel.values.retry import backoff_s
-from semel.values.sending import Answer, ProviderAccess, Refused, Standing
 
-POLL_S = 0.25  # what other processes add, and what falls due
-ROOM_LOOKS, ROOM_LOOK_S = 5, 0.001  # little beside what any provider takes
-MARGIN_S = 15.0  # a lease outlasts the slowest provider by this: crossing, recording, a store that is slow
-STORE_DOWN_S = 1.0
-KEPT_S = 3_600.0  # an answer that nobody else has is kept for so long, where the outbox is out of reach
-LOOKS_SHARE = 0.9  # of what is left of a lease: what a look-up says has to be recorded in time
+POLL_S = 0.25  # for notifications of other processes, and for those that fall due
+SLOT_CHECKS, SLOT_CHECK_S = 5, 0.001  # 5 ms: short compared with any provider call
+MARGIN_S = 15.0  # by which a lease outlasts the slowest provider: for crossing, recording and a slow store
+STORE_DOWN_S = 1.0  # first wait before the store is called again
+POSTPONED_S = 30.0  # until a relay looks again at a notification that it must not send
+ACCEPTED_RETRY_S = 3_600.0  # an acceptance is written for this long if the outbox is down: only this process has it
+LOOK_UP_SHARE = 0.9  # of the rest of a lease: the result of a look-up has to be recorded in time
 MAX_AGE_S = 3 * 86_400.0
-CUT_S = 2.0  # for what has to be written when the time is over
-MASKED_HERE_BYTES = 8 * 1024  # more would hold up the loop for milliseconds
+CUT_S = 2.0  # for the last writes when the time to stop is over
+MASKED_HERE_BYTES = 8 * 1024  # masking a longer content would block the loop for milliseconds
 DRAIN_S = 25.0  # longer than most providers take
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Step(StrEnum):
+class RelayBoundary(StrEnum):
     """The boundaries of this flow: between any two of them the process may die."""
 
     AFTER_TAKE = "after_take"
@@ -68,24 +73,24 @@ class Step(StrEnum):
     AFTER_RECORD = "after_record"
 
 
-class Watch(Protocol):
-    """Is told what becomes of dispatches. It must be quick, and it must not raise."""
+class RelayMetrics(Protocol):
+    """Counts sends and outcomes. Its methods must be quick and must not raise."""
 
     def sent(self, provider: str, seconds: float) -> None:
-        """A provider was asked, and has answered or not, after so long."""
+        """Count a provider call that ended after this time, with or without an answer."""
 
-    def became(self, provider: str, outcome: str) -> None:
-        """What was written of a dispatch: an outcome of `Record`, or "suppressed", "held", "lost"."""
+    def recorded(self, provider: str, outcome: str) -> None:
+        """Count an outcome: one of `Record`, or "suppressed", "held", "lost"."""
 
 
-class _Nobody:
+class _NoMetrics:
     def sent(self, provider: str, seconds: float) -> None: ...
 
-    def became(self, provider: str, outcome: str) -> None: ...
+    def recorded(self, provider: str, outcome: str) -> None: ...
 
 
 class Relay:
-    """Lives on one event loop. `routes` names, for each channel, its providers in order."""
+    """Lives on one event loop. `routes` lists the providers of each channel, in order of preference."""
 
     def __init__(
         self,
@@ -98,25 +103,25 @@ class Relay:
         observe: Callable[[str], None] | None = None,
         margin_s: float = MARGIN_S,
         max_age_s: float = MAX_AGE_S,
-        watch: Watch | None = None,
+        metrics: RelayMetrics | None = None,
     ) -> None:
-        """`margin_s`: how much longer than the slowest provider may take a notification is in hand. `max_age_s`: what
-        has not left by then expires, as if that were its `not_after`."""
+        """`margin_s`: by how much a lease outlasts the slowest provider. `max_age_s`: a notification that has not left
+        by then expires, as if that were its `not_after`."""
         self._outbox = outbox
         self._providers = providers
         self._routes = routes
-        self._contracts = {name: one.contract for name, one in providers.items()}
+        self._contracts = {name: provider.contract for name, provider in providers.items()}
         self._access = ProviderAccess(self._contracts, routes)
         self._pauses = ProviderPauses(clock, random)
         self._random = random
         self._clock = clock
         self._observe = observe or (lambda step: None)
         self._max_age_ms = int(1000 * max_age_s)
-        self._watch = watch or _Nobody()
-        self._crossings: Batcher[Crossing, Gate] = Batcher(outbox.cross)
-        self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._asking.sending > 0)
-        self._asking = Asking()
-        self._rooms = Rooms(self._contracts, clock)
+        self._metrics = metrics or _NoMetrics()
+        self._crossings: Batcher[Crossing, CrossingVerdict] = Batcher(outbox.cross)
+        self._records: Batcher[Record, bool] = Batcher(outbox.record, more=lambda: self._calls.sending > 0)
+        self._calls = ProviderCalls()
+        self._slots = ProviderSlots(self._contracts, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -127,26 +132,26 @@ class Relay:
     # ----------------------------------------------------------------------------------------------------- the loop
 
     async def run(self) -> None:
-        """Take and carry until told to stop."""
+        """Take and send until `stop` is called."""
         failures = 0
         while not self._stopping:
-            await self._until_room()
+            await self._wait_for_slots()
             self._awake.clear()
             try:
                 taken = await self.begin()
-            except Exception as error:  # whatever it is: a relay that has ended sends nothing any more
+            except Exception as error:  # of any kind: a relay that has ended would send nothing any more
                 failures += 1
-                said = str(error) if isinstance(error, SemelError) else type(error).__name__
+                text = str(error) if isinstance(error, SemelError) else type(error).__name__
                 next_in_s = backoff_s(failures, self._random, STORE_DOWN_S, 30.0)
-                log.error("outbox_unavailable", failures=failures, next_in_s=round(next_in_s, 1), error=said)
-                await self._until_awake(next_in_s)
+                log.error("outbox_unavailable", failures=failures, next_in_s=round(next_in_s, 1), error=text)
+                await self._wait_until_awake(next_in_s)
                 continue
             failures = 0
             if not taken:
-                await self._until_awake(POLL_S)
+                await self._wait_until_awake(POLL_S)
 
     async def run_once(self) -> int:
-        """What is due now, to its end. Returns how many were carried."""
+        """Send everything that is due now. Returns the number of notifications."""
         total = 0
         while count := await self.begin():
             total += count
@@ -155,60 +160,62 @@ class Relay:
         return total
 
     async def begin(self) -> int:
-        """Take what there is room for, and begin with it."""
+        """Take as many notifications as there are slots, and start to send them. Returns their number."""
         async with self._taking:
             self._access = ProviderAccess(self._contracts, self._pauses.routes(self._routes))
-            lanes = self._pauses.lanes(self._rooms.lanes(self._access.routes), self._rooms.in_hand)
-            ends_at = self._clock() + self._lease_ms / 1000  # not later: the leases begin after it is asked
+            lanes = self._pauses.lanes(self._slots.lanes(self._access.routes), self._slots.taken)
+            ends_at = self._clock() + self._lease_ms / 1000  # not later: the leases begin after this request
             dispatches = await self._outbox.take(lanes, self._lease_ms) if lanes else []
             if dispatches:
-                self._observe(Step.AFTER_TAKE)
-            if self._stopping:  # told meanwhile
-                await self._give_back(dispatches)
+                self._observe(RelayBoundary.AFTER_TAKE)
+            if self._stopping:  # meanwhile
+                await self._release(dispatches)
                 return 0
-            self._begin(dispatches, ends_at)
+            for dispatch in dispatches:
+                routed = self._route(dispatch)
+                self._slots.take(routed.delivery_state.provider)  # before its task runs: the next take may come first
+                if self._has_other_provider(dispatch, routed):
+                    task = asyncio.create_task(self._release_to_its_provider(routed))
+                else:
+                    task = asyncio.create_task(self._handle(routed, self._clock(), ends_at))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
         return len(dispatches)
 
-    def _begin(self, dispatches: Sequence[Dispatch], ends_at: float) -> None:
-        for dispatch in dispatches:
-            routed = self._routed(dispatch)
-            self._rooms.take(routed.standing.provider)  # before its task runs: the next take may come first
-            hold = self._move if self._is_moved(dispatch, routed) else self._hold
-            task = asyncio.create_task(hold(routed, self._clock(), ends_at))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
-        """As they were. What another relay has left behind stays taken: that it vanished must not be forgotten."""
-        if mine := [Record(one, _untried(one), "released") for one in dispatches if not one.vanished]:
-            await self._outbox.record(mine)
+    async def _release(self, dispatches: Sequence[Dispatch]) -> None:
+        """Return notifications as they were. A vanished relay's ones stay taken, so that its loss is not forgotten."""
+        if unchanged := [
+            Record(dispatch, _untried(dispatch), "released") for dispatch in dispatches if not dispatch.vanished
+        ]:
+            await self._outbox.record(unchanged)
 
     def wake(self) -> None:
-        """There may be something to take."""
+        """Take now: a notification may have been added."""
         self._awake.set()
 
     def begin_to_stop(self) -> None:
+        """Take no more."""
         self._stopping = True
         self._awake.set()
 
     async def stop(self, within_s: float = DRAIN_S) -> None:
-        """Take no more, begin with nothing, and let what is being sent end. What has not ended in time is cut off."""
+        """Take no more, start no send, and wait for the sends under way. Those that take longer are cut off."""
         self.begin_to_stop()
         try:
             async with asyncio.timeout(within_s):
-                async with self._taking:  # what the outbox is just handing over is in hand too
+                async with self._taking:  # a take under way brings notifications too
                     pass
                 while self._tasks:
                     await asyncio.wait(list(self._tasks))
         except TimeoutError:
-            await self._cut()
+            await self._cut_off()
 
-    async def _cut(self) -> None:
-        """The time is over. Nobody who is asked is waited for: that is unknown, and written, and the rest goes back.
-        What cannot be written now either is left as it is: its lease lapses."""
-        if self._asking.sending:
-            log.warning("relay_sends_cut_off", uncertain=self._asking.sending)
-        self._asking.cut()
+    async def _cut_off(self) -> None:
+        """End the sends under way: they are recorded as unknown, and the other notifications are released. If that
+        cannot be written in time either, their leases expire."""
+        if self._calls.sending:
+            log.warning("relay_sends_cut_off", uncertain=self._calls.sending)
+        self._calls.cut()
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=CUT_S)
@@ -218,15 +225,15 @@ class Relay:
             log.error("relay_notifications_abandoned", notifications=len(late))
             await asyncio.wait(late)
 
-    async def _until_room(self) -> None:
-        """A few places are not worth a round trip while others are about to be free: it is made for half of them, or
-        a moment later. Whoever has little in hand does not wait."""
-        for _ in range(ROOM_LOOKS):
-            if self._rooms.mostly_free or self._stopping:
+    async def _wait_for_slots(self) -> None:
+        """Wait until half of the slots are free, or for a moment: a few slots are not worth a round trip while others
+        are about to be free."""
+        for _ in range(SLOT_CHECKS):
+            if self._slots.mostly_free or self._stopping:
                 return
-            await asyncio.sleep(ROOM_LOOK_S)
+            await asyncio.sleep(SLOT_CHECK_S)
 
-    async def _until_awake(self, at_most_s: float) -> None:
+    async def _wait_until_awake(self, at_most_s: float) -> None:
         try:
             async with asyncio.timeout(at_most_s):
                 await self._awake.wait()
@@ -235,148 +242,152 @@ class Relay:
 
     # ----------------------------------------------------------------------------------------------- one notification
 
-    async def _hold(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
-        """It has a place in its provider's room until that has answered. It may have to wait for one, and is given back
-        where its lease would not outlast that: nobody has vanished then."""
-        name = dispatch.standing.provider
+    async def _handle(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
+        """Send one notification in a slot of its provider, and record the result.
+
+        It may have to wait for a slot. If its lease would not outlast the call then, it is released."""
+        name = dispatch.delivery_state.provider
         provider = self._providers.get(name)
         try:
             if provider is None:
                 reason = "" if name else self._access.refusal(dispatch.notification)
-                await self._record(_put_off(dispatch, reason or f"there is no provider {name!r} here"))
+                await self._record(_postpone(dispatch, reason or f"there is no provider {name!r} here"))
                 return
-            # Later than that it might still be under way when its lease is over, and another relay has it.
-            if not await self._rooms.enter(name, ends_at - provider.contract.timeout_s):
-                await self._give_back([dispatch])
+            # A send that begins later may still be under way when its lease ends and another relay takes it.
+            if not await self._slots.enter(name, ends_at - provider.contract.timeout_s):
+                await self._release([dispatch])
                 return
             try:
-                record = await self._carry(dispatch, provider, taken_at, ends_at)
+                record = await self._send_one(dispatch, provider, taken_at, ends_at)
             finally:
-                self._rooms.leave(name)
+                self._slots.leave(name)
             if record is not None:
                 await self._record(record)
-                self._observe(Step.AFTER_RECORD)
+                self._observe(RelayBoundary.AFTER_RECORD)
         except LedgerUnavailable as error:
             log.error("notification_not_recorded", notification_id=dispatch.id.hex(), error=error)
-        except Exception:  # a bug: its lease lapses, and nobody else is held up
+        except Exception:  # a bug: its lease expires, and no other notification waits for it
             log.exception("notification_crashed", notification_id=dispatch.id.hex())
         finally:
-            self._rooms.drop(name)
+            self._slots.drop(name)
             self._awake.set()
 
-    async def _move(self, dispatch: Dispatch, taken_at: float, ends_at: float) -> None:
-        """Put it back under its own provider, whose concurrency and rate limit it has to wait for."""
+    async def _release_to_its_provider(self, dispatch: Dispatch) -> None:
+        """Release it under its own provider, whose concurrency and rate limit it has to wait for."""
         try:
-            await self._record(Record(dispatch, dispatch.standing, "released"))
+            await self._record(Record(dispatch, dispatch.delivery_state, "released"))
         except LedgerUnavailable as error:
             log.error("notification_not_recorded", notification_id=dispatch.id.hex(), error=error)
         finally:
-            self._rooms.drop(dispatch.standing.provider)
+            self._slots.drop(dispatch.delivery_state.provider)
             self._awake.set()
 
-    async def _carry(self, dispatch: Dispatch, provider: Provider, taken_at: float, ends_at: float) -> Record | None:
-        """What is to be written of it. None: the outbox has written it, or somebody else has it."""
+    async def _send_one(self, dispatch: Dispatch, provider: Provider, taken_at: float, ends_at: float) -> Record | None:
+        """Run one notification through guard, crossing and send. Returns the record to write, or None if the outbox
+        already wrote it or another relay owns the notification now."""
 
-        def now_ms() -> int:  # by the store's clock: relays do not compare theirs
+        def now_ms() -> int:  # by the store's clock: the clocks of relays may differ
             return dispatch.taken_ms + int(1000 * (self._clock() - taken_at))
 
         policy = dispatch.notification.policy or provider.contract.policy
-        dispatch = replace(dispatch, standing=replace(dispatch.standing, policy=policy))
-        standing, record = await self._due(dispatch, provider, now_ms, ends_at)
+        dispatch = replace(dispatch, delivery_state=replace(dispatch.delivery_state, policy=policy))
+        state, record = await self._check_due(dispatch, provider, now_ms, ends_at)
         if record is not None:
             return record
         notification = dispatch.notification
         if reason := provider.contract.refusal(notification.tenant, notification.sender):
-            return _put_off(dispatch, reason)
-        request = request_of(dispatch, provider)
+            return _postpone(dispatch, reason)
+        request = build_request(dispatch, provider)
         if isinstance(request, Refused):
-            return answered(dispatch, standing, request, provider.contract, now_ms(), _none)
+            return record_of_answer(dispatch, state, request, provider.contract, now_ms(), _no_jitter)
 
         if (early_ms := dispatch.slot_ms - now_ms()) > 0:
             await asyncio.sleep(early_ms / 1000)
-        if self._stopping:  # it would hold up the end, or be cut off by it
+        if self._stopping:  # a send would delay the end, or be cut off by it
             return Record(dispatch, _untried(dispatch), "released")
-        self._observe(Step.BEFORE_CROSS)
-        crossed = sending.crossed(standing, now_ms())
+        self._observe(RelayBoundary.BEFORE_CROSS)
+        crossed = delivery_state.crossed(state, now_ms())
         try:
-            gate = await _asked(self._crossings, self._outbox.cross, Crossing(dispatch, crossed, request))
+            verdict = await _ask_batched(self._crossings, self._outbox.cross, Crossing(dispatch, crossed, request))
         except LedgerUnavailable:
-            return _taken_back(dispatch, "the crossing was not answered")
-        match gate:
+            return _undo_crossing(dispatch, "the crossing was not answered")
+        match verdict:
             case Crossed():
-                self._observe(Step.AFTER_CROSS)
-                if why := self._too_late(dispatch, standing, provider, ends_at):
-                    return _taken_back(dispatch, why)
+                self._observe(RelayBoundary.AFTER_CROSS)
+                if reason := self._reason_not_to_send(dispatch, state, provider, ends_at):
+                    return _undo_crossing(dispatch, reason)
                 try:
                     answer = await self._send(provider, dispatch, request, ends_at)
                 except LeaseLost as error:
-                    return _taken_back(dispatch, str(error))
-                self._observe(Step.AFTER_SEND)
-                self._pauses.answered(dispatch.standing.provider, answer, _reason_of(answer, dispatch))
-                return answered(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
+                    return _undo_crossing(dispatch, str(error))
+                self._observe(RelayBoundary.AFTER_SEND)
+                self._pauses.answered(dispatch.delivery_state.provider, answer, _reason_of(answer, dispatch))
+                return record_of_answer(dispatch, crossed, answer, provider.contract, now_ms(), self._random)
             case Held(by=by):
-                self._watch.became(provider.contract.name, "held")
-                return Record(dispatch, sending.held(dispatch.standing, by, dispatch.added_ms, now_ms()), "released")
+                self._metrics.recorded(provider.contract.name, "held")
+                return Record(
+                    dispatch, delivery_state.held(dispatch.delivery_state, by, dispatch.added_ms, now_ms()), "released"
+                )
             case Suppressed() | Lost():
-                self._watch.became(provider.contract.name, type(gate).__name__.lower())
+                self._metrics.recorded(provider.contract.name, type(verdict).__name__.lower())
                 return None
 
-    async def _due(
+    async def _check_due(
         self, dispatch: Dispatch, provider: Provider, now_ms: Callable[[], int], ends_at: float
-    ) -> tuple[Standing, Record | None]:
-        """What it was taken for. Without a record: it is to be sent."""
-        standing, contract = dispatch.standing, provider.contract
+    ) -> tuple[DeliveryState, Record | None]:
+        """The next step of a taken notification. Without a record: send it in this state."""
+        state, contract = dispatch.delivery_state, provider.contract
         if dispatch.vanished:
-            after = sending.lapsed(standing, contract, now_ms(), self._random)
-            doubts = after.state == "uncertain" != standing.state  # what was in doubt before is not in doubt twice
-            return after, Record(dispatch, after, "unknown" if doubts else "released", after.reason)
-        if standing.state == "uncertain":
-            match standing.exit:
+            after = delivery_state.lapsed(state, contract, now_ms(), self._random)
+            is_new_doubt = after.state == "uncertain" != state.state  # an uncertain one does not become so twice
+            return after, Record(dispatch, after, "unknown" if is_new_doubt else "released", after.reason)
+        if state.state == "uncertain":
+            match state.exit:
                 case "replay":
-                    standing = sending.replayed(standing)
-                case "look_up" if self._stopping:  # as with a crossing: it would hold up the end
-                    return standing, Record(dispatch, standing, "released")
+                    state = delivery_state.replayed(state)
+                case "look_up" if self._stopping:  # it would delay the end, as a send would
+                    return state, Record(dispatch, state, "released")
                 case "look_up":
-                    said = await self._asking.look_up(provider, dispatch, LOOKS_SHARE * (ends_at - self._clock()))
-                    return standing, looked_up(dispatch, said, contract, now_ms(), self._random)
+                    result = await self._calls.look_up(provider, dispatch, LOOK_UP_SHARE * (ends_at - self._clock()))
+                    return state, record_of_look_up(dispatch, result, contract, now_ms(), self._random)
                 case _:
-                    after = sending.overdue(standing, now_ms())
+                    after = delivery_state.overdue(state, now_ms())
                     return after, Record(dispatch, after, "policy", after.reason)
-        ready = sending.ready(standing, contract, now_ms(), self._random)
+        ready = delivery_state.ready(state, contract, now_ms(), self._random)
         if ready.state != "pending":
             return ready, Record(dispatch, ready, "released", ready.reason)
         return ready, None
 
-    def _routed(self, dispatch: Dispatch) -> Dispatch:
-        """What names no provider gets those of its channel, the first time it is taken. Nothing waits for ever."""
-        standing = dispatch.standing
+    def _route(self, dispatch: Dispatch) -> Dispatch:
+        """Choose the providers of a notification that names none, and set its latest time: none waits forever."""
+        state = dispatch.delivery_state
         if dispatch.added_ms:
-            # Added by the clock of this boot or of an earlier one: of both readings the one that lets it live longer.
+            # Its time was read from the clock of this boot or of an earlier one: use the later end.
             ahead_ms = max(0, dispatch.ahead_ms)
-            standing = sending.aging(standing, dispatch.added_ms + self._max_age_ms + ahead_ms)
-        if not standing.provider:
+            state = delivery_state.aging(state, dispatch.added_ms + self._max_age_ms + ahead_ms)
+        if not state.provider:
             first, *others = self._access.providers_for(dispatch.notification) or [""]
-            standing = replace(standing, provider=first, others=tuple(others))
-        return replace(dispatch, standing=standing)
+            state = replace(state, provider=first, others=tuple(others))
+        return replace(dispatch, delivery_state=state)
 
-    def _is_moved(self, dispatch: Dispatch, routed: Dispatch) -> bool:
-        """Whether its tenant's provider is another one than the first of its channel, whose lane it was taken from."""
-        if dispatch.standing.provider or dispatch.vanished or not routed.standing.provider:
+    def _has_other_provider(self, dispatch: Dispatch, routed: Dispatch) -> bool:
+        """Whether its tenant uses another provider than the first of its channel, whose lane it was taken from."""
+        if dispatch.delivery_state.provider or dispatch.vanished or not routed.delivery_state.provider:
             return False
-        return routed.standing.provider != self._access.routes[dispatch.notification.channel][0]
+        return routed.delivery_state.provider != self._access.routes[dispatch.notification.channel][0]
 
     # ------------------------------------------------------------------------------------------------------ its steps
 
-    def _too_late(self, dispatch: Dispatch, standing: Standing, provider: Provider, ends_at: float) -> str:
-        """Why it is not sent after all, though it has crossed: the process was stopped, or its slot or the outbox kept
-        it waiting. Empty: it is in time."""
+    def _reason_not_to_send(self, dispatch: Dispatch, state: DeliveryState, provider: Provider, ends_at: float) -> str:
+        """The reason not to send it although it has crossed: the relay stops, or its slot or the outbox took too long.
+        Empty: send it."""
         left_s = ends_at - self._clock()
-        if self._asking.is_cut:
+        if self._calls.is_cut:
             return "its relay was told to end when it had crossed"
         if left_s < provider.contract.timeout_s:
             return "too little of its lease was left when it had crossed: another relay may have it before it is over"
-        latest_ms = dispatch.taken_ms + self._lease_ms - int(1000 * left_s)  # also where the outbox answered slowly
-        if sending.ready(standing, provider.contract, latest_ms, _none).state != "pending":
+        latest_ms = dispatch.taken_ms + self._lease_ms - int(1000 * left_s)  # correct also if the outbox was slow
+        if delivery_state.ready(state, provider.contract, latest_ms, _no_jitter).state != "pending":
             return "its time, or that of its key, was over when it had crossed"
         return ""
 
@@ -389,26 +400,28 @@ class Relay:
         at_most_s = min(provider.contract.timeout_s + 1.0, ends_at - begun)  # the provider's own comes first
         try:
             with checked_by(check):
-                return await self._asking.send(provider, dispatch, request, at_most_s)
+                return await self._calls.send(provider, dispatch, request, at_most_s)
         finally:
             took_s = self._clock() - begun
-            self._rooms.took(dispatch.standing.provider, took_s)
-            self._watch.sent(provider.contract.name, took_s)
+            self._slots.took(dispatch.delivery_state.provider, took_s)
+            self._metrics.sent(provider.contract.name, took_s)
 
     async def _record(self, record: Record) -> None:
-        """Until the outbox has it: what is known now nobody else knows."""
+        """Write a record to the outbox, and repeat that while the store is down: only this process has the result."""
         is_answer = record.outcome == "accepted" and record.otherwise is None
-        held = await self._insist(lambda: _asked(self._records, self._outbox.record, record), is_answer)
+        held = await self._repeat(lambda: _ask_batched(self._records, self._outbox.record, record), is_answer)
         if held:
             await _log_end(record)
-        self._watch.became(record.dispatch.standing.provider, record.outcome if held else "lost")
-        if is_answer and not held:  # too late for its lease, and evidence all the same
-            late = Witness("accepted", record.dispatch.id, record.standing.provider, record.reference, evidence="late")
-            await self._insist(lambda: self._outbox.witness([late]), is_answer)
+        self._metrics.recorded(record.dispatch.delivery_state.provider, record.outcome if held else "lost")
+        if is_answer and not held:  # too late for its lease, but still evidence
+            late = DeliveryReport(
+                "accepted", record.dispatch.id, record.delivery_state.provider, record.reference, evidence="late"
+            )
+            await self._repeat(lambda: self._outbox.apply_reports([late]), is_answer)
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]], is_answer: bool) -> T:
-        """That a provider has accepted something is worth knowing after its lease, too; all else is decided anew."""
-        gives_up_at = self._clock() + (KEPT_S if is_answer else self._lease_ms / 1000)
+    async def _repeat(self, ask: Callable[[], Awaitable[T]], is_answer: bool) -> T:
+        """Repeat a call while the store is down: an acceptance even after its lease, anything else while it lasts."""
+        gives_up_at = self._clock() + (ACCEPTED_RETRY_S if is_answer else self._lease_ms / 1000)
         failures = 0
         while True:
             try:
@@ -420,23 +433,23 @@ class Relay:
                 await asyncio.sleep(backoff_s(failures, self._random, STORE_DOWN_S, 10.0))
 
 
-async def _asked(together: Batcher[A, T], alone: Callable[[Sequence[A]], Awaitable[list[T]]], one: A) -> T:
-    """With what others ask at this moment. Where something among it cannot be written, all of it is refused: then by
-    itself, so that nobody is held up by another's trouble."""
+async def _ask_batched(batcher: Batcher[A, T], call: Callable[[Sequence[A]], Awaitable[list[T]]], item: A) -> T:
+    """Ask for one item in a batch with others. If the store refuses the batch, ask for the item alone: another item
+    that cannot be written must not delay it."""
     try:
-        (answer,) = await together.ask([one])
+        (answer,) = await batcher.ask([item])
     except SemelError:
         raise
     except Exception as error:
         log.error("outbox_batch_refused", reason_class=type(error).__name__)
-        (answer,) = await alone([one])
+        (answer,) = await call([item])
     return answer
 
 
 async def _log_end(record: Record) -> None:
-    """One line for each notification that became failed or uncertain."""
-    before, after = record.dispatch.standing, record.standing
-    if after.state not in ("failed", "uncertain") or after.state == before.state:
+    """Log one line for each notification that became sent, failed or uncertain."""
+    before, after = record.dispatch.delivery_state, record.delivery_state
+    if after.state not in ("accepted", "failed", "uncertain") or after.state == before.state:
         return
     fields = {
         "notification_id": record.dispatch.id.hex(),
@@ -445,8 +458,11 @@ async def _log_end(record: Record) -> None:
         "tenant": record.dispatch.notification.tenant or None,
         "attempt": after.attempts,
         "outcome": record.outcome,
-        "reason": await _masked(after.reason, record.dispatch),
     }
+    if after.state == "accepted":
+        log.info("notification_sent", **fields)
+        return
+    fields["reason"] = await _masked(after.reason, record.dispatch)
     if after.state == "failed":
         log.error("notification_failed", **fields)
     else:
@@ -454,7 +470,7 @@ async def _log_end(record: Record) -> None:
 
 
 def _reason_of(answer: Answer, dispatch: Dispatch) -> str:
-    """Of a refused configuration, for the log. Nothing is awaited between an answer and its record."""
+    """The reason of a refused configuration, for the log. It awaits nothing: an answer is recorded at once."""
     if not isinstance(answer, Refused) or not answer.configuration:
         return ""
     if len(dispatch.content) < MASKED_HERE_BYTES:
@@ -463,32 +479,34 @@ def _reason_of(answer: Answer, dispatch: Dispatch) -> str:
 
 
 async def _masked(reason: str, dispatch: Dispatch) -> str:
-    """A reason for the log: without the customer, whom a provider may have named, and without the content."""
+    """The reason for the log, without recipient and content: a provider may have quoted them."""
     if len(dispatch.content) < MASKED_HERE_BYTES:
         return hidden(reason, dispatch.notification)
     return await asyncio.to_thread(hidden, reason, dispatch.notification)
 
 
-def _put_off(dispatch: Dispatch, reason: str) -> Record:
-    """Another relay, or another version of the settings, may know what to do with it."""
-    if reason != dispatch.standing.reason:  # once, not at each look
+def _postpone(dispatch: Dispatch, reason: str) -> Record:
+    """The record of a notification that this relay must not send: another relay, or other settings, may send it."""
+    if reason != dispatch.delivery_state.reason:  # logged once, not at each look
         log.error("notification_postponed", notification_id=dispatch.id.hex(), reason=reason)
-    later = replace(dispatch.standing, due_ms=dispatch.taken_ms + int(1000 * STORE_DOWN_S * 30), reason=reason)
-    return Record(dispatch, later, "released", reason)
+    postponed = replace(dispatch.delivery_state, due_ms=dispatch.taken_ms + int(1000 * POSTPONED_S), reason=reason)
+    return Record(dispatch, postponed, "released", reason)
 
 
-def _untried(dispatch: Dispatch) -> Standing:
-    """What nobody has tried yet belongs to its channel again: the next relay may have other settings."""
-    standing = dispatch.standing
-    if standing.crossed_ms or standing.state != "pending":
-        return standing
-    return replace(standing, provider=dispatch.notification.provider, others=())
+def _untried(dispatch: Dispatch) -> DeliveryState:
+    """The state of a released notification. One without an attempt returns to its channel: the next relay may have
+    other settings."""
+    state = dispatch.delivery_state
+    if state.crossed_ms or state.state != "pending":
+        return state
+    return replace(state, provider=dispatch.notification.provider, others=())
 
 
-def _taken_back(dispatch: Dispatch, reason: str) -> Record:
-    """It has crossed, or may have; but nothing has left, and nothing will: told in time, that is no doubt."""
-    return Record(dispatch, replace(dispatch.standing, claims=0), "released", reason)
+def _undo_crossing(dispatch: Dispatch, reason: str) -> Record:
+    """The record of a notification that has crossed, or may have, but was not sent and will not be: recorded in time,
+    it is not uncertain."""
+    return Record(dispatch, replace(dispatch.delivery_state, claims=0), "released", reason)
 
 
-def _none() -> float:
+def _no_jitter() -> float:
     return 0.0

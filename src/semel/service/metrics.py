@@ -12,17 +12,207 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from operator import add
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, get_args
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from semel import __version__
-from semel.service import families
-from semel.service.families import OTHER, BreakerState, Family
-from semel.service.slots import Sheet, Slots
+from semel.service.shared_counters import SharedCounters, Sheet
+from semel.values.delivery_state import LIVE
 from semel.values.inbox import Depth
 from semel.values.outbox import Backlog
+from semel.values.outcome import Status
+
+# Every metric of the service. docs/metrics.md is this list for people; a test holds one to the other.
+#
+# The values of labels come from configuration or from a fixed set, never from an event or a request.
+
+OTHER = "(other)"  # what has no place of its own
+
+BreakerState: TypeAlias = Literal["closed", "half-open", "open"]
+
+OUTCOMES: tuple[str, ...] = (*get_args(Status), OTHER)
+BREAKER_STATES: tuple[str, ...] = get_args(BreakerState)  # their places are the values of the gauge
+TAKEN = ("received", "acked", "retried", "rejected", "failed", "unmatched")
+SENT = (  # what is written of a dispatch, and what its guard or its lease had to say
+    *("accepted", "refused", "limited", "unknown", "absent", "unclear", "policy", "released"),
+    *("suppressed", "held", "lost"),
+)
+ASKED = ("claim", "settle", "renew", "accept", "take", "finish", "purge")
+CODES = (
+    *("200", "201", "202", "204", "400", "401", "403", "404", "405", "408", "409", "413", "415", "422", "429", "431"),
+    *("499", "500", "503", OTHER),
+)
+
+# Seconds. An answer should come within milliseconds, a handler within its timeout, a lease within its retries.
+QUICK_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+HANDLER_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
+AGE_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0)
+
+
+class Family(Struct, frozen=True):
+    """One metric, with all its series."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    among: tuple[str, ...] = ()  # all values of the last label, where they are a fixed set
+    bounds: tuple[float, ...] = ()  # of a histogram, in seconds
+    across: Literal["sum", "max"] = "sum"  # how a gauge of several processes comes together
+
+    @property
+    def width(self) -> int:
+        """How many numbers a series has: one for each value of the last label, or buckets and their sum."""
+        return len(self.bounds) + 2 if self.bounds else max(1, len(self.among))
+
+
+DELIVERIES = Family(
+    "semel_deliveries_total",
+    "counter",
+    "What deliveries came to. Without a handler: no event, or an event that nobody wants. "
+    "`ignored` of a handler: an inbox item that could not run with the settings of this process.",
+    ("handler", "outcome"),
+    among=OUTCOMES,
+)
+DUPLICATES = Family("semel_duplicates_total", "counter", "Deliveries of what was known already.", ("handler",))
+CONFLICTS = Family("semel_conflicts_total", "counter", "Deliveries of a known id with another body.", ("handler",))
+TAKEOVERS = Family(
+    "semel_takeovers_total", "counter", "Leases whose holder before vanished without settling.", ("handler",)
+)
+FENCED = Family(
+    "semel_fence_refusals_total", "counter", "Settles under a lease that was lost: the fence held.", ("handler",)
+)
+LEASE_AGE = Family(
+    "semel_lease_age_seconds",
+    "histogram",
+    "How old a key was, from its first grant, when it was granted again.",
+    ("handler",),
+    bounds=AGE_S,
+)
+HANDLER_SECONDS = Family("semel_handler_seconds", "histogram", "How long handlers ran.", ("handler",), bounds=HANDLER_S)
+FAILED_OPEN = Family(
+    "semel_fail_open_runs_total",
+    "counter",
+    "Runs without the ledger, by choice of their route: their effect may happen twice.",
+    ("handler",),
+)
+ANSWERS = Family(
+    "semel_http_answers_total", "counter", "Answers given to senders.", ("endpoint", "status"), among=CODES
+)
+ANSWER_SECONDS = Family(
+    "semel_http_seconds", "histogram", "How long senders waited for an answer.", ("endpoint",), bounds=QUICK_S
+)
+OVERLOADED = Family(
+    "semel_overload_refusals_total", "counter", "Deliveries refused because too many were in flight.", ("endpoint",)
+)
+IN_FLIGHT = Family("semel_in_flight", "gauge", "Deliveries being answered now, in all processes.")
+LEDGER_SECONDS = Family("semel_ledger_seconds", "histogram", "Round trips to the store.", ("what",), bounds=QUICK_S)
+LEDGER_FAILURES = Family(
+    "semel_ledger_failures_total", "counter", "Round trips to the store that failed.", ("what",), among=ASKED
+)
+LEDGER_BREAKER = Family(
+    "semel_ledger_breaker_state",
+    "gauge",
+    "0 closed, 1 half-open, 2 open: answers 503 at once. The worst of all processes.",
+    across="max",
+)
+LEDGER_BREAKER_MOVES = Family(
+    "semel_ledger_breaker_transitions_total",
+    "counter",
+    "Changes of the ledger's breaker to this state.",
+    ("to",),
+    among=BREAKER_STATES,
+)
+BREAKER = Family(
+    "semel_destination_breaker_state",
+    "gauge",
+    "0 closed, 1 half-open, 2 open: nothing is sent. The worst of all processes.",
+    ("destination",),
+    across="max",
+)
+BREAKER_MOVES = Family(
+    "semel_destination_breaker_transitions_total",
+    "counter",
+    "Changes of a destination's breaker to this state.",
+    ("destination", "to"),
+    among=BREAKER_STATES,
+)
+INBOX_DEPTH = Family(
+    "semel_inbox_depth",
+    "gauge",
+    "Letters in the inbox: waiting, or taken and being handled.",
+    ("lane", "state"),
+    among=("waiting", "taken"),
+)
+INBOX_OLDEST = Family(
+    "semel_inbox_oldest_seconds", "gauge", "Age of the oldest letter of a lane; 0 when it is empty.", ("lane",)
+)
+SOURCE_DELIVERIES = Family(
+    "semel_source_deliveries_total",
+    "counter",
+    "Deliveries of a source: received, and how it was answered; failed: it could not be told. Unmatched is part of it.",
+    ("source", "became"),
+    among=TAKEN,
+)
+SOURCE_IN_FLIGHT = Family(
+    "semel_source_in_flight", "gauge", "Deliveries of a source that are being handled now.", ("source",)
+)
+SOURCE_FAILURES = Family(
+    "semel_source_failures_total", "counter", "Requests to a source's broker that failed.", ("source",)
+)
+SOURCE_LOST = Family(
+    "semel_source_lost_total",
+    "counter",
+    "Deliveries that a source's broker has taken back meanwhile, to give them to somebody again.",
+    ("source",),
+)
+SOURCE_BROKEN = Family(
+    "semel_source_broken", "gauge", "Processes in which nothing can be taken from this source now.", ("source",)
+)
+NOTIFICATIONS = Family(
+    "semel_notifications_total",
+    "counter",
+    "What dispatches of notifications came to. Unknown: nobody knows whether it left.",
+    ("provider", "answer"),
+    among=SENT,
+)
+PROVIDER_SECONDS = Family(
+    "semel_provider_seconds",
+    "histogram",
+    "How long providers took to answer, or not to.",
+    ("provider",),
+    bounds=HANDLER_S,
+)
+OUTBOX_DEPTH = Family(
+    "semel_outbox_depth",
+    "gauge",
+    "Notifications that are not over. Uncertain: evidence, a policy or a person decides. @channel: no provider yet.",
+    ("provider", "standing"),
+    among=LIVE,
+)
+OUTBOX_OLDEST = Family(
+    "semel_outbox_oldest_seconds",
+    "gauge",
+    "Age of the oldest notification that is pending or being sent; 0 when there is none.",
+    ("provider",),
+)
+WORKERS = Family("semel_workers", "gauge", "Processes that are alive and count.")
+BUILD = Family("semel_build_info", "gauge", "Always 1; the labels say what runs.", ("version", "python"), across="max")
+
+FAMILIES = (
+    *(DELIVERIES, DUPLICATES, CONFLICTS, TAKEOVERS, FENCED, LEASE_AGE, HANDLER_SECONDS, FAILED_OPEN),
+    *(ANSWERS, ANSWER_SECONDS, OVERLOADED, IN_FLIGHT),
+    *(LEDGER_SECONDS, LEDGER_FAILURES, LEDGER_BREAKER, LEDGER_BREAKER_MOVES, BREAKER, BREAKER_MOVES),
+    *(INBOX_DEPTH, INBOX_OLDEST),
+    *(SOURCE_DELIVERIES, SOURCE_IN_FLIGHT, SOURCE_FAILURES, SOURCE_LOST, SOURCE_BROKEN),
+    *(NOTIFICATIONS, PROVIDER_SECONDS, OUTBOX_DEPTH, OUTBOX_OLDEST),
+    *(WORKERS, BUILD),
+)
+OF_OUTCOME = {DUPLICATES.name: "duplicate", CONFLICTS.name: "conflict"}  # read off the deliveries, not counted twice
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABELS_MAX = 500  # handlers, endpoints, destinations and sources; more of a kind are counted together as OTHER
@@ -70,60 +260,60 @@ class Spread:
         numbers[self._sum] += seconds
 
 
-class OfHandler:
+class HandlerMetrics:
     """The numbers of one handler."""
 
     __slots__ = ("failed_open", "fenced", "lease_age", "outcomes", "seconds", "takeovers")
 
     def __init__(self, book: Book, name: str) -> None:
-        self.outcomes = book.numbers(families.DELIVERIES, name)
-        self.takeovers = book.number(families.TAKEOVERS, name)
-        self.fenced = book.number(families.FENCED, name)
-        self.failed_open = book.number(families.FAILED_OPEN, name)
-        self.lease_age = book.spread(families.LEASE_AGE, name)
-        self.seconds = book.spread(families.HANDLER_SECONDS, name)
+        self.outcomes = book.numbers(DELIVERIES, name)
+        self.takeovers = book.number(TAKEOVERS, name)
+        self.fenced = book.number(FENCED, name)
+        self.failed_open = book.number(FAILED_OPEN, name)
+        self.lease_age = book.spread(LEASE_AGE, name)
+        self.seconds = book.spread(HANDLER_SECONDS, name)
 
 
-class OfEndpoint:
+class EndpointMetrics:
     """The numbers of one path."""
 
     __slots__ = ("_answers", "overloaded", "seconds")
 
     def __init__(self, book: Book, path: str) -> None:
-        by_text = book.numbers(families.ANSWERS, path)
+        by_text = book.numbers(ANSWERS, path)
         self._answers = {int(code): number for code, number in by_text.items() if code != OTHER}
         self._answers[0] = by_text[OTHER]
-        self.overloaded = book.number(families.OVERLOADED, path)
-        self.seconds = book.spread(families.ANSWER_SECONDS, path)
+        self.overloaded = book.number(OVERLOADED, path)
+        self.seconds = book.spread(ANSWER_SECONDS, path)
 
     def answered(self, status: int) -> None:
         (self._answers.get(status) or self._answers[0]).up()
 
 
-class OfSource:
+class SourceMetrics:
     """The numbers of one source."""
 
-    __slots__ = ("became", "broken", "failures", "in_hand", "lost")
+    __slots__ = ("became", "broken", "failures", "in_flight", "lost")
 
     def __init__(self, book: Book, name: str) -> None:
-        self.became = book.numbers(families.SOURCE_DELIVERIES, name)
-        self.in_hand = book.number(families.SOURCE_IN_HAND, name)
-        self.failures = book.number(families.SOURCE_FAILURES, name)
-        self.lost = book.number(families.SOURCE_LOST, name)
-        self.broken = book.number(families.SOURCE_BROKEN, name)
+        self.became = book.numbers(SOURCE_DELIVERIES, name)
+        self.in_flight = book.number(SOURCE_IN_FLIGHT, name)
+        self.failures = book.number(SOURCE_FAILURES, name)
+        self.lost = book.number(SOURCE_LOST, name)
+        self.broken = book.number(SOURCE_BROKEN, name)
 
 
-class OfProvider:
+class ProviderMetrics:
     """The numbers of one provider."""
 
     __slots__ = ("became", "seconds")
 
     def __init__(self, book: Book, name: str) -> None:
-        self.became = book.numbers(families.NOTIFICATIONS, name)
-        self.seconds = book.spread(families.PROVIDER_SECONDS, name)
+        self.became = book.numbers(NOTIFICATIONS, name)
+        self.seconds = book.spread(PROVIDER_SECONDS, name)
 
 
-class OfBreaker:
+class BreakerMetrics:
     """The state of one breaker, and its changes."""
 
     __slots__ = ("_last", "_moves", "_state")
@@ -133,18 +323,18 @@ class OfBreaker:
         self._moves = moves
         self._last: BreakerState = "closed"
 
-    def says(self, state: BreakerState) -> None:
+    def set_state(self, state: BreakerState) -> None:
         """Told at each change, or now and then; only a change is counted."""
         if state != self._last:
             self._last = state
-            self._state.set(families.BREAKER_STATES.index(state))
+            self._state.set(BREAKER_STATES.index(state))
             self._moves[state].up()
 
 
 class Book:
     """Gives series their place among the numbers."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: SharedCounters) -> None:
         self._slots = slots
 
     def number(self, family: Family, *labels: str) -> Number:
@@ -165,39 +355,41 @@ class Metrics:
     The directory belongs to one run of the service: made new when it starts, removed when it has ended."""
 
     def __init__(self, directory: str | Path | None = None) -> None:
-        fleeting = [family.name for family in families.FAMILIES if family.kind == "gauge"]
-        self._slots = Slots(Path(directory) if directory else None, fleeting)
+        fleeting = [family.name for family in FAMILIES if family.kind == "gauge"]
+        self._slots = SharedCounters(Path(directory) if directory else None, fleeting)
         self._book = book = Book(self._slots)
-        self._handlers: dict[str, OfHandler] = {}
-        self._endpoints: dict[str, OfEndpoint] = {}
-        self._destinations: dict[str, OfBreaker] = {}
-        self._sources: dict[str, OfSource] = {}
-        self._providers: dict[str, OfProvider] = {}
-        self.in_flight = book.number(families.IN_FLIGHT)
-        self.ledger_seconds = {what: book.spread(families.LEDGER_SECONDS, what) for what in families.ASKED}
-        self.ledger_failures = book.numbers(families.LEDGER_FAILURES)
-        self.ledger_breaker = OfBreaker(
-            book.number(families.LEDGER_BREAKER), book.numbers(families.LEDGER_BREAKER_MOVES)
-        )
-        book.number(families.WORKERS).set(1)
-        book.number(families.BUILD, __version__, platform.python_version()).set(1)
+        self._handlers: dict[str, HandlerMetrics] = {}
+        self._endpoints: dict[str, EndpointMetrics] = {}
+        self._destinations: dict[str, BreakerMetrics] = {}
+        self._sources: dict[str, SourceMetrics] = {}
+        self._providers: dict[str, ProviderMetrics] = {}
+        self.in_flight = book.number(IN_FLIGHT)
+        self.ledger_seconds = {what: book.spread(LEDGER_SECONDS, what) for what in ASKED}
+        self.ledger_failures = book.numbers(LEDGER_FAILURES)
+        self.ledger_breaker = BreakerMetrics(book.number(LEDGER_BREAKER), book.numbers(LEDGER_BREAKER_MOVES))
+        book.number(WORKERS).set(1)
+        book.number(BUILD, __version__, platform.python_version()).set(1)
 
-    def handler(self, name: str) -> OfHandler:
+    def handler(self, name: str) -> HandlerMetrics:
         """Its series exist from now on, at 0. The empty name is for deliveries without a handler."""
-        return self._handlers.get(name) or _bounded(self._handlers, name, lambda own: OfHandler(self._book, own))
+        return self._handlers.get(name) or _bounded(self._handlers, name, lambda own: HandlerMetrics(self._book, own))
 
-    def endpoint(self, path: str) -> OfEndpoint:
+    def endpoint(self, path: str) -> EndpointMetrics:
         """As configured, never as requested."""
-        return self._endpoints.get(path) or _bounded(self._endpoints, path, lambda own: OfEndpoint(self._book, own))
+        return self._endpoints.get(path) or _bounded(
+            self._endpoints, path, lambda own: EndpointMetrics(self._book, own)
+        )
 
-    def destination(self, name: str) -> OfBreaker:
+    def destination(self, name: str) -> BreakerMetrics:
         return self._destinations.get(name) or _bounded(self._destinations, name, self._breaker)
 
-    def source(self, name: str) -> OfSource:
-        return self._sources.get(name) or _bounded(self._sources, name, lambda own: OfSource(self._book, own))
+    def source(self, name: str) -> SourceMetrics:
+        return self._sources.get(name) or _bounded(self._sources, name, lambda own: SourceMetrics(self._book, own))
 
-    def provider(self, name: str) -> OfProvider:
-        return self._providers.get(name) or _bounded(self._providers, name, lambda own: OfProvider(self._book, own))
+    def provider(self, name: str) -> ProviderMetrics:
+        return self._providers.get(name) or _bounded(
+            self._providers, name, lambda own: ProviderMetrics(self._book, own)
+        )
 
     def exposition(
         self,
@@ -219,8 +411,8 @@ class Metrics:
         """As if the process had ended."""
         self._slots.close()
 
-    def _breaker(self, name: str) -> OfBreaker:
-        return OfBreaker(self._book.number(families.BREAKER, name), self._book.numbers(families.BREAKER_MOVES, name))
+    def _breaker(self, name: str) -> BreakerMetrics:
+        return BreakerMetrics(self._book.number(BREAKER, name), self._book.numbers(BREAKER_MOVES, name))
 
 
 def _bounded(known: dict[str, Of], name: str, make: Callable[[str], Of]) -> Of:
@@ -239,15 +431,15 @@ class _Page:
         now_ms: int,
         backlog: Sequence[Backlog] | None = None,
     ) -> None:
-        self._series: dict[str, Series] = {family.name: {} for family in families.FAMILIES}
-        known = {family.name: family for family in families.FAMILIES}
+        self._series: dict[str, Series] = {family.name: {} for family in FAMILIES}
+        known = {family.name: family for family in FAMILIES}
         for sheet in sheets:
             for (name, *labels), row in sheet.items():
                 if name in known and len(row) == known[name].width:
                     self._add(known[name], tuple(labels), row)
-        for name, outcome in families.OF_OUTCOME.items():
-            place = families.OUTCOMES.index(outcome)
-            deliveries = self._series[families.DELIVERIES.name]
+        for name, outcome in OF_OUTCOME.items():
+            place = OUTCOMES.index(outcome)
+            deliveries = self._series[DELIVERIES.name]
             self._series[name] = {labels: [row[place]] for labels, row in deliveries.items() if labels != ("",)}
         if depths is not None:
             self._tell_depths(depths, now_ms)
@@ -255,7 +447,7 @@ class _Page:
             self._tell_backlog(backlog, now_ms)
 
     def collect(self) -> Iterable[Metric]:
-        for family in families.FAMILIES:
+        for family in FAMILIES:
             if series := self._series[family.name]:
                 yield _histogram(family, series) if family.bounds else _plain(family, series)
 
@@ -269,7 +461,7 @@ class _Page:
 
     def _tell_depths(self, depths: Sequence[Depth], now_ms: int) -> None:
         """Every lane that has a handler is told, so that an empty one is 0 and not missing."""
-        rows = {name: [0.0, 0.0] for (name,) in self._series[families.DELIVERIES.name] if name}
+        rows = {name: [0.0, 0.0] for (name,) in self._series[DELIVERIES.name] if name}
         oldest_s = dict.fromkeys(rows, 0.0)
         for depth in depths:
             lane = depth.lane if depth.lane in rows or len(rows) < LABELS_MAX else OTHER
@@ -277,22 +469,22 @@ class _Page:
             row[:] = row[0] + depth.waiting, row[1] + depth.taken
             age_s = (now_ms - depth.oldest_ms) / 1000 if depth.waiting or depth.taken else 0.0
             oldest_s[lane] = max(age_s, oldest_s.get(lane, 0.0))
-        self._series[families.INBOX_DEPTH.name] = {(lane,): row for lane, row in rows.items()}
-        self._series[families.INBOX_OLDEST.name] = {(lane,): [age_s] for lane, age_s in oldest_s.items()}
+        self._series[INBOX_DEPTH.name] = {(lane,): row for lane, row in rows.items()}
+        self._series[INBOX_OLDEST.name] = {(lane,): [age_s] for lane, age_s in oldest_s.items()}
 
     def _tell_backlog(self, backlog: Sequence[Backlog], now_ms: int) -> None:
         """Every provider of the settings is told, and the others that something waits for."""
-        names = {labels[0] for labels in self._series[families.NOTIFICATIONS.name]}
-        depth = {name: [0.0] * families.OUTBOX_DEPTH.width for name in names}
+        names = {labels[0] for labels in self._series[NOTIFICATIONS.name]}
+        depth = {name: [0.0] * OUTBOX_DEPTH.width for name in names}
         oldest_s = dict.fromkeys(depth, 0.0)
         for waiting in backlog:
             name = waiting.provider if waiting.provider in depth or len(depth) < LABELS_MAX else OTHER
-            row = depth.setdefault(name, [0.0] * families.OUTBOX_DEPTH.width)
-            row[families.OUTBOX_DEPTH.among.index(waiting.state)] += waiting.count
+            row = depth.setdefault(name, [0.0] * OUTBOX_DEPTH.width)
+            row[OUTBOX_DEPTH.among.index(waiting.state)] += waiting.count
             age_s = 0.0 if waiting.state == "uncertain" else max(0.0, (now_ms - waiting.oldest_ms) / 1000)
             oldest_s[name] = max(age_s, oldest_s.get(name, 0.0))
-        self._series[families.OUTBOX_DEPTH.name] = {(name,): row for name, row in depth.items()}
-        self._series[families.OUTBOX_OLDEST.name] = {(name,): [age_s] for name, age_s in oldest_s.items()}
+        self._series[OUTBOX_DEPTH.name] = {(name,): row for name, row in depth.items()}
+        self._series[OUTBOX_OLDEST.name] = {(name,): [age_s] for name, age_s in oldest_s.items()}
 
 
 def _plain(family: Family, series: Series) -> Metric:

@@ -1,4 +1,4 @@
-"""One server process, from its settings to its end."""
+"""One server process: builds the service from its settings, serves until a signal, and exits."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from typing import NoReturn
 
 from semel.app import Semel
 from semel.core.breaker import Breaker, State
-from semel.core.gate import LIMIT_MAX_S, SLOW_IN_A_ROW, Gate
-from semel.core.letterbox import inbox_of
-from semel.core.outboxes import outbox_of
-from semel.service import logs, tracing
-from semel.service.answers import Answer, challenged, refused
-from semel.service.api.application import api
-from semel.service.api.auth import Keyring
-from semel.service.application import Service
+from semel.core.dead_letter_store import inbox_of
+from semel.core.ledger_breaker import LIMIT_MAX_S, SLOW_IN_A_ROW, LedgerBreaker
+from semel.core.resend import outbox_of
+from semel.service import logging, tracing
+from semel.service.api.requests import Keyring
+from semel.service.api.routes import api
+from semel.service.app import Service
+from semel.service.assembly import BuiltService, build, served_endpoints
 from semel.service.background import Background
-from semel.service.building import Built, build, doors
-from semel.service.consuming import Consuming
-from semel.service.front import Front
+from semel.service.consumers import Consumers
+from semel.service.delivery_handler import DeliveryHandler
+from semel.service.incident_log import IncidentLog, StoreHealth
 from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
-from semel.service.relaying import Relaying
+from semel.service.relays import OutboxRelay
+from semel.service.responses import HttpResponse, challenged, refused
+from semel.service.served_ledger import served_ledger, served_outbox
 from semel.service.server import serve
-from semel.service.store import served_ledger, served_outbox
 from semel.service.telemetry import ServiceTelemetry
-from semel.service.trouble import StoreHealth, Trouble
-from semel.settings.checking import check, facts_of, refuse, store_facts
+from semel.settings.checks import check, facts_of, refuse, store_facts
 from semel.settings.schema import Settings
+from semel.values.delivery_state import ProviderAccess
 from semel.values.errors import SemelError
 from semel.values.inbox import Depth
 from semel.values.log import log
 from semel.values.outbox import Backlog
-from semel.values.sending import ProviderAccess
 
-CONCURRENCY = 16  # as [destinations.NAME] has it by default
+CONCURRENCY = 16  # default of [destinations.NAME]
 OPEN_S = 0.1  # how long the ledger's breaker stays open at first, and at most
 OPEN_MAX_S = 1.0
 
 
-def prepare(settings: Settings, app: Semel | None, shared: str | None = None) -> tuple[Built, Metrics]:
-    """The app with its routes, and its numbers; `shared` is where several workers keep theirs. Raises ConfigError for
-    what doctor calls an error."""
+def prepare(settings: Settings, app: Semel | None, shared: str | None = None) -> tuple[BuiltService, Metrics]:
+    """Build the app with its routes, and its metrics. `shared` is the directory of the metrics of several workers.
+    Raises ConfigError for each error that `semel doctor` would report."""
     metrics = Metrics(shared)
     built = build(settings, app, metrics, tracing.headers)
     refuse(check(settings, facts_of(built.app.handlers), store_facts(built.app.ledger)))
     return built, metrics
 
 
-def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int | None = None) -> NoReturn:
-    """Serve until told to end, and end the process. `parent_fd` is closed by the supervisor's end, and ends us too."""
+def run(built: BuiltService, metrics: Metrics, listening: socket.socket, parent_fd: int | None = None) -> NoReturn:
+    """Serve until a signal ends the process. `parent_fd` closes when the supervisor ends, which ends this process."""
     server = built.settings.server
-    logs.configure(server.log, server.log_level)
+    logging.configure(server.log, server.log_level)
     tracing.configure_from_environment()
     service = assemble(built, metrics)
     if parent_fd is not None:
@@ -67,33 +67,33 @@ def run(built: Built, metrics: Metrics, listening: socket.socket, parent_fd: int
     try:
         outgoing = _outgoing(built.settings, len(built.reaches))
         code = serve(service, server, listening, outgoing=outgoing, supervised=parent_fd is not None)
-    except SystemExit as end:  # of uvicorn, when the service cannot begin
+    except SystemExit as end:  # of uvicorn, when start-up fails
         code = end.code if isinstance(end.code, int) else 1
     except Exception:
         log.exception("server_crashed")
         code = 1
-    _leave(code)
+    _exit(code)
 
 
-def _outgoing(settings: Settings, places: int) -> int:
-    """Connections to destinations and providers at a time. A place without settings of its own has the default."""
+def _outgoing(settings: Settings, count: int) -> int:
+    """Concurrent connections to destinations and providers. Those without settings of their own have the default."""
     named = [destination.concurrency for destination in settings.destinations.values()]
-    return sum(named) + CONCURRENCY * max(0, places - len(named))
+    return sum(named) + CONCURRENCY * max(0, count - len(named))
 
 
-def assemble(built: Built, metrics: Metrics) -> Service:
-    """All parts of the service, put together."""
+def assemble(built: BuiltService, metrics: Metrics) -> Service:
+    """Wire all parts of the service."""
     settings, app = built.settings, built.app
     app.telemetry = telemetry = ServiceTelemetry(metrics, tracing.Tracing())
     for handler in app.handlers:
-        metrics.handler(handler.name)  # its series exist from now on
+        metrics.handler(handler.name)  # creates its series
 
-    trouble = Trouble("ledger_breaker_open", "ledger_breaker_closed")
-    health = StoreHealth(trouble, quiet=True, advice=_slow_ledger(settings.server.ledger_patience))
+    incident = IncidentLog("ledger_breaker_open", "ledger_breaker_closed")
+    health = StoreHealth(incident, quiet=True, advice=_slow_ledger_advice(settings.server.ledger_patience))
 
-    def ledger_moved(state: State) -> None:
-        metrics.ledger_breaker.says(state)
-        health.moved(state)
+    def breaker_changed(state: State) -> None:
+        metrics.ledger_breaker.set_state(state)
+        health.breaker_changed(state)
 
     breaker = Breaker(
         SLOW_IN_A_ROW,
@@ -101,22 +101,24 @@ def assemble(built: Built, metrics: Metrics) -> Service:
         open_max_s=OPEN_MAX_S,
         clock=time.monotonic,
         random=random.random,
-        moved=ledger_moved,
+        moved=breaker_changed,
     )
-    gate = Gate(breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False))
+    gate = LedgerBreaker(
+        breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False)
+    )
     served = served_ledger(app.ledger, telemetry, health, gate)
     keyring = Keyring(settings.tokens)
     outbox = outbox_of(app.ledger)
-    taking = doors(settings, built.publishers, built.providers, app.planner.reading)
+    endpoints = served_endpoints(settings, built.publishers, built.providers, app.planner.reading)
 
-    relaying = asked = None
+    relay = api_outbox = None
     if outbox is not None:
-        relaying = Relaying(outbox, built.providers, built.channels, settings.outbox, metrics)
-        asked = served_outbox(outbox, health, gate, relaying.wake)
+        relay = OutboxRelay(outbox, built.providers, built.channels, settings.outbox, metrics)
+        api_outbox = served_outbox(outbox, health, gate, relay.wake)
 
     def start() -> tuple[Ingest, Background]:
-        background = Background(app, telemetry.tracing.resume, Consuming(app, built.supplies, metrics), relaying)
-        front = Front(
+        background = Background(app, telemetry.tracing.resume, Consumers(app, built.sources, metrics), relay)
+        handler = DeliveryHandler(
             app,
             gate=gate,
             health=health,
@@ -125,11 +127,11 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             failed_open=telemetry.failed_open,
         )
         ingest = Ingest(
-            front,
-            taking,
+            handler,
+            endpoints,
             max_in_flight=settings.server.max_in_flight,
             read_timeout_s=settings.server.read_timeout,
-            watch=telemetry,
+            observer=telemetry,
             planner=app.planner,
             trace=tracing.traceparent,
             outbox=outbox,
@@ -143,13 +145,13 @@ def assemble(built: Built, metrics: Metrics) -> Service:
             served,
             keyring,
             catalog=app.ledger,
-            outbox=asked,
+            outbox=api_outbox,
             read_timeout=settings.server.read_timeout,
             max_in_flight=settings.server.max_in_flight,
             telemetry=telemetry,
             access=ProviderAccess({name: one.contract for name, one in built.providers.items()}, built.channels),
         ),
-        metrics=_Numbers(app, metrics, keyring),
+        metrics=_MetricsPage(app, metrics, keyring),
         gate=gate,
         ledger=served,
         drain_s=settings.server.drain,
@@ -158,9 +160,9 @@ def assemble(built: Built, metrics: Metrics) -> Service:
     )
 
 
-def _slow_ledger(patience_s: float) -> str:
+def _slow_ledger_advice(patience_s: float) -> str:
     return (
-        f"The limit follows the ledger's usual round trip, from ledger_patience in [server], now {patience_s:g} s, "
+        f"The limit follows the usual round trip of the ledger, from ledger_patience in [server] ({patience_s:g} s) "
         f"to {LIMIT_MAX_S:g} s: raise ledger_patience if the ledger is always slower"
     )
 
@@ -171,15 +173,15 @@ NO_TOKEN = challenged(
 )
 
 
-class _Numbers:
-    """/metrics. Where there are tokens, one of them is needed."""
+class _MetricsPage:
+    """/metrics. If tokens are configured, a request needs one of them."""
 
     def __init__(self, app: Semel, metrics: Metrics, keyring: Keyring) -> None:
         self._app = app
         self._metrics = metrics
         self._keyring = keyring
 
-    async def __call__(self, scope: Scope) -> Answer:
+    async def __call__(self, scope: Scope) -> HttpResponse:
         if len(self._keyring):
             credential = self._keyring.authenticate(dict(scope["headers"]).get(b"authorization"))
             if credential is None:
@@ -189,17 +191,17 @@ class _Numbers:
         inbox, outbox = inbox_of(self._app.ledger), outbox_of(self._app.ledger)
         depths: list[Depth] | None = None
         backlog: list[Backlog] | None = None
-        with suppress(SemelError):  # what nobody could ask, the page does not tell
+        with suppress(SemelError):  # an unavailable store: the page leaves these metrics out
             depths = await inbox.depths() if inbox is not None else []
             backlog = await outbox.backlog() if outbox is not None else None
         page, kind = self._metrics.exposition(depths, backlog=backlog)
-        return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))], page)
+        return HttpResponse(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(page))], page)
 
 
-def _leave(code: int) -> NoReturn:
-    """End, without waiting for threads: a handler that hangs in one had its time, and its letter is given back."""
+def _exit(code: int) -> NoReturn:
+    """Exit without waiting for threads: a handler that hangs in one had its time, and its inbox item was returned."""
     tracing.finish()
-    atexit._run_exitfuncs()  # what libraries want to send or write at the end: os._exit leaves it out
+    atexit._run_exitfuncs()  # exit handlers of libraries, which os._exit skips
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -207,10 +209,10 @@ def _leave(code: int) -> NoReturn:
 
 
 def _end_with_parent(fd: int) -> None:
-    """A worker whose supervisor was killed must not keep the port."""
+    """End this worker when its supervisor was killed: it must not keep the port."""
 
     def wait() -> None:
-        os.read(fd, 1)  # nobody writes: it returns when the other end is closed
+        os.read(fd, 1)  # never written: returns when the other end is closed
         log.error("supervisor_lost")
         os.kill(os.getpid(), signal.SIGTERM)
 

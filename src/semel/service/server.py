@@ -9,17 +9,195 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
+from typing import Any
 
+import httptools
 import uvicorn
+from msgspec import Struct
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from semel.service.application import Service
-from semel.service.connection import Limits, connection_class, sweep
-from semel.service.ending import AT_ONCE_S, HURRY, LATE_S, NOT_IN_TIME, end_after, ending_signals
+from semel.service.app import Service
 from semel.settings.schema import Server as ServerSettings
 from semel.values.log import log
+
+# One connection of the HTTP server, with the limits that uvicorn leaves open: headers, pipelining, time.
+#
+# Deadlines are numbers that a sweep compares once a second; a timer for each request would cost more than its parsing.
+
+NEVER = float("inf")
+URL_MAX_BYTES = 8 * 1024
+SLICE_BYTES = 16 * 1024  # what the parser is given at once: it keeps what it has no word for yet
+PIPELINE_MAX = 8  # requests behind the one that is being answered; hardly anybody sends even one
+
+
+class Limits(Struct, frozen=True):
+    """See [server] in the settings."""
+
+    header_max: int
+    header_count_max: int
+    read_timeout_s: float
+    idle_timeout_s: float
+    connections_max: int
+
+
+class TooLarge(Exception):
+    """Raised into the parser, which stops there."""
+
+
+class WrongHost(Exception):
+    """Raised into the parser, which stops there: the request is answered 400."""
+
+
+class Connection(HttpToolsProtocol):
+    """Refuses what is too large, and has a deadline at every moment when it waits for the other side."""
+
+    limits: Limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.deadline = self.loop.time() + self.limits.idle_timeout_s
+        self._write_deadline = NEVER
+        self._in_headers = True
+        self._unsaid = self._header_bytes = self._hosts = 0
+        self._too_large = False
+        if len(self.connections) > self.limits.connections_max:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        for at in range(0, len(data), SLICE_BYTES):
+            if not self._parsed(data[at : at + SLICE_BYTES]):
+                return
+
+    def _parsed(self, data: bytes) -> bool:
+        """False: it was refused, and the connection is closed."""
+        self._unsaid += len(data)
+        while data:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as offer:
+                data = self._without_the_offer(data[offer.args[0] :])
+            except httptools.HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+                return False
+        if self._unsaid > self.limits.header_max:  # one endless header, trailer or chunk extension
+            self._too_large = True
+            self.send_400_response("")
+        return not self.transport.is_closing()
+
+    def _without_the_offer(self, rest: bytes) -> bytes:
+        """The same request again without `Upgrade`, because the parser left its body unread. Java's client offers h2c
+        with every request, and an offer may be ignored. Not so CONNECT, which is nothing but an upgrade."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self.send_400_response("Invalid HTTP request received.")
+            return b""
+        head = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        return b"\r\n".join(head) + b"\r\n\r\n" + rest
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+        self._header_bytes = self._hosts = 0
+        self.deadline = self.loop.time() + self.limits.read_timeout_s
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._unsaid = 0
+        self._check(len(self.url) <= URL_MAX_BYTES)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._unsaid = 0
+        self._header_bytes += len(name) + len(value)
+        self._check(self._header_bytes <= self.limits.header_max)
+        if not self._in_headers:
+            return  # a trailer: what comes behind the body decides nothing
+        self._check(len(self.headers) < self.limits.header_count_max)
+        if len(name) == 4 and name.lower() == b"host":
+            self._hosts += 1
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unsaid = 0
+        if self.parser.should_upgrade():
+            return
+        self._in_headers = False
+        # RFC 9112, 3.2: of two hosts a proxy in front may have chosen the other one. HTTP/1.0 knows none.
+        if self._hosts != 1 and (self._hosts or self.parser.get_http_version() != "1.0"):
+            raise WrongHost
+        if len(self.pipeline) >= PIPELINE_MAX:
+            self.transport.abort()
+            raise TooLarge
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unsaid = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unsaid = 0
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        self.deadline = NEVER  # the time of the answer is the application's business
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.deadline == NEVER and self.cycle.response_complete:  # else another one is being read or answered
+            self.deadline = self.loop.time() + self.limits.idle_timeout_s
+
+    def pause_writing(self) -> None:
+        """It does not read its answers, and may be doing so for good."""
+        super().pause_writing()
+        self._write_deadline = self.loop.time() + self.limits.idle_timeout_s
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_deadline = NEVER
+
+    def close_if_late(self, now: float) -> None:
+        """Also where it is closing: that waits until everything is read."""
+        if now > min(self.deadline, self._write_deadline):
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Also called by the parser's own refusals: bad syntax, both Content-Length and Transfer-Encoding."""
+        if self.transport.is_closing():
+            return
+        if not self._too_large:
+            super().send_400_response(msg)
+            return
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        )
+        self.transport.close()
+
+    def _check(self, fits: bool) -> None:
+        if not fits:
+            self._too_large = True
+            raise TooLarge
+
+
+def connection_class(limits: Limits) -> type[Connection]:
+    """uvicorn makes connections from a class: the limits are part of it."""
+    return type("LimitedConnection", (Connection,), {"limits": limits})
+
+
+def sweep(connections: set[Any], now: float) -> None:
+    """Close the connections that have kept us waiting for too long."""
+    for connection in list(connections):
+        connection.close_if_late(now)
+
 
 BACKLOG = 2_048
 FILES_RESERVE = 100  # open files for the ledger and its connections, brokers, the log and shared counters
@@ -92,7 +270,7 @@ class Server(uvicorn.Server):
             os._exit(code)
         self.code = code
         end_after(AT_ONCE_S, code, NOT_IN_TIME)
-        self._loop.call_soon_threadsafe(self._service.hurry, lambda: end_after(0.0, code))
+        self._loop.call_soon_threadsafe(self._service.stop_now, lambda: end_after(0.0, code))
 
     def _end_in_time(self) -> None:
         """A handler that blocks the event loop, or does not let itself be cancelled, has a deadline all the same."""
@@ -189,3 +367,79 @@ def _allow_many_files() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+# Signals that say to end: the first one gently, the second at once. Behind each of them there is a deadline, for what
+# does not let itself be ended.
+
+LATE_S = 5.0  # beyond the drain: then the process ends, whatever somebody still does in it
+SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
+NOT_IN_TIME = "drain_timed_out"
+HURRY = getattr(signal, "SIGUSR1", None)  # of a supervisor to its workers: a second signal has come (not on Windows)
+AT_ONCE_S = 3.0  # for what can be given back and written, when a second signal has come
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Those that say so here. A terminal that was closed is one, unless who started us has said that it is none."""
+    signals = [signal.SIGTERM, signal.SIGINT]
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        signals.append(hang_up)
+    return signals
+
+
+def end_after(seconds: float, code: int, event: str = "") -> None:
+    """End the whole process, also where its event loop is stuck. `event` is logged then."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        if event:
+            said = threading.Thread(target=log.error, args=(event,), daemon=True)
+            said.start()
+            said.join(SAY_S)
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True, name="semel-deadline").start()
+
+
+class Ending:
+    """Of a process whose work is on the running loop."""
+
+    def __init__(self, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._gently = asyncio.Event()
+        self._at_once = asyncio.Event()
+        self.number = 0  # of the first signal; 0: none has come
+        for number in ending_signals():
+            asyncio.get_running_loop().add_signal_handler(number, partial(self._hear, number))
+
+    @property
+    def is_at_once(self) -> bool:
+        return self._at_once.is_set()
+
+    async def told(self) -> None:
+        """Until a signal says so."""
+        await self._gently.wait()
+
+    async def end(self, stop: Callable[[float], Awaitable[None]]) -> None:
+        """`stop` what is under way, within the drain; or now, when a second signal comes."""
+        ending, hurried = asyncio.ensure_future(stop(self._drain_s)), asyncio.ensure_future(self._at_once.wait())
+        await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not ending.done():
+            ending.cancel()
+            await asyncio.wait([ending])
+            ending = asyncio.ensure_future(stop(0.0))
+        await ending
+
+    def _hear(self, number: int) -> None:
+        if self._at_once.is_set():
+            os._exit(128 + number)  # as a crash: nothing that was answered is lost by it
+        if self._gently.is_set():
+            end_after(AT_ONCE_S, 128 + number, NOT_IN_TIME)
+            self._at_once.set()
+            return
+        log.info("drain_started", deadline_s=self._drain_s)
+        self.number = number
+        end_after(self._drain_s + LATE_S, 1, NOT_IN_TIME)
+        self._gently.set()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from semel.service.ending import AT_ONCE_S, HURRY, ending_signals
+from semel.service.server import AT_ONCE_S, HURRY, ending_signals
 from semel.values.log import log
 
 LOOK_S = 0.05

@@ -1,4 +1,6 @@
-"""What the flow and the webhook source report, made into numbers and spans. Nothing of it can fail into them."""
+"""Turns the reports of the engine and of the webhook source into metrics and spans.
+
+Telemetry errors never reach the caller."""
 
 from __future__ import annotations
 
@@ -8,8 +10,7 @@ from contextlib import AbstractContextManager
 from time import perf_counter
 from types import TracebackType
 
-from semel.service.families import OTHER
-from semel.service.metrics import Metrics, Number, Spread
+from semel.service.metrics import OTHER, Metrics, Number, Spread
 from semel.service.tracing import NOTHING, Tracing, happened, note
 from semel.values.claim import Granted
 from semel.values.log import log
@@ -17,23 +18,21 @@ from semel.values.outcome import Outcome
 
 
 class ServiceTelemetry:
-    """Implements `semel.ports.Telemetry`, and is told by the webhook source of deliveries and answers.
+    """Implements `semel.ports.Telemetry`, and `IngestObserver` of the webhook source.
 
-    Without a provider of OpenTelemetry it only counts: under 4 µs for a delivery through the whole flow."""
+    Without an OpenTelemetry provider it only counts: under 4 µs for a delivery through the whole flow."""
 
     def __init__(self, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self.metrics = metrics
         self.tracing = tracing or Tracing()
         self._failed = False
 
-    # -------------------------------------------------------------------------------------------- of the flow
-
     def span(self, step: str, handler: str = "") -> AbstractContextManager[None]:
         try:
             inner = self.tracing.step(step, handler)
             return inner if step != "handle" else _Timed(inner, self.metrics.handler(handler).seconds)
         except Exception:
-            self._say_once()
+            self._log_once()
             return NOTHING
 
     def granted(self, granted: Granted) -> None:
@@ -49,7 +48,7 @@ class ServiceTelemetry:
                 happened("granted", handler=claim.handler, key=key, attempt=attempt, takeover=takeover)
                 note(attempt=attempt)
         except Exception:
-            self._say_once()
+            self._log_once()
 
     def refused(self, handler: str) -> None:
         try:
@@ -57,7 +56,7 @@ class ServiceTelemetry:
             if self.tracing.enabled:
                 happened("fenced", handler=handler)
         except Exception:
-            self._say_once()
+            self._log_once()
 
     def answered(self, outcome: Outcome) -> None:
         try:
@@ -68,7 +67,7 @@ class ServiceTelemetry:
                 happened("answered", **about)
                 note(**about)
         except Exception:
-            self._say_once()
+            self._log_once()
 
     def asked(self, what: str, seconds: float, failed: bool) -> None:
         try:
@@ -76,50 +75,48 @@ class ServiceTelemetry:
             if failed:
                 self.metrics.ledger_failures[what].up()
         except Exception:
-            self._say_once()
-
-    # ---------------------------------------------------------------------------------- of the webhook source
+            self._log_once()
 
     def receiving(self, path: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[None]:
-        """Around a delivery. `path` is a configured one, never what a sender asked for."""
+        """Wraps a delivery. `path` is a configured path, never the requested one."""
         try:
             inner = self.tracing.receive(headers, path)
             return _Timed(inner, self.metrics.endpoint(path).seconds, self.metrics.in_flight)
         except Exception:
-            self._say_once()
+            self._log_once()
             return NOTHING
 
-    def told(self, path: str, status: int) -> None:
-        """What the sender was answered; said inside `receiving`, so that its span knows it."""
+    def responded(self, path: str, status: int) -> None:
+        """Record the response status. Called inside `receiving`, so that its span gets it."""
         try:
             self.metrics.endpoint(path).answered(status)
             if self.tracing.enabled:
                 note(status=status)
         except Exception:
-            self._say_once()
+            self._log_once()
 
     def overloaded(self, path: str) -> None:
-        """A delivery was refused because too many were in flight."""
+        """Count a delivery that was refused because too many were in flight."""
         try:
             self.metrics.endpoint(path).overloaded.up()
         except Exception:
-            self._say_once()
+            self._log_once()
 
     def failed_open(self, handler: str) -> None:
-        """A handler runs without the ledger."""
+        """Count a handler run without the ledger."""
         try:
             self.metrics.handler(handler).failed_open.up()
         except Exception:
-            self._say_once()
+            self._log_once()
 
-    def _say_once(self) -> None:
+    def _log_once(self) -> None:
         if not self._failed:
             self._failed = True
             log.error("telemetry_failed", error=sys.exc_info()[1])
 
 
 class _Timed:
-    """Times a block, inside the span that it may have; with `level`, it also counts who is in it now."""
+    """Times a block, inside its span if it has one. `level` is a gauge of the blocks that are running."""
 
     __slots__ = ("_begun", "_inner", "_level", "_seconds")
 

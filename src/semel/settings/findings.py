@@ -1,4 +1,4 @@
-"""What doctor finds, and what it looks at: plain values."""
+"""The findings of doctor: a level, the check, and what to change."""
 
 from __future__ import annotations
 

@@ -5,21 +5,191 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_origin
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.settings.overrides import CONFIG, override
+from semel.settings.errors import Problem, SettingPath, SettingsError, did_you_mean, quoted
 from semel.settings.places import Places
-from semel.settings.problems import Path as DocumentPath
-from semel.settings.problems import Problem, SettingsError
-from semel.settings.references import reader
+from semel.settings.references import reader, variables_in
 from semel.settings.rules import broken_rules
-from semel.settings.schema import Settings
-from semel.settings.secret import Secret
-from semel.settings.shaping import Shaped, shape
+from semel.settings.schema import Provider, Settings
+from semel.settings.secrets import Secret
+from semel.settings.validation import Shaped, kinds_of, shape, unwrapped
+from semel.wiring import provider_forms
+
+# `SEMEL_…` variables: what they set, and where in the document that is.
+#
+#     SEMEL_LEDGER=memory://    SEMEL_SERVER__PORT=9000    SEMEL_DESTINATIONS__CRM__URL=https://crm.example/events
+#
+# Two underscores go one table down. Names may be in any case; a destination or header whose name has - or . is found
+# with _ in their place. A value is read as TOML where that gives what the setting wants, and else is taken as a text; a
+# list is a TOML array, and replaces the whole list.
+
+PREFIX = "SEMEL_"
+CONFIG = "SEMEL_CONFIG"  # names the file itself
+_TESTS = "SEMEL_TEST_"
+
+# Kubernetes tells every pod of a namespace about a Service named "semel" or "semel-…" with variables of these names.
+_LINKS = re.compile(
+    r"SEMEL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)", re.ASCII
+)
+_LINK_PORT = re.compile(r"(tcp|udp|sctp)://\S+")
+
+
+class _Unknown(Exception):
+    """Names nothing that can be set. Its text says why; it is empty where there simply is no such name."""
+
+
+def override(document: dict[str, Any], environ: Mapping[str, str]) -> tuple[dict[SettingPath, str], list[Problem]]:
+    """Write the variables into the document. Answers which path each one set, and what is wrong with the others."""
+    origins: dict[SettingPath, str] = {}
+    wrong: dict[str, str] = {}
+    for variable, value in _ours(environ):
+        try:
+            path, kind = _target(variable[len(PREFIX) :].split("__"), document)
+        except _Unknown as unknown:
+            wrong[variable] = str(unknown)
+            continue
+        if path in origins:
+            wrong[variable] = f"sets the same as {origins[path]}"
+        elif any("\ud800" <= char <= "\udfff" for char in value):
+            wrong[variable] = "its value is not UTF-8"
+        else:
+            origins[path] = variable
+            _write(document, path, _read_variable(value, kind))
+    for variable in variables_in(document):
+        wrong.pop(variable, None)  # it holds a secret, and may be named as it likes
+    return origins, [Problem(name, 0, "", what or _unknown(name, document)) for name, what in wrong.items()]
+
+
+def _ours(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that mean a setting, in order of their names."""
+    for variable, value in sorted(environ.items()):
+        name = variable.upper()
+        if not name.startswith(PREFIX) or name == CONFIG or name.startswith(_TESTS):
+            continue
+        if _LINKS.fullmatch(name) or (name.endswith("_PORT") and _LINK_PORT.fullmatch(value)):
+            continue
+        yield variable, value
+
+
+def _target(names: list[str], document: dict[str, Any]) -> tuple[SettingPath, Any]:
+    """The path that a variable sets, and the type that is wanted there."""
+    kind: Any = Settings
+    path: SettingPath = ()
+    table: Any = document
+    for name in names:
+        bare, _ = unwrapped(kind)
+        if isinstance(bare, type) and issubclass(bare, Struct):
+            key = name.lower()
+            kind = kinds_of(bare).get(key)
+            if kind is None and bare is Provider:
+                kind = _option(key, table)
+            if kind is None:
+                raise _Unknown
+        elif get_origin(bare) is dict:
+            kind = get_args(bare)[1]
+            key = _own_name(name, table, header=unwrapped(kind)[0] is Secret)
+        elif get_origin(bare) is list:
+            raise _Unknown(f"sets a part of a list; give the whole list to {_variable(path)}, as a TOML array")
+        else:
+            raise _Unknown
+        path = (*path, key)
+        table = table.get(key) if isinstance(table, dict) else None
+    bare, _ = unwrapped(kind)
+    if get_origin(bare) is dict or (isinstance(bare, type) and issubclass(bare, Struct)):
+        raise _Unknown(f"names a table; set one of its settings, as {_variable((*path, '…'))}")
+    return path, kind
+
+
+def _option(name: str, table: object) -> Any:
+    """An option of a provider's own kind: a text stays one, also where it looks like a number."""
+    kind = table.get("kind") if isinstance(table, dict) else None
+    form = provider_forms(kind).get(name) if isinstance(kind, str) else None
+    return {"text": str, "secret": Secret}.get(form or "", Any)
+
+
+def _own_name(name: str, table: object, *, header: bool) -> str:
+    """The name in the file that is meant: variables cannot have - or . in their names, and are often in capitals."""
+    if not name:
+        raise _Unknown
+    names = [own for own in (table if isinstance(table, dict) else ()) if _plain(own) == _plain(name)]
+    if len(names) > 1:
+        raise _Unknown(f"can mean {' and '.join(map(quoted, names))}")
+    return names[0] if names else name.lower().replace("_", "-") if header else name.lower()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[.-]", "_", name).lower()
+
+
+def _read_variable(value: str, kind: Any) -> Any:
+    """As TOML where that gives what is wanted; else the text, and whoever checks types has its say."""
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        return value
+    if set(parsed) != {"value"} or not _wanted(parsed["value"], kind):
+        return value
+    return parsed["value"]
+
+
+def _wanted(value: Any, kind: Any) -> bool:
+    bare, _ = unwrapped(kind)
+    if bare is Secret:
+        return isinstance(value, str)
+    if get_origin(bare) is list:
+        return isinstance(value, list)  # each member is judged by itself, and told by its own name
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return not isinstance(value, str) and bare in (int, float, bool)  # out of range: a number, all the same
+    return True
+
+
+def _write(document: dict[str, Any], path: SettingPath, value: Any) -> None:
+    table: Any = document
+    for key in path[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            return  # the file has something else there, and is told so
+    table[path[-1]] = value
+
+
+def _variable(path: SettingPath) -> str:
+    return PREFIX + "__".join(_plain(str(part)).upper() for part in path)
+
+
+def _unknown(variable: str, document: dict[str, Any]) -> str:
+    name, known = variable.upper(), list(map(_variable, _paths(Settings, document)))
+    deeper = [other for other in known if other.endswith(f"__{name.removeprefix(PREFIX)}")]  # its tables were left out
+    return f"no such setting{did_you_mean(name, known) if len(deeper) != 1 else f'; did you mean {quoted(deeper[0])}?'}"
+
+
+def _paths(kind: Any, table: object) -> Iterator[SettingPath]:
+    """Everything that a variable can set, with the destinations and brokers that the file has."""
+    bare, _ = unwrapped(kind)
+    inside = table if isinstance(table, dict) else {}
+    if isinstance(bare, type) and issubclass(bare, Struct):
+        for key, hint in kinds_of(bare).items():
+            if key in inside or not _is_optional_table(hint):
+                yield from ((key, *rest) for rest in _paths(hint, inside.get(key)))
+    elif get_origin(bare) is dict:
+        for key in inside:
+            yield from ((key, *rest) for rest in _paths(get_args(bare)[1], inside[key]))
+    else:
+        yield ()
+
+
+def _is_optional_table(kind: Any) -> bool:
+    bare, _ = unwrapped(kind)
+    return isinstance(bare, type) and issubclass(bare, Struct) and bare is not kind
+
 
 FILE = "semel.toml"
 FILE_MAX_BYTES = 1024 * 1024  # thousands of routes; more is a wrong file
@@ -60,7 +230,7 @@ def _without_unsaid(shaped: Shaped, document: Mapping[str, Any]) -> Shaped:
     return replace(shaped, settings=replace(shaped.settings, endpoints=[]))
 
 
-def _with_origins(settings: Settings, origins: Mapping[DocumentPath, str]) -> Settings:
+def _with_origins(settings: Settings, origins: Mapping[SettingPath, str]) -> Settings:
     """A URL that came by a variable has that for its reference: it does not stand in the file."""
     for name in ("ledger", "dead_letters"):
         url: Secret | None = getattr(settings, name)
@@ -113,3 +283,8 @@ def _parse(text: str, file: str) -> dict[str, Any]:
 
 def _refuse(file: Path, what: str, line: int = 0) -> NoReturn:
     raise SettingsError([Problem(str(file), line, "", what)]) from None
+
+
+# Secrets are written as references, "env:NAME" or "file:path", so that a settings file can be shown and kept anywhere.
+#
+# What cannot be read is told by its reference. What is no reference is not repeated: it may be the secret itself.

@@ -3,25 +3,241 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import partial
 
+from semel.ports import Provider
+from semel.settings.adapter_options import broker_options, brokers_in, source_options
+from semel.settings.errors import Fault, SettingPath, did_you_mean, quoted
 from semel.settings.places import plain
-from semel.settings.problems import Fault, Path, did_you_mean, quoted
-from semel.settings.provider_rules import broken_provider_rules
-from semel.settings.schema import Destination, Endpoint, Route, Settings, Verify
-from semel.settings.secret import Secret
-from semel.settings.source_rules import broken_source_rules
+from semel.settings.schema import (
+    AnySource,
+    Callbacks,
+    Destination,
+    Endpoint,
+    KafkaSource,
+    RabbitBroker,
+    RabbitSource,
+    Route,
+    Settings,
+    Verify,
+)
+from semel.settings.schema import Provider as ProviderSettings
+from semel.settings.secrets import Secret
 from semel.settings.urls import host_of, inside, is_host_or_range, shown, what_is_wrong
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
-from semel.values.topic import Pattern
-from semel.wiring import SCHEMES, open_ledger
+from semel.values.key import Pattern
+from semel.values.notification import CHANNELS
+from semel.values.redaction import is_broken, without_secrets
+from semel.wiring import SCHEMES, calls_of, open_ledger, provider, publisher, source
+
+# Topics that everybody has heard of: a pattern that nearly is one of them is probably meant to be it.
+
+FAMILIES = (  # how topics of Genesys Cloud begin; others exist, so only near misses are told
+    "v2.analytics",
+    "v2.audits",
+    "v2.conversations",
+    "v2.detail.events.conversation",
+    "v2.outbound",
+    "v2.routing.queues",
+    "v2.users",
+)
+NEAR = 0.88  # of similarity: one letter in a short name, two in a long one
+
+
+def misspelt(pattern: str) -> str:
+    """The pattern as it was probably meant; empty when nothing speaks against it."""
+    parts = pattern.split(".")
+    if any(parts[: len(family.split("."))] == family.split(".") for family in FAMILIES):
+        return ""
+    for family in FAMILIES:
+        length = len(family.split("."))
+        begins, rest = ".".join(parts[:length]), parts[length:]
+        if "*" not in begins and SequenceMatcher(None, begins.lower(), family).ratio() >= NEAR:
+            return ".".join([family, *rest])
+    return ""
+
+
+# What a type cannot say of sources and brokers: what excludes each other, and what their adapters think of them.
+
+AMQP = ("amqp://", "amqps://")
+
+_OPTION = re.compile(r"(\w+)\s*[=:]")  # how an adapter begins, when it is about one option
+
+
+def broken_source_rules(settings: Settings) -> Iterator[Fault]:
+    yield from _twice_source(settings.sources)
+    for index, said in enumerate(settings.sources):
+        yield from _source(said, settings, ("sources", index))
+    for kind, broker in brokers_in(settings).items():
+        at = ("brokers", kind)
+        faults = list(_amqp(broker.url, at)) if isinstance(broker, RabbitBroker) else []
+        yield from faults or _judged(partial(publisher, kind, broker_options(broker)), at, broker)
+    for index, endpoint in enumerate(settings.endpoints):
+        yield from _accept(endpoint, settings, ("endpoints", index))
+
+
+def _twice_source(sources: Sequence[AnySource]) -> Iterator[Fault]:
+    """Two sources on one queue would only take from each other; more of one is `workers`, or more processes."""
+    places: set[tuple[object, ...]] = set()
+    names: set[str] = set()
+    for index, said in enumerate(sources):
+        if (place := _place(said)) in places:
+            key = "topics" if isinstance(said, KafkaSource) else "queue"
+            what = "another of [[sources]] takes from the same place already: give that one more workers"
+            yield Fault(("sources", index, key), what)
+        elif said.label in names:
+            what = f"another of [[sources]] is called {quoted(said.label)} already: give each of them a name"
+            yield Fault(("sources", index, "name"), what)
+        places.add(place)
+        names.add(said.label)
+
+
+def _place(said: AnySource) -> tuple[object, ...]:
+    match said:
+        case KafkaSource():
+            return said.servers, said.group, tuple(sorted(said.topics))
+        case RabbitSource():
+            return said.url, said.queue
+        case _:
+            return (said.queue,)
+
+
+def _source(said: AnySource, settings: Settings, at: SettingPath) -> Iterator[Fault]:
+    faults = []
+    if said.type_path is not None and said.id_path is None:
+        what = "type_path is only read together with id_path: say where the id is, too"
+        faults.append(Fault((*at, "type_path"), what, about=((*at, "id_path"),)))
+    if said.dead_letters is not None and said.dead_letters in said.takes_from.split(","):
+        what = "dead_letters: what is rejected would come again: name another place than the one it is taken from"
+        faults.append(Fault((*at, "dead_letters"), what))
+    if isinstance(said, RabbitSource):
+        faults += _amqp(said.url, at)
+    yield from faults or _judged(partial(source, said.kind, source_options(said, settings)), at, said)
+
+
+def _amqp(url: Secret, at: SettingPath) -> Iterator[Fault]:
+    """The URL is not repeated: it may hold a password."""
+    of = f"{url.reference} is no URL of RabbitMQ: " if url.reference else ""
+    if not url.reveal().startswith(AMQP):
+        yield Fault((*at, "url"), f'url: {of}expected a URL that begins with amqp:// or amqps://, or "env:NAME"')
+    elif is_broken(url.reveal()):
+        what = f"url: {of}write special characters of a password in percent, '#' as %23 and '/' as %2F"
+        yield Fault((*at, "url"), what)
+
+
+def _judged(make: Callable[[], object], at: SettingPath, said: object) -> Iterator[Fault]:
+    """An adapter knows its options best; it opens nothing yet."""
+    try:
+        make()
+    except ConfigError as error:
+        url = getattr(said, "url", None)
+        what = without_secrets(str(error), url.reveal()) if isinstance(url, Secret) else str(error)
+        option = _OPTION.match(what)
+        known = option is not None and hasattr(said, option[1])
+        yield Fault((*at, option[1]) if option is not None and known else at, what)
+
+
+def _accept(endpoint: Endpoint, settings: Settings, at: SettingPath) -> Iterator[Fault]:
+    accept = endpoint.accept
+    if accept == "inbox":
+        return
+    if endpoint.mode == "inline":
+        what = f'accept: {quoted(accept)} hands events on, and mode = "inline" handles them here: leave one of them out'
+        yield Fault((*at, "accept"), what, about=((*at, "mode"),))
+    if accept not in brokers_in(settings):
+        what = f"accept: there is no [brokers.{accept}], which says where events go"
+        yield Fault((*at, "accept"), what, about=(("brokers",), ("brokers", accept)))
+
+
+# What a type cannot say of providers and channels: what their adapters think of them, and who sends what.
+
+PROVES_QUERY = ("twilio", "header", "basic", "none")  # schemes after which the query of a URL may be believed
+
+_ABOUT = re.compile(
+    r"provider '[^']*'(?: \([^)]*\))?: (?P<what>(?:there is no option '(?P<unknown>[^']+)'|(?P<option>\w+)).*)",
+    re.DOTALL,
+)
+
+
+_PLACE = re.compile(r"destination '[^']*': its url (?P<what>.*)", re.DOTALL)
+
+
+def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
+    made: dict[str, Provider] = {}
+    for name, said in settings.providers.items():
+        try:
+            made[name] = provider(said.kind, name, said.options)
+        except ConfigError as error:
+            yield _fault(str(error), ("providers", name))
+    for name, said in settings.providers.items():
+        callback = said.options.get("callback", "")
+        if callback and (wrong := what_is_wrong(callback.partition("#")[0])):  # behind it, Twilio is told how to try
+            yield Fault(("providers", name, "callback"), f"callback: {wrong}")
+        if said.callbacks is not None:
+            yield from _callbacks(said, said.callbacks, ("providers", name))
+    if len(made) == len(settings.providers):  # else nobody knows what they can send
+        yield from _channels(settings, made)
+
+
+def _fault(said: str, at: SettingPath) -> Fault:
+    """An adapter names its option first: the line of that one is told."""
+    if (of_url := _PLACE.fullmatch(said)) is not None:
+        return Fault((*at, "url"), f"url: it {of_url['what']}")
+    about = _ABOUT.fullmatch(said)
+    if about is None:
+        return Fault(at, said)
+    if about["what"].startswith("there is no kind"):
+        return Fault((*at, "kind"), f"kind: {about['what']}")
+    option = about["unknown"] or about["option"]
+    return Fault((*at, option) if option else at, about["what"])
+
+
+def _callbacks(said: ProviderSettings, callbacks: Callbacks, at: SettingPath) -> Iterator[Fault]:
+    calls = calls_of(said.kind)
+    if calls is None:
+        yield Fault(
+            (*at, "callbacks"), f"{said.kind} calls nobody back: leave out [{'.'.join(map(str, at))}.callbacks]"
+        )
+        return
+    in_query = said.kind == "twilio" and "callback" in said.options
+    if in_query and callbacks.verify is not None and callbacks.verify.scheme not in PROVES_QUERY:
+        what = f"scheme: our id is in the query of its callbacks, and only {', '.join(PROVES_QUERY)} prove that"
+        yield Fault((*at, "callbacks", "verify", "scheme"), f'{what}: use "{calls.scheme}"')
+
+
+def _channels(settings: Settings, made: Mapping[str, Provider]) -> Iterator[Fault]:
+    for channel in CHANNELS:
+        able = [name for name, one in made.items() if channel in one.contract.channels]
+        said: list[str] = getattr(settings.channels, channel)
+        for index, name in enumerate(said):
+            at = ("channels", channel, index)
+            if name not in made:
+                what = f"{channel}: there is no provider {quoted(name)}"
+                yield Fault(at, what + (did_you_mean(name, made) or f"; add [providers.{name}]"), (("providers",),))
+            elif name not in able:
+                what = f"{channel}: provider {quoted(name)} sends {', '.join(made[name].contract.channels)}"
+                yield Fault(at, f"{what}; if it does send {channel}, say so in its channels", (("providers", name),))
+            elif name in said[:index]:
+                yield Fault(at, f"{channel}: {quoted(name)} is there twice")
+        if not said and len(able) > 1:
+            names = ", ".join(map(quoted, able))
+            what = f"{channel} can be sent by {names}: say which one does, and which one is asked after a refusal"
+            yield Fault(("channels", channel), f"{what}: {channel} = [{names}] in [channels]", (("providers",),))
+
 
 KEYS = ("event", "delivery", "content")
 LETTERS = ("sqlite:///letters.db", "postgresql://user@host/database", "eventbridge://bus?region=eu-central-1")
 RESERVED = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1")  # and what is below them
-SEMEL_S = {"idempotency-key", "semel-attempt", "traceparent", "tracestate"}  # headers that a destination's may not be
-CONNECTION_S = {
+SEMEL_HEADERS = {
+    "idempotency-key",
+    "semel-attempt",
+    "traceparent",
+    "tracestate",
+}  # headers that a destination's may not be
+HOP_BY_HOP_HEADERS = {
     "connection",
     "content-length",
     "expect",
@@ -68,8 +284,8 @@ def broken_rules(settings: Settings) -> Iterator[Fault]:
     yield from broken_source_rules(settings)
     yield from broken_provider_rules(settings)
     taken = {endpoint.path for endpoint in settings.endpoints}
-    for name, provider in settings.providers.items():
-        if (callbacks := provider.callbacks) is not None:
+    for name, named in settings.providers.items():
+        if (callbacks := named.callbacks) is not None:
             at = ("providers", name, "callbacks")
             yield from _path(callbacks.path, at)
             if callbacks.path in taken:
@@ -122,14 +338,14 @@ def _twice(table: str, key: str, values: list[str]) -> Iterator[Fault]:
         seen.add(value)
 
 
-def _path(path: str, at: Path) -> Iterator[Fault]:
+def _path(path: str, at: SettingPath) -> Iterator[Fault]:
     if any(part in ("", ".", "..") for part in path.split("/")[1:]):
         yield Fault((*at, "path"), f"path: {quoted(path)} has an empty part or a dot for a name")
     elif any(path == taken or path.startswith(f"{taken}/") for taken in RESERVED):
         yield Fault((*at, "path"), f"path: {quoted(path)} is Semel's own; use another, such as /events")
 
 
-def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:
+def _endpoint(endpoint: Endpoint, at: SettingPath) -> Iterator[Fault]:
     yield from _path(endpoint.path, at)
     if endpoint.type_path is not None and endpoint.id_path is None:
         what = "type_path is only read together with id_path: say where the id is, too"
@@ -138,7 +354,7 @@ def _endpoint(endpoint: Endpoint, at: Path) -> Iterator[Fault]:
         yield from _verify(endpoint.verify, (*at, "verify"))
 
 
-def _verify(verify: Verify, at: Path) -> Iterator[Fault]:
+def _verify(verify: Verify, at: SettingPath) -> Iterator[Fault]:
     needed, allowed = VERIFY[verify.scheme]
     for name in ("secrets", "header", "username", "topics", "url"):
         given = bool(getattr(verify, name))
@@ -172,7 +388,7 @@ def _has_control(text: str) -> bool:
     return any(char < " " or "\x7f" <= char <= "\x9f" for char in text)
 
 
-def _destination(destination: Destination, at: Path) -> Iterator[Fault]:
+def _destination(destination: Destination, at: SettingPath) -> Iterator[Fault]:
     if wrong := what_is_wrong(destination.url):
         yield Fault((*at, "url"), f"url: {wrong}")
     seen: set[str] = set()
@@ -181,7 +397,7 @@ def _destination(destination: Destination, at: Path) -> Iterator[Fault]:
         if name.lower() in seen:
             yield Fault(here, f"headers.{name} is there twice: capitals make no difference")
         seen.add(name.lower())
-        if name.lower() in SEMEL_S | CONNECTION_S:
+        if name.lower() in SEMEL_HEADERS | HOP_BY_HOP_HEADERS:
             yield Fault(here, f"headers.{name} is set by Semel or by the connection: leave it out")
         if _has_control(value.reveal()):
             of = f" of {value.reference}" if value.reference else ""
@@ -192,7 +408,7 @@ def _destination(destination: Destination, at: Path) -> Iterator[Fault]:
             yield Fault((*at, "allow", index), what)
 
 
-def _route(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
+def _route(route: Route, settings: Settings, at: SettingPath) -> Iterator[Fault]:
     yield from _topics(route.topics, at)
     yield from _target(route, settings, at)
     yield from _key(route.key, (*at, "key"))
@@ -211,7 +427,7 @@ def _route(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
         yield Fault((*at, "fail_open"), what, about=((*at, "effect"),))
 
 
-def _topics(topics: Iterable[str], at: Path) -> Iterator[Fault]:
+def _topics(topics: Iterable[str], at: SettingPath) -> Iterator[Fault]:
     for index, text in enumerate(topics):
         try:
             Pattern(text)
@@ -219,7 +435,7 @@ def _topics(topics: Iterable[str], at: Path) -> Iterator[Fault]:
             yield Fault((*at, "topics", index), str(error))
 
 
-def _target(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
+def _target(route: Route, settings: Settings, at: SettingPath) -> Iterator[Fault]:
     here, console = (*at, "forward"), (*at, "console")
     if bool(route.forward) == route.console:
         what = (
@@ -247,7 +463,7 @@ def _target(route: Route, settings: Settings, at: Path) -> Iterator[Fault]:
         yield Fault(here, what, about=(("destinations",),))
 
 
-def _key(key: str | list[str], at: Path) -> Iterator[Fault]:
+def _key(key: str | list[str], at: SettingPath) -> Iterator[Fault]:
     if key == []:
         yield Fault(at, "key: the list is empty; name at least one path")
     elif isinstance(key, str) and key not in KEYS:

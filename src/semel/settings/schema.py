@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from semel.settings.secret import Secret as Secret
+from semel.settings.secrets import Secret as Secret
 from semel.values.effect import KEYED_WINDOW_S, Effect
 
 BODY_MAX_BYTES = 256 * 1024
@@ -212,7 +212,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     origin: Label = ""  # the platform that made the events, where they do not say
     id_path: Dotted | None = None  # for any JSON: where its id is
     type_path: Dotted | None = None  # and its type; needs id_path
-    handed_on: bool = False  # Semel's own endpoints fill it: believe the note beside each event, which names its tenant
+    forwarded: bool = False  # Semel's own endpoints fill it: believe the note beside each event, which names its tenant
 
     @property
     def kind(self) -> str:

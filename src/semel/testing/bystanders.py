@@ -12,13 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from semel.testing.clerk import Clerk, arrival
-from semel.testing.harness import Caller, Harness
-from semel.testing.sender import Sender, notification
+from semel.testing.harness import Caller, Harness, InboxCaller, OutboxCaller, arrival, notification
 from semel.values.claim import DeadLetter, Granted, Settlement
+from semel.values.delivery_state import Accepted, Refused, Unknown
 from semel.values.inbox import Finished
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
-from semel.values.sending import Accepted, Refused, Unknown
 
 LONG_MS = 10**12  # 31 years: no bystander expires or comes due, also where races move on to the machine's own clock
 
@@ -85,7 +83,7 @@ class InboxBystanders(Bystanders):
     """Keys, and two inbox items of another tenant: one waiting, one taken."""
 
     def plant(self, caller: Caller) -> None:
-        clerk = _as(Clerk, caller)
+        clerk = _as(InboxCaller, caller)
         for name in ("taken", "accepted"):
             claim = self.harness.claim(name, retention_ms=LONG_MS)
             clerk.put(arrival(self.harness, claim, event=name.encode(), to=name))
@@ -94,13 +92,13 @@ class InboxBystanders(Bystanders):
 
     def check(self, caller: Caller) -> None:
         super().check(caller)
-        clerk = _as(Clerk, caller)
+        clerk = _as(InboxCaller, caller)
         (waiting,) = clerk.take(self.harness, "accepted", lease_ms=LONG_MS)
         assert (waiting.event, waiting.lapses) == (b"accepted", 0)
         assert clerk.finish(Finished(self._taken)) is True, "the inbox item of a bystander was lost"
 
     def read(self, caller: Caller) -> list[Any]:
-        clerk = _as(Clerk, caller)
+        clerk = _as(InboxCaller, caller)
         depths = [clerk.depths(self.harness, lane) for lane in ("taken", "accepted")]
         return [*depths, *super().read(caller)]
 
@@ -120,7 +118,7 @@ class OutboxBystanders:
         self._answers = self.ANSWERS if finished else self.ANSWERS[1:]
 
     def plant(self, caller: Caller) -> None:
-        sender = _as(Sender, caller)
+        sender = _as(OutboxCaller, caller)
         names = ["pending", "sending", *(name for name, _ in self._answers)]
         self._planted = [notification(self.harness, name) for name in names]
         sender.add(*self._planted)
@@ -136,7 +134,7 @@ class OutboxBystanders:
         assert self.read(caller) == self._before, "a law of other notifications changed a bystander"
 
     def read(self, caller: Caller) -> list[Any]:
-        outbox: Any = _as(Sender, caller).outbox
+        outbox: Any = _as(OutboxCaller, caller).outbox
 
         async def read_all() -> list[Any]:
             return [await outbox.show(one.id) for one in self._planted]

@@ -26,7 +26,7 @@ def stop_at(boundary: str, hit: int = 1, *, marker: Path) -> Callable[[str], Non
 
 
 def landing(boundary: str, hit: int = 1) -> str:
-    """What the marker says when the fault has landed."""
+    """The text of the marker file when the fault has landed."""
     return f"{boundary} {hit}"
 
 

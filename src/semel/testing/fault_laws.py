@@ -25,12 +25,12 @@ from typing import Any
 import pytest
 
 from semel.testing.harness import Harness
-from semel.testing.laws.faults_kept import Happened
-from semel.testing.laws.faults_storm import (
+from semel.testing.laws.faults import (
     POLL_S,
     SOON_S,
     App,
     FaultHarness,
+    Happened,
     Killable,
     Storm,
     document,
@@ -57,7 +57,7 @@ __all__ = [
 
 STORE_KILLS = 3
 WORKER_KILLS = 4
-KILLS_S = 60.0  # a kill lands when somebody takes over what had begun; a slow store needs many
+KILLS_S = 60.0  # a kill counts when a worker takes over a started run; a slow store needs many kills
 CUT_S = 0.3
 LONG_S = 60.0
 LONG_FAULT_S = 5.0  # at most; some end before a ledger notices, some are longer than leases and timeouts
@@ -79,7 +79,7 @@ class FaultBinding:
 
 
 class StoreKillLaws(FaultBinding):
-    """The store dies by SIGKILL, and is started again on its data."""
+    """The store is killed by SIGKILL and started again on its data."""
 
     @pytest.mark.long
     def test_a_store_killed_under_load_comes_back_with_everything_it_answered(self, harness: FaultHarness) -> None:
@@ -110,7 +110,7 @@ class StoreKillLaws(FaultBinding):
 
 
 class WorkerKillLaws(FaultBinding):
-    """Workers die by SIGKILL, and others take over."""
+    """Workers are killed by SIGKILL, and others take over."""
 
     @pytest.mark.long
     def test_workers_killed_under_load_lose_nothing(self, harness: FaultHarness) -> None:
@@ -123,7 +123,7 @@ class WorkerKillLaws(FaultBinding):
             storm.goes_on()
 
     def _took_over(self, harness: FaultHarness) -> bool:
-        """Somebody has run again what another one had begun."""
+        """Whether a worker has run an event again that another worker had started."""
         return any(call.attempt > 1 for call in harness.happened())
 
 
@@ -156,7 +156,7 @@ class NetworkLaws(FaultBinding):
 
     @pytest.mark.long
     def test_black_holes_half_open_connections_and_partitions_lose_nothing(self, harness: FaultHarness) -> None:
-        """Nobody hears anybody; the store acts and nobody hears of it; what was sent comes when it is too late."""
+        """Three faults: no traffic at all; the store acts but its answers are lost; held requests arrive too late."""
         proxy = harness.proxy
         with Storm(harness) as storm:
             for fault in (BLACK_HOLE, DEAF, PARTITION):
@@ -169,7 +169,7 @@ class NetworkLaws(FaultBinding):
 
     def _meets(self, proxy: FaultProxy, before: Seen) -> None:
         silenced = before.swallowed + before.held
-        wait_until(lambda: proxy.seen.swallowed + proxy.seen.held > silenced, "somebody who is not heard")
+        wait_until(lambda: proxy.seen.swallowed + proxy.seen.held > silenced, "a message that gets no answer")
 
     def test_a_store_that_does_not_answer_is_unavailable_in_time(self, harness: FaultHarness) -> None:
         """A caller is not left hanging, on an old connection or a new one, and the next call after it is answered."""
@@ -249,7 +249,7 @@ class LostMessageLaws(LostMessageSweep):
 
 
 class SilenceLaws(LostMessageSweep):
-    """The same, where a lost reply leaves nothing but silence: nobody hangs up."""
+    """The same, where a lost reply leaves the connection open and silent."""
 
     def test_a_reply_that_leaves_only_silence_loses_and_doubles_nothing(self, harness: FaultHarness) -> None:
         """A silence lasts as long as the ledger waits for an answer: one effect, the one that the store does best."""
@@ -309,7 +309,7 @@ async def _process(app: App, event: str) -> Outcome:
 
 
 async def _at_last(ask: Any, *arguments: Any) -> Any:
-    """The network is good again: connections that died with it may fail once more each, and then it works."""
+    """The network works again: each broken connection may fail once more, then calls succeed."""
     ends = time.monotonic() + SOON_S
     while True:
         try:

@@ -44,9 +44,10 @@ class FolderDelivery:
 
 
 class FolderSource:
-    """Hands over `*.json` in the order of their names, and ends when none is left.
+    """Delivers `*.json` in the order of their names, and ends when none is left.
 
-    What was returned for later is hidden from this reader until its time. When only hidden files are left, `receive`
+    A message returned with a delay is hidden from this reader until it is due. When only hidden files are left,
+    `receive`
     waits for them, `patience_s` at most; then the source has ended, and they stay in the folder.
     """
 
@@ -82,7 +83,7 @@ class FolderSource:
         return [name.removesuffix(".json") for name in self._names()]
 
     def rejected(self) -> dict[str, str]:
-        """What was rejected, with the reasons."""
+        """The rejected messages with their reasons."""
         return {path.stem: path.read_text("utf-8") for path in sorted((self.path / REJECTED).glob("*.reason"))}
 
     def _names(self) -> list[str]:

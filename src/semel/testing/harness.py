@@ -1,4 +1,5 @@
-"""What a ledger under test brings along: how its store is opened, and how its time passes."""
+"""The harness of a ledger under test: it opens the store and lets time pass. Callers run the ledger, its inbox or its
+outbox on an event loop of their own."""
 
 from __future__ import annotations
 
@@ -8,12 +9,29 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
-from semel.ports import Entry, Ledger
+from semel.ports import Catalog, DeadLetters, Entry, Inbox, Ledger, Notifications, Outbox
+from semel.values import delivery_state
 from semel.values.claim import Alias, Claim, DeadLetter, Granted, Lease, Order, Settled, Settlement, Verdict
-from semel.values.outcome import Done, Ending
+from semel.values.delivery_state import Accepted, Answer, Contract, DeliveryState, Refused, State, Unknown
+from semel.values.event import PLAIN, DecodeOptions
+from semel.values.inbox import Acceptance, Arrival, Depth, Finished, InboxEnding, Taken
+from semel.values.notification import Notification
+from semel.values.outbox import (
+    Added,
+    Crossing,
+    CrossingVerdict,
+    Decision,
+    DeliveryReport,
+    Dispatch,
+    Lane,
+    NotificationView,
+    Record,
+    Status,
+)
+from semel.values.outcome import Done, Ending, Reject
 
 T = TypeVar("T")
 
@@ -22,7 +40,7 @@ SLEEP_MORE_MS = 5  # a store's clock may count in whole milliseconds, and begin 
 
 
 class FakeClock:
-    """A clock that stands still until it is moved."""
+    """A clock that changes only when a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -202,3 +220,262 @@ class Caller:
 
 async def _called(open_ledger: Callable[[], Ledger]) -> Ledger:
     return open_ledger()  # on the loop: a driver may need one
+
+
+def altered(value: T, **fields: Any) -> T:
+    """A frozen value with some of its fields changed."""
+    names: tuple[str, ...] = value.__struct_fields__  # type: ignore[attr-defined] # all values are structs
+    return type(value)(**{name: getattr(value, name) for name in names} | fields)
+
+
+class Store(Ledger, Catalog, Inbox, DeadLetters, Protocol):
+    """A ledger with everything that the inbox laws ask for."""
+
+
+def lane(harness: Harness, name: str = "lane") -> str:
+    """Stores may be shared: each harness has lanes of its own."""
+    return f"{harness.namespace} {name}"
+
+
+def arrival(
+    harness: Harness,
+    *claims: Claim | str,
+    event: bytes = b"{}",
+    to: str = "lane",
+    fingerprint: str | None = None,
+    reading: DecodeOptions = PLAIN,
+    trace: str = "",
+) -> Arrival:
+    """A text is short for the claim on that key."""
+    asked = tuple(harness.claim(c, fingerprint=fingerprint) if isinstance(c, str) else c for c in claims)
+    return Arrival(asked, lane(harness, to), event, harness.namespace, reading, trace)
+
+
+def of_handler(harness: Harness, name: str, text: str, fingerprint: str | None = None) -> Claim:
+    """The claim of one of several handlers on one event."""
+    claim = harness.claim(text, fingerprint=fingerprint)
+    return altered(claim, handler=name, digest=harness.digest(f"{name} {text}"))
+
+
+class InboxCaller(Caller):
+    """Laws read better without `await`."""
+
+    def __enter__(self) -> InboxCaller:
+        return self
+
+    @property
+    def store(self) -> Store:
+        for port in (Inbox, DeadLetters):
+            assert isinstance(self.ledger, port)
+        return cast(Store, self.ledger)
+
+    def accept_all(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
+        answers = self.run(self.store.accept(arrivals))
+        assert len(answers) == len(arrivals)
+        return answers
+
+    def accept(self, arrival: Arrival) -> str:
+        """The status, and the reason where there is one."""
+        (answer,) = self.accept_all([arrival])
+        return f"{answer.status}: {answer.reason}" if answer.reason else answer.status
+
+    def put(self, arrival: Arrival) -> None:
+        """Accept, where nothing else is right."""
+        assert self.accept(arrival) == "accepted"
+
+    def take_all(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
+        return self.run(self.store.take(wanted, lease_ms))
+
+    def take(self, harness: Harness, to: str = "lane", count: int = 10_000, lease_ms: int | None = None) -> list[Taken]:
+        """From one lane of this harness."""
+        taken = self.take_all({lane(harness, to): count}, harness.lease_ms if lease_ms is None else lease_ms)
+        assert all(one.lane == lane(harness, to) for one in taken)
+        return taken
+
+    def take_one(self, harness: Harness, to: str = "lane") -> Taken:
+        (taken,) = self.take(harness, to)
+        return taken
+
+    def finish_all(self, endings: Sequence[InboxEnding]) -> list[bool]:
+        answers = self.run(self.store.finish(endings))
+        assert len(answers) == len(endings)
+        return answers
+
+    def finish(self, ending: InboxEnding) -> bool:
+        (answer,) = self.finish_all([ending])
+        return answer
+
+    def handle(self, harness: Harness, claim: Claim, outcome: Ending, to: str = "lane") -> Granted:
+        """Process the inbox item of one claim as a worker does: take, claim, settle, finish."""
+        taken = self.take_one(harness, to)
+        granted = self.die(claim, outcome, taken.event, taken.reading)
+        assert self.finish(Finished(taken)) is True
+        return granted
+
+    def die(
+        self, claim: Claim, outcome: Ending | None = None, event: bytes | None = b"{}", reading: DecodeOptions = PLAIN
+    ) -> Granted:
+        """Claim and settle, with a dead letter if an event is given."""
+        granted = self.grant(claim)
+        letter = None if event is None else DeadLetter(event, granted.attempt, reading)
+        settlement = Settlement(granted.lease, Reject("no") if outcome is None else outcome, letter)
+        assert self.settle_all([settlement]) == [True]
+        return granted
+
+    def depth(self, harness: Harness, to: str = "lane") -> tuple[int, int]:
+        """How many wait and how many are taken."""
+        (depth,) = self.depths(harness, to) or [Depth(lane(harness, to), 0, 0, 0)]
+        return depth.waiting, depth.taken
+
+    def depths(self, harness: Harness, to: str = "lane") -> list[Depth]:
+        return [depth for depth in self.run(self.store.depths()) if depth.lane == lane(harness, to)]
+
+    def replay(self, claim: Claim, reason: str = "fixed", by: str = "anna") -> bool:
+        return self.run(self.store.replay(claim.digest.hex(), reason, by))
+
+    def discard(self, claim: Claim, reason: str = "not needed", by: str = "anna") -> bool:
+        return self.run(self.store.discard(claim.digest.hex(), reason, by))
+
+    def history(self, claim: Claim) -> list[Entry]:
+        return self.run(self.store.history(claim.digest.hex()))
+
+    def told(self, claim: Claim) -> list[tuple[str, int]]:
+        """The history of a key: its states, with their generations."""
+        return [(entry.state, entry.generation) for entry in self.history(claim)]
+
+
+ROOM = 1_000
+
+
+class WithOutbox(Protocol):
+    """A ledger whose store holds an outbox too."""
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+
+def provider(harness: Harness, name: str = "one") -> str:
+    """Stores may be shared: each harness has providers of its own."""
+    return f"{name} {harness.namespace}"
+
+
+def contract(harness: Harness, name: str = "one", **terms: Any) -> Contract:
+    return Contract(name=provider(harness, name), channels=("sms",), **terms)
+
+
+def notification(harness: Harness, key: str = "order-1", **said: Any) -> Notification:
+    wanted: dict[str, Any] = {
+        "key": key,
+        "kind": "shipping",
+        "recipient": "+491",
+        "channel": "sms",
+        "body": "On its way",
+        "tenant": harness.namespace,
+        "provider": provider(harness),
+        **said,
+    }
+    return Notification(**wanted)
+
+
+class OutboxCaller(Caller):
+    """Laws read better without `await`."""
+
+    def __enter__(self) -> OutboxCaller:
+        return self
+
+    @property
+    def outbox(self) -> Outbox:
+        return cast(WithOutbox, self.ledger).outbox
+
+    def add(self, *notifications: Notification) -> list[Added]:
+        return self.run(self.outbox.add(notifications))
+
+    def take(self, harness: Harness, name: str = "one", room: int = ROOM, per_second: float = 0.0) -> list[Dispatch]:
+        whose = provider(harness, name)
+        return self.run(self.outbox.take({whose: Lane(room, whose, per_second)}, harness.lease_ms))
+
+    def take_one(self, harness: Harness, name: str = "one") -> Dispatch:
+        (dispatch,) = self.take(harness, name)
+        return dispatch
+
+    def cross(self, *dispatches: Dispatch, request: bytes | None = b"request") -> list[CrossingVerdict]:
+        return self.run(self.outbox.cross([crossing(one, request) for one in dispatches]))
+
+    def record(self, *records: Record) -> list[bool]:
+        return self.run(self.outbox.record(records))
+
+    def answer(self, harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> bool:
+        """Record the provider's answer to a crossing."""
+        (held,) = self.record(answered(harness, dispatch, answer, **terms))
+        return held
+
+    def send(self, harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> bool:
+        """Cross, and be answered."""
+        (gate,) = self.cross(dispatch)
+        assert type(gate).__name__ == "Crossed", gate
+        return self.answer(harness, dispatch, answer, **terms)
+
+    def apply_reports(self, *witnesses: DeliveryReport) -> list[State | None]:
+        return self.run(self.outbox.apply_reports(witnesses))
+
+
+def open_outbox_caller(open: Callable[[], Ledger]) -> OutboxCaller:
+    return OutboxCaller(open)
+
+
+def crossing(dispatch: Dispatch, request: bytes | None = b"request") -> Crossing:
+    return Crossing(dispatch, delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms), request)
+
+
+def answered(harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> Record:
+    """As the relay records it."""
+    crossed = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
+    after = delivery_state.answered(crossed, answer, contract(harness, **terms), dispatch.taken_ms, lambda: 0.0)
+    match answer:
+        case Accepted():
+            return Record(dispatch, after, "accepted", answer.evidence, answer.reference)
+        case Refused():
+            return Record(dispatch, after, "limited" if answer.limited else "refused", answer.reason)
+        case Unknown():
+            return Record(dispatch, after, "unknown", answer.reason)
+
+
+def released(dispatch: Dispatch, **standing: Any) -> Record:
+    """Given back, as it was or with something changed."""
+    return Record(dispatch, altered(dispatch.delivery_state, **standing), "released")
+
+
+def keys_of(dispatches: Sequence[Dispatch]) -> list[str]:
+    return [one.notification.key for one in dispatches]
+
+
+def with_standing(dispatch: Dispatch, standing: DeliveryState) -> Dispatch:
+    return altered(dispatch, delivery_state=standing)
+
+
+def people(sender: OutboxCaller) -> Notifications:
+    return cast(Notifications, sender.outbox)
+
+
+def status(sender: OutboxCaller, said: Notification) -> Status:
+    asked = people(sender).status(said.tenant, recipient=said.recipient, kind=said.kind)
+    return sender.run(asked)
+
+
+def shown(sender: OutboxCaller, said: Notification) -> NotificationView:
+    found = sender.run(people(sender).show(said.id))
+    assert found is not None
+    return found
+
+
+def decide(sender: OutboxCaller, said: Notification, says: str) -> State | None:
+    return sender.run(people(sender).decide(Decision(said.id, says, "because", "ada")))  # type: ignore[arg-type]
+
+
+def overdue(harness: Harness, sender: OutboxCaller) -> None:
+    """Send the due notification, get no answer, and apply its policy when the outcome is overdue."""
+    sender.send(harness, sender.take_one(harness), Unknown("timeout"), policy_after_s=harness.unit_ms / 1000)
+    harness.advance(harness.unit_ms)
+    late = sender.take_one(harness)
+    after = delivery_state.overdue(late.delivery_state, late.taken_ms)
+    assert sender.record(Record(late, after, "policy", after.reason)) == [True]

@@ -1,6 +1,6 @@
-"""The contract of an inbox and its letters: every sentence in the docstrings of `semel.ports`, as tests.
+"""The contract of an inbox and its dead letters: every sentence in the docstrings of `semel.ports`, as tests.
 
-A ledger that is also an Inbox and has Letters binds it as it binds its own laws, with the same harness:
+A ledger that is also an Inbox and has DeadLetters binds it as it binds its own laws, with the same harness:
 
     class TestMyInbox(InboxLaws):
         @pytest.fixture
@@ -11,14 +11,12 @@ A ledger that is also an Inbox and has Letters binds it as it binds its own laws
 
 from __future__ import annotations
 
-from semel.testing.laws.forcing import ForceLaws
-from semel.testing.laws.inbox import AcceptLaws
-from semel.testing.laws.inbox_racing import InboxRaceLaws
-from semel.testing.laws.letters import LetterLaws
-from semel.testing.laws.taking import TakeLaws
+from semel.testing.laws.dead_letters import ForceLaws, LetterLaws
+from semel.testing.laws.inbox import AcceptLaws, InboxTakeLaws
+from semel.testing.laws.inbox_races import InboxRaceLaws
 
 __all__ = ["InboxLaws"]
 
 
-class InboxLaws(AcceptLaws, TakeLaws, LetterLaws, ForceLaws, InboxRaceLaws):
+class InboxLaws(AcceptLaws, InboxTakeLaws, LetterLaws, ForceLaws, InboxRaceLaws):
     """All laws that every inbox keeps."""

@@ -2,9 +2,9 @@
 
     TestMyInbox = inbox_machine(my_harness).TestCase
 
-The harness needs a clock that can be moved. Two workers share the store. Letters are worked on as a worker would, which
-may vanish at any point of it; claims are made and settled beside the inbox, as inline deliveries do. So letters and
-records come to every mixture that there is.
+The harness needs a clock that can be moved. Two workers share the store. Inbox items are processed as a
+worker does, which may vanish at any step. Claims are also made and settled beside the inbox, as inline deliveries do.
+So the histories reach every combination of inbox items and records.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
-from semel.testing.clerk import Clerk, lane
-from semel.testing.harness import Harness
+from semel.testing.harness import Harness, InboxCaller, lane
 from semel.testing.inbox_model import InboxModel, Letter
 from semel.testing.model import OPEN, Model
 from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement
@@ -83,7 +82,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             self.harness = harness_factory()
             assert self.harness.clock is not None, "a machine moves the clock"
             self.clock = self.harness.clock
-            self.workers = (Clerk(self.harness.open), Clerk(self.harness.open))
+            self.workers = (InboxCaller(self.harness.open), InboxCaller(self.harness.open))
             self.ledger = Model()
             self.model = InboxModel(self.ledger)
             self.newest_token = 0
@@ -146,7 +145,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
         def work(
             self, who: int, at: int, ending: Ending, leave: Callable[[Taken], InboxEnding], vanishes: str
         ) -> MultipleResults[Taken]:
-            """Take a letter, act on its first claim, and end it; or vanish on the way."""
+            """Take an inbox item, run its first claim, and finish it; or vanish at a step."""
             got = self._take(who, [1 - at, at])
             for one in got if vanishes != "with the letter" else ():
                 lease = self._claim(who, self._found(one).claims[0])
@@ -175,7 +174,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             if refusal is not None:
                 assert verdict == refusal
                 return None
-            assert isinstance(verdict, Granted), f"{verdict} for a claim that nothing speaks against"
+            assert isinstance(verdict, Granted), f"{verdict} for a claim that must be granted"
             assert verdict.lease.token > self.newest_token
             self.newest_token = verdict.lease.token
             assert verdict == self.ledger.grant(claim, verdict.lease.token, self.clock())
@@ -212,8 +211,8 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             open_ones = [one for one in self.model.dead() if one.key == key]
             assert sum(state in ("dead", "uncertain") for state in states) == len(open_ones)
 
-        def _told(self, worker: Clerk, event: bytes) -> str:
-            """The key under which a letter is listed."""
+        def _told(self, worker: InboxCaller, event: bytes) -> str:
+            """The key under which a dead letter is listed."""
             listed = worker.run(worker.store.entries("dead")) + worker.run(worker.store.entries("uncertain"))
             (key,) = [entry.key for entry in listed if entry.event == event]
             return key

@@ -1,7 +1,7 @@
-"""An inbox and its letters as one would explain them: the semantics of `semel.ports` without a store, batches or speed.
+"""A model of an inbox and its dead letters: the semantics of `semel.ports` without a store, batches or speed.
 
-It stands beside a `semel.testing.model.Model`, which knows the claims, and like that one it is written from the
-docstrings. An event is told from another by its bytes: every arrival of a test has its own.
+It extends `semel.testing.model.Model`, which models the claims. Both are written from the
+docstrings. Bytes identify an event: every arrival of a test has its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from semel.testing.clerk import altered
+from semel.testing.harness import altered
 from semel.testing.model import Life, Model
 from semel.values.claim import Claim, Lease
 from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -59,7 +59,7 @@ class InboxModel:
     # ------------------------------------------------------------------------------------------------------ accept
 
     def accept(self, arrival: Arrival, now: int) -> str:
-        """The status. What is accepted is there from now on."""
+        """The status. Store an accepted event."""
         told = [self._standing(claim, now) for claim in arrival.claims]
         if "conflict" in told:
             return "conflict"

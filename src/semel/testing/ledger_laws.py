@@ -16,19 +16,15 @@ from __future__ import annotations
 
 from semel.ports import TransactionalLedger
 from semel.testing.harness import Caller
-from semel.testing.laws.catalog import CatalogLaws
-from semel.testing.laws.claiming import ClaimLaws
-from semel.testing.laws.keeping import KeepLaws
-from semel.testing.laws.ordering import OrderLaws
-from semel.testing.laws.racing import RaceLaws
-from semel.testing.laws.settling import SettleLaws
+from semel.testing.laws.catalog import CatalogLaws, KeepLaws
+from semel.testing.laws.claims import ClaimLaws, EventOrderLaws, RaceLaws
+from semel.testing.laws.settlement import SettleLaws, TryLaws
 from semel.testing.laws.transactions import TransactionLaws
-from semel.testing.laws.trying import TryLaws
 
 __all__ = ["LedgerLaws", "TransactionLaws"]
 
 
-class LedgerLaws(ClaimLaws, SettleLaws, OrderLaws, KeepLaws, RaceLaws, CatalogLaws, TryLaws):
+class LedgerLaws(ClaimLaws, SettleLaws, EventOrderLaws, KeepLaws, RaceLaws, CatalogLaws, TryLaws):
     """All laws that every ledger keeps."""
 
     def test_it_says_what_it_is_and_keeps_the_laws_of_that(self, ledger: Caller) -> None:

@@ -93,7 +93,7 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
             refusal = self.model.refuse(claim, self.clock())
             if refusal is not None:
                 return refusal
-            assert isinstance(verdict, Granted), f"{verdict} for a claim that nothing speaks against"
+            assert isinstance(verdict, Granted), f"{verdict} for a claim that must be granted"
             for digest in (claim.digest, *[alias.digest for alias in claim.aliases]):
                 assert verdict.lease.token > self.newest_tokens.get(digest, 0)
                 self.newest_tokens[digest] = verdict.lease.token

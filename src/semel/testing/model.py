@@ -1,6 +1,6 @@
 """A ledger as one would explain it: the semantics of `semel.ports` without a store, batches or speed.
 
-Written from the docstrings, apart from `semel.values.decision`, so that a mistake in one is not a mistake in both.
+Written from the docstrings, apart from `semel.values.claim_rules`, so that a mistake in one is not a mistake in both.
 A `Life` is what a key has come through since it was first granted; several keys (aliases) may share one.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from semel.values.attempts import TRIED_MAX, FailedAttempt
 from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Stale, Verdict
 from semel.values.outcome import Done, Ending, Final, Reject, Release, Retry, Uncertain
-from semel.values.tried import TRIED_MAX, Tried
 
 OPEN = "either answer is right"
 
@@ -30,12 +30,12 @@ class Life:
     in_doubt: bool  # a holder before vanished
     ending: Final | Retry | None = None
     kept_until: dict[bytes, int] = field(default_factory=dict)  # once settled, for each of its keys
-    tried: tuple[Tried, ...] = ()  # its attempts that failed
+    tried: tuple[FailedAttempt, ...] = ()  # its attempts that failed
 
 
 @dataclass
 class Topic:
-    """What is known of one subject."""
+    """The state of one subject."""
 
     newest: int | None = None
     holder: Life | None = None
@@ -49,7 +49,7 @@ class Model:
     def __init__(self) -> None:
         self.lives: dict[bytes, Life] = {}
         self.topics: dict[bytes, Topic] = {}
-        self.letters: list[tuple[bytes, Final, tuple[Tried, ...]]] = []
+        self.letters: list[tuple[bytes, Final, tuple[FailedAttempt, ...]]] = []
         self.ended: dict[int, Ending] = {}
 
     # ------------------------------------------------------------------------------------------------------- claim
@@ -96,8 +96,8 @@ class Model:
             topic.holder, topic.token = life, token
         return Granted(Lease(claim, token), life.attempts, crashed, now - life.born)
 
-    def open(self, key: bytes) -> list[tuple[str, tuple[Tried, ...]]]:
-        """What is listed of a key that is not over."""
+    def open(self, key: bytes) -> list[tuple[str, tuple[FailedAttempt, ...]]]:
+        """The catalog line of a key whose retention has not ended."""
         life = self.lives.get(key)
         return [] if life is None or life.state == "settled" else [(life.state, life.tried)]
 
@@ -110,7 +110,7 @@ class Model:
         life, claim = self.lives[lease.claim.digest], lease.claim
         self.ended[lease.token] = ending
         if isinstance(ending, Retry | Reject | Uncertain):
-            life.tried = (*life.tried, Tried(life.attempts, now, ending.reason))
+            life.tried = (*life.tried, FailedAttempt(life.attempts, now, ending.reason))
         match ending:
             case Retry():
                 life.state, life.until, life.ending = "waiting", now + round((ending.after or 0) * 1000), ending
@@ -153,7 +153,7 @@ class Model:
     # ----------------------------------------------------------------------------------------------------- its parts
 
     def _alive(self, key: bytes, now: int) -> Life | None:
-        """What is known of a key; nothing once its retention is over."""
+        """The record of a key; None after its retention."""
         life = self.lives.get(key)
         over = life is not None and life.state == "settled" and life.kept_until[key] <= now
         return None if over else life
@@ -188,7 +188,7 @@ class Model:
             topic.kept_until = max(topic.kept_until, now + lease.claim.retention_ms)
 
 
-def _with_room(tried: tuple[Tried, ...]) -> tuple[Tried, ...]:
+def _with_room(tried: tuple[FailedAttempt, ...]) -> tuple[FailedAttempt, ...]:
     """The first and the newest, and a place for the next."""
     return tried if len(tried) < TRIED_MAX else (tried[0], *tried[-(TRIED_MAX - 2) :])
 

@@ -12,23 +12,18 @@ The opened ledger has its outbox as the attribute `outbox`.
 
 from __future__ import annotations
 
-from semel.testing.laws.outbox import AddLaws, TakeLaws
-from semel.testing.laws.outbox_bystanders import BystanderLaws
-from semel.testing.laws.outbox_forgetting import BacklogLaws, PurgeLaws
-from semel.testing.laws.outbox_interplay import InterplayLaws, MovedClockLaws
-from semel.testing.laws.outbox_people import DecideLaws, EraseLaws, ListLaws, StatusLaws
-from semel.testing.laws.outbox_queues import OrderLaws, RateLaws
-from semel.testing.laws.outbox_references import ReferenceLaws
-from semel.testing.laws.outbox_sending import CrossLaws, RecordLaws, WitnessLaws
+from semel.testing.laws.outbox import AddLaws, CrossLaws, OutboxTakeLaws, RecordLaws, ReferenceLaws, WitnessLaws
+from semel.testing.laws.outbox_order import BystanderLaws, InterplayLaws, MovedClockLaws, QueueOrderLaws, RateLaws
+from semel.testing.laws.outbox_queries import BacklogLaws, DecideLaws, EraseLaws, ListLaws, PurgeLaws, StatusLaws
 
 __all__ = ["OutboxLaws", "RealTimeOutboxLaws"]
 
 
 class RealTimeOutboxLaws(
     AddLaws,
-    TakeLaws,
+    OutboxTakeLaws,
     RateLaws,
-    OrderLaws,
+    QueueOrderLaws,
     CrossLaws,
     RecordLaws,
     ReferenceLaws,

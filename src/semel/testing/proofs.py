@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from semel.ports import Traits
-from semel.values.effect import EFFECTS
-from semel.values.guarantee import forgets
+from semel.values.effect import EFFECTS, forgets
 
 
 class Proof(NamedTuple):
@@ -246,7 +245,7 @@ SHOWN: Mapping[str, Mapping[str, Shown]] = {  # by store and fault
 
 
 def proofs_of(store: Traits, effect: str, fault: str) -> Proofs:
-    """The tests that show what the page says of this effect on this store under this fault."""
+    """The tests behind one cell of the guarantees page: this effect on this store under this fault."""
     shown = SHOWN.get(store.name, {}).get(fault)
     if shown is None or shown.forgets != bool(forgets(store, fault)):
         return ()

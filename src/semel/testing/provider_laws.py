@@ -7,23 +7,24 @@ A provider binds it in a few lines, and nothing of it can be switched off:
         def kit(self, simulator: SimulatorProcess) -> ProviderKit:
             return ProviderKit(simulator, "mine", open=…, say=…, secrets=[…], unfit=[…])
 
-What it can do besides has laws of its own: `TokenLaws` where it signs in first, `ReportLaws` where it calls back. The
-simulator has to know how it speaks: one file in `semel.testing.simulator.dialects`.
+Optional abilities have laws of their own: `TokenLaws` for a sign-in, `ReportLaws` for callbacks. The simulator needs
+a dialect of the provider: one file in `semel.testing.simulator`.
 """
 
 from __future__ import annotations
 
 from semel.testing.laws.providers import (
     AccessLaws,
+    Ear,
     LyingLaws,
     Opening,
     ProviderKit,
     Reporting,
+    ReportLaws,
     SendingLaws,
     TokenLaws,
     dispatch_of,
 )
-from semel.testing.laws.providers_reporting import Ear, ReportLaws
 
 __all__ = ["Ear", "Opening", "ProviderKit", "ProviderLaws", "ReportLaws", "Reporting", "TokenLaws", "dispatch_of"]
 

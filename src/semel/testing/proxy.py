@@ -37,7 +37,8 @@ RST_ON_CLOSE = struct.pack("ii", 1, 0)  # linger for 0 s: close throws away what
 
 @dataclass(frozen=True)
 class Fault:
-    """What the network is like. What is held travels on when the fault is over, as after a partition; what is swallowed
+    """The behaviour of the network. What is held travels on when the fault is over, as after a partition; what is
+    swallowed
     is gone, and that way of its connection stays dead, because TCP has no gaps."""
 
     latency_ms: int = 0  # before each chunk, both ways
@@ -59,7 +60,7 @@ DEAF = Fault(replies="swallow")  # half-open: the server hears and acts, its ans
 
 @dataclass
 class Seen:
-    """What has happened so far. Each number only grows."""
+    """Counters of the faults so far. Each number only grows."""
 
     connections: int = 0
     unreachable: int = 0  # connections that the server did not take
@@ -145,7 +146,7 @@ class FaultProxy:
         self._call(self._set(fault))
 
     def heal(self) -> None:
-        """A good network again. What was lost stays lost."""
+        """A good network again. Lost bytes stay lost."""
         self.set(HEALTHY)
 
     @contextmanager
@@ -178,7 +179,7 @@ class FaultProxy:
         self._do(lambda: setattr(self, "_loss", _Loss(what, nth, then)))
 
     def disarm(self) -> bool:
-        """Forget what was to be lost. True: it has not been lost yet."""
+        """Cancel the planned losses. True: it has not been lost yet."""
         armed = self._loss is not None or self._reset_at is not None
         self._do(self._forget)
         return armed
@@ -214,7 +215,7 @@ class FaultProxy:
             self._loop.add_reader(self._listener, self._accept, self._listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Everybody who waits at the door. Not asyncio's server: closed in the wrong moment, it leaves some hanging."""
+        """Accept all waiting connections. Not asyncio's server: closed in the wrong moment, it leaves some hanging."""
         with suppress(BlockingIOError, ConnectionError):
             while True:
                 accepted, _ = listener.accept()

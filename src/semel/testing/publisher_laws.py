@@ -1,4 +1,4 @@
-"""The contract of a publisher: what every broker that events are handed on to keeps to, as tests.
+"""The contract of a publisher, which forwards events to a broker, as tests.
 
 A publisher binds it in a few lines, and nothing of it can be switched off:
 
@@ -7,10 +7,10 @@ A publisher binds it in a few lines, and nothing of it can be switched off:
         def harness(self) -> PublisherHarness:
             return PublisherHarness(
                 open=lambda timeout: MyPublisher("…", timeout=timeout),
-                source=lambda: MySource("…", handed_on=True),
+                source=lambda: MySource("…", forwarded=True),
                 app=…,
                 silent=…,
-                unfit=[Parcel(b"x" * 10_000_000)],
+                unfit=[ForwardedEvent(b"x" * 10_000_000)],
             )
 
 `silent` is a black hole before the broker (`FaultProxy` with `BLACK_HOLE`, whose `seen.swallowed` tells that it was
@@ -20,7 +20,7 @@ order within groups binds `OrderedPublisherLaws` too.
 
 from __future__ import annotations
 
-from semel.testing.laws.publishers import Got, OrderLaws, PublisherHarness, PublishLaws
+from semel.testing.laws.publishers import Got, PublisherHarness, PublishLaws, PublishOrderLaws
 
 __all__ = ["Got", "OrderedPublisherLaws", "PublisherHarness", "PublisherLaws"]
 
@@ -29,5 +29,5 @@ class PublisherLaws(PublishLaws):
     """All laws that every publisher keeps."""
 
 
-class OrderedPublisherLaws(OrderLaws):
+class OrderedPublisherLaws(PublishOrderLaws):
     """For a FIFO queue, or partitions."""

@@ -22,7 +22,7 @@ MEET_S = 30  # a racer that does not come to the start in this time has failed
 
 @dataclass(frozen=True)
 class Round:
-    """What one racer does in one round: claims, or settlements."""
+    """The claims or settlements of one racer in one round."""
 
     claims: Sequence[Claim] = ()
     settlements: Sequence[Settlement] = ()
@@ -30,7 +30,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one racer was answered in one round."""
+    """The answers to one racer in one round."""
 
     verdicts: list[Verdict]
     settled: list[bool]
@@ -96,7 +96,7 @@ def _received(receiver: Connection) -> list[Ran] | BaseException:
     try:
         answer: list[Ran] | BaseException = receiver.recv()
     except EOFError:
-        return RuntimeError("a racer died without an answer")
+        return RuntimeError("a racer ended without an answer")
     finally:
         receiver.close()
     return answer

@@ -23,7 +23,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Organisation:
-    """What all events of an organisation say."""
+    """Fields of all events of an organisation."""
 
     def __init__(self, random: Random) -> None:
         self.id = uuid(random)
@@ -31,7 +31,7 @@ class Organisation:
 
 
 class Conversation:
-    """What all events of a conversation say, and the ids of each of them."""
+    """Fields of all events of a conversation, and the ids of each event."""
 
     STEPS = len(STEPS)
 

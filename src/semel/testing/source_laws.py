@@ -15,11 +15,8 @@ one that waits for more when it is empty `WaitingSourceLaws`, and one that hides
 
 from __future__ import annotations
 
-from semel.testing.laws.sources import AnswerLaws
-from semel.testing.laws.sources_crash import AGAIN, CrashLaws
-from semel.testing.laws.sources_ending import EndLaws, HoldLaws, WaitLaws
-from semel.testing.laws.sources_harness import LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
-from semel.testing.laws.sources_order import OrderedSourceLaws
+from semel.testing.laws.source_harness import LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
+from semel.testing.laws.sources import AGAIN, AnswerLaws, CrashLaws, EndLaws, HoldLaws, OrderedSourceLaws, WaitLaws
 
 __all__ = [
     "AGAIN",

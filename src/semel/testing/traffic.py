@@ -67,7 +67,7 @@ def events(count: int, seed: int = 0) -> Iterator[bytes]:
 
 
 class Traffic:
-    """What happens in one organisation. Every event has a number, and is made when it is asked for."""
+    """The events of one organisation. Every event has a number, and is made when it is asked for."""
 
     def __init__(self, seed: int = 0, shape: Shape = "eventbridge", *, burst: bool = False) -> None:
         self._seed = seed
@@ -80,11 +80,11 @@ class Traffic:
         return spell(self._shape, self._organisation, *self._place(at))
 
     def sent_again(self, at: int, random: Random) -> bytes:
-        """What the producer sends when it retries."""
+        """The document that the producer sends when it retries."""
         return spell_again(self._shape, self._organisation, *self._place(at), random)
 
     def identity(self, at: int) -> str:
-        """What makes this event itself, by construction: no key code of Semel has a part in it."""
+        """The identity of this event by construction, without Semel's own key code."""
         conversation, step, moment_ms = self._place(at)
         if self._shape in ("eventbridge", "detail"):
             body = conversation.members

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from semel.values.attempts import FailedAttempt
+from semel.values.event import PLAIN, DecodeOptions
 from semel.values.outcome import Ending, Final
-from semel.values.reading import PLAIN, Reading
-from semel.values.tried import Tried
 
 
 class Order(Struct, frozen=True, gc=False):
@@ -86,8 +86,8 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
     event: bytes  # the document as it arrived
     attempts: int
-    reading: Reading = PLAIN
-    tried: tuple[Tried, ...] = ()  # what came of the attempts before: for a letterbox, which has not seen them
+    reading: DecodeOptions = PLAIN
+    tried: tuple[FailedAttempt, ...] = ()  # what came of the attempts before: for a letterbox, which has not seen them
 
 
 class Settlement(Struct, frozen=True, gc=False):
@@ -95,4 +95,4 @@ class Settlement(Struct, frozen=True, gc=False):
 
     lease: Lease
     outcome: Ending
-    letter: DeadLetter | None = None  # with Reject and Uncertain
+    dead_letter: DeadLetter | None = None  # with Reject and Uncertain

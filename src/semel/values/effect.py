@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -75,3 +75,150 @@ def _span(seconds: float) -> str:
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:g} {unit}"
     return f"{seconds:g} s"
+
+
+# What a fault does to an effect: one cell for each pair, computed from what the store may forget.
+#
+# A store that forgets nothing leaves every promise of `values/effect.py` as it is. One that may forget its newest
+# answers breaks some promises and leaves others whole, and which ones is decided here and nowhere else.
+
+Word: TypeAlias = Literal[
+    "safe",  # it has happened once, whatever fell
+    "safe in the window",  # the same, as long as the downstream remembers the key
+    "runs again",  # at least once, as declared
+    "listed",  # at most once, as declared; what is in doubt is listed as uncertain
+    "may lose",
+    "may double",
+    "not applicable",
+]
+KEPT: tuple[Word, ...] = ("safe", "safe in the window", "runs again", "listed")  # the effect's promise holds
+
+FAULTS = ("worker killed", "store killed", "power loss", "failover")
+
+
+class Cell(Struct, frozen=True):
+    """One effect under one fault."""
+
+    word: Word
+    why: str
+
+    @property
+    def kept(self) -> bool:
+        return self.word in KEPT
+
+
+class Losing(Protocol):
+    """What a store may forget of what it has answered; `ports.Loses` is one."""
+
+    @property
+    def store_killed(self) -> str: ...
+    @property
+    def power_loss(self) -> str: ...
+    @property
+    def failover(self) -> str | None: ...
+    @property
+    def tokens_go_back(self) -> bool: ...
+
+
+class Store(Protocol):
+    """`ports.Traits` is one."""
+
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def transactional(self) -> bool: ...
+    @property
+    def loses(self) -> Losing: ...
+
+
+WORKER_GONE: dict[str, Cell] = {
+    "transaction": Cell("safe", "its writes are rolled back, and the redelivery runs again"),
+    "keyed": Cell("safe", "the redelivery runs again with the same key, and the downstream knows it"),
+    "fenced": Cell("safe", "the redelivery runs again with a higher token; what comes late is refused"),
+    "retry": Cell("runs again", "the redelivery runs it again"),
+    "park": Cell("listed", "it may have acted, so it is not run again but listed as uncertain"),
+}
+NOTHING_FORGOTTEN: dict[str, Cell] = {
+    "transaction": Cell(
+        "safe", "the writes and the settle are there together or not at all; without them it runs again"
+    ),
+    "keyed": Cell("safe", "a run whose settle did not arrive is repeated with the same key"),
+    "fenced": Cell("safe", "a run whose settle did not arrive is repeated with a higher token"),
+    "retry": Cell("runs again", "a run whose settle did not arrive is repeated"),
+    "park": Cell("listed", "a run whose settle did not arrive in its lease is listed as uncertain"),
+}
+FORGOTTEN: dict[str, Cell] = {
+    "transaction": Cell(
+        "may lose", "the effect is forgotten with its settle, after the source was told that it is done"
+    ),
+    "keyed": Cell("safe in the window", "a redelivery runs again with the same key; after its window it would double"),
+    "fenced": Cell("safe", "a redelivery runs again with a higher token"),
+    "retry": Cell("runs again", "a redelivery of what was done runs again"),
+    "park": Cell("may double", "the record that it ran is forgotten, so a redelivery runs again"),
+}
+# A process stands still for longer than its lease, another one takes over, and the first one wakes up in its handler.
+PARK_PROBED = "park with a probe"
+STALLED: dict[str, Cell] = {
+    "transaction": Cell("safe", "its commit is refused, and its writes are rolled back"),
+    "keyed": Cell("safe in the window", "it calls the downstream again with the same key"),
+    "fenced": Cell("safe", "its token is lower, and the resource refuses it"),
+    "retry": Cell("runs again", "it acts beside the run that took over"),
+    "park": Cell("listed", "it acts once, though its event is listed as uncertain"),
+    PARK_PROBED: Cell("may double", "it acts after the probe has answered Retry() and another run has acted"),
+}
+STALLED_CHECKED: dict[str, Cell] = {
+    "transaction": Cell("safe", "it stops, and its writes are rolled back"),
+    "keyed": Cell("safe", "it stops before the call"),
+    "fenced": Cell("safe", "it stops before the call"),
+    "retry": Cell("runs again", "it stops; only a crash after the effect repeats it"),
+    "park": Cell("listed", "it stops, and its event is listed as uncertain"),
+    PARK_PROBED: Cell("listed", "it stops, and the probe's Retry() lets one run act"),
+}
+CHECK_FIRST = "call ctx.check() on the line before the effect"
+ON_WAKING = {  # of sync handlers; an async one is cancelled at its next await
+    "keyed": "calls the downstream again with the same key",
+    "retry": "acts a second time",
+    "park": "acts though its event is listed as uncertain",
+    PARK_PROBED: "acts a second time after the probe answered Retry()",
+}
+
+
+def stall(effect: str, is_async: bool, has_probe: bool) -> str:
+    """What a run can do that wakes up after its lease has ended, and how to prevent it. Empty: nothing that counts."""
+    row = PARK_PROBED if effect == "park" and has_probe else effect
+    if row not in ON_WAKING or (is_async and row != PARK_PROBED):
+        return ""
+    kind = "an async" if is_async else "a sync"
+    return f"{kind} run that stalls past its lease {ON_WAKING[row]} when it wakes up; {CHECK_FIRST}"
+
+
+TOKEN_TWICE = Cell("may double", "a token may be given twice, so the resource cannot tell the late from the new")
+NO_TRANSACTIONS = Cell("not applicable", "the store has no transactions; an app that asks for them does not start")
+NO_FAILOVER = Cell("not applicable", "nothing takes its place: events wait at their source until it is back")
+
+
+def cell(effect: str, store: Store, fault: str) -> Cell:
+    """What becomes of an effect on this store when that happens."""
+    if effect not in EFFECTS or fault not in FAULTS:
+        raise ValueError(f"{effect!r} under {fault!r}: expected one of {EFFECTS} under one of {FAULTS}")
+    if effect == "transaction" and not store.transactional:
+        return NO_TRANSACTIONS
+    forgotten = forgets(store, fault)
+    if forgotten is None:
+        return NO_FAILOVER
+    if forgotten:
+        return TOKEN_TWICE if effect == "fenced" and store.loses.tokens_go_back else FORGOTTEN[effect]
+    return (WORKER_GONE if fault == "worker killed" else NOTHING_FORGOTTEN)[effect]
+
+
+def forgets(store: Store, fault: str) -> str | None:
+    """What the store may forget then, in words; empty for nothing, None where it cannot happen."""
+    match fault:
+        case "worker killed":  # a store that lives in its worker dies with it
+            return "" if store.durable else store.loses.store_killed or "everything"
+        case "store killed":
+            return store.loses.store_killed
+        case "power loss":
+            return store.loses.power_loss
+        case _:
+            return store.loses.failover

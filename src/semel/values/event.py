@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from semel.values.errors import NoKey
@@ -98,3 +99,31 @@ def instant_us(value: object) -> int | None:
         whole_s = int(moment.replace(microsecond=0).timestamp())
         return whole_s * 1_000_000 + moment.microsecond
     return None
+
+
+# How a document has to be read so that it is the same event again: kept beside every event that is stored.
+
+
+class DecodeOptions(Struct, frozen=True, omit_defaults=True):
+    """What decides, besides the bytes, which event a document is. All of it can be part of a key."""
+
+    origin: str = ""  # the platform that made the event, where the document does not say
+    id_path: str | None = None  # dotted paths that make any JSON an event
+    type_path: str | None = None
+    default_origin: str = ""  # the origin of shapes that name none: the path of an endpoint that keeps ids to itself
+    foreign: bool = False  # a document of somebody else's handler: it is kept for people, and never read here
+    message_id: str = ""  # the id that the transport's verifier proved, such as a signed `webhook-id`
+
+
+PLAIN = DecodeOptions()
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(DecodeOptions).decode
+
+
+def dump(reading: DecodeOptions) -> bytes:
+    return b"" if reading == PLAIN else _encode(reading)
+
+
+def load(stored: bytes | None) -> DecodeOptions:
+    return _decode(stored) if stored else PLAIN

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from semel.values.claim import Claim
-from semel.values.reading import PLAIN, Reading
+from semel.values.event import PLAIN, DecodeOptions
 
 
 class Arrival(Struct, frozen=True):
@@ -22,7 +22,7 @@ class Arrival(Struct, frozen=True):
     lane: str  # the handlers that it is for, as one name: lanes do not wait for each other
     event: bytes  # the document, unwrapped from its transport
     tenant: str = ""
-    reading: Reading = PLAIN
+    reading: DecodeOptions = PLAIN
     trace: str = ""  # W3C traceparent of the delivery
 
 
@@ -30,7 +30,10 @@ class Acceptance(Struct, frozen=True):
     """What became of an arrival."""
 
     status: Literal["accepted", "duplicate", "conflict"]
-    reason: str = ""  # of a duplicate: "waits in the inbox", "done", "dead: …", "uncertain: …"
+    reason: str = ""  # of a duplicate: that of `WAITS`, "done", "dead: …", "uncertain: …"
+
+
+WAITS = Acceptance("duplicate", "waits in the inbox")
 
 
 class Taken(Struct, frozen=True):
@@ -41,7 +44,7 @@ class Taken(Struct, frozen=True):
     lane: str
     event: bytes
     tenant: str
-    reading: Reading
+    reading: DecodeOptions
     only: str  # the one handler that it is for: set for a replay
     trace: str
     lapses: int  # how many takers in a row vanished before this one

@@ -59,6 +59,9 @@ def fields(*paths: str) -> Strategy:
     """A business key from dotted paths, such as one effect for each "detail.eventBody.conversationId"."""
     if not paths or not all(isinstance(path, str) and path for path in paths):
         raise ConfigError("keys.fields needs at least one path, such as 'detail.eventBody.conversationId'")
+    for path in paths:
+        if not all(path.split(".")):
+            raise ConfigError(f"keys.fields({path!r}): a name between two dots, or at an end, is empty")
 
     def business_key(event: Event) -> Parts:
         return tuple([_scalar(path, event.field(path)) for path in paths])

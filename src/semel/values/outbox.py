@@ -1,20 +1,22 @@
 """What is put to an outbox, and what it answers.
 
 The outbox decides little: it keeps what the relay tells it, under a token, and it lets at most one relay act on a
-notification at a time. What a state means, and what comes next, is decided in `values/sending.py`. Two things only the
-store can decide, because they must hold across processes: whether a guard lets a message through, and who is next.
+notification at a time. `values/delivery_state.py` decides the meaning of a state and the next step. Only the store can
+decide two things, because they must hold across processes: whether a guard lets a message through, and who is next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.values.notification import Notification
-from semel.values.sending import Reported, Resolution, Standing, State
+from semel.values.delivery_state import DeliveryState, Reported, Resolution, State, overdue
+from semel.values.notification import Notification, Policy
 
 
 class Added(Struct, frozen=True):
@@ -44,7 +46,7 @@ class Dispatch(Struct, frozen=True):
     token: int
     notification: Notification
     content: bytes  # as it was stored first
-    standing: Standing
+    delivery_state: DeliveryState
     taken_ms: int  # the store's clock
     slot_ms: int = 0  # it may go from here on: the rate of its provider was shared out; 0: at once
     vanished: bool = False  # the relay that had it before did not say what came of it
@@ -57,7 +59,7 @@ class Crossing(Struct, frozen=True):
     """A byte is about to leave."""
 
     dispatch: Dispatch
-    standing: Standing  # after the crossing
+    delivery_state: DeliveryState  # after the crossing
     request: bytes | None = None  # to be kept with it
 
 
@@ -81,18 +83,20 @@ class Lost(Struct, frozen=True):
     """The token is no longer the current one. Nothing was written, and nothing may be sent."""
 
 
-Gate: TypeAlias = Crossed | Suppressed | Held | Lost
+CrossingVerdict: TypeAlias = Crossed | Suppressed | Held | Lost
 
 
 class Record(Struct, frozen=True):
     """What came of a dispatch."""
 
     dispatch: Dispatch
-    standing: Standing  # from here on
+    delivery_state: DeliveryState  # from here on
     outcome: Literal["accepted", "refused", "limited", "unknown", "absent", "unclear", "released", "policy"]
     evidence: str = ""  # for people, and for the next dispute; without the content
     reference: str = ""  # the provider's own id
-    otherwise: Standing | None = None  # of a look-up: what is known if the reference is another's, which proves nothing
+    otherwise: DeliveryState | None = (
+        None  # of a look-up: what is known if the reference is another's, which proves nothing
+    )
 
     def unless(self, other: bytes) -> Record:
         """What is written instead where the message that was found is that of this other one."""
@@ -101,7 +105,7 @@ class Record(Struct, frozen=True):
         return Record(self.dispatch, self.otherwise, "unclear", evidence)
 
 
-class Witness(Struct, frozen=True):
+class DeliveryReport(Struct, frozen=True):
     """The word of a provider about one message: a callback, or an answer that came too late for its lease."""
 
     says: Reported
@@ -125,7 +129,7 @@ class Attempt(Struct, frozen=True):
     by: str = ""  # the person, where a person decided
 
 
-class Shown(Struct, frozen=True):
+class NotificationView(Struct, frozen=True):
     """A notification as people see it."""
 
     id: str
@@ -140,7 +144,7 @@ class Shown(Struct, frozen=True):
     suppressed_by: str = ""
     attempts: tuple[Attempt, ...] = ()
     erased: bool = False
-    standing: Standing | None = None  # while it is not over; None also where it cannot be read
+    delivery_state: DeliveryState | None = None  # while it is not over; None also where it cannot be read
     taken: bool = False  # in a relay's hands, until `due_ms`
     size: int = 0  # bytes of its content, as it is stored
 
@@ -187,7 +191,7 @@ class Backlog(Struct, frozen=True):
     oldest_ms: int  # when the oldest of them was added
 
 
-class Sought(Struct, frozen=True, kw_only=True):
+class NotificationQuery(Struct, frozen=True, kw_only=True):
     """Which notifications are listed. Empty: all of them."""
 
     tenant: str | None = None
@@ -204,13 +208,13 @@ class Sought(Struct, frozen=True, kw_only=True):
     bytes_max: int | None = None  # of contents together; the one that exceeds it is the last
 
 
-Told: TypeAlias = Literal["never", "not_sent", "pending", "sent", "unknown", "suppressed"]
+SentStatus: TypeAlias = Literal["never", "not_sent", "pending", "sent", "unknown", "suppressed"]
 
 
 class Status(Struct, frozen=True):
     """Did this customer get the message?"""
 
-    told: Told
+    told: SentStatus
     id: str = ""
     state: str = ""
     at_ms: int = 0
@@ -220,7 +224,7 @@ class Status(Struct, frozen=True):
     unsent: int = 0  # with "not_sent": how many are failed, expired or cancelled; `id` is the newest
 
 
-_TOLD: dict[str, Told] = {
+_TOLD: dict[str, SentStatus] = {
     "accepted": "sent",
     "delivered": "sent",
     "undelivered": "sent",
@@ -229,11 +233,11 @@ _TOLD: dict[str, Told] = {
     "pending": "pending",
     "suppressed": "suppressed",
 }
-_WEIGHT: dict[Told, int] = {"sent": 5, "unknown": 4, "pending": 3, "suppressed": 2, "not_sent": 1, "never": 0}
-MAY_SEND: tuple[Told, ...] = ("never", "not_sent")  # it is known that nobody got it
+_WEIGHT: dict[SentStatus, int] = {"sent": 5, "unknown": 4, "pending": 3, "suppressed": 2, "not_sent": 1, "never": 0}
+MAY_SEND: tuple[SentStatus, ...] = ("never", "not_sent")  # it is known that nobody got it
 
 
-def told_unsent(in_doubt: bool) -> Told:
+def told_unsent(in_doubt: bool) -> SentStatus:
     """Of what is failed, expired or cancelled. What was given up in doubt may have been sent for all that."""
     return "unknown" if in_doubt else "not_sent"
 
@@ -249,3 +253,69 @@ def told_of(found: Iterable[Status]) -> Status:
         if _WEIGHT[told] > _WEIGHT[best.told]:
             best = replace(one, told=told)
     return replace(best, unsent=unsent) if best.told == "not_sent" else best
+
+
+# The check that a request makes right before its first byte leaves.
+#
+# A process may stall between the decision to send and the first byte: while a name is resolved, a connection is opened
+# or a token is fetched. The code that decides knows the lease, and the client that writes knows the moment. A context
+# variable carries the check from one to the other.
+
+_check: ContextVar[Callable[[], None] | None] = ContextVar("_check", default=None)
+
+
+@contextmanager
+def checked_by(check: Callable[[], None]) -> Iterator[None]:
+    """Requests of this block call `check` before their first byte. It raises LeaseLost when they must not be sent."""
+    outside = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(outside)
+
+
+def check_first_byte() -> None:
+    """Called by every client between the last wait and the first byte."""
+    if (check := _check.get()) is not None:
+        check()
+
+
+# What happens next to a notification if nobody does anything, and when: read once, for every face that tells it.
+
+Step: TypeAlias = Literal["send", "answer", "replay", "look_up", "policy", "person"]
+"""A relay sends it, or hears what came of it. In doubt: the same key again, a look-up, its policy; or a person decides.
+"""
+
+
+class UpcomingStep(Struct, frozen=True):
+    """The next step by itself. A provider's report, or a person, may come first."""
+
+    exit: Step
+    at_ms: int = 0  # not before then; of "answer": at the latest. 0: at this moment, or at no certain time
+    under_way: bool = False  # a relay has it in its hands
+    policy: Policy | None = None  # in doubt: what counts where nothing is known
+    policy_ms: int = 0  # at the latest then; 0: not told
+
+
+def coming(shown: NotificationView, now_ms: int) -> UpcomingStep | None:
+    """None: it is over."""
+    standing = replace(shown.delivery_state or DeliveryState(), state=shown.state)
+    in_hand = shown.taken and shown.due_ms > now_ms
+    at_ms = 0 if in_hand else shown.due_ms
+    match shown.state:
+        case "pending":
+            return UpcomingStep("replay" if standing.doubt_ms else "send", at_ms, in_hand)
+        case "sending":
+            return UpcomingStep("answer", shown.due_ms, in_hand)
+        case "uncertain" if shown.due_ms and standing.exit:
+            latest_ms = shown.due_ms if standing.exit == "policy" and not in_hand else standing.policy_ms
+            return UpcomingStep(standing.exit, at_ms, in_hand, _policy(standing, latest_ms), latest_ms)
+        case "uncertain":
+            return UpcomingStep("person")
+    return None
+
+
+def _policy(standing: DeliveryState, at_ms: int) -> Policy:
+    """What its policy will come to: one that may not send again, because that was done or is too late, holds."""
+    after = overdue(standing, at_ms)
+    return "hold" if after.state == "uncertain" else standing.policy

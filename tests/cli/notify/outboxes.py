@@ -13,12 +13,12 @@ from typing import Any, TypeVar, cast
 
 from tests.cli.command import Ended, semel, started
 
-from semel.core.outboxes import StoredOutbox, needed_outbox
-from semel.testing import sender
-from semel.values import sending
+from semel.core.resend import StoredOutbox, needed_outbox
+from semel.testing import harness
+from semel.values import delivery_state
+from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.notification import Guard, Notification
-from semel.values.outbox import Crossed, Dispatch, Lane, Record, Shown, Witness
-from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
+from semel.values.outbox import Crossed, DeliveryReport, Dispatch, Lane, NotificationView, Record
 from semel.wiring import open_ledger
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def carry(url: str, one: Notification, answer: Answer | None, **terms: Any) -> s
     async def work(box: StoredOutbox) -> None:
         await box.add([one])
         (dispatch,) = [taken for taken in await _taken(box) if taken.id == one.id]
-        (gate,) = await box.cross([sender.crossing(dispatch)])
+        (gate,) = await box.cross([harness.crossing(dispatch)])
         if answer is not None:
             assert isinstance(gate, Crossed)
             assert await box.record([_record(dispatch, answer, **terms)]) == [True]
@@ -91,8 +91,8 @@ async def _taken(box: StoredOutbox) -> list[Dispatch]:
 def _record(dispatch: Dispatch, answer: Answer, **terms: Any) -> Record:
     """As the relay records it."""
     contract = Contract(name=PROVIDER, channels=("sms", "email"), **terms)
-    crossed = sending.crossed(dispatch.standing, dispatch.taken_ms)
-    after = sending.answered(crossed, answer, contract, dispatch.taken_ms, lambda: 0.5)
+    crossed = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
+    after = delivery_state.answered(crossed, answer, contract, dispatch.taken_ms, lambda: 0.5)
     match answer:
         case Accepted():
             return Record(dispatch, after, "accepted", answer.evidence, answer.reference)
@@ -102,7 +102,7 @@ def _record(dispatch: Dispatch, answer: Answer, **terms: Any) -> Record:
             return Record(dispatch, after, "unknown", answer.reason)
 
 
-def shown(url: str, id: str) -> Shown:
+def shown(url: str, id: str) -> NotificationView:
     found = in_box(url, lambda box: box.show(bytes.fromhex(id)))
     assert found is not None
     return found
@@ -112,9 +112,9 @@ def state(url: str, id: str) -> str:
     return shown(url, id).state
 
 
-def witness(url: str, says: str, id: str, evidence: str) -> None:
-    word = Witness(cast(Any, says), bytes.fromhex(id), PROVIDER, evidence=evidence)
-    assert in_box(url, lambda box: box.witness([word])) == [says]
+def apply_reports(url: str, says: str, id: str, evidence: str) -> None:
+    word = DeliveryReport(cast(Any, says), bytes.fromhex(id), PROVIDER, evidence=evidence)
+    assert in_box(url, lambda box: box.apply_reports([word])) == [says]
 
 
 def fill(url: str) -> dict[str, str]:
@@ -132,8 +132,8 @@ def fill(url: str) -> dict[str, str]:
         "suppressed": carry(url, notification("suppressed", kind="promo", guard=guard), None),
         "sending": carry(url, notification("sending", tenant="acme", order=NUMBER), None),
     }
-    witness(url, "delivered", ids["delivered"], "callback: delivered")
-    witness(url, "undelivered", ids["undelivered"], f"bounced: {MAIL} is unknown")
+    apply_reports(url, "delivered", ids["delivered"], "callback: delivered")
+    apply_reports(url, "undelivered", ids["undelivered"], f"bounced: {MAIL} is unknown")
     (ids["cancelled"],) = add(url, notification("cancelled"))
     assert notify(url, "cancel", ids["cancelled"], *REASON).code == 0
     (ids["pending"],) = add(url, notification("pending"))

@@ -20,6 +20,7 @@ from tests.cli.notify.outboxes import (
     PROVIDER,
     REASON,
     add,
+    apply_reports,
     at_a_terminal,
     carry,
     document,
@@ -30,16 +31,16 @@ from tests.cli.notify.outboxes import (
     shown,
     state,
     url_of,
-    witness,
 )
+from tests.wording import lacks
 
-from semel.cli.notifying import judging
-from semel.cli.operating.deciding import FAILURES_MAX
-from semel.cli.operating.place import Place
-from semel.settings.secret import Secret
-from semel.testing.sender import crossing
-from semel.values.outbox import Lane, Sought
-from semel.values.sending import Key, Resolution, Unknown
+from semel.cli import notification_decisions
+from semel.cli.bulk_decision import FAILURES_MAX
+from semel.cli.ledger_place import Place
+from semel.settings.secrets import Secret
+from semel.testing.harness import crossing
+from semel.values.delivery_state import Key, Resolution, Unknown
+from semel.values.outbox import Lane, NotificationQuery
 
 
 def uncertain(url: str, *keys: str, **said: Any) -> list[str]:
@@ -50,25 +51,21 @@ def uncertain(url: str, *keys: str, **said: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("word", "after", "told"),
-    [
-        ("--sent", "accepted", "is accepted now: it counts as sent, by your word"),
-        ("--not-sent", "pending", "is pending now: to be sent by the relay that runs"),
-        ("--give-up", "failed", "is failed now: nothing more is sent"),
-    ],
+    ("word", "after"),
+    [("--sent", "accepted"), ("--not-sent", "pending"), ("--give-up", "failed")],
 )
-def test_an_uncertain_one_is_decided_by_a_person(word: str, after: str, told: str, tmp_path: Path) -> None:
+def test_an_uncertain_one_is_decided_by_a_person(word: str, after: str, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     (id,) = uncertain(url, "a")
     ended = notify(url, "resolve", id[:12], word, *REASON)
     assert ended.code == 0
-    assert told in ended.out
-    assert ("gets it twice" in ended.err) == (word == "--not-sent")
+    assert lacks(ended.out, f"{id[:12]} {after}") == []
+    assert ("twice" in ended.err) == (word == "--not-sent")
     assert state(url, id) == after
     decision = shown(url, id).attempts[-1]
     assert (decision.by, decision.evidence) == ("anna", "the carrier says so")
     history = notify(url, "show", id).out
-    assert "anna says: " in history
+    assert "anna" in history
     assert "the carrier says so" in history
 
 
@@ -80,19 +77,20 @@ def test_what_is_decided_is_left_alone_and_that_is_told(word: str, code: int, tm
     assert notify(url, "resolve", id, "--sent", *REASON).code == 0
     ended = notify(url, "resolve", id, word, *REASON)
     assert ended.code == code
-    assert ("is accepted already" if not code else "is accepted: it is over") in ended.out
+    assert lacks(ended.out, f"{id[:12]} accepted") == []
+    assert ("already" in ended.out) == (code == 0)
     assert len(shown(url, id).attempts) == 2, "the crossing and the first word"
 
 
 @pytest.mark.parametrize(
     ("name", "command", "told"),
     [
-        ("sending", "resolve", "is sending: it is leaving at this moment"),
-        ("sending", "cancel", "is sending: it is leaving at this moment"),
-        ("pending", "resolve", "is pending: a relay is about to send it; to stop that: semel notify cancel"),
-        ("uncertain", "cancel", "is uncertain: it may have been sent: semel notify resolve"),
-        ("delivered", "cancel", "is delivered: it is over"),
-        ("suppressed", "resolve", "is suppressed: it is over"),
+        ("sending", "resolve", "sending"),
+        ("sending", "cancel", "sending"),
+        ("pending", "resolve", "semel notify cancel"),
+        ("uncertain", "cancel", "semel notify resolve"),
+        ("delivered", "cancel", "delivered"),
+        ("suppressed", "resolve", "suppressed"),
     ],
 )
 def test_what_cannot_be_said_now_is_refused(name: str, command: str, told: str, tmp_path: Path) -> None:
@@ -102,6 +100,7 @@ def test_what_cannot_be_said_now_is_refused(name: str, command: str, told: str, 
     for options in ((), ("--dry-run",)):
         ended = notify(url, command, id, *word, *REASON, *options)
         assert ended.code == 1
+        assert lacks(ended.out, f"{id[:12]} {name}") == []
         assert told in ended.out
     assert state(url, id) == name
 
@@ -113,7 +112,7 @@ def test_what_a_relay_has_in_hand_is_not_cancelled(tmp_path: Path) -> None:
     assert taken.id.hex() == id
     ended = notify(url, "cancel", id, *REASON)
     assert ended.code == 1
-    assert "a relay has it in its hands at this moment: try again" in ended.out
+    assert lacks(ended.out, "relay again") == []
     assert state(url, id) == "pending"
 
 
@@ -138,17 +137,17 @@ def test_a_cancelled_one_with_a_doubt_is_uncertain(tmp_path: Path) -> None:
     assert state(url, id) == "pending"
     ended = notify(url, "cancel", id, *REASON)
     assert ended.code == 0
-    assert "is uncertain now: an attempt of it may have left." in ended.out
+    assert "uncertain" in ended.out
     assert state(url, id) == "uncertain"
 
 
 async def _replayed(box: Any) -> None:
-    from semel.testing import sender
-    from semel.values import sending
+    from semel.testing import harness
+    from semel.values import delivery_state
 
     for dispatch in await box.take({PROVIDER: Lane(10, PROVIDER)}, 3_600_000):
-        again = sending.replayed(dispatch.standing)
-        await box.record([sender.released(sender.with_standing(dispatch, again))])
+        again = delivery_state.replayed(dispatch.delivery_state)
+        await box.record([harness.released(harness.with_standing(dispatch, again))])
 
 
 # ------------------------------------------------------------------------------------------------------------- many
@@ -163,7 +162,7 @@ def test_a_filter_decides_exactly_what_a_dry_run_lists(tmp_path: Path) -> None:
     assert foreseen.code == 0
     assert [id for id in chosen if f"{id[:12]}…" not in foreseen.out] == []
     assert [id for id in others if f"{id[:12]}…" in foreseen.out] == []
-    assert "2 would be resolved. Nothing was changed." in foreseen.out
+    assert {one["id"] for one in document(url, *command, "--dry-run")["notifications"]} == set(chosen)
     assert NUMBER not in foreseen.out
     report = document(url, *command, "--yes", *REASON)
     assert (report["chosen"], report["decided"], report["refused"], report["not_tried"]) == (2, 2, 0, 0)
@@ -178,11 +177,12 @@ def test_all_that_wait_are_cancelled_and_counted(tmp_path: Path) -> None:
     add(url, *(notification(f"n-{number}", kind="campaign") for number in range(300)))
     ended = notify(url, "cancel", "--kind", "campaign", "--yes", *REASON)
     assert ended.code == 0
-    assert "│ cancelled       │ 300 │ cancelled now: nothing is sent │" in ended.out
+    assert [line.split("│")[2].strip() for line in ended.out.splitlines() if line.startswith("│ cancelled ")] == ["300"]
     assert len(document(url, "list", "--state", "cancelled", "--limit", "1000")) == 300
     assert state(url, doubtful[0]) == "uncertain"
     again = notify(url, "cancel", "--kind", "campaign", "--yes", *REASON)
-    assert (again.code, again.out) == (0, "Nothing matches: nothing to decide about.\n")
+    assert (again.code, len(again.out.splitlines())) == (0, 1), "no table"
+    assert document(url, "cancel", "--kind", "campaign", "--yes", *REASON)["chosen"] == 0
 
 
 @pytest.mark.parametrize("which", ["filter", "several"])
@@ -192,7 +192,7 @@ def test_more_than_one_is_never_decided_unasked(which: str, tmp_path: Path) -> N
     chosen = ids if which == "several" else ["--all"]
     ended = notify(url, "resolve", *chosen, "--not-sent", *REASON)
     assert ended.code == 2
-    assert "Send 2 notifications again? There is nobody here to ask: say --yes" in ended.err
+    assert lacks(ended.err, "2 notifications --yes") == []
     assert [state(url, id) for id in ids] == ["uncertain"] * 2
 
 
@@ -201,7 +201,7 @@ def test_someone_at_a_terminal_is_asked(typed: bytes, after: str, tmp_path: Path
     url = url_of(tmp_path)
     ids = uncertain(url, "a", "b")
     err = at_a_terminal(typed, url, "resolve", "--all", "--sent", *REASON)
-    assert "Say that 2 notifications were sent?" in err
+    assert lacks(err, "2 notifications sent ?") == []
     assert [state(url, id) for id in ids] == [after] * 2
 
 
@@ -209,17 +209,25 @@ def test_two_operators_and_a_callback_decide_each_one_once(tmp_path: Path) -> No
     """Both have chosen all of them, and a report of the provider comes, before anybody decides."""
     url = url_of(tmp_path)
     ids = uncertain(url, *(f"n-{number}" for number in range(12)))
-    all_have_chosen = threading.Barrier(2, action=lambda: witness(url, "delivered", ids[0], "callback"), timeout=60)
+    all_have_chosen = threading.Barrier(
+        2, action=lambda: apply_reports(url, "delivered", ids[0], "callback"), timeout=60
+    )
 
     def confirm(question: str) -> bool:
         all_have_chosen.wait()
         return True
 
-    def operate(says: Resolution) -> judging.Report:
-        ask = judging.Ask(
-            says=says, ids=[], every=True, sought=Sought(state="uncertain"), reason="so it is", by="anna", rate=500
+    def operate(resolution: Resolution) -> notification_decisions.DecisionReport:
+        ask = notification_decisions.DecisionRequest(
+            resolution=resolution,
+            ids=[],
+            every=True,
+            query=NotificationQuery(state="uncertain"),
+            reason="so it is",
+            by="anna",
+            rate=500,
         )
-        return judging.run(Place(Secret(url)), ask, Console(stderr=True), confirm, None)
+        return notification_decisions.decide_all(Place(Secret(url)), ask, Console(stderr=True), confirm, None)
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("sent", "given_up")))
@@ -247,7 +255,7 @@ def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
     if not left:
         pytest.fail("inconclusive: it was through before it was interrupted")
     assert process.returncode == 130
-    assert f"Interrupted: {9 - left} cancelled, {left} not. The same command goes on with the rest." in err
+    assert lacks(err, f"{9 - left} cancelled {left}") == []
     assert document(url, "cancel", "--all", "--yes", *REASON)["decided"] == left
 
 
@@ -269,29 +277,29 @@ def test_an_outbox_that_fails_is_left_alone_after_a_few_tries(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        (("resolve", "--sent", *REASON), "which ones?"),
-        (("resolve", "abcd", *REASON), "what came of it?"),
-        (("resolve", "abcd", "--sent", "--give-up", *REASON), "what came of it?"),
-        (("resolve", "abcd", "--all", "--sent", *REASON), "not both"),
-        (("resolve", "abcd", "--kind", "x", "--sent", *REASON), "not both"),
-        (("resolve", "--all", "--sent"), "--reason: say why"),
-        (("resolve", "--all", "--sent", "--reason", "two\nlines"), "on one line"),
-        (("resolve", "--all", "--sent", "--state", "pending", *REASON), "only be said of what is uncertain"),
-        (("resolve", "--all", "--give-up", "--state", "failed", *REASON), "what is uncertain or pending"),
-        (("cancel", *REASON), "which ones?"),
-        (("cancel", "abcd"), "--reason: say why"),
-        (("cancel", "abcd", *REASON), "no id begins with abcd"),
-        (("cancel", "f" * 32, *REASON), "nothing is known of a notification"),
+        (("resolve", "--sent", *REASON), "--all"),
+        (("resolve", "abcd", *REASON), "--sent --not-sent --give-up"),
+        (("resolve", "abcd", "--sent", "--give-up", *REASON), "--sent --not-sent --give-up"),
+        (("resolve", "abcd", "--all", "--sent", *REASON), "--all"),
+        (("resolve", "abcd", "--kind", "x", "--sent", *REASON), "--all"),
+        (("resolve", "--all", "--sent"), "--reason"),
+        (("resolve", "--all", "--sent", "--reason", "two\nlines"), "--reason one line"),
+        (("resolve", "--all", "--sent", "--state", "pending", *REASON), "uncertain"),
+        (("resolve", "--all", "--give-up", "--state", "failed", *REASON), "uncertain pending"),
+        (("cancel", *REASON), "--all"),
+        (("cancel", "abcd"), "--reason"),
+        (("cancel", "abcd", *REASON), "id abcd"),
+        (("cancel", "f" * 32, *REASON), "notification"),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_is_done(
-    arguments: tuple[str, ...], said: str, tmp_path: Path
+    arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)
     (id,) = add(url, notification())
     ended = notify(url, *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err
+    assert lacks(ended.err, words) == []
     assert state(url, id) == "pending"

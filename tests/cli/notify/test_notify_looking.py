@@ -14,6 +14,7 @@ from tests.cli.notify.outboxes import (
     PROVIDER,
     SECRET,
     add,
+    apply_reports,
     carry,
     document,
     fill,
@@ -22,12 +23,12 @@ from tests.cli.notify.outboxes import (
     notify,
     shown,
     url_of,
-    witness,
 )
+from tests.wording import lacks
 
-from semel.cli.notifying import meaning
-from semel.values.outbox import Lane, Sought
-from semel.values.sending import STATES, Accepted, Key, Refused, Standing, Unknown
+from semel.cli import describe
+from semel.values.delivery_state import STATES, Accepted, DeliveryState, Key, Refused, Unknown
+from semel.values.outbox import Lane, NotificationQuery
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +83,8 @@ def test_notifications_are_filtered(filters: tuple[str, ...], keys: set[str], ur
 
 def test_a_key_without_a_tenant_is_one_of_no_tenant_and_that_is_told(url: str) -> None:
     assert document(url, "list", "--key", "sending") == []
-    told = notify(url, "list", "--key", "sending").out
-    assert told == "No notifications match, among those of no tenant: --tenant names one.\n"
-    assert notify(url, "list", "--key", "sending", "--tenant", "").out == "No notifications match.\n"
+    assert "--tenant" in notify(url, "list", "--key", "sending").out
+    assert "--tenant" not in notify(url, "list", "--key", "sending", "--tenant", "").out
 
 
 @pytest.mark.parametrize("options", [(), ("--wide",), ("--json",)])
@@ -110,20 +110,21 @@ def test_what_a_provider_says_cannot_command_a_terminal(url: str, ids: dict[str,
 def test_a_list_fits_a_terminal_of_100_columns(url: str) -> None:
     told = notify(url, "list", env={"COLUMNS": "100"}).out
     assert max(map(len, told.splitlines())) <= 100
-    assert "1 is uncertain: `semel notify show ID` tells what happens next" in told
+    assert lacks(told, "1 uncertain semel notify show ID") == []
 
 
 def test_an_empty_outbox_says_so(tmp_path: Path) -> None:
-    in_box(url_of(tmp_path), lambda box: box.find(Sought()))
-    assert notify(url_of(tmp_path), "list").out == "No notifications yet.\n"
-    assert notify(url_of(tmp_path), "list", "--state", "failed").out == "No notifications match.\n"
+    in_box(url_of(tmp_path), lambda box: box.find(NotificationQuery()))
+    nothing, no_match = (notify(url_of(tmp_path), "list", *filters).out for filters in ((), ("--state", "failed")))
+    assert (len(nothing.splitlines()), len(no_match.splitlines())) == (1, 1), "no table"
+    assert nothing != no_match, "the second may come of the filter"
     assert document(url_of(tmp_path), "list") == []
 
 
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     ended = notify(url_of(tmp_path), "list")
     assert ended.code == 2
-    assert "there is no file" in ended.err
+    assert "semel.db" in ended.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,7 +134,7 @@ def test_more_than_a_page_is_listed_once_each(tmp_path: Path) -> None:
     found = [one["id"] for one in document(url, "list", "--limit", "650")]
     assert len(found) == len(set(found)) == 650
     assert {one["id"] for one in document(url, "list", "--limit", "10000")} == set(ids)
-    assert "The newest 10; --limit shows more." in notify(url, "list", "--limit", "10").out
+    assert lacks(notify(url, "list", "--limit", "10").out.splitlines()[-1], "10 --limit") == []
 
 
 # ------------------------------------------------------------------------------------------------------------- show
@@ -142,21 +143,22 @@ def test_more_than_a_page_is_listed_once_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("pending", ["pending: not sent yet", "semel relay --once", "semel notify cancel"]),
-        ("sending", ["it is leaving at this moment", "If it has said nothing by", "order     +49…5678"]),
-        ("accepted", ["attempt 1 at twilio: accepted", "reference SM1", "tells whether it was delivered"]),
-        ("delivered", ["delivered, says the provider", "callback: delivered"]),
-        ("undelivered", ["not delivered, says the provider", "bounced: a…@example.com is unknown", "notify resend"]),
-        ("failed", ["attempt 1 at twilio: refused", "semel notify resend"]),
-        ("expired", ["not sent: its time was over before", "not after"]),
-        ("uncertain", ["nobody knows whether it was sent", "no answer within 15 s", "You decide", "--not-sent"]),
-        ("suppressed", ["its guard has let another message through", "at most one in 24 hours to this recipient"]),
-        ("cancelled", ["anna says: it is not wanted any more", "the carrier says so"]),
+        ("pending", ["semel relay --once", "semel notify cancel"]),
+        ("sending", ["+49…5678"]),
+        ("accepted", ["attempt 1", "twilio", "SM1"]),
+        ("delivered", ["callback: delivered"]),
+        ("undelivered", ["bounced: a…@example.com is unknown", "semel notify resend"]),
+        ("failed", ["attempt 1", "twilio", "refused", "semel notify resend"]),
+        ("expired", ["not after"]),
+        ("uncertain", ["no answer within 15 s", "--sent", "--not-sent", "--give-up"]),
+        ("suppressed", ["guard", "24 hours"]),
+        ("cancelled", ["anna", "the carrier says so"]),
     ],
 )
 def test_one_shows_its_history_and_what_happens_next(name: str, told: list[str], url: str, ids: dict[str, str]) -> None:
     out = notify(url, "show", ids[name][:12]).out
     assert ids[name] in out
+    assert f"{name}: {describe.MEANING[name]}" in " ".join(out.split())
     assert [text for text in told if text not in out] == []
     assert SECRET not in out
     assert NUMBER not in out
@@ -191,20 +193,21 @@ def test_an_uncertain_one_tells_when_a_relay_goes_on(tmp_path: Path) -> None:
     by_policy = carry(url, notification("p", policy="presume_sent"), Unknown("reset"), policy_after_s=86_400.0)
     by_key = carry(url, notification("k"), Unknown("reset"), key=Key("Idempotency-Key"))
     out = " ".join(notify(url, "show", by_policy).out.split())
-    assert "hours from now): its policy `presume_sent`: it counts as sent. A report" in out
+    assert lacks(out, "hours presume_sent") == []
     assert document(url, "show", by_policy)["due"] is not None
     told = " ".join(notify(url, "show", by_key).out.split())
-    assert "A relay goes on" in told
-    assert ": the same key again, which the provider honours. At the latest at " in told
-    assert "hours from now) its policy `hold` counts: it waits for you." in told
+    assert lacks(told, "relay key hours hold") == []
+    next = document(url, "show", by_key)["next"]
+    assert (next["exit"], next["policy"]) == ("replay", "hold")
+    assert next["at"] < next["policy_at"]
 
 
 def test_what_a_relay_left_behind_names_the_words_that_a_person_may_say(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     one = shown(url, carry(url, notification(), None))
     for now_ms, commands in ((one.due_ms - 1, 0), (one.due_ms, 3)):
-        told, found = meaning.next_for(one, [], now_ms)
-        assert ("it is in doubt. The next relay that runs goes on" in told) == bool(commands)
+        told, found = describe.next_for(one, [], now_ms)
+        assert ("doubt" in told) == bool(commands)
         assert len(found) == commands
 
 
@@ -231,7 +234,7 @@ def test_what_a_relay_has_in_hand_tells_no_time(tmp_path: Path) -> None:
     taken = document(url, "show", id)["next"]
     assert [(one["exit"], one["under_way"]) for one in (waiting, taken)] == [("send", False), ("send", True)]
     assert taken["at"] is None
-    assert "A relay has it in its hands" in notify(url, "show", id).out
+    assert " UTC" not in taken["says"]
 
 
 def test_a_key_shows_its_newest_generation(tmp_path: Path) -> None:
@@ -253,24 +256,24 @@ def test_a_key_of_several_messages_has_to_be_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        (("show",), "which one?"),
-        (("show", "abcd", "--key", "x"), "which one?"),
-        (("show", "xyz"), "expected 32 hexadecimal digits"),
-        (("show", "ab"), "at least the first 4"),
-        (("show", "f" * 32), "nothing is known of a notification"),
-        (("show", "--key", "nix"), "nothing is known of the key 'nix' (of no tenant: --tenant names one)"),
-        (("status",), "whose?"),
-        (("status", "--key", "a", "--to", "b"), "whose?"),
-        (("list", "--since", "1h", "--until", "2h"), "nothing can be in between"),
+        (("show",), "id --key"),
+        (("show", "abcd", "--key", "x"), "id --key"),
+        (("show", "xyz"), "32 hexadecimal"),
+        (("show", "ab"), "32 hexadecimal 4"),
+        (("show", "f" * 32), "notification"),
+        (("show", "--key", "nix"), "key 'nix' --tenant"),
+        (("status",), "--key"),
+        (("status", "--key", "a", "--to", "b"), "--key"),
+        (("list", "--since", "1h", "--until", "2h"), "--since --until"),
         (("list", "--since", "yesterday"), "--since 'yesterday'"),
     ],
 )
-def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], said: str, url: str) -> None:
+def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], words: str, url: str) -> None:
     ended = notify(url, *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err
+    assert lacks(ended.err, words) == []
 
 
 def test_a_beginning_that_several_share_names_them(tmp_path: Path) -> None:
@@ -293,7 +296,7 @@ def test_a_long_body_is_cut_for_people_and_whole_for_programs(tmp_path: Path) ->
     (id,) = add(url, notification(body=body))
     out = notify(url, "show", id, "--reveal").out
     assert "Grüße 😀" in out
-    assert "more (--json shows all of it)" in out
+    assert "--json" in out
     assert len(out) < 30_000
     assert document(url, "show", id, "--reveal")["body"] == body
 
@@ -318,7 +321,7 @@ def test_status_has_one_answer(tmp_path: Path) -> None:
     id = carry(url, notification("c", kind="promo"), Accepted("SM9", "201"))
     assert (told("--to", NUMBER), told("--to", NUMBER, "--kind", "shipping")) == ("sent", "unknown")
     assert (told("--key", "c"), told("--key", "c", "--tenant", "acme")) == ("sent", "never")
-    witness(url, "delivered", id, "callback")
+    apply_reports(url, "delivered", id, "callback")
     found = document(url, "status", "--key", "c")
     assert (found["id"], found["state"], found["provider"], found["reference"]) == (id, "delivered", "twilio", "SM9")
     assert found["evidence"] == "callback"
@@ -354,26 +357,25 @@ def test_what_a_provider_repeats_of_a_message_is_not_shown(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("said", "needed"),
     [
-        ({"provider": "sms-uk"}, "the provider `sms-uk`"),
-        ({"provider": ""}, "a provider for `sms`"),
-        ({"provider": "", "recipient": MAIL, "channel": "email"}, "a provider for `email`"),
+        ({"provider": "sms-uk"}, "sms-uk"),
+        ({"provider": ""}, "sms"),
+        ({"provider": "", "recipient": MAIL, "channel": "email"}, "email"),
     ],
 )
 def test_a_pending_one_names_what_a_relay_must_know(tmp_path: Path, said: dict[str, Any], needed: str) -> None:
     """The outbox does not know the settings of any relay: whether one that runs has it, nobody can say here."""
     url = url_of(tmp_path)
     (id,) = add(url, notification(**said))
-    told = f"A relay whose settings have {needed} sends it: one that runs, or the next `semel relay --once`."
-    assert document(url, "show", id)["next"]["says"] == told
+    assert lacks(document(url, "show", id)["next"]["says"], f"{needed} semel relay --once") == []
 
 
 def test_a_pending_one_that_was_tried_waits_for_where_that_was(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     (id,) = add(url, notification(provider=""))
     one = shown(url, id)
-    tried = replace(one, standing=Standing(provider="second"))
-    told, _ = meaning.next_for(tried, [], one.due_ms - 1)
-    assert told.startswith("A relay whose settings have the provider `second` sends it, not before ")
+    tried = replace(one, delivery_state=DeliveryState(provider="second"))
+    told, _ = describe.next_for(tried, [], one.due_ms - 1)
+    assert lacks(told, "relay second UTC") == []
 
 
 def test_a_pending_one_with_an_order_key_says_who_comes_first(tmp_path: Path) -> None:
@@ -381,7 +383,7 @@ def test_a_pending_one_with_an_order_key_says_who_comes_first(tmp_path: Path) ->
     first, second = add(url, notification("a", order=NUMBER), notification("b", order=NUMBER))
     for id in (first, second):
         says = document(url, "show", id)["next"]["says"]
-        assert says.endswith("What was added before it with the same order key comes first.")
+        assert "order key" in says
         assert NUMBER not in says, "an order key may be a customer"
 
 
@@ -391,8 +393,8 @@ def test_status_names_what_failed_and_its_reason(tmp_path: Path) -> None:
     found = document(url, "status", "--to", NUMBER)
     assert (found["status"], found["unsent"], found["id"]) == ("not_sent", 1, id)
     out = notify(url, "status", "--to", NUMBER).out
-    assert "no: 1 failed, reason: no such number, see " in out
-    assert id[:12] in out
+    assert lacks(out, f"1 failed {id[:12]}") == []
+    assert "no such number" in out
 
 
 def test_status_finds_a_number_in_another_spelling_and_says_where_it_cannot(tmp_path: Path) -> None:

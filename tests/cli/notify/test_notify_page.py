@@ -6,19 +6,19 @@ from typing import get_args
 
 from tests.cli.command import ROOT, semel
 
-from semel.cli.notifying import meaning
-from semel.cli.notifying.judging import AGREES, DECIDABLE
-from semel.values.outbox import Told
-from semel.values.sending import STATES, Standing, decided
+from semel.cli import describe
+from semel.cli.notification_decisions import AGREES, DECIDABLE
+from semel.values.delivery_state import STATES, DeliveryState, decided
+from semel.values.outbox import SentStatus
 
 PAGE = (ROOT / "docs" / "notify.md").read_text("utf-8")
 
 
 def test_every_state_and_answer_has_its_words_and_stands_in_the_page() -> None:
-    assert set(meaning.MEANING) == set(STATES) <= set(meaning.STYLES)
-    assert set(meaning.ANSWERS) == set(get_args(Told))
-    assert [state for state, told in meaning.MEANING.items() if f"| `{state}` | {told} |" not in PAGE] == []
-    assert [answer for answer in meaning.ANSWERS if f"| `{answer}` |" not in PAGE] == []
+    assert set(describe.MEANING) == set(STATES) <= set(describe.STYLES)
+    assert set(describe.ANSWERS) == set(get_args(SentStatus))
+    assert [state for state, told in describe.MEANING.items() if f"| `{state}` | {told} |" not in PAGE] == []
+    assert [answer for answer in describe.ANSWERS if f"| `{answer}` |" not in PAGE] == []
 
 
 def test_the_page_names_every_command() -> None:
@@ -31,11 +31,11 @@ def test_the_page_names_every_command() -> None:
 def test_what_can_be_decided_is_what_the_outbox_takes() -> None:
     """The command knows beforehand what it may ask for, so it must not know it differently."""
     for says, states in DECIDABLE.items():
-        taken = [state for state in STATES if decided(Standing(state=state), says, "", True, 0) is not None]  # type: ignore[arg-type]
+        taken = [state for state in STATES if decided(DeliveryState(state=state), says, "", True, 0) is not None]  # type: ignore[arg-type]
         assert set(taken) == set(states)
         assert not set(AGREES[says]) & set(states), "what can still be decided is not over"
 
 
 def test_a_guard_s_window_is_told_in_words() -> None:
     told = {86_400: "24 hours", 7 * 86_400: "7 days", 5_400: "90 minutes", 90: "90 seconds", 0.5: "0.5 seconds"}
-    assert {seconds: meaning.window(seconds) for seconds in told} == told
+    assert {seconds: describe.window(seconds) for seconds in told} == told

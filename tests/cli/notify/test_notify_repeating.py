@@ -21,8 +21,9 @@ from tests.cli.notify.outboxes import (
     state,
     url_of,
 )
+from tests.wording import lacks
 
-from semel.values.sending import Accepted, Refused, Unknown
+from semel.values.delivery_state import Accepted, Refused, Unknown
 
 # ----------------------------------------------------------------------------------------------------------- resend
 
@@ -32,11 +33,12 @@ def test_a_resend_is_a_new_generation_with_its_reason(tmp_path: Path) -> None:
     id = carry(url, notification(), Accepted())
     ended = notify(url, "resend", id[:12], *REASON, "--yes")
     assert ended.code == 0
-    assert ended.out.startswith("added as generation 2. A relay sends it")
+    assert ended.out.startswith("added")
+    assert lacks(ended.out, "generation 2 relay") == []
     newest = document(url, "show", "--key", "order-1", "--reveal")
     assert (newest["generation"], newest["state"], newest["body"]) == (2, "pending", SECRET)
     for one in (id, newest["id"]):
-        assert "says anna: the carrier says so" in notify(url, "show", one).out
+        assert lacks(notify(url, "show", one).out, "anna carrier") == []
 
 
 def test_the_same_resend_again_makes_no_third_message(tmp_path: Path) -> None:
@@ -45,21 +47,19 @@ def test_the_same_resend_again_makes_no_third_message(tmp_path: Path) -> None:
     first = document(url, "resend", id, *REASON, "--yes")
     again = document(url, "resend", id, *REASON, "--yes")
     assert (first["status"], again["status"], again["id"]) == ("added", "known", first["id"])
-    assert "known: generation 2 was added before" in notify(url, "resend", id, *REASON, "--yes").out
+    assert lacks(notify(url, "resend", id, *REASON, "--yes").out, "known: generation 2") == []
     assert len(document(url, "list")) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("pending", "it is on its way"), ("sending", "it is on its way"), ("uncertain", "(resolve)")]
-)
-def test_what_is_not_known_yet_is_not_sent_again(name: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "resolvable"), [("pending", False), ("sending", False), ("uncertain", True)])
+def test_what_is_not_known_yet_is_not_sent_again(name: str, resolvable: bool, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = fill(url)[name]
     before = len(document(url, "list"))
     ended = notify(url, "resend", id, *REASON)
     assert ended.code == 1
     assert ended.out.startswith("refused: ")
-    assert told in ended.out
+    assert ("resolve" in ended.out) == resolvable
     assert len(document(url, "list")) == before
 
 
@@ -68,10 +68,9 @@ def test_nobody_gets_a_second_message_unasked(tmp_path: Path) -> None:
     id = carry(url, notification(), Accepted())
     ended = notify(url, "resend", id, *REASON)
     assert ended.code == 2
-    assert "shipping to +49…5678 is accepted: the provider has taken it. Send it once more?" in ended.err
-    assert "say --yes" in ended.err
+    assert lacks(ended.err, "shipping +49…5678 accepted --yes") == []
     assert len(document(url, "list")) == 1
-    assert "--reason: say why" in notify(url, "resend", id, "--yes").err
+    assert "--reason" in notify(url, "resend", id, "--yes").err
 
 
 @pytest.mark.parametrize(("typed", "count"), [(b"y\n", 2), (b"n\n", 1)])
@@ -79,8 +78,8 @@ def test_someone_at_a_terminal_is_asked(typed: bytes, count: int, tmp_path: Path
     url = url_of(tmp_path)
     id = carry(url, notification(), Accepted())
     err = at_a_terminal(typed, url, "resend", id, *REASON)
-    assert "Send it once more?" in err
-    assert ("nothing was done" in err) == (count == 1)
+    assert "+49…5678" in err
+    assert "?" in err
     assert len(document(url, "list")) == count
 
 
@@ -95,8 +94,8 @@ def test_a_customer_is_forgotten_and_the_same_call_is_known(tmp_path: Path) -> N
     other = carry(url, notification("other", recipient=MAIL), Accepted())
     (waiting,) = add(url, notification("waiting"))
     foreseen = notify(url, "erase", "--to", NUMBER, "--dry-run")
-    assert "3 notifications of +49…5678 of no tenant would be erased, 1 of them cancelled" in foreseen.out
-    assert "1 not over yet; erase again when they are:" in foreseen.out
+    assert lacks(foreseen.out, "3 notifications +49…5678 1 cancelled") == []
+    assert doubtful in foreseen.out
     assert not shown(url, sent).erased
     report = document(url, "erase", "--to", NUMBER, *REASON, "--yes")
     assert (report["erased"], report["cancelled"]) == (3, 1)
@@ -108,17 +107,18 @@ def test_a_customer_is_forgotten_and_the_same_call_is_known(tmp_path: Path) -> N
     assert NUMBER not in told
     assert document(url, "status", "--to", NUMBER)["status"] == "sent", "the guard and the question still know"
     refused = notify(url, "resend", sent, *REASON, "--yes")
-    assert (refused.code, "it was erased" in refused.out) == (1, True)
+    assert (refused.code, "erased" in refused.out) == (1, True)
 
 
 def test_what_stays_is_erased_when_it_is_over(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = carry(url, notification(), Unknown("reset"))
     ended = notify(url, "erase", "--to", NUMBER, *REASON, "--yes")
-    assert (ended.code, f"{id}  uncertain" in ended.out) == (0, True)
+    assert (ended.code, lacks(ended.out, f"{id} uncertain")) == (0, [])
     assert notify(url, "resolve", id, "--give-up", *REASON).code == 0
     assert document(url, "erase", "--to", NUMBER, *REASON, "--yes")["erased"] == 1
-    assert "Nothing is kept of +49…5678 of no tenant." in notify(url, "erase", "--to", NUMBER, *REASON).out
+    again = notify(url, "erase", "--to", NUMBER, *REASON)
+    assert (again.code, "+49…5678" in again.out) == (0, True)
 
 
 def test_a_customer_of_another_tenant_is_another_one(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_nobody_is_forgotten_unasked(tmp_path: Path) -> None:
     (id,) = add(url, notification())
     ended = notify(url, "erase", "--to", NUMBER, *REASON)
     assert ended.code == 2
-    assert "Erase 2 notifications for good (1 of them are cancelled: they are not sent yet)?" in ended.err
-    assert "--reason: say why" in notify(url, "erase", "--to", NUMBER, "--yes").err
+    assert lacks(ended.err, "2 notifications 1 cancelled --yes") == []
+    assert "--reason" in notify(url, "erase", "--to", NUMBER, "--yes").err
     assert state(url, id) == "pending"

@@ -10,8 +10,7 @@ import pytest
 from tests.cli.command import Ended, semel
 from tests.cli.notify.outboxes import NUMBER, REASON
 
-from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects import twilio
+from semel.testing.simulator import SimulatorProcess, twilio
 
 SAID = ("send", "--kind", "shipping", "--to", NUMBER, "--channel", "sms", "--body", "On its way")
 
@@ -71,7 +70,8 @@ def test_a_message_is_sent_once_however_often_it_is_said(office: Office) -> None
         office.relay()
     assert office.got(NUMBER) == 1
     assert office.told("status", "--to", NUMBER)["status"] == "sent"
-    assert "attempt 1 at sms: accepted" in office.semel("notify", "show", "--key", "o-1").out
+    (attempt,) = office.told("show", "--key", "o-1")["attempts"]
+    assert (attempt["number"], attempt["outcome"]) == (1, "accepted")
 
 
 @pytest.mark.parametrize(("word", "count"), [("--sent", 1), ("--give-up", 1), ("--not-sent", 2)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,16 +16,15 @@ from pathlib import Path
 
 import pytest
 from tests.cli.process.conftest import Shop, event
-from tests.sources.files.harness import PRELOADED
+from tests.forking import START, preload
 
-from semel.cli.processing.command import Ask, run
-from semel.cli.processing.running import Options
-from semel.cli.processing.source import Step
-from semel.core.boundaries import Boundary
+from semel.cli.process import ProcessRequest, run
+from semel.cli.process_run import ProcessOptions
+from semel.cli.process_source import Step
+from semel.core.crash_points import Boundary
 from semel.testing.crash import crash_at, landing
 
-START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload([*PRELOADED, "semel.cli.processing.command", "semel.cli.doctor_view"])
+preload("semel.cli.process", "semel.cli.doctor")
 SOON_S = 60.0
 LOOK_S = 0.02
 EVENTS = 450  # some batches
@@ -45,8 +44,8 @@ def _process(folder: Path, module: str, step: str, hit: int) -> None:
     out = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    options = Options(resume=True, rejects=Path("rejects.jsonl"))
-    ask = Ask(files=["events.jsonl"], target=f"{module}:app", as_json=True, options=options)
+    options = ProcessOptions(resume=True, rejects=Path("rejects.jsonl"))
+    ask = ProcessRequest(files=["events.jsonl"], target=f"{module}:app", as_json=True, options=options)
     observe = crash_at(step, hit, marker=Path("landed")) if step else None
     os._exit(run(ask, observe))
 
@@ -106,8 +105,7 @@ def test_an_interrupted_run_finishes_its_batch_keeps_its_place_and_says_how_to_g
     process.send_signal(number)
     out, err = process.communicate(timeout=SOON_S)
     assert process.returncode == 130, err
-    assert b"Stopped: interrupted" in out
-    assert b"the same command with --resume" in b" ".join(out.split())
+    assert b"--resume" in out
     done = shop.booked()
     assert 0 < len(done) < 2_000
     assert shop.progress["counts"] == {"done": len(done)}, "what was done is below the place"
@@ -159,7 +157,8 @@ def test_a_closed_standard_input_is_told(shop: Shop) -> None:
     command = f"{sys.executable} -m semel.cli.main process - --app {shop.module}:app <&-"
     ended = subprocess.run(["sh", "-c", command], cwd=shop.folder, capture_output=True, text=True, timeout=SOON_S)
     assert ended.returncode == 2
-    assert "standard input is closed" in ended.stderr
+    assert re.search("standard input|stdin", ended.stderr)
+    assert not (shop.folder / "shop.db").exists()
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_to_an_end_and_resumed(shop: Shop) -> None:

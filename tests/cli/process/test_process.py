@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from tests.cli.command import semel
 from tests.cli.process.conftest import Shop, event
+from tests.wording import lacks
 
 from semel import Context, Event, Semel
-from semel.cli.processing.forcing import Forcing
+from semel.cli.process_input import CUT_OFF
+from semel.cli.process_run import Forcing
 
 EVERY = [
     *(event("1"), event("2"), event("1"), event("3", "refused"), event("4", "doubtful"), event("5", "soon")),
@@ -49,10 +51,8 @@ def test_every_outcome_is_counted_with_its_reason_and_nothing_bad_is_overlooked(
             "byte": len(b"\n".join(EVERY[:3])) + 1,
         }
     ]
-    assert [(one["line"], one["reason"][:8]) for one in told["reasons"]["malformed"]] == [
-        (7, "not JSON"),
-        (10, "an event"),
-    ]
+    assert [one["line"] for one in told["reasons"]["malformed"]] == [7, 10]
+    assert "JSON" in told["reasons"]["malformed"][0]["reason"]
     assert told["reasons"]["left"][0]["reason"] == "in an hour"
     assert shop.booked() == ["1", "2", "8"]
 
@@ -61,14 +61,9 @@ def test_the_table_says_what_happened_where_and_how_to_go_on(shop: Shop) -> None
     shop.write(EVERY)
     ended = shop.process("events.jsonl")
     assert ended.code == 1
-    for words in (
-        "had succeeded before; --force runs them again",
-        "1 × unknown customer (first: events.jsonl, line 4, byte ",
-        "semel dead list",
-        "settled up to byte",
-        "the same command with --resume",
-    ):
-        assert words in " ".join(ended.out.split()), ended.out
+    told = " ".join(ended.out.split())
+    for words in ("--force", "1 × unknown customer", "events.jsonl, line 4, byte ", "semel dead list", "--resume"):
+        assert words in told, ended.out
 
 
 def test_when_everything_ends_well_the_code_is_0(shop: Shop) -> None:
@@ -123,7 +118,7 @@ def test_standard_input_is_read_and_cannot_be_resumed(shop: Shop) -> None:
     assert sorted(shop.booked()) == ["0", "1", "2", "3", "4"]
     ended = semel("process", "-", "--resume", "--app", f"{shop.module}:app")
     assert ended.code == 2
-    assert "standard input cannot be read again" in ended.err
+    assert lacks(ended.err, "--resume") == []
     assert list(shop.folder.glob("*progress*")) == []
 
 
@@ -141,9 +136,9 @@ def test_a_pipe_with_a_name_is_like_standard_input(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("missing.jsonl", None, "No such file"),
-        ("folder", "folder", "this is a folder; name the files in it"),
-        ("wide.jsonl", event("1").decode().encode("utf-16"), "this is UTF-16"),
+        ("missing.jsonl", None, "missing.jsonl: No such file"),
+        ("folder", "folder", "folder: file"),
+        ("wide.jsonl", event("1").decode().encode("utf-16"), "wide.jsonl: UTF-16"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_anything_is_done(
@@ -156,7 +151,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_done(
         (shop.folder / name).write_bytes(content)
     ended = shop.process("events.jsonl", name)
     assert ended.code == 2
-    assert words in ended.err
+    assert lacks(ended.err, words) == []
     assert not (shop.folder / "shop.db").exists()
 
 
@@ -167,16 +162,17 @@ def test_the_file_that_is_read_is_never_written(shop: Shop, option: str) -> None
     for name in ("events.jsonl", "./events.jsonl", "link"):
         ended = shop.process("events.jsonl", option, name)
         assert ended.code == 2
-        assert "this is the file that is read" in ended.err
+        assert lacks(ended.err, f"{option} file read") == []
     assert shop.file.read_bytes() == content
     assert shop.process("events.jsonl", "--rejects", "same", "--progress", "same").code == 2
 
 
 def test_an_empty_file_has_no_events(shop: Shop) -> None:
     shop.file.write_bytes(b"")
-    ended = shop.process("events.jsonl")
+    ended = shop.process("events.jsonl", "--json")
     assert ended.code == 0
-    assert "No events." in ended.out
+    assert ended.json["outcomes"] == {}
+    assert "│" not in shop.process("events.jsonl").out, "no table"
 
 
 def test_a_packed_file_that_was_cut_off_says_so_and_what_came_before_is_done(shop: Shop) -> None:
@@ -184,7 +180,8 @@ def test_a_packed_file_that_was_cut_off_says_so_and_what_came_before_is_done(sho
     shop.file.write_bytes(packed[: len(packed) * 2 // 3])
     ended = shop.process("events.jsonl", "--json")
     assert ended.code == 1
-    assert "its packing is broken" in ended.json["files"][0]["stopped"]
+    assert ended.json["files"][0]["stopped"]
+    assert not ended.json["files"][0]["finished"]
     assert 0 < ended.json["outcomes"]["done"] < 2_000
 
 
@@ -201,7 +198,7 @@ def test_what_is_no_event_is_kept_with_its_reason_when_asked_for(shop: Shop) -> 
     assert all(one["reason"] and one["file"] == "events.jsonl" for one in kept)
     content = shop.file.read_bytes()
     assert content[kept[0]["byte"] :][: kept[0]["bytes"]] == b"{broken"
-    assert "kept in rejects.jsonl" in ended.out
+    assert "rejects.jsonl" in ended.out
 
 
 def test_it_stops_before_what_is_no_event_when_told_to(shop: Shop) -> None:
@@ -229,7 +226,7 @@ def test_progress_that_cannot_be_kept_costs_nothing_but_is_told(shop: Shop) -> N
     shop.write([event("1"), event("2")])
     ended = shop.process("events.jsonl", "--progress", "nowhere/progress")
     assert ended.code == 0
-    assert "progress could not be kept" in ended.out
+    assert "nowhere/progress" in ended.out
     assert shop.booked() == ["1", "2"]
 
 
@@ -284,7 +281,7 @@ def test_a_dry_run_tells_what_would_be_done_and_writes_nothing(shop: Shop) -> No
     ended = shop.process("events.jsonl", "--dry-run")
     assert ended.code == 1, "something is no event"
     assert [line.split()[1:4] for line in ended.out.splitlines()[:2]] == [["would", "run", "book"]] * 2
-    assert "events.jsonl:3  malformed: not JSON" in ended.out
+    assert any(not lacks(line, "events.jsonl:3 malformed JSON") for line in ended.out.splitlines())
     assert {path.name for path in shop.folder.iterdir()} - {"__pycache__"} == before - {"__pycache__"}
     shop.process("events.jsonl", "--limit", "1")
     lines = [json.loads(line) for line in shop.process("events.jsonl", "--dry-run", "--json").out.splitlines()]
@@ -387,8 +384,7 @@ def test_a_changed_file_is_not_resumed(shop: Shop, change: str) -> None:
             shop.file.write_bytes(gzip.compress(content))
     ended = shop.process("events.jsonl", "--resume")
     assert ended.code == 2
-    assert "is not the file that" in ended.err
-    assert "Leave --resume out" in ended.err
+    assert lacks(ended.err, "events.jsonl --resume") == []
     assert len(shop.booked()) == 1_000
 
 
@@ -408,7 +404,7 @@ def test_an_event_that_was_cut_off_is_read_again_when_it_is_whole(shop: Shop) ->
     shop.file.write_bytes(whole[:-5])
     ended = shop.process("events.jsonl")
     assert ended.code == 1
-    assert "the file ends inside of a document" in " ".join(ended.out.split())
+    assert CUT_OFF in " ".join(ended.out.split())
     shop.file.write_bytes(whole)
     ended = shop.process("events.jsonl", "--resume", "--json")
     assert ended.code == 0, ended.out
@@ -421,7 +417,7 @@ def test_progress_of_another_app_or_ledger_is_not_gone_on_from(shop: Shop) -> No
     (shop.folder / "semel.toml").write_text('[[routes]]\nname = "other"\ntopics = ["**"]\nconsole = true\n')
     ended = semel("process", "events.jsonl", "--resume")
     assert ended.code == 2
-    assert "was made with another ledger" in ended.err
+    assert lacks(ended.err, "progress ledger") == []
     assert shop.process("events.jsonl", "--resume", "--tenant", "b").code == 2
 
 
@@ -430,7 +426,8 @@ def test_progress_that_is_none_is_refused(shop: Shop) -> None:
     (shop.folder / "events.jsonl.semel-progress").write_text("{")
     ended = shop.process("events.jsonl", "--resume")
     assert ended.code == 2
-    assert "this is no progress of semel process" in ended.err
+    assert "events.jsonl.semel-progress" in ended.err
+    assert shop.booked() == []
 
 
 def test_a_packed_file_is_resumed(shop: Shop) -> None:

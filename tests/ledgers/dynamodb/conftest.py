@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
+import aiobotocore.session
 import botocore.session
 import pytest
 from botocore.config import Config
-from tests.shared import shared_server
+from tests.shared import shared_emulator
+from tests.support.servers.dynamodb import DynamoServer
 
-from semel.adapters.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS
-from semel.testing.servers.dynamodb import DynamoServer
+from semel.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS
 
 
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> DynamoServer:
-    return shared_server(request, "dynamodb", lambda folder: DynamoServer.given() or DynamoServer(folder))
+    return shared_emulator(request, DynamoServer)
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +30,18 @@ def aws(server: DynamoServer) -> Iterator[Any]:
     )
     yield client
     client.close()
+
+
+@pytest.fixture
+def one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledgers of laws get their clients from one session: making one takes as long as ten requests."""
+    session = _session()  # made before the name is replaced
+    monkeypatch.setattr(aiobotocore.session, "AioSession", lambda: session)
+
+
+@cache
+def _session() -> aiobotocore.session.AioSession:
+    return aiobotocore.session.AioSession()
 
 
 @pytest.fixture

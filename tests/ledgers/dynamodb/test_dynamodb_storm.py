@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.ledgers.dynamodb.proxy import Proxy, operation, proxy_to
+from tests.support.servers.dynamodb import DynamoServer
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb import DynamoLedger
 from semel.testing.harness import Harness
-from semel.testing.servers.dynamodb import DynamoServer
 from semel.values.claim import Claim, DeadLetter, Granted, Settlement
 from semel.values.outcome import Done, Ending, Reject, Release, Retry
 

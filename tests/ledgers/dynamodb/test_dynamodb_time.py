@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from tests.ledgers.dynamodb.tables import clock_ahead
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
-from semel.adapters.ledgers.dynamodb.attributes import load_item
-from semel.adapters.ledgers.dynamodb.client import Client
-from semel.adapters.ledgers.dynamodb.tokens import KEPT_MS, Tokens
+from semel.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.items import KEPT_MS, Tokens, load_item
 from semel.testing.harness import Caller, FakeClock, Harness
 from semel.values.claim import Busy, Claim, Granted
 from semel.values.outcome import Done, Reject, Release, Retry
@@ -277,7 +276,7 @@ def test_a_key_that_is_granted_while_it_is_being_purged_stays(
 
 CRASH = """
 import asyncio, os, sys
-from semel.adapters.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.dynamodb import DynamoLedger
 from semel.testing.harness import Harness
 
 async def main():

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 from tests.shared import shared_server
+from tests.support.servers.postgres import PostgresServer
 
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.testing.servers.postgres import PostgresServer
+from semel.ledgers.postgres import PostgresLedger
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from uuid import uuid4
 from tests.ledgers.postgres.opening import opened
 from tests.outbox.callbacks.hearing_here import all_of_it
 
-from semel.core.outboxes import needed_outbox
+from semel.core.resend import needed_outbox
 
 
 def test_one_path_through_everything(url: str) -> None:

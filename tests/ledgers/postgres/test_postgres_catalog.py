@@ -10,9 +10,8 @@ import asyncpg
 import pytest
 from tests.ledgers.postgres.stores import connected, empty
 
-from semel.adapters.ledgers.postgres import PostgresLedger, catalog
-from semel.testing.clerk import Clerk, arrival
-from semel.testing.harness import FakeClock, Harness
+from semel.ledgers.postgres import PostgresLedger, catalog
+from semel.testing.harness import FakeClock, Harness, InboxCaller, arrival
 from semel.values.inbox import GivenUp
 from semel.values.outcome import Reject, Release, Retry
 
@@ -33,8 +32,8 @@ def harness(url: str) -> Harness:
 
 
 @pytest.fixture
-def ledger(harness: Harness) -> Iterator[Clerk]:
-    with Clerk(harness.open) as clerk:
+def ledger(harness: Harness) -> Iterator[InboxCaller]:
+    with InboxCaller(harness.open) as clerk:
         yield clerk
 
 
@@ -63,7 +62,7 @@ def _told(url: str, sql: str) -> list[Any]:
     return asyncio.run(ask())
 
 
-def _open(ledger: Clerk) -> dict[str, list[str]]:
+def _open(ledger: InboxCaller) -> dict[str, list[str]]:
     """What is listed; and it is what is counted."""
     counts = ledger.run(ledger.store.counts())
     listed = {
@@ -74,7 +73,7 @@ def _open(ledger: Clerk) -> dict[str, list[str]]:
     return {state: texts for state, texts in listed.items() if texts}
 
 
-def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, ledger: InboxCaller) -> None:
     for claim in harness.claims(20, "done"):
         ledger.do(claim)
     ledger.grant(harness.claim("leased", aliases=["x"]))
@@ -90,7 +89,7 @@ def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, led
     assert _open(ledger) == before
 
 
-def test_what_lingers_is_followed_through_its_life(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_what_lingers_is_followed_through_its_life(url: str, harness: Harness, ledger: InboxCaller) -> None:
     names = ("settled", "granted again", "released", "waits")
     granted = {name: ledger.grant(harness.claim(name)) for name in names}
     _swept(url, harness)
@@ -115,7 +114,7 @@ def test_what_lingers_is_followed_through_its_life(url: str, harness: Harness, l
     assert granted.keys() == set(names)
 
 
-def test_a_mark_rests_before_it_is_used(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_a_mark_rests_before_it_is_used(url: str, harness: Harness, ledger: InboxCaller) -> None:
     ledger.do(harness.claim("a"))
     assert _sweep(url, harness) == 0
     harness.advance(LEAST_MS - 1)
@@ -124,7 +123,9 @@ def test_a_mark_rests_before_it_is_used(url: str, harness: Harness, ledger: Cler
     assert _sweep(url, harness) > 0
 
 
-def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     """Its token is below the mark, and its transaction ends after the sweep has come."""
     ledger.do(harness.claim("a"))
     slow = harness.claim("slow")
@@ -154,7 +155,7 @@ def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(url: str, h
 
 
 def test_a_sweep_goes_in_bounded_pieces(
-    url: str, harness: Harness, ledger: Clerk, monkeypatch: pytest.MonkeyPatch
+    url: str, harness: Harness, ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "SWEEP", 5)
     monkeypatch.setattr(catalog, "PIECES", 2)
@@ -166,7 +167,7 @@ def test_a_sweep_goes_in_bounded_pieces(
     assert len(_open(ledger)["leased"]) == 35
 
 
-def test_purge_sweeps(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_purge_sweeps(url: str, harness: Harness, ledger: InboxCaller) -> None:
     ledger.do(harness.claim("a"))
     ledger.purge()
     harness.advance(LEAST_MS)
@@ -174,7 +175,7 @@ def test_purge_sweeps(url: str, harness: Harness, ledger: Clerk) -> None:
     assert _told(url, "select value > 0 from semel.meta where name = 'settled'") == [(True,)]
 
 
-def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Harness, ledger: InboxCaller) -> None:
     ledger.do(harness.claim("a"))
 
     async def sweep_beside() -> int:
@@ -188,7 +189,7 @@ def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Har
 
 # ------------------------------------------------------------------------------------------------- reading, only
 
-READINGS: dict[str, Callable[[Clerk], Awaitable[Any]]] = {
+READINGS: dict[str, Callable[[InboxCaller], Awaitable[Any]]] = {
     "entries": lambda clerk: clerk.store.entries(),
     "entries by reason": lambda clerk: clerk.store.entries(reason="NO"),
     "history": lambda clerk: clerk.store.history("00" * 16),
@@ -198,7 +199,7 @@ READINGS: dict[str, Callable[[Clerk], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("what", list(READINGS))
-def test_reading_waits_for_nobody_who_writes(url: str, harness: Harness, ledger: Clerk, what: str) -> None:
+def test_reading_waits_for_nobody_who_writes(url: str, harness: Harness, ledger: InboxCaller, what: str) -> None:
     ledger.put(arrival(harness, "a"))
     ledger.finish(GivenUp(ledger.take_one(harness), "no"))
     ledger.put(arrival(harness, "b"))

@@ -13,10 +13,10 @@ import pytest
 from tests.ledgers.postgres.plans import plans_of
 from tests.ledgers.postgres.stores import connected
 
-from semel.adapters.ledgers.postgres import PostgresLedger, catalog
-from semel.adapters.ledgers.postgres.statements import statements
-from semel.ports import Asked
-from semel.testing.clerk import Clerk
+from semel.ledgers.postgres import PostgresLedger, catalog
+from semel.ledgers.postgres.statements import statements
+from semel.ports import EntryQuery
+from semel.testing.harness import InboxCaller
 
 SCHEMA = "semel"
 
@@ -60,7 +60,7 @@ def filled(url: str) -> str:
 @pytest.mark.parametrize("state", list(LISTED))
 def test_the_newest_of_a_state_are_read_by_an_index(filled: str, state: str, filters: dict[str, str]) -> None:
     base: dict[str, Any] = {"handler": "", "tenant": None, "reason": "", "since_ms": 0, "until_ms": None}
-    asked = Asked(state=state, limit=100, **(base | filters))
+    asked = EntryQuery(state=state, limit=100, **(base | filters))
     plans = asyncio.run(plans_of(filled, lambda connection: catalog.entries(connection, asked, SCHEMA)))
     text = "\n".join(plans)
     assert "Seq Scan" not in text
@@ -72,14 +72,14 @@ def test_the_newest_of_a_state_are_read_by_an_index(filled: str, state: str, fil
 FILTERS = (100, "", None, 0, catalog.FOREVER_MS)
 KEY = md5(b"l7").digest()  # of a letter
 QUESTIONS: dict[str, tuple[Sequence[str], tuple[Any, ...]]] = {  # how each is asked
-    "accepted_entries": (catalog._LISTING, FILTERS),
-    "done_entries": (catalog._LISTING, FILTERS),
-    "letter_entries": (catalog._LISTING, (*FILTERS, 2)),
-    "open_entries": (catalog._LISTING, (*FILTERS, 1)),
-    "key_now": (catalog._LOOKING, (KEY,)),
-    "letters_waiting_of": (catalog._LOOKING, (KEY,)),
-    "letters_of": (catalog._LOOKING, (KEY,)),
-    "count_open": (catalog._LOOKING, ()),
+    "accepted_entries": (catalog._LIST_SETTINGS, FILTERS),
+    "done_entries": (catalog._LIST_SETTINGS, FILTERS),
+    "letter_entries": (catalog._LIST_SETTINGS, (*FILTERS, 2)),
+    "open_entries": (catalog._LIST_SETTINGS, (*FILTERS, 1)),
+    "key_now": (catalog._READ_SETTINGS, (KEY,)),
+    "letters_waiting_of": (catalog._READ_SETTINGS, (KEY,)),
+    "letters_of": (catalog._READ_SETTINGS, (KEY,)),
+    "count_open": (catalog._READ_SETTINGS, ()),
 }
 
 
@@ -129,7 +129,7 @@ async def _counted(url: str) -> dict[str, int]:
 
 
 def test_a_reason_is_looked_for_page_by_page_and_no_further_than_needed(filled: str) -> None:
-    with Clerk(partial(PostgresLedger.from_url, filled)) as clerk:
+    with InboxCaller(partial(PostgresLedger.from_url, filled)) as clerk:
         found = clerk.run(clerk.store.entries("dead", 3, reason="NO"))
         assert [entry.reason for entry in found] == ["no"] * 3
         assert found[0].at_ms > found[-1].at_ms

@@ -13,10 +13,9 @@ import pytest
 from tests.ledgers.postgres.plans import plans_of
 from tests.ledgers.postgres.stores import connected
 
-from semel.adapters.ledgers.postgres import PostgresLedger, inbox
-from semel.ports import Inbox, Letterbox, Letters
-from semel.testing.clerk import Clerk, altered, arrival, lane, of_handler
-from semel.testing.harness import Harness
+from semel.ledgers.postgres import PostgresLedger, inbox
+from semel.ports import DeadLetters, DeadLetterStore, Inbox
+from semel.testing.harness import Harness, InboxCaller, altered, arrival, lane, of_handler
 from semel.testing.race import Round, race_threads
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Finished, GivenUp, Postponed, Taken
@@ -36,13 +35,13 @@ def harness(url: str) -> Harness:
 
 
 @pytest.fixture
-def ledger(harness: Harness) -> Iterator[Clerk]:
-    with Clerk(harness.open) as clerk:
+def ledger(harness: Harness) -> Iterator[InboxCaller]:
+    with InboxCaller(harness.open) as clerk:
         yield clerk
 
 
-def test_it_has_an_inbox_letters_and_a_letterbox(ledger: Clerk) -> None:
-    for port in (Inbox, Letters, Letterbox):
+def test_it_has_an_inbox_letters_and_a_letterbox(ledger: InboxCaller) -> None:
+    for port in (Inbox, DeadLetters, DeadLetterStore):
         assert isinstance(ledger.ledger, port)
 
 
@@ -77,7 +76,7 @@ def test_accept_take_and_finish_are_one_round_trip_for_a_batch(url: str, harness
     assert asyncio.run(count()) == [1] * 5
 
 
-def test_duplicates_write_nothing(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_duplicates_write_nothing(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """No number of a transaction is spent, so nobody waits for a disk."""
     came = [arrival(harness, f"key {at}") for at in range(50)]
     ledger.accept_all(came)
@@ -100,7 +99,7 @@ def test_duplicates_write_nothing(url: str, harness: Harness, ledger: Clerk) -> 
 # -------------------------------------------------------------------------------------------------------------- locks
 
 
-def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """What another transaction has locked is passed over at once, and is there when that one has given it back."""
     ledger.accept_all([arrival(harness, f"key {at}", event=b"%d" % at) for at in range(10)])
 
@@ -123,7 +122,9 @@ def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harnes
     assert [one.event for one in ledger.take(harness)] == mine
 
 
-def test_whoever_brings_a_key_waits_only_for_who_brings_the_same(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_whoever_brings_a_key_waits_only_for_who_brings_the_same(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     async def accept_beside() -> tuple[list[Acceptance], list[Acceptance], list[Acceptance]]:
         async with connected(url) as first, connected(url) as second, connected(url) as third:
             held = first.transaction(isolation="read_committed")
@@ -147,7 +148,7 @@ def test_whoever_brings_a_key_waits_only_for_who_brings_the_same(url: str, harne
     assert ledger.depth(harness) == (4, 0)
 
 
-def test_what_was_brought_by_someone_who_gave_up_is_accepted(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_what_was_brought_by_someone_who_gave_up_is_accepted(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """The second waits for the first, whose transaction comes to nothing: it must not be told of a duplicate."""
 
     async def accept_after() -> list[Acceptance]:
@@ -164,7 +165,7 @@ def test_what_was_brought_by_someone_who_gave_up_is_accepted(url: str, harness: 
     assert ledger.depth(harness) == (1, 0)
 
 
-def test_what_was_done_while_it_waited_is_a_duplicate(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_what_was_done_while_it_waited_is_a_duplicate(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """The one that is waited for is accepted, handled, settled and forgotten before the waiting one can look again."""
     claim = harness.claim("a")
 
@@ -186,7 +187,7 @@ def test_what_was_done_while_it_waited_is_a_duplicate(url: str, harness: Harness
 
 
 def test_what_was_accepted_beside_what_it_needs_is_decided_about_anew(
-    url: str, harness: Harness, ledger: Clerk
+    url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
     """One of its claims is done, the other is being brought by somebody else: it waits for that, and is not needed."""
     one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
@@ -258,7 +259,7 @@ def _raced(url: str, batches: Sequence[Sequence[Arrival]]) -> list[list[Acceptan
 
 
 def test_events_that_share_keys_in_every_order_are_accepted_once_and_nobody_stands_in_a_circle(
-    url: str, harness: Harness, ledger: Clerk
+    url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
     pairs = [
         arrival(harness, harness.claim(f"{at}", aliases=[f"x {at}"]), harness.claim(f"y {at}"), event=b"%d" % at)
@@ -272,7 +273,7 @@ def test_events_that_share_keys_in_every_order_are_accepted_once_and_nobody_stan
     assert sorted(int(one.event) for one in ledger.take(harness)) == list(range(30))
 
 
-def test_a_key_at_two_places_is_accepted_once_for_each(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_a_key_at_two_places_is_accepted_once_for_each(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """Something is known of the key, and it is accepted all the same: under locks, not by chance."""
     places = [
         [arrival(harness, harness.claim(f"{at}", subject="s", position=place), event=b"%d %d" % (at, place))]
@@ -290,7 +291,7 @@ def test_a_key_at_two_places_is_accepted_once_for_each(url: str, harness: Harnes
 
 
 def test_a_backend_that_dies_in_the_middle_of_an_accept_leaves_nothing(
-    url: str, harness: Harness, ledger: Clerk
+    url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
     came = [arrival(harness, name) for name in "abc"]
 
@@ -328,7 +329,9 @@ async def _one_that_waits(watcher: Any) -> int:
     raise AssertionError("inconclusive: nobody came to wait")
 
 
-def test_a_take_whose_answer_is_lost_is_due_again_after_its_lease(url: str, harness: Harness, ledger: Clerk) -> None:
+def test_a_take_whose_answer_is_lost_is_due_again_after_its_lease(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     ledger.put(arrival(harness, "a"))
 
     async def vanish() -> Taken:
@@ -350,7 +353,7 @@ def test_a_take_whose_answer_is_lost_is_due_again_after_its_lease(url: str, harn
 
 
 @pytest.mark.parametrize("odd", ["nul \0", "half \udcff", "\U0001f4de ä"], ids=["nul", "half", "wide"])
-def test_no_text_keeps_a_letter_from_its_way(harness: Harness, ledger: Clerk, odd: str) -> None:
+def test_no_text_keeps_a_letter_from_its_way(harness: Harness, ledger: InboxCaller, odd: str) -> None:
     claim = altered(harness.claim("a"), text=odd, tenant=odd, handler=odd)
     came = altered(arrival(harness, claim, event=b"\0\xff"), tenant=odd, lane=f"{harness.namespace} {odd}", trace=odd)
     assert ledger.accept(came) == "accepted"

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.inbox_laws import InboxLaws
 

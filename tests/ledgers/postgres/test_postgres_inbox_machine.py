@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.ledgers.postgres.stores import empty
 
-from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.inbox_machine import inbox_machine
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.testing.clerk import Clerk, arrival, lane
-from semel.testing.harness import Harness
+from semel.ledgers.postgres import PostgresLedger
+from semel.testing.harness import Harness, InboxCaller, arrival, lane
 from semel.values.claim import Claim, Granted, Settled, Settlement
 from semel.values.inbox import Finished, InboxEnding, Postponed, Taken
 from semel.values.outcome import Done
@@ -74,7 +73,7 @@ async def _handle(ledger: PostgresLedger, harness: Harness, taken: list[Taken]) 
 def test_a_worker_that_is_killed_with_letters_in_its_hands_loses_and_doubles_none(url: str, tmp_path: Path) -> None:
     harness = harness_of(f"storm {os.getpid()}")
     events = [b"event %d" % at for at in range(LETTERS)]
-    with Clerk(partial(PostgresLedger.from_url, url)) as clerk:
+    with InboxCaller(partial(PostgresLedger.from_url, url)) as clerk:
         clerk.accept_all([arrival(harness, claim_on(harness, event), event=event) for event in events])
         files = [tmp_path / f"said {number}" for number in range(WORKERS)]
         running = [

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import FakeClock, TransactionHarness
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import FakeClock, Harness
-from semel.testing.laws.letterbox import LetterboxLaws
+from semel.testing.laws.dead_letter_store import LetterboxLaws
 
 
 class TestPostgresLetterbox(LetterboxLaws):

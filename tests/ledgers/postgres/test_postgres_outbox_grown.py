@@ -14,14 +14,15 @@ from tests.ledgers.postgres.relay import Relay as CountingRelay
 from tests.ledgers.postgres.test_postgres_outbox import carry_all, crossings, fill, lanes, pages_of_a_take
 from tests.ledgers.postgres.test_postgres_outbox_races import add, begun, cross, plant, take, waits
 
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.adapters.ledgers.postgres.outbox import adding, people, recording, taking
-from semel.testing.harness import Harness
-from semel.testing.laws.outbox_references import found
-from semel.testing.sender import answered, notification, provider
+from semel.ledgers.postgres import PostgresLedger, outbox_queries
+from semel.ledgers.postgres import outbox as adding
+from semel.ledgers.postgres import outbox as recording
+from semel.ledgers.postgres import outbox as taking
+from semel.testing.harness import Harness, answered, notification, provider
+from semel.testing.laws.outbox import found
+from semel.values.delivery_state import Accepted, Unknown
 from semel.values.notification import Guard, Notification
-from semel.values.outbox import Decision, Dispatch, Lane, Record, Witness
-from semel.values.sending import Accepted, Unknown
+from semel.values.outbox import Decision, DeliveryReport, Dispatch, Lane, Record
 
 OURS = "semel"
 LEASE_MS = 600_000
@@ -87,7 +88,7 @@ def test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_late
         await carry_all(connection, harness, "one")
         await add(connection, *[notification(harness, f"two {n}") for n in range(20)])
         assert len(await take(connection, harness)) == 20
-        await people.purge(connection, 0, 0, 100, None, OURS)
+        await outbox_queries.purge(connection, 0, 0, 100, None, OURS)
 
     async def run() -> list[str]:
         async with connected(fresh_url) as connection:
@@ -150,7 +151,7 @@ def test_what_is_forgotten_is_found_by_an_index(
     async def run() -> list[str]:
         async with connected(fresh_url) as connection:
             await fill(connection, 1, 20_000)
-        return await plans_of(fresh_url, lambda c: people.purge(c, content_ms, identity_ms, 10, None, OURS))
+        return await plans_of(fresh_url, lambda c: outbox_queries.purge(c, content_ms, identity_ms, 10, None, OURS))
 
     plans = asyncio.run(run())
     assert unbounded(plans) == []
@@ -192,7 +193,7 @@ def test_of_two_who_find_one_message_at_the_same_moment_one_has_it(
             await asyncio.wait_for(asked, SOON_S)
             if planted:
                 await first.execute("commit")
-            shown = [await people.show(third, each.id, OURS) for each in (one, two)]
+            shown = [await outbox_queries.show(third, each.id, OURS) for each in (one, two)]
             return [each.state for each in shown if each is not None]
 
     states = asyncio.run(run())
@@ -269,12 +270,14 @@ def test_what_is_being_reported_on_is_forgotten_the_next_time(fresh_url: str, ha
             (dispatch,) = await take(second, harness)
             await cross(second, dispatch)
             await record(second, answered(harness, dispatch, Accepted("r")))
-            assert await recording.witness(first, [Witness("delivered", said.id)], None, OURS) == ["delivered"]
-            purge = partial(people.purge, second, 0, 0, 100, None, OURS)
+            assert await recording.apply_reports(first, [DeliveryReport("delivered", said.id)], None, OURS) == [
+                "delivered"
+            ]
+            purge = partial(outbox_queries.purge, second, 0, 0, 100, None, OURS)
             assert await asyncio.wait_for(purge(), SOON_S) == 0, "nobody waits"
             await first.execute("commit")
             assert await purge() == 2, "what it said, and it"
-            assert await people.show(second, said.id, OURS) is None
+            assert await outbox_queries.show(second, said.id, OURS) is None
 
     asyncio.run(run())
 
@@ -287,7 +290,7 @@ def test_a_call_that_comes_while_its_identity_is_being_forgotten_is_answered(fre
             (dispatch,) = await take(second, harness)
             await cross(second, dispatch)
             await record(second, answered(harness, dispatch, Accepted("r")))
-            assert await people.purge(first, 0, 0, 100, None, OURS) == 2
+            assert await outbox_queries.purge(first, 0, 0, 100, None, OURS) == 2
             asked = asyncio.create_task(ledger.outbox.add([said]))
             await asyncio.sleep(0.2)
             await first.execute("commit")

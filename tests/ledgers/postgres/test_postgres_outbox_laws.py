@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.adapters.ledgers.postgres import PostgresLedger
+from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import FakeClock, Harness
 from semel.testing.outbox_laws import OutboxLaws, RealTimeOutboxLaws
 

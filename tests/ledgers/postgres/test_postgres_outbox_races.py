@@ -19,14 +19,16 @@ import asyncpg
 import pytest
 from tests.ledgers.postgres.opening import SOON_S, connected, opened, soon
 
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.adapters.ledgers.postgres.outbox import adding, crossing, recording, taking
-from semel.testing import sender
-from semel.testing.harness import Harness
-from semel.testing.sender import answered, notification, provider
+from semel.ledgers.postgres import PostgresLedger
+from semel.ledgers.postgres import outbox as adding
+from semel.ledgers.postgres import outbox as crossing
+from semel.ledgers.postgres import outbox as recording
+from semel.ledgers.postgres import outbox as taking
+from semel.testing import harness as sender
+from semel.testing.harness import Harness, answered, notification, provider
+from semel.values.delivery_state import Accepted, Answer, Refused
 from semel.values.notification import Guard, Notification
-from semel.values.outbox import Crossed, Dispatch, Gate, Held, Lane, Lost, Record, Witness
-from semel.values.sending import Accepted, Answer, Refused
+from semel.values.outbox import Crossed, CrossingVerdict, DeliveryReport, Dispatch, Held, Lane, Lost, Record
 
 OURS = "semel"
 LEASE_MS = 600_000
@@ -44,7 +46,7 @@ async def take(connection: Any, harness: Harness, room: int = 1_000, per_second:
     return await taking.take(connection, {whose: Lane(room, whose, per_second)}, LEASE_MS, None, OURS)
 
 
-async def cross(connection: Any, *dispatches: Dispatch) -> list[Gate]:
+async def cross(connection: Any, *dispatches: Dispatch) -> list[CrossingVerdict]:
     return await crossing.cross(connection, [sender.crossing(one) for one in dispatches], None, OURS)
 
 
@@ -160,7 +162,7 @@ def test_a_rate_is_shared_out_though_two_take_at_once(url: str, harness: Harness
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without its lock"])
 def test_who_asks_for_a_guard_waits_for_who_is_passing_it(fresh_url: str, harness: Harness, planted: bool) -> None:
-    async def run() -> list[Gate]:
+    async def run() -> list[CrossingVerdict]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
                 await plant(third, "cross_2", "while watched <> '{}' loop", "while false loop")
@@ -182,7 +184,7 @@ def test_who_asks_for_a_guard_waits_for_who_is_passing_it(fresh_url: str, harnes
 
 
 def test_a_guard_that_was_being_passed_by_who_gave_up_is_free(url: str, harness: Harness) -> None:
-    async def run() -> list[Gate]:
+    async def run() -> list[CrossingVerdict]:
         async with begun(url) as first, connected(url) as second, connected(url) as third:
             await add(third, *[notification(harness, key, guard=GUARD) for key in ("n-1", "n-2")])
             one, two = await take(third, harness)
@@ -193,6 +195,20 @@ def test_a_guard_that_was_being_passed_by_who_gave_up_is_free(url: str, harness:
             return await asked
 
     assert asyncio.run(run()) == [Crossed()]
+
+
+def test_a_refusal_waits_for_no_guard_of_another_notification(url: str, harness: Harness) -> None:
+    async def run() -> None:
+        async with begun(url) as first, connected(url) as second:
+            said = [notification(harness, key, guard=GUARD, recipient=f"{key}@example.com") for key in ("n-1", "n-2")]
+            for one in said:
+                await second.execute(PASSED_LONG_AGO, one.guarded_by)
+            await add(second, *said)
+            await first.execute("select from semel.guard where k = $1 for update", said[1].guarded_by)
+            refused = recording.apply_reports(second, [DeliveryReport("refused", said[0].id)], None, OURS)
+            assert len(await asyncio.wait_for(refused, SOON_S)) == 1
+
+    asyncio.run(run())
 
 
 RACERS, ROUNDS = 3, 20
@@ -248,7 +264,9 @@ def _race(url: str, dispatches: list[Dispatch], barrier: Any, told: Any) -> None
 
 
 def _nobodys(dispatch: Dispatch) -> Dispatch:
-    return Dispatch(dispatch.id, -1, dispatch.notification, dispatch.content, dispatch.standing, dispatch.taken_ms)
+    return Dispatch(
+        dispatch.id, -1, dispatch.notification, dispatch.content, dispatch.delivery_state, dispatch.taken_ms
+    )
 
 
 def test_relays_in_a_crowd_do_not_wait_in_circles(fresh_url: str, harness: Harness) -> None:
@@ -275,9 +293,9 @@ def test_relays_in_a_crowd_do_not_wait_in_circles(fresh_url: str, harness: Harne
             answers: list[Answer] = [Accepted(), Refused("no", final=True)]
             dice.shuffle(mine)
             records = [answered(harness, one, answers[n % 2]) for n, one in enumerate(mine)]
-            given_back = [Record(one, one.standing, "released") for one in others]
-            told = [Witness("delivered", one.id) for one in mine[::3]]
-            written, *_ = await asyncio.gather(outbox.record([*records, *given_back]), outbox.witness(told))
+            given_back = [Record(one, one.delivery_state, "released") for one in others]
+            told = [DeliveryReport("delivered", one.id) for one in mine[::3]]
+            written, *_ = await asyncio.gather(outbox.record([*records, *given_back]), outbox.apply_reports(told))
             assert len(written) == len(records) + len(given_back)
 
     async def run() -> int:
@@ -317,7 +335,7 @@ def test_what_a_killed_relay_leaves_is_known_to_have_crossed_or_not(url: str, ha
 
             await soon(both)
             assert all(one.vanished for one in found.values())
-            assert {key: one.standing.state for key, one in found.items()} == {
+            assert {key: one.delivery_state.state for key, one in found.items()} == {
                 "crossed": "sending",
                 "not crossed": "pending",
             }

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from semel.testing.servers.process import NoServer, given_url, not_here
-from semel.testing.servers.valkey import Valkey
-from semel.testing.servers.valkey_cluster import ValkeyCluster
+from tests.support.servers.process import NoServer, given_url, not_here
+from tests.support.servers.valkey import Valkey
+from tests.support.servers.valkey_cluster import ValkeyCluster
 
 
 @pytest.fixture(scope="session")

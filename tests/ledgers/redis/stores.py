@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from uuid import uuid4
 
-from semel.adapters.ledgers.redis import RedisLedger
+from semel.ledgers.redis import RedisLedger
 from semel.testing.harness import FakeClock, Harness
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.ledgers.redis.stores import harness_on, with_options
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.valkey_cluster import ValkeyCluster, until
 
-from semel.adapters.ledgers.redis import RedisLedger
-from semel.adapters.ledgers.redis.placement import SLOTS, Places
+from semel.ledgers.redis import RedisLedger
+from semel.ledgers.redis.placement import SLOTS, KeyNames
 from semel.testing.harness import Caller, Harness
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.valkey_cluster import ValkeyCluster, until
 from semel.values.claim import Claim, Granted, Settled, Settlement
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done
@@ -91,7 +91,7 @@ def test_slots_that_move_under_load_lose_and_double_nothing(cluster: ValkeyClust
     harness = harness_on(cluster.url)
     url = with_options(cluster.url, prefix=f"move{harness.namespace[:8]}", timeout="30", together=together)
     load = Load(url, harness)
-    places = Places("any", ["*"], in_cluster=True)
+    places = KeyNames("any", ["*"], in_cluster=True)
     slots = [SLOTS[places.bucket(harness.claim("any"))]] * 2 if together else SLOTS[::3]
 
     def reshard() -> int:
@@ -197,7 +197,7 @@ def test_a_master_that_hangs_is_left_for_the_one_that_takes_its_place(doomed: Va
         master = doomed.master_of(SLOTS[0])
         replica = doomed.replica_of(master)
         master.pause()
-        with pytest.raises(LedgerUnavailable, match="no answer within 1 s"):
+        with pytest.raises(LedgerUnavailable, match="1 s"):
             ledger.claim(fresh)
         until(lambda: replica.is_master, "the replica has taken over")
 

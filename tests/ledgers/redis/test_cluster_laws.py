@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from tests.ledgers.redis.stores import harness_on, with_options
 
-from semel.adapters.ledgers.redis import RedisLedger
+from semel.ledgers.redis import RedisLedger
 from semel.ports import Ledger
 from semel.testing.bystanders import Bystanders, watch
 from semel.testing.harness import Caller, Harness
@@ -67,7 +67,7 @@ class TestSpread(LedgerLaws):
             before.grant(harness.claim("a"))
             assert "placement" not in _diagnosed(before)
         with Caller(lambda: RedisLedger.from_url(f"{url}&together=*")) as after:
-            assert "Take together=on_event" in _diagnosed(after)["placement"]
+            assert "together=on_event" in _diagnosed(after)["placement"]
 
     def test_most_laws_are_bound(self) -> None:
         assert sum(callable(getattr(self, name)) for name in dir(self) if name.startswith("test_")) > 70

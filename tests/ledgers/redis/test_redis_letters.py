@@ -1,4 +1,4 @@
-"""What a person decides about a letter: the laws of `semel.testing.laws.letters` that need no inbox.
+"""What a person decides about a letter: the laws of `semel.testing.laws.dead_letters` that need no inbox.
 
 Redis has none: a replay goes nowhere, and the next claim of its key is granted.
 """
@@ -11,21 +11,20 @@ from collections.abc import Iterator
 import pytest
 from tests.ledgers.redis.stores import harness_on
 
-from semel.adapters.ledgers.redis import RedisLedger
-from semel.ports import Entry, Inbox, Letters
-from semel.testing.clerk import Clerk
-from semel.testing.harness import Harness
+from semel.ledgers.redis import RedisLedger
+from semel.ports import DeadLetters, Entry, Inbox
+from semel.testing.harness import Harness, InboxCaller
 from semel.testing.laws.binding import Binding
-from semel.testing.laws.forcing import ForceLaws
+from semel.testing.laws.dead_letters import ForceLaws
 from semel.values.claim import Busy, Claim, Granted, Settled
 from semel.values.errors import ConfigError
 from semel.values.outcome import Done, Ending, Reject, Retry, Uncertain
 
-LETTERS: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Uncertain("?")}
+DEAD_LETTERS: dict[str, Reject | Uncertain] = {"dead": Reject("no"), "uncertain": Uncertain("?")}
 SWEPT_MS = 60_000
 
 
-class Desk(Clerk):
+class Desk(InboxCaller):
     """A clerk without an inbox."""
 
     def __enter__(self) -> Desk:
@@ -50,7 +49,7 @@ class Desk(Clerk):
 
 
 class LetterTests(Binding):
-    @pytest.fixture(params=list(LETTERS))
+    @pytest.fixture(params=list(DEAD_LETTERS))
     def state(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
@@ -65,15 +64,15 @@ class LetterTests(Binding):
             yield desk
 
     def test_it_has_letters_and_no_inbox(self, desk: Desk) -> None:
-        assert isinstance(desk.ledger, Letters)
+        assert isinstance(desk.ledger, DeadLetters)
         assert not isinstance(desk.ledger, Inbox)
 
     def test_the_next_claim_after_a_replay_is_granted(
         self, harness: Harness, desk: Desk, second: Desk, state: str
     ) -> None:
         claim = harness.claim("a", aliases=["x"])
-        old = desk.die(claim, LETTERS[state])
-        assert second.claim(claim) == Settled(LETTERS[state])
+        old = desk.die(claim, DEAD_LETTERS[state])
+        assert second.claim(claim) == Settled(DEAD_LETTERS[state])
         assert desk.replay(claim) is True
         assert [second.replay(claim), second.discard(claim)] == [False, False]
         granted = second.grant(claim)
@@ -87,12 +86,12 @@ class LetterTests(Binding):
         self, harness: Harness, desk: Desk, second: Desk, state: str
     ) -> None:
         claim = harness.claim("a", aliases=["x"])
-        desk.die(claim, LETTERS[state])
+        desk.die(claim, DEAD_LETTERS[state])
         before = desk.run(desk.redis.counts())[state]
         assert desk.discard(claim) is True
         assert second.entries(claim) == []
         assert desk.run(desk.redis.counts())[state] == before - 1
-        assert second.claim(claim) == Settled(LETTERS[state])
+        assert second.claim(claim) == Settled(DEAD_LETTERS[state])
         assert [second.discard(claim), second.replay(claim)] == [False, False]
 
     @pytest.mark.parametrize("other", ["unknown", "leased", "waiting", "done"])
@@ -117,7 +116,7 @@ class LetterTests(Binding):
 
     def test_every_decision_is_kept_with_its_reason(self, harness: Harness, desk: Desk, state: str) -> None:
         claim = harness.claim("a")
-        desk.die(claim, LETTERS[state], b"1")
+        desk.die(claim, DEAD_LETTERS[state], b"1")
         assert desk.told(claim) == [(state, 1)]
         assert desk.replay(claim, "the number was wrong", "anna") is True
         assert desk.told(claim) == [("replayed", 1)]
@@ -130,7 +129,7 @@ class LetterTests(Binding):
         second, first = desk.history(claim)
         assert (second.state, second.generation, second.reason, second.event) == ("discarded", 2, "again", b"2")
         assert (first.state, first.generation, first.event) == ("replayed", 1, b"1")
-        assert first.reason == LETTERS[state].reason
+        assert first.reason == DEAD_LETTERS[state].reason
         assert all(word in first.decision for word in ("replayed", "anna", "number"))
         assert 'it\'s "done" – ä\n100 %' in second.decision
 

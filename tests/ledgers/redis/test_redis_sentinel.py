@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.ledgers.redis.stores import with_options
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.valkey import Sentinel, Valkey
+from tests.support.servers.valkey_cluster import until
 
-from semel.adapters.ledgers.redis import RedisLedger
+from semel.ledgers.redis import RedisLedger
+from semel.ledgers.redis.topology import SentinelMaster
 from semel.testing.harness import Caller, Harness
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.valkey import Sentinel, Valkey
-from semel.testing.servers.valkey_cluster import until
 from semel.values.claim import Busy
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done
@@ -57,12 +58,34 @@ def test_what_strict_confirmed_is_known_by_the_next_master(watched: tuple[Valkey
         assert later.lease.token > held.lease.token
 
 
+def test_a_server_that_is_a_replica_by_now_is_not_asked_until_the_deadline(
+    watched: tuple[Valkey, Valkey, Sentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Sentinel that was asked first did not know of the failover yet. The replica answers READONLY."""
+    master, replica, sentinel = watched
+    until(lambda: b"state=online" in _info(master), "the replica follows")
+    found: list[int] = []
+    discover = SentinelMaster._discover
+
+    async def first_the_replica(self: SentinelMaster) -> tuple[str, int]:
+        host, port = await discover(self) if found else (replica.host, replica.port)
+        found.append(port)
+        return host, port
+
+    monkeypatch.setattr(SentinelMaster, "_discover", first_the_replica)
+    harness = Harness(open=lambda: pytest.fail("opened below"), unit_ms=60_000)
+    with Caller(lambda: RedisLedger.from_url(with_options(sentinel.url, timeout="20"))) as ledger:
+        ledger.do(harness.claim("a"), b"1")
+        assert found == [replica.port, master.port]
+        assert ledger.is_done(harness.claim("a"), b"1")
+
+
 def test_a_master_that_no_sentinel_knows_is_told(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
     sentinel = watched[2]
     harness = Harness(open=lambda: pytest.fail("opened below"))
     url = with_options(sentinel.url.replace("/events/", "/other/"), timeout="0.5")
     with Caller(lambda: RedisLedger.from_url(url)) as ledger:
-        with pytest.raises(LedgerUnavailable, match="no master of that name"):
+        with pytest.raises(LedgerUnavailable, match="master"):
             ledger.claim(harness.claim("a"))
 
 

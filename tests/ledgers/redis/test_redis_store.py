@@ -10,21 +10,20 @@ import msgspec
 import pytest
 from redis.crc import key_slot
 from tests.ledgers.redis.stores import harness_on, with_options
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.valkey import Valkey
+from tests.support.servers.valkey_cluster import ValkeyCluster
 
-from semel.adapters.ledgers.redis import RedisLedger
-from semel.adapters.ledgers.redis.catalog import TRIED
-from semel.adapters.ledgers.redis.ledger import MEMORY_BYTES
-from semel.adapters.ledgers.redis.letters import HEAD_BYTES
-from semel.adapters.ledgers.redis.placement import SLOTS, TAGS
-from semel.testing.clerk import altered
-from semel.testing.harness import Caller, Harness
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.valkey import Valkey
-from semel.testing.servers.valkey_cluster import ValkeyCluster
+from semel.ledgers.redis import RedisLedger, catalog
+from semel.ledgers.redis.catalog import HAS_ATTEMPTS
+from semel.ledgers.redis.dead_letters import HEAD_BYTES
+from semel.ledgers.redis.ledger import MEMORY_BYTES
+from semel.ledgers.redis.placement import SLOTS, TAGS
+from semel.testing.harness import Caller, Harness, altered
+from semel.values.attempts import line
 from semel.values.claim import Busy, Granted, Settlement
 from semel.values.errors import ConfigError
 from semel.values.outcome import NOTHING, Reject, Retry
-from semel.values.tried import line
 
 
 @pytest.fixture
@@ -92,8 +91,8 @@ def test_what_was_written_before_attempts_were_told_is_read_still(
     (name,) = [name for name in _names(server, b"}k") if name.endswith(waits.digest)]
     record = server.ask("GET", name)
     assert isinstance(record, bytes)
-    assert record[0] & TRIED
-    old = bytes((record[0] - TRIED,)) + record[1 : -len(line(1, 0, "later"))] + b"later"
+    assert record[0] & HAS_ATTEMPTS
+    old = bytes((record[0] - HAS_ATTEMPTS,)) + record[1 : -len(line(1, 0, "later"))] + b"later"
     server.ask("SET", name, old, "KEEPTTL")
     (letters,) = _names(server, b"}l")
     fields = server.ask("HGETALL", letters)
@@ -108,6 +107,19 @@ def test_what_was_written_before_attempts_were_told_is_read_still(
     ledger.settle(ledger.grant(waits), Retry(0, "again"))
     assert [(one.attempt, one.reason) for one in ledger.entries(waits)[0].tried] == [(2, "again")]
     assert ledger.run(ledger.ledger.replay(dead.digest.hex(), "why", "anna")) is True  # type: ignore[attr-defined]
+
+
+def test_a_listing_goes_on_behind_a_line_of_the_index_whose_letter_is_gone(
+    server: Valkey, harness: Harness, ledger: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Index and letters are read one after the other, and a purge may come between."""
+    monkeypatch.setattr(catalog, "PAGE", 1)
+    ledger.settle(ledger.grant(harness.claim("dead")), Reject("no"), b"{}")
+    indexes = [name for name in _names(server, b"") if server.ask("TYPE", name) in (b"zset", "zset")]
+    assert len(indexes) == 1
+    assert server.ask("ZADD", indexes[0], 2**50, bytes(24)) == 1
+    listed = ledger.run(ledger.ledger.entries("dead", 10))  # type: ignore[attr-defined]
+    assert [entry.text for entry in listed] == ["dead"]
 
 
 def test_the_tags_are_spread_evenly_over_the_slots() -> None:
@@ -156,10 +168,10 @@ def test_another_placement_of_a_handler_is_refused(server: Valkey, harness: Harn
     ledger.grant(claim)
     url = with_options(server.url, together="on_event,moved")
     with Caller(lambda: RedisLedger.from_url(url)) as ledger_of_another_mind:
-        with pytest.raises(ConfigError, match=r"'on_event' are placed spread.*Take together=on_event"):
+        with pytest.raises(ConfigError, match=r"'on_event'.*together=on_event"):
             ledger_of_another_mind.claim(claim)
         ledger_of_another_mind.grant(moved)
-    with pytest.raises(ConfigError, match=r"'moved' are placed together.*Add together=moved"):
+    with pytest.raises(ConfigError, match=r"'moved'.*together=moved"):
         ledger.claim(moved)
     assert isinstance(ledger.claim(claim), Busy)
 
@@ -177,10 +189,10 @@ def test_a_node_of_a_cluster_is_not_taken_for_a_server(
 ) -> None:
     node = cluster.nodes[0]
     with Caller(lambda: RedisLedger.from_url(f"redis://{node.host}:{node.port}")) as ledger:
-        with pytest.raises(ConfigError, match=r"use redis\+cluster://"):
+        with pytest.raises(ConfigError, match=r"redis\+cluster://"):
             ledger.claim(harness.claim("a"))
     with Caller(lambda: RedisLedger.from_url(f"redis+cluster://{server.host}:{server.port}?timeout=1")) as ledger:
-        with pytest.raises(ConfigError, match="use redis://"):
+        with pytest.raises(ConfigError, match="redis://"):
             ledger.claim(harness.claim("a"))
 
 
@@ -190,19 +202,27 @@ def test_a_node_of_a_cluster_is_not_taken_for_a_server(
 def test_doctor_is_told_what_may_be_lost(server: Valkey, harness: Harness, ledger: Caller) -> None:
     told = _diagnosed(ledger)
     assert told["version"].startswith("Valkey ")
-    assert told["memory policy"].startswith("no limit")
-    assert told["persistence"].startswith("warning: none: a restart forgets every key")
-    assert told["replicas"] == "0 connected, min-replicas-to-write 0: no failover"
-    assert told["letters"].startswith("none waiting")
-    assert "from this machine's" in told["clock"]
+    assert not told["memory policy"].startswith(("error: ", "warning: "))
+    assert told["persistence"].startswith("warning: ")
+    assert "appendonly yes" in told["persistence"]
+    assert told["replicas"].startswith("0 ")
+    assert "min-replicas-to-write 0" in told["replicas"]
+    assert "1 dead" not in told["letters"]
+    assert not told["clock"].startswith(("error: ", "warning: "))
     ledger.settle(ledger.grant(harness.claim("a")), Reject("no"), b"{}")
     assert "1 dead" in _diagnosed(ledger)["letters"]
     server.ask("CONFIG", "SET", "save", "60 1")
-    assert _diagnosed(ledger)["persistence"].startswith("warning: snapshots only (save 60 1)")
+    persistence = _diagnosed(ledger)["persistence"]
+    assert persistence.startswith("warning: ")
+    assert "save 60 1" in persistence
     server.ask("CONFIG", "SET", "appendonly", "yes")
-    assert "power loss may forget the last second" in _diagnosed(ledger)["persistence"]
+    persistence = _diagnosed(ledger)["persistence"]
+    assert not persistence.startswith("warning: ")
+    assert "second" in persistence
     server.ask("CONFIG", "SET", "appendfsync", "always")
-    assert "loses nothing" in _diagnosed(ledger)["persistence"]
+    persistence = _diagnosed(ledger)["persistence"]
+    assert not persistence.startswith("warning: ")
+    assert "always" in persistence
     server.ask("CONFIG", "SET", "appendfsync", "no")
     assert _diagnosed(ledger)["persistence"].startswith("warning: ")
     server.ask("CONFIG", "SET", "maxmemory", "100mb")
@@ -214,16 +234,18 @@ def test_doctor_is_told_what_may_be_lost(server: Valkey, harness: Harness, ledge
 def test_doctor_can_do_without_config(server: Valkey, harness: Harness, ledger: Caller) -> None:
     server.ask("ACL", "SETUSER", "default", "-config")
     ledger.grant(harness.claim("a"))
-    assert _diagnosed(ledger)["persistence"].startswith("warning: no append-only file")
+    assert _diagnosed(ledger)["persistence"].startswith("warning: ")
 
 
 def test_doctor_is_told_about_every_master(cluster: ValkeyCluster) -> None:
     cluster.wait_until_well()
     with Caller(lambda: RedisLedger.from_url(with_options(cluster.url, strict="1", timeout="20"))) as ledger:
         told = _diagnosed(ledger)
-    assert told["cluster"] == "ok, 3 masters"
+    assert "3 masters" in told["cluster"]
+    assert not told["cluster"].startswith(("error: ", "warning: "))
     assert len([name for name in told if name.startswith("replicas ")]) == 3
-    assert all("survives a failover" in told[name] for name in told if name.startswith("replicas "))
+    assert all("strict=1" in told[name] for name in told if name.startswith("replicas "))
+    assert not any(told[name].startswith(("error: ", "warning: ")) for name in told if name.startswith("replicas "))
 
 
 def test_doctor_is_told_that_nobody_answers(server: Valkey, ledger: Caller) -> None:
@@ -242,7 +264,10 @@ def _names(server: Valkey, part: bytes) -> list[bytes]:
     return [name for name in names if isinstance(name, bytes) and part in name]
 
 
-def test_a_purge_continues_after_the_cluster_has_lost_masters(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("masters", [2, 3])
+def test_a_purge_continues_after_the_cluster_has_lost_masters(
+    redis_url: str, masters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sweep remembers at which master it stopped; that master may be gone at the next purge."""
     harness = harness_on(redis_url)
     claims = harness.claims(3)
@@ -253,12 +278,12 @@ def test_a_purge_continues_after_the_cluster_has_lost_masters(redis_url: str, mo
         topology = caller.ledger._topology  # type: ignore[attr-defined] # only the number of masters is faked
         (master,) = caller.run(topology.all_masters())
 
-        async def three_masters() -> list[object]:
-            return [master] * 3
+        async def all_masters() -> list[object]:
+            return [master] * masters
 
         with monkeypatch.context() as patched:
-            patched.setattr(topology, "all_masters", three_masters)
-            caller.ledger._sweep._node = 2  # type: ignore[attr-defined]
+            patched.setattr(topology, "all_masters", all_masters)
+            caller.ledger._sweep._node = masters - 1  # type: ignore[attr-defined]
             assert caller.purge(1) == 1
         assert caller.purge() == 2
         assert caller.run(caller.ledger.counts())["done"] == 0  # type: ignore[attr-defined]

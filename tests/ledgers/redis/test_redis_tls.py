@@ -16,11 +16,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.valkey import Valkey
 
-from semel.adapters.ledgers.redis import RedisLedger
+from semel.ledgers.redis import RedisLedger
 from semel.testing.harness import Caller, Harness
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.valkey import Valkey
 from semel.values.claim import Busy
 from semel.values.errors import LedgerUnavailable
 

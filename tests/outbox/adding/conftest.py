@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.ledgers.postgres.conftest import empty_database, fresh_url, postgres, url
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 
 __all__ = ["empty_database", "file", "fresh_url", "postgres", "url"]
 

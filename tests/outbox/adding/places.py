@@ -13,8 +13,8 @@ import apsw
 import asyncpg
 from tests.outbox.adding.roads import POSTGRES, SQLITE, Road
 
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.postgres import PostgresLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.values.notification import Guard, Notification
 
 OWN = {"added", "changed", "due", "place", "token", "slot"}  # columns that tell when, and in what order

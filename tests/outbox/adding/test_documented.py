@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.outbox.adding.places import Place
+from tests.support.servers.postgres import PostgresServer
 
 from semel import Notification, outbox
-from semel.testing.servers.postgres import PostgresServer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "outbox-sql.md").read_text("utf-8")
 ORDERS = "create table orders (id integer, shipped boolean); insert into orders values (4711, false), (4712, false)"

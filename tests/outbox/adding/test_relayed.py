@@ -10,8 +10,8 @@ import pytest
 from tests.outbox.adding.places import EVERYTHING, Place, notification
 
 from semel.core.relay import Relay
-from semel.values.outbox import Absent, Dispatch, LookedUp, Shown, Witness
-from semel.values.sending import Accepted, Answer, Contract
+from semel.values.delivery_state import Accepted, Answer, Contract
+from semel.values.outbox import Absent, DeliveryReport, Dispatch, LookedUp, NotificationView
 
 SOON_S = 60.0
 
@@ -35,7 +35,7 @@ class Phone:
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return Absent()
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         return []
 
     async def close(self) -> None: ...
@@ -56,7 +56,7 @@ def test_by_every_road_it_is_sent_once_and_says_the_same(request: pytest.Fixture
                 await customer.add(notification(f"undone by {name}", provider="one"))
                 await customer.end(commit=False)
 
-    async def relay() -> tuple[Phone, list[Shown]]:
+    async def relay() -> tuple[Phone, list[NotificationView]]:
         phone = Phone()
         async with place.ledger() as ledger:
             await ledger.outbox.add([ones["the ledger"]])

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from semel.adapters.providers.kinds import provider
-from semel.core.outboxes import StoredOutbox
+from semel.core.resend import StoredOutbox
 from semel.ports import Provider
-from semel.service.answers import Answer
-from semel.service.doors import Door
-from semel.service.hearing import Hearing
-from semel.values import sending
+from semel.providers.registry import provider
+from semel.service.endpoints import ServedEndpoint
+from semel.service.provider_callbacks import ProviderCallbacks
+from semel.service.responses import HttpResponse
+from semel.values import delivery_state
+from semel.values.delivery_state import Accepted, Contract, Refused, State
 from semel.values.notification import Notification
-from semel.values.outbox import Crossing, Dispatch, Lane, Record, Witness
-from semel.values.sending import Accepted, Contract, Refused, State
+from semel.values.outbox import Crossing, DeliveryReport, Dispatch, Lane, Record
 
 LEASE_MS = 600_000
 WORDS = {"queued": "accepted", "done": "delivered", "lost": "undelivered", "no": "refused"}
@@ -39,7 +39,7 @@ def said(status: str, one: Notification | None = None, reference: str = "") -> b
     return msgspec.json.encode({"id": one.id.hex() if one is not None else "", "ref": reference, "status": status})
 
 
-def told(answer: Answer) -> tuple[int, Any]:
+def status_and_body(answer: HttpResponse) -> tuple[int, Any]:
     return answer.status, msgspec.json.decode(answer.body)
 
 
@@ -53,9 +53,9 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._outbox, name)
 
-    async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
-        self.batches.append(len(witnesses))
-        return await self._outbox.witness(witnesses)
+    async def apply_reports(self, reports: Sequence[DeliveryReport]) -> list[State | None]:
+        self.batches.append(len(reports))
+        return await self._outbox.apply_reports(reports)
 
 
 async def crossed(outbox: StoredOutbox, *notifications: Notification) -> list[Dispatch]:
@@ -69,7 +69,7 @@ async def crossed(outbox: StoredOutbox, *notifications: Notification) -> list[Di
 async def crossed_again(outbox: StoredOutbox, *names: str) -> list[Dispatch]:
     """What is due at these providers is leaving."""
     taken = await outbox.take({name: Lane(2_000, name) for name in names}, LEASE_MS)
-    crossings = [Crossing(one, sending.crossed(one.standing, one.taken_ms), b"request") for one in taken]
+    crossings = [Crossing(one, delivery_state.crossed(one.delivery_state, one.taken_ms), b"request") for one in taken]
     gates = await outbox.cross(crossings)
     assert [type(gate).__name__ for gate in gates] == ["Crossed"] * len(taken)
     return taken
@@ -77,16 +77,16 @@ async def crossed_again(outbox: StoredOutbox, *names: str) -> list[Dispatch]:
 
 async def accepted(outbox: StoredOutbox, dispatch: Dispatch, reference: str = "") -> None:
     contract = Contract(name=dispatch.notification.provider, channels=("sms",))
-    leaving = sending.crossed(dispatch.standing, dispatch.taken_ms)
-    after = sending.answered(leaving, Accepted(reference), contract, dispatch.taken_ms, lambda: 0.0)
+    leaving = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
+    after = delivery_state.answered(leaving, Accepted(reference), contract, dispatch.taken_ms, lambda: 0.0)
     assert await outbox.record([Record(dispatch, after, "accepted", "201", reference)]) == [True]
 
 
 async def refused(outbox: StoredOutbox, dispatch: Dispatch, following: str) -> None:
     """For good: the next provider is to send it."""
     contract = Contract(name=dispatch.notification.provider, channels=("sms",))
-    leaving = replace(sending.crossed(dispatch.standing, dispatch.taken_ms), others=(following,))
-    after = sending.answered(leaving, Refused("no", final=True), contract, dispatch.taken_ms, lambda: 0.0)
+    leaving = replace(delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms), others=(following,))
+    after = delivery_state.answered(leaving, Refused("no", final=True), contract, dispatch.taken_ms, lambda: 0.0)
     assert await outbox.record([Record(dispatch, after, "refused", "no")]) == [True]
 
 
@@ -96,19 +96,20 @@ async def state(outbox: StoredOutbox, one: Notification) -> str:
     return shown.state
 
 
-async def hear(hearing: Hearing, hears: Provider, body: bytes, **more: Any) -> tuple[int, Mapping[str, Any]]:
-    return told(await hearing.hear(Door("/callbacks", hears=hears, **more), {}, body, ""))
+async def hear(hearing: ProviderCallbacks, hears: Provider, body: bytes, **more: Any) -> tuple[int, Mapping[str, Any]]:
+    endpoint = ServedEndpoint("/callbacks", callback_provider=hears, **more)
+    return status_and_body(await hearing.handle(endpoint, {}, body, ""))
 
 
 async def all_of_it(outbox: StoredOutbox, name: str) -> None:
     """One path through everything, for each store."""
-    hearing, mine, theirs = Hearing(outbox), endpoint(name), endpoint(f"{name} beside it")
+    hearing, mine, theirs = ProviderCallbacks(outbox), endpoint(name), endpoint(f"{name} beside it")
     one, two = message("one", name), message("two", name)
     first, _ = sorted(await crossed(outbox, one, two), key=lambda dispatch: dispatch.id != one.id)
 
-    assert await hear(hearing, theirs, said("done", one)) == (200, {"status": "heard", "reports": 1, "unmatched": 1})
+    assert await hear(hearing, theirs, said("done", one)) == (200, {"status": "recorded", "reports": 1, "unmatched": 1})
     assert await state(outbox, one) == "sending", "another provider has said it"
-    assert await hear(hearing, mine, said("queued", one, "r-1")) == (200, {"status": "heard", "reports": 1})
+    assert await hear(hearing, mine, said("queued", one, "r-1")) == (200, {"status": "recorded", "reports": 1})
     assert await state(outbox, one) == "accepted", "while it is being sent"
     await asyncio.gather(*[hear(hearing, mine, said("done", one, "r-1")) for _ in range(20)])
     assert await state(outbox, one) == "delivered"
@@ -120,10 +121,10 @@ async def all_of_it(outbox: StoredOutbox, name: str) -> None:
     words = [line.outcome for line in shown.attempts if line.evidence.startswith("callback")]
     assert sorted(words) == ["accepted", "delivered", "refused", "undelivered"], "each of them once"
 
-    assert await hear(hearing, mine, said("no", two)) == (200, {"status": "heard", "reports": 1})
+    assert await hear(hearing, mine, said("no", two)) == (200, {"status": "recorded", "reports": 1})
     assert await state(outbox, two) == "failed", "it was refused, and the answer was lost"
     assert await hear(hearing, mine, said("done", message("nobody's", name))) == (
         200,
-        {"status": "heard", "reports": 1, "unmatched": 1},
+        {"status": "recorded", "reports": 1, "unmatched": 1},
     )
     assert first.id == one.id

@@ -17,22 +17,22 @@ import uvicorn
 from tests.outbox.callbacks.signing import public_url
 from tests.service.verification.sns_sender import TOPIC
 
-from semel.adapters.providers.callbacks import CALLS
-from semel.adapters.providers.kinds import provider
-from semel.adapters.verifiers import unwrap, verifier
 from semel.app import Semel
-from semel.core.outboxes import needed_outbox
 from semel.core.relay import Relay
+from semel.core.resend import needed_outbox
 from semel.ports import Provider
-from semel.service import answers
-from semel.service.doors import Door
-from semel.service.front import Front
+from semel.providers.callbacks import CALLBACKS
+from semel.providers.registry import provider
+from semel.service import responses
+from semel.service.delivery_handler import DeliveryHandler
+from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
-from semel.settings.secret import Secret
-from semel.testing.simulator.dialects import brevo, generic, resend, sendgrid, ses, telnyx, twilio, vonage
-from semel.testing.simulator.signing import BREVO, HMAC, VONAGE, WHSEC, public_keys
-from semel.values.outbox import Witness
-from semel.values.sending import State
+from semel.settings.secrets import Secret
+from semel.testing.simulator import brevo, generic, resend, sendgrid, ses, telnyx, twilio, vonage
+from semel.testing.simulator.callbacks import BREVO, HMAC, VONAGE, WHSEC, public_keys
+from semel.values.delivery_state import State
+from semel.values.outbox import DeliveryReport
+from semel.verifiers import unwrap, verifier
 
 SENDER = "Semel Shop <shop@example.test>"
 REPORTED: dict[str, Any] = {
@@ -95,23 +95,23 @@ def options(name: str, plan: Plan) -> dict[str, Any]:
 NAMES = ("twilio", "sendgrid", "ses", "resend", "telnyx", "brevo", "vonage", "http", "http-reference")
 
 
-def door(name: str, provider: Provider, plan: Plan) -> Door:
+def door(name: str, provider: Provider, plan: Plan) -> ServedEndpoint:
     """As the settings' [providers.NAME.callbacks] make it."""
     kind = kind_of(name)
-    calls = CALLS[kind]
+    calls = CALLBACKS[kind]
     pem = Path(plan.certificate).read_bytes()
 
     async def fetch(url: str) -> bytes:
         return pem
 
     besides: dict[str, dict[str, Any]] = {"twilio": {"url": public_url(name)}, "ses": {"fetch": fetch}}
-    return Door(
+    return ServedEndpoint(
         f"/callbacks/{name}",
         verifier=verifier(calls.scheme, **VERIFY[kind], **besides.get(kind, {})),
         unwrap=_event if calls.scheme == "sns" else None,
         overload_status=calls.again,
         body_max=calls.body_max or 256 * 1024,
-        hears=provider,
+        callback_provider=provider,
     )
 
 
@@ -130,8 +130,8 @@ class Mortal:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._outbox, name)
 
-    async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
-        states: list[State | None] = await self._outbox.witness(witnesses)
+    async def apply_reports(self, reports: Sequence[DeliveryReport]) -> list[State | None]:
+        states: list[State | None] = await self._outbox.apply_reports(reports)
         if self._armed.exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return states
@@ -151,8 +151,8 @@ class Service:
             await send({"type": "lifespan.startup.complete"})
             return
         assert self._ingest is not None
-        if (at := self._ingest.doors.get(scope["path"])) is None:
-            await reply(answers.NOT_HERE, send)
+        if (at := self._ingest.endpoints.get(scope["path"])) is None:
+            await reply(responses.NOT_FOUND, send)
         else:
             await self._ingest.deliver(at, scope, receive, send)
 
@@ -160,7 +160,7 @@ class Service:
         outbox: Any = Mortal(needed_outbox(self._app.ledger), Path(self._plan.armed))
         providers = {name: provider(kind_of(name), name, options(name, self._plan)) for name in NAMES}
         doors = [door(name, one, self._plan) for name, one in providers.items()]
-        self._ingest = Ingest(Front(self._app), doors, outbox=outbox)
+        self._ingest = Ingest(DeliveryHandler(self._app), doors, outbox=outbox)
         self._relaying = asyncio.create_task(Relay(outbox, providers, {}, margin_s=5.0).run())
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.service.verification.sns_sender import NOTIFICATION, TOPIC, posted, sign
 
-from semel.testing.simulator.signing import Ink, signature
+from semel.testing.simulator.callbacks import Ink, signature
 
 
 class Signed(NamedTuple):

@@ -25,11 +25,11 @@ from tests.service.verification.sns_sender import certificate
 
 import semel
 from semel import wiring
-from semel.core.outboxes import StoredOutbox, needed_outbox
-from semel.testing.servers.children import start_child
+from semel.core.resend import StoredOutbox, needed_outbox
+from semel.testing.child_processes import start_child
 from semel.testing.simulator import SimulatorProcess
 from semel.values.notification import Notification
-from semel.values.outbox import Shown
+from semel.values.outbox import NotificationView
 
 ROOT = Path(__file__).parents[3]
 SOON_S = 60.0
@@ -37,7 +37,7 @@ LOOK_S = 0.05
 T = TypeVar("T")
 
 
-class Reply(NamedTuple):
+class SmtpReply(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -75,14 +75,14 @@ class Notary:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
-    def post(self, name: str, callback: Signed) -> Reply:
+    def post(self, name: str, callback: Signed) -> SmtpReply:
         """To the service. Raises OSError or HTTPException when it is not there."""
         query = f"?{callback.query}" if callback.query else ""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SOON_S)
         try:
             connection.request("POST", f"/callbacks/{name}{query}", callback.body, dict(callback.headers))
             answer = connection.getresponse()
-            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            return SmtpReply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
             connection.close()
 
@@ -148,12 +148,12 @@ class Stage:
     def add(self, *notifications: Notification) -> None:
         self.ask(lambda outbox: outbox.add(notifications))
 
-    def shown(self, one: Notification) -> Shown:
+    def shown(self, one: Notification) -> NotificationView:
         shown = self.ask(lambda outbox: outbox.show(one.id))
         assert shown is not None
         return shown
 
-    def until(self, one: Notification, true: Callable[[Shown], bool]) -> Shown:
+    def until(self, one: Notification, true: Callable[[NotificationView], bool]) -> NotificationView:
         ends = time.monotonic() + SOON_S
         while not true(now := self.shown(one)):
             if time.monotonic() > ends:

@@ -18,7 +18,7 @@ from tests.outbox.callbacks.stage import SOON_S, Stage, message
 
 from semel.testing.simulator import SimulatorProcess
 from semel.values.notification import Notification
-from semel.values.outbox import Shown
+from semel.values.outbox import NotificationView
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_while_the_store_cannot_be_written_a_provider_is_asked_to_come_again(hel
         assert held.words(one) == ["delivered"]
 
 
-def told_again(stage: Stage, name: str, true: Signed) -> Callable[[Shown], bool]:
+def told_again(stage: Stage, name: str, true: Signed) -> Callable[[NotificationView], bool]:
     return lambda shown: stage.notary.post(name, true).status == 200 and shown.state == "delivered"
 
 
@@ -82,5 +82,5 @@ def test_a_service_that_dies_before_it_answers_has_heard(held: Stage) -> None:
     held.end()
     held.armed.unlink()
     held.start()
-    assert held.notary.post("sendgrid", true).json == {"status": "heard", "reports": 1}
+    assert held.notary.post("sendgrid", true).json == {"status": "recorded", "reports": 1}
     assert held.shown(one) == before

@@ -10,10 +10,10 @@ from tests.outbox.callbacks.hearing_process import NAMES, kind_of
 from tests.outbox.callbacks.signing import Signed, signed
 from tests.outbox.callbacks.stage import Stage, message
 
-from semel.adapters.providers.callbacks import CALLS
-from semel.testing.simulator.signing import Ink
+from semel.providers.callbacks import CALLBACKS
+from semel.testing.simulator.callbacks import Ink
 from semel.values.notification import Notification
-from semel.values.outbox import Shown
+from semel.values.outbox import NotificationView
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 WITH_OUR_ID = [name for name in NAMES if name != "http-reference"]
@@ -53,7 +53,7 @@ def held(stage: Stage) -> Iterator[Stage]:
     stage.notary.passes_on = True
 
 
-def caught(stage: Stage, name: str, key: str) -> tuple[Notification, Signed, Shown]:
+def caught(stage: Stage, name: str, key: str) -> tuple[Notification, Signed, NotificationView]:
     """A message that was accepted, and its callback, which has not been delivered yet."""
     one = message(name, key)
     stage.simulator.callbacks(kind_of(name), "out of order", f"{stage.notary.url}/{name}")
@@ -117,14 +117,14 @@ def test_nonsense_that_is_signed_is_refused_and_leaves_nothing(stage: Stage, nam
     for body in NONSENSE:
         answer = stage.notary.post(name, signed(name, kind, body, query))
         statuses.append(answer.status)
-        assert answer.status in (400, 401) or answer.json == {"status": "heard", "reports": 0}, (body[:50], answer)
+        assert answer.status in (400, 401) or answer.json == {"status": "recorded", "reports": 0}, (body[:50], answer)
     assert 400 in statuses
     assert stage.shown(one) == before
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_body_that_is_too_large_is_not_read(stage: Stage, name: str) -> None:
-    most = CALLS[kind_of(name)].body_max or 256 * 1024
+    most = CALLBACKS[kind_of(name)].body_max or 256 * 1024
     assert stage.notary.post(name, signed(name, JSON, b" " * (most + 1))).status == 413
 
 

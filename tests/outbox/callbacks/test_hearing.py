@@ -28,24 +28,24 @@ from tests.outbox.callbacks.hearing_here import (
     state,
 )
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.providers.callbacks import CALLS
-from semel.adapters.providers.kinds import KINDS, provider
-from semel.adapters.providers.posting import HttpProvider, field
-from semel.adapters.verifiers import SCHEMES, verifier
-from semel.adapters.wire.answers import Answered
-from semel.core.outboxes import StoredOutbox, needed_outbox
-from semel.service import hearing as heard
-from semel.service.doors import Door
-from semel.service.hearing import Hearing
+from semel.core.resend import StoredOutbox, needed_outbox
+from semel.http_client.client import Answered
+from semel.ledgers.sqlite import SqliteLedger
+from semel.providers.callbacks import CALLBACKS
+from semel.providers.http import HttpProvider, field
+from semel.providers.registry import KINDS, provider
+from semel.service import provider_callbacks as heard
+from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest, Scope
-from semel.settings.secret import Secret
+from semel.service.provider_callbacks import ProviderCallbacks
+from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.notification import Notification
-from semel.values.outbox import Witness
+from semel.values.outbox import DeliveryReport
+from semel.verifiers import SCHEMES, verifier
 
-UNMATCHED = {"status": "heard", "reports": 1, "unmatched": 1}
-MATCHED = {"status": "heard", "reports": 1}
+UNMATCHED = {"status": "recorded", "reports": 1, "unmatched": 1}
+MATCHED = {"status": "recorded", "reports": 1}
 
 
 class Clock:
@@ -81,7 +81,7 @@ def test_what_has_not_left_cannot_have_arrived(tmp_path: Path) -> None:
         one = message("waiting", "mine")
         await outbox.add([one])
         for word in ("queued", "done", "lost", "no"):
-            assert await hear(Hearing(outbox), endpoint("mine"), said(word, one)) == (200, UNMATCHED)
+            assert await hear(ProviderCallbacks(outbox), endpoint("mine"), said(word, one)) == (200, UNMATCHED)
         assert await state(outbox, one) == "pending"
         shown = await outbox.show(one.id)
         assert shown is not None
@@ -100,9 +100,9 @@ def test_a_provider_that_is_next_has_not_sent_it_yet(tmp_path: Path) -> None:
         shown = await outbox.show(one.id)
         assert shown is not None
         assert (shown.state, shown.provider) == ("pending", "second")
-        assert await hear(Hearing(outbox), endpoint("second"), said("done", one)) == (200, UNMATCHED)
+        assert await hear(ProviderCallbacks(outbox), endpoint("second"), said("done", one)) == (200, UNMATCHED)
         assert await state(outbox, one) == "pending"
-        assert await hear(Hearing(outbox), endpoint("first"), said("done", one)) == (200, MATCHED)
+        assert await hear(ProviderCallbacks(outbox), endpoint("first"), said("done", one)) == (200, MATCHED)
         assert await state(outbox, one) == "delivered", "the first one knows better than we do"
 
     with_outbox(tmp_path, story)
@@ -112,14 +112,17 @@ def test_two_names_of_one_account_share_a_door(tmp_path: Path) -> None:
     """Each message keeps the name that it left by, whether it is known by our id or by its reference."""
 
     async def story(outbox: StoredOutbox) -> None:
-        hearing = Hearing(outbox)
+        hearing = ProviderCallbacks(outbox)
         one, two = message("one", "second"), message("two", "second")
         for reference, dispatch in enumerate(await crossed(outbox, one, two)):
             await accepted(outbox, dispatch, f"r-{reference}" if dispatch.id == one.id else "r-two")
         assert await hear(hearing, endpoint("first"), said("done", one)) == (200, UNMATCHED)
-        assert await hear(hearing, endpoint("first"), said("done", one), also=("second",)) == (200, MATCHED)
+        assert await hear(hearing, endpoint("first"), said("done", one), aliases=("second",)) == (200, MATCHED)
         assert await hear(hearing, endpoint("first"), said("done", None, "r-two")) == (200, UNMATCHED)
-        assert await hear(hearing, endpoint("first"), said("done", None, "r-two"), also=("second",)) == (200, MATCHED)
+        assert await hear(hearing, endpoint("first"), said("done", None, "r-two"), aliases=("second",)) == (
+            200,
+            MATCHED,
+        )
         for each in (one, two):
             shown = await outbox.show(each.id)
             assert shown is not None
@@ -131,14 +134,17 @@ def test_two_names_of_one_account_share_a_door(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reference", ["r-2", ""])
 def test_what_the_second_name_of_an_account_has_taken_over_is_told_of_that_one(tmp_path: Path, reference: str) -> None:
     async def story(outbox: StoredOutbox) -> None:
-        hearing, one = Hearing(outbox), message("one", "first")
+        hearing, one = ProviderCallbacks(outbox), message("one", "first")
         (dispatch,) = await crossed(outbox, one)
         await refused(outbox, dispatch, "second")
         (again,) = await crossed_again(outbox, "second")
-        assert await hear(hearing, endpoint("first"), said("no", one), also=("second",)) == (200, MATCHED)
+        assert await hear(hearing, endpoint("first"), said("no", one), aliases=("second",)) == (200, MATCHED)
         assert await state(outbox, one) == "sending", "the first one says it, or the second: nobody can tell"
         await accepted(outbox, again, "r-2")
-        assert await hear(hearing, endpoint("first"), said("done", one, reference), also=("second",)) == (200, MATCHED)
+        assert await hear(hearing, endpoint("first"), said("done", one, reference), aliases=("second",)) == (
+            200,
+            MATCHED,
+        )
         shown = await outbox.show(one.id)
         assert shown is not None
         assert (shown.state, shown.provider, shown.possible_duplicates) == ("delivered", "second", 0)
@@ -154,7 +160,7 @@ def test_a_callback_that_overtakes_the_answer_to_the_send_is_waited_for(tmp_path
         one = message("one", "mine")
         (dispatch,) = await crossed(outbox, one)
         callback = asyncio.create_task(
-            hear(Hearing(outbox), endpoint("mine", by_reference=True), said("done", None, "r"))
+            hear(ProviderCallbacks(outbox), endpoint("mine", by_reference=True), said("done", None, "r"))
         )
         await asyncio.sleep(0.02)  # long enough for it to find nothing; if not, it has less to wait for
         await accepted(outbox, dispatch, "r")
@@ -172,7 +178,7 @@ def test_a_reference_that_nobody_knows_is_asked_for_again_while_it_is_young(
 
     async def story(outbox: StoredOutbox) -> None:
         clock = Clock()
-        hearing, mine = Hearing(outbox, clock), endpoint("mine", by_reference=True)
+        hearing, mine = ProviderCallbacks(outbox, clock), endpoint("mine", by_reference=True)
         one = message("one", "mine")
         (dispatch,) = await crossed(outbox, one)
         assert (await hear(hearing, mine, said("done", None, "r")))[0] == 503
@@ -191,7 +197,7 @@ def test_a_stranger_of_a_provider_that_has_our_id_is_not_waited_for(tmp_path: Pa
     """Others send by the same account: their callbacks are answered at once, and do not come again."""
 
     async def story(outbox: StoredOutbox) -> None:
-        assert await hear(Hearing(outbox), endpoint("mine"), said("done", None, "r")) == (200, UNMATCHED)
+        assert await hear(ProviderCallbacks(outbox), endpoint("mine"), said("done", None, "r")) == (200, UNMATCHED)
 
     with_outbox(tmp_path, story)
 
@@ -201,7 +207,7 @@ def test_few_wait_at_a_time_and_the_others_come_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr(heard, "WAITS_S", (3_600.0,))
 
     async def story(outbox: StoredOutbox) -> None:
-        hearing, mine = Hearing(outbox), endpoint("mine", by_reference=True)
+        hearing, mine = ProviderCallbacks(outbox), endpoint("mine", by_reference=True)
         calls = [asyncio.create_task(hear(hearing, mine, said("done", None, f"r{n}"))) for n in range(5)]
         done, waiting = await asyncio.wait(calls, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         while len(done) < 3:
@@ -217,20 +223,20 @@ def test_few_wait_at_a_time_and_the_others_come_again(tmp_path: Path, monkeypatc
 
 
 def test_strangers_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heard, "STRANGERS_MAX", 10)
-    strangers = heard._Strangers(Clock())
+    monkeypatch.setattr(heard, "UNKNOWN_MAX", 10)
+    strangers = heard._UnknownReferences(Clock())
     for number in range(1_000):
-        assert strangers.are_young([Witness("delivered", None, "p", str(number))])
+        assert strangers.any_young([DeliveryReport("delivered", None, "p", str(number))])
     assert len(strangers._since) == 10
 
 
 def test_strangers_are_in_the_log_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story(outbox: StoredOutbox) -> None:
         clock = Clock()
-        hearing = Hearing(outbox, clock)
+        hearing = ProviderCallbacks(outbox, clock)
         for _ in range(100):
             await hear(hearing, endpoint("mine"), said("done", None, "r"))
-        clock.now += heard.SAY_S
+        clock.now += heard.UNMATCHED_EVERY_S
         await hear(hearing, endpoint("mine"), said("done", None, "r"))
 
     with caplog.at_level(logging.WARNING, "semel"):
@@ -261,8 +267,8 @@ def test_a_body_of_a_thousand_events_travels_in_a_few_batches(tmp_path: Path) ->
             {"event": "delivered", "semel_id": one.id.hex(), "sg_message_id": f"s{n}.x"} for n, one in enumerate(mails)
         ]
         strangers = [{"event": "delivered", "sg_message_id": f"t{n}.x"} for n in range(7)]
-        answer = await hear(Hearing(counted), sendgrid(), msgspec.json.encode(events + strangers))
-        assert answer == (200, {"status": "heard", "reports": 1_007, "unmatched": 7})
+        answer = await hear(ProviderCallbacks(counted), sendgrid(), msgspec.json.encode(events + strangers))
+        assert answer == (200, {"status": "recorded", "reports": 1_007, "unmatched": 7})
         assert counted.batches == [heard.CHUNK] * 5 + [7], "and the strangers, by their references"
         assert {await state(outbox, one) for one in mails[::100]} == {"delivered"}
 
@@ -272,7 +278,7 @@ def test_a_body_of_a_thousand_events_travels_in_a_few_batches(tmp_path: Path) ->
 def test_callbacks_that_come_together_travel_together(tmp_path: Path) -> None:
     async def story(outbox: StoredOutbox) -> None:
         counted: Any = Counted(outbox)
-        hearing, mine = Hearing(counted), endpoint("mine")
+        hearing, mine = ProviderCallbacks(counted), endpoint("mine")
         all = [message(str(number), "mine") for number in range(64)]
         await crossed(outbox, *all)
         answers = await asyncio.gather(*[hear(hearing, mine, said("done", one)) for one in all])
@@ -302,9 +308,9 @@ def test_what_cannot_be_recorded_is_to_come_again(
     monkeypatch.setattr(heard, "PATIENCE_S", 0.1)
 
     async def story(outbox: StoredOutbox) -> None:
-        hearing = Hearing(away(outbox))
+        hearing = ProviderCallbacks(away(outbox))
         status, problem = await hear(hearing, endpoint("mine"), said("done", message("one", "mine")))
-        assert (status, problem["title"]) == (503, "It cannot be recorded now")
+        assert (status, problem["status"]) == (503, 503)
 
     with_outbox(tmp_path, story)
 
@@ -312,7 +318,9 @@ def test_what_cannot_be_recorded_is_to_come_again(
 # --------------------------------------------------------------------------------------------------- what is believed
 
 
-async def delivered(ingest: Ingest, door: Door, body: bytes, query: str, *headers: tuple[bytes, bytes]) -> int:
+async def delivered(
+    ingest: Ingest, door: ServedEndpoint, body: bytes, query: str, *headers: tuple[bytes, bytes]
+) -> int:
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -341,8 +349,12 @@ def test_a_query_that_is_not_proven_names_nobody(tmp_path: Path) -> None:
         digest = hmac.new(b"s3cret-that-nobody-guesses", body, "sha256").hexdigest()
         signature = (b"x-hub-signature-256", f"sha256={digest}".encode())
         hears = twilio(callback="https://example.com/")
-        signs = Door("/a", verifier=verifier("hmac-hex", secrets=["s3cret-that-nobody-guesses"]), hears=hears)
-        shows = Door("/b", verifier=verifier("header", secrets=["s3cret-that-nobody-guesses"]), hears=hears)
+        signs = ServedEndpoint(
+            "/a", verifier=verifier("hmac-hex", secrets=["s3cret-that-nobody-guesses"]), callback_provider=hears
+        )
+        shows = ServedEndpoint(
+            "/b", verifier=verifier("header", secrets=["s3cret-that-nobody-guesses"]), callback_provider=hears
+        )
         ingest = Ingest(None, [signs, shows], outbox=outbox)  # type: ignore[arg-type]
         assert await delivered(ingest, signs, body, f"id={one.id.hex()}", signature) == 200
         assert await state(outbox, one) == "sending"
@@ -359,7 +371,9 @@ def test_no_header_can_pass_for_the_query(tmp_path: Path) -> None:
         url, query = "https://example.com/c", "id=1"
         text = f"{url}?{query}MessageSidSM1MessageStatusdelivered"
         signature = base64.b64encode(hmac.digest(b"t", text.encode(), "sha1"))
-        door = Door("/c", verifier=verifier("twilio", secrets=["t"], url=url), hears=twilio(callback=url))
+        door = ServedEndpoint(
+            "/c", verifier=verifier("twilio", secrets=["t"], url=url), callback_provider=twilio(callback=url)
+        )
         ingest = Ingest(None, [door], outbox=outbox)  # type: ignore[arg-type]
         body = b"MessageSid=SM1&MessageStatus=delivered"
         true = (b"x-twilio-signature", signature)
@@ -374,16 +388,16 @@ def test_no_header_can_pass_for_the_query(tmp_path: Path) -> None:
 
 def test_a_door_that_hears_needs_an_outbox() -> None:
     async def story() -> None:
-        with pytest.raises(ConfigError, match="needs an outbox"):
-            Ingest(None, [Door("/c", hears=endpoint("mine"))])  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="outbox"):
+            Ingest(None, [ServedEndpoint("/c", callback_provider=endpoint("mine"))])  # type: ignore[arg-type]
 
     asyncio.run(story())
 
 
 def test_the_table_of_callbacks_names_what_there_is() -> None:
-    assert set(CALLS) <= set(KINDS)
-    assert {calls.scheme for calls in CALLS.values()} <= set(SCHEMES)
-    silent = {name for name in KINDS if name not in CALLS}
+    assert set(CALLBACKS) <= set(KINDS)
+    assert {calls.scheme for calls in CALLBACKS.values()} <= set(SCHEMES)
+    silent = {name for name in KINDS if name not in CALLBACKS}
     assert silent == {name for name in KINDS if name.startswith(("genesys", "cxone", "smtp"))}
     assert HttpProvider.reports is not type(endpoint("mine")).reports
 
@@ -411,7 +425,7 @@ def test_our_id_stands_before_what_tells_twilio_to_come_again(tmp_path: Path, to
 def test_the_page_tells_of_each_kind_what_the_table_does() -> None:
     page = (Path(__file__).parents[3] / "docs" / "callbacks.md").read_text("utf-8")
     rows = re.findall(r"^\| `([a-z]+)` \| `([a-z-]+)` \| .* \| (\d+) \|$", page, re.MULTILINE)
-    assert rows == [(kind, calls.scheme, str(calls.again)) for kind, calls in CALLS.items()]
+    assert rows == [(kind, calls.scheme, str(calls.again)) for kind, calls in CALLBACKS.items()]
 
 
 def test_an_answer_that_is_no_text_is_an_acceptance_without_a_reference() -> None:
@@ -420,5 +434,5 @@ def test_an_answer_that_is_no_text_is_an_acceptance_without_a_reference() -> Non
 
 
 def test_a_callback_with_an_id_of_its_own_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is where our id goes"):
+    with pytest.raises(ConfigError, match=r"callback.*\bid\b"):
         twilio(callback="https://a.example/c?x=1&id=")

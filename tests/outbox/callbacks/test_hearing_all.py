@@ -6,11 +6,11 @@ import pytest
 from tests.outbox.callbacks.hearing_process import NAMES, kind_of
 from tests.outbox.callbacks.stage import Stage, message
 
-from semel.adapters.providers.callbacks import CALLS
+from semel.providers.callbacks import CALLBACKS
 
 
 def test_every_kind_that_calls_back_is_on_stage() -> None:
-    assert {kind_of(name) for name in NAMES} == set(CALLS)
+    assert {kind_of(name) for name in NAMES} == set(CALLBACKS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ import hmac
 
 import pytest
 
-from semel.adapters.verifiers import verifier
+from semel.verifiers import verifier
 
 
 @pytest.mark.parametrize(

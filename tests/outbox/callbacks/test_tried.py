@@ -14,13 +14,12 @@ from urllib.parse import urlencode
 
 import pytest
 from tests.service.running import Running, service
+from tests.support.servers.process import free_port
 
 from semel import Notification, Semel
-from semel.testing.servers.process import free_port
-from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects import twilio
-from semel.testing.simulator.signing import BREVO, HMAC, VONAGE, WHSEC, Ink, public_keys, signature
-from semel.values.outbox import Shown
+from semel.testing.simulator import SimulatorProcess, twilio
+from semel.testing.simulator.callbacks import BREVO, HMAC, VONAGE, WHSEC, Ink, public_keys, signature
+from semel.values.outbox import NotificationView
 
 PAGE = (Path(__file__).parents[3] / "docs" / "callbacks.md").read_text("utf-8")
 TRIED = re.compile(r"<!-- tried -->\n```(?:toml|sh)\n(.*?)```", re.DOTALL)
@@ -34,15 +33,15 @@ def page_with(port: int, simulator: SimulatorProcess) -> list[str]:
     return TRIED.findall(page)
 
 
-def shown(folder: Path, one: Notification) -> Shown | None:
-    async def story() -> Shown | None:
+def shown(folder: Path, one: Notification) -> NotificationView | None:
+    async def story() -> NotificationView | None:
         async with Semel(f"sqlite:///{folder}/semel.db") as app:
             return await app.outbox.show(one.id)
 
     return asyncio.run(story())
 
 
-def until(running: Running, one: Notification, state: str) -> Shown:
+def until(running: Running, one: Notification, state: str) -> NotificationView:
     ends = time.monotonic() + SOON_S
     while (now := shown(running.folder, one)) is None or now.state != state:
         assert time.monotonic() < ends, f"{now}\n{running.text}"

@@ -7,13 +7,12 @@ from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from semel.adapters.providers.kinds import provider
 from semel.ports import Provider
-from semel.settings.secret import Secret
+from semel.providers.registry import provider
+from semel.settings.secrets import Secret
 from semel.testing.provider_laws import Opening, ProviderKit
-from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator import mailing as smtp
-from semel.testing.simulator.dialects import (
+from semel.testing.simulator import (
+    SimulatorProcess,
     brevo,
     cxone,
     generic,
@@ -21,11 +20,12 @@ from semel.testing.simulator.dialects import (
     resend,
     sendgrid,
     ses,
+    smtp,
     telnyx,
     twilio,
     vonage,
 )
-from semel.testing.simulator.dialects.proof import basic
+from semel.testing.simulator.dialect import basic
 from semel.values.notification import Notification
 
 WRONG = "wrong-secret-do-not-show"
@@ -102,7 +102,7 @@ def opener(kind: str, options: Options, secret: str) -> Callable[[Opening], Prov
 def kit(
     simulator: SimulatorProcess, dialect: str, kind: str, secret: str, options: Options, user: str = "", **more: Any
 ) -> ProviderKit:
-    proofs = [basic(user, one).removeprefix("Basic ") for one in (secret, WRONG)]
+    proofs = [basic(user, password).removeprefix("Basic ") for password in (secret, WRONG)]
     secrets = (secret, WRONG, "do-not-show", *proofs)  # the simulator's tokens say so themselves
     return ProviderKit(simulator, dialect, opener(kind, options, secret), secrets=secrets, **more)
 

@@ -9,18 +9,26 @@ from contextlib import suppress
 import pytest
 from tests.outbox.providers.kits import HERE
 
-from semel.adapters.providers.auth import EARLY_S, Asked, Basic, Headers, NoAccess, Token, basic, without
-from semel.adapters.providers.generic import Generic
-from semel.adapters.providers.signing import Signature
-from semel.adapters.wire.answers import Answered
-from semel.adapters.wire.client import Client
-from semel.adapters.wire.place import place_of
-from semel.settings.secret import Secret
+from semel.http_client.client import Answered, Client
+from semel.http_client.resolver import place_of
+from semel.providers.auth import (
+    EARLY_S,
+    AwsSignature,
+    BasicAuth,
+    CredentialsError,
+    HeaderAuth,
+    OAuthToken,
+    OutgoingRequest,
+    basic_header,
+    redact_secrets,
+)
+from semel.providers.generic import Generic
+from semel.settings.secrets import Secret
 from semel.testing.simulator.http import Response, read_request, write_response
 from semel.values.errors import ConfigError, LeaseLost
-from semel.values.first_byte import checked_by
+from semel.values.outbox import checked_by
 
-ASKED = Asked("POST", "http://127.0.0.1/x", b"{}", "application/json")
+REQUEST = OutgoingRequest("POST", "http://127.0.0.1/x", b"{}", "application/json")
 
 
 class Clock:
@@ -32,7 +40,7 @@ class Clock:
 
 
 def with_endpoint(
-    answers: list[Response], story: Callable[[Token, Clock, list[bytes]], Awaitable[None]], takes_s: float = 20.0
+    answers: list[Response], story: Callable[[OAuthToken, Clock, list[bytes]], Awaitable[None]], budget_s: float = 20.0
 ) -> None:
     """The story, with a token endpoint that gives these answers, and the last one again and again."""
 
@@ -52,11 +60,11 @@ def with_endpoint(
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/oauth/token"
         clock = Clock()
-        token = Token(
-            Client(place_of("t", url), HERE, takes_s),
+        token = OAuthToken(
+            Client(place_of("t", url), HERE, budget_s),
             url,
             lambda: {"grant_type": "x", "password": "the-password"},
-            takes_s=takes_s,
+            budget_s=budget_s,
             secrets=(Secret("the-password"),),
             clock=clock,
         )
@@ -77,25 +85,25 @@ def grant(token: str, expires: str = "3600") -> Response:
 
 
 def test_a_token_is_used_until_shortly_before_its_end() -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
         for _ in range(3):
-            assert await token.headers(ASKED) == {"Authorization": "Bearer first"}
+            assert await token.headers(REQUEST) == {"Authorization": "Bearer first"}
         clock.now += 3600 - EARLY_S - 1
-        assert await token.headers(ASKED) == {"Authorization": "Bearer first"}
+        assert await token.headers(REQUEST) == {"Authorization": "Bearer first"}
         clock.now += 1
-        assert await token.headers(ASKED) == {"Authorization": "Bearer second"}
+        assert await token.headers(REQUEST) == {"Authorization": "Bearer second"}
         assert len(asked) == 2
 
     with_endpoint([grant("first"), grant("second")], story)
 
 
 def test_a_number_may_be_written_as_a_text_and_a_short_life_is_not_asked_for_at_every_send() -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        await token.headers(ASKED)
-        await token.headers(ASKED)
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        await token.headers(REQUEST)
+        await token.headers(REQUEST)
         assert len(asked) == 1
         clock.now += 1.1
-        await token.headers(ASKED)
+        await token.headers(REQUEST)
         assert len(asked) == 2
 
     with_endpoint([grant("first", '"5"')], story)
@@ -104,34 +112,34 @@ def test_a_number_may_be_written_as_a_text_and_a_short_life_is_not_asked_for_at_
 def test_only_the_token_that_was_refused_is_forgotten() -> None:
     """Twenty are told that the old one is no good, one after the other, while there is a new one already."""
 
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        old = await token.headers(ASKED)
-        token.refused(old)
-        assert await token.headers(ASKED) == {"Authorization": "Bearer second"}
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        old = await token.headers(REQUEST)
+        token.invalidate(old)
+        assert await token.headers(REQUEST) == {"Authorization": "Bearer second"}
         for _ in range(20):
-            token.refused(old)
-            await token.headers(ASKED)
+            token.invalidate(old)
+            await token.headers(REQUEST)
         assert len(asked) == 2
 
     with_endpoint([grant("first"), grant("second"), grant("third")], story)
 
 
 def test_the_token_before_is_hidden_too_whose_answers_are_still_to_come() -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        token.refused(await token.headers(ASKED))
-        assert await token.headers(ASKED) == {"Authorization": "Bearer second-token"}
-        assert token.hide("bad: first-token, second-token") == "bad: …, …"
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        token.invalidate(await token.headers(REQUEST))
+        assert await token.headers(REQUEST) == {"Authorization": "Bearer second-token"}
+        assert token.redact("bad: first-token, second-token") == "bad: …, …"
 
     with_endpoint([grant("first-token"), grant("second-token")], story)
 
 
 def test_many_ask_once_and_share_a_failure_too() -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        failures = await asyncio.gather(*(token.headers(ASKED) for _ in range(30)), return_exceptions=True)
-        assert {str(failure) for failure in failures} == {"the token endpoint answered 503"}
-        assert {type(failure) for failure in failures} == {NoAccess}
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        failures = await asyncio.gather(*(token.headers(REQUEST) for _ in range(30)), return_exceptions=True)
+        assert all("503" in str(failure) for failure in failures)
+        assert {type(failure) for failure in failures} == {CredentialsError}
         assert len(asked) == 1
-        given = await asyncio.gather(*(token.headers(ASKED) for _ in range(30)))
+        given = await asyncio.gather(*(token.headers(REQUEST) for _ in range(30)))
         assert len(asked) == 2
         assert {headers["Authorization"] for headers in given} == {"Bearer second"}
 
@@ -142,11 +150,11 @@ def test_a_lease_that_ended_does_not_take_the_token_from_the_others() -> None:
     def check() -> None:
         raise LeaseLost("over")
 
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
         with checked_by(check):
-            first = asyncio.create_task(token.headers(ASKED))
+            first = asyncio.create_task(token.headers(REQUEST))
         await asyncio.sleep(0)  # it asks, and the other one waits for its answer
-        assert await token.headers(ASKED) == {"Authorization": "Bearer first"}
+        assert await token.headers(REQUEST) == {"Authorization": "Bearer first"}
         await first
         assert len(asked) == 1
 
@@ -154,9 +162,9 @@ def test_a_lease_that_ended_does_not_take_the_token_from_the_others() -> None:
 
 
 def test_whoever_gives_up_waiting_does_not_take_the_token_from_the_others() -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        first = asyncio.create_task(token.headers(ASKED))
-        second = asyncio.create_task(token.headers(ASKED))
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        first = asyncio.create_task(token.headers(REQUEST))
+        second = asyncio.create_task(token.headers(REQUEST))
         await asyncio.sleep(0)
         first.cancel()
         assert await second == {"Authorization": "Bearer only"}
@@ -169,69 +177,69 @@ def test_whoever_gives_up_waiting_does_not_take_the_token_from_the_others() -> N
     "body", [b"", b"<html>", b"[]", b"{}", b'{"access_token": 5}', b'{"access_token": "a\\r\\nX: y"}']
 )
 def test_what_is_no_token_is_not_used(body: bytes) -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        with pytest.raises(NoAccess, match="no token"):
-            await token.headers(ASKED)
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        with pytest.raises(CredentialsError, match="token"):
+            await token.headers(REQUEST)
 
     with_endpoint([Response(200, body)], story)
 
 
 def test_a_limit_of_the_token_endpoint_is_passed_on() -> None:
-    async def story(token: Token, clock: Clock, asked: list[bytes]) -> None:
-        with pytest.raises(NoAccess) as refused:
-            await token.headers(ASKED)
+    async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
+        with pytest.raises(CredentialsError) as refused:
+            await token.headers(REQUEST)
         assert refused.value.after_s == 7.0
 
     with_endpoint([Response(429, b"", {"Retry-After": "7"})], story)
 
 
 def test_a_secret_that_no_header_can_hold_is_not_sent() -> None:
-    auth = Headers({"Authorization": Secret("two\nlines")}, scheme="Bearer ")
-    with pytest.raises(NoAccess) as refused:
-        asyncio.run(auth.headers(ASKED))
+    auth = HeaderAuth({"Authorization": Secret("two\nlines")}, scheme="Bearer ")
+    with pytest.raises(CredentialsError) as refused:
+        asyncio.run(auth.headers(REQUEST))
     assert "two" not in str(refused.value)
 
 
 def test_a_token_is_hidden_without_its_scheme_too() -> None:
-    headers = Headers({"authorization": Secret("Bearer gateway-token-1")})
-    assert headers.hide("no such token: gateway-token-1") == "no such token: …"
-    assert headers.hide("authorization=Bearer gateway-token-1") == "authorization=…"
+    headers = HeaderAuth({"authorization": Secret("Bearer gateway-token-1")})
+    assert headers.redact("no such token: gateway-token-1") == "no such token: …"
+    assert headers.redact("authorization=Bearer gateway-token-1") == "authorization=…"
 
 
 def test_a_token_in_a_url_is_no_evidence() -> None:
     url = "https://sms.example/messages/hook-0123456789abcdef?key=abcdef0123456789&v=2"
-    provider = Generic(url, Headers({}))
+    provider = Generic(url, HeaderAuth({}))
     page = (
         "The requested URL /messages/hook-0123456789abcdef was not found (hook-0123456789abcdef, key abcdef0123456789)"
     )
-    told = provider.told(Answered(404, page.encode()))
+    told = provider.evidence(Answered(404, page.encode()))
     assert "0123456789" not in told
     assert told.startswith("404: The requested URL … was not found")
-    assert provider.told(Answered(400, b"messages: v=2 is too old")) == "400: messages: v=2 is too old"
+    assert provider.evidence(Answered(400, b"messages: v=2 is too old")) == "400: messages: v=2 is too old"
 
 
 def test_secrets_are_taken_out_of_what_a_provider_repeats() -> None:
     password = Secret("correct horse")
-    auth = Basic("user", password)
-    repeated = f"bad header {basic('user', password)} with correct horse"
-    assert auth.hide(repeated) == "bad header Basic … with …"
-    assert without("abc", "b", "") == "abc", "a letter is no secret"
-    assert without("abcdef abcd", "abcd", "abcdef") == "… …"
+    auth = BasicAuth("user", password)
+    repeated = f"bad header {basic_header('user', password)} with correct horse"
+    assert auth.redact(repeated) == "bad header Basic … with …"
+    assert redact_secrets("abc", "b", "") == "abc", "a letter is no secret"
+    assert redact_secrets("abcdef abcd", "abcd", "abcdef") == "… …"
 
 
 def test_aws_keys_belong_together_and_are_looked_for_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="belong together"):
-        Signature("ses", "eu-central-1", timeout_s=30, key_id="k")
+    with pytest.raises(ConfigError, match=r"access_key_id.*secret_access_key"):
+        AwsSignature("ses", "eu-central-1", timeout_s=30, key_id="k")
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    with pytest.raises(NoAccess, match="no AWS credentials"):
-        asyncio.run(Signature("ses", "eu-central-1", timeout_s=60).headers(ASKED))
+    with pytest.raises(CredentialsError, match="AWS"):
+        asyncio.run(AwsSignature("ses", "eu-central-1", timeout_s=60).headers(REQUEST))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "session")
-    headers = asyncio.run(Signature("ses", "eu-central-1", timeout_s=60).headers(ASKED))
+    headers = asyncio.run(AwsSignature("ses", "eu-central-1", timeout_s=60).headers(REQUEST))
     assert headers["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID/")
     assert headers["X-Amz-Security-Token"] == "session"

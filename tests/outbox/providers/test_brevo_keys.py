@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 from tests.outbox.providers.kits import HERE, mail
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.providers.kinds import provider
 from semel.core.relay import Relay
-from semel.settings.secret import Secret
-from semel.values.outbox import Shown
+from semel.ledgers.sqlite import SqliteLedger
+from semel.providers.registry import provider
+from semel.settings.secrets import Secret
+from semel.values.outbox import NotificationView
 
 KNOWN = '400 {"code":"duplicate_parameter","message":"the key is known"}'
 LOST = ""
 LIMITED = '429 {"code":"too_many_requests"}'
-NO_ACCESS = '401 {"code":"unauthorized"}'
+CREDENTIAL_STATUSES = '401 {"code":"unauthorized"}'
 REFUSED = '403 {"code":"permission_denied"}'
 FAILED = '500 {"code":"internal"}'
 ASKED_LEAST = 5  # so often it has said the same
 
 
-def told(tmp_path: Path, script: Sequence[str]) -> Shown:
+def final_view(tmp_path: Path, script: Sequence[str]) -> NotificationView:
     """How a mail stands after these answers, and then KNOWN to all that comes, some times over or until it is over."""
     said = mail("known")
     answers = list(script)
@@ -47,7 +47,7 @@ def told(tmp_path: Path, script: Sequence[str]) -> Shown:
             await writer.drain()
         writer.close()
 
-    async def story() -> Shown:
+    async def story() -> NotificationView:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         options = {"url": url, "api_key": Secret("k"), "sender": "shop@example.test", "allow": HERE}
@@ -79,13 +79,13 @@ def told(tmp_path: Path, script: Sequence[str]) -> Shown:
 
 @pytest.mark.parametrize("script", [[LOST], [FAILED], [LOST, FAILED, LOST], [LOST, LIMITED], [LIMITED, LOST]])
 def test_a_key_that_is_known_can_only_be_that_of_the_attempt_in_doubt(tmp_path: Path, script: list[str]) -> None:
-    shown = told(tmp_path, script)
+    shown = final_view(tmp_path, script)
     assert (shown.state, shown.attempts[-1].outcome) == ("accepted", "accepted")
 
 
-@pytest.mark.parametrize("script", [[LIMITED], [NO_ACCESS, LOST], [LOST, REFUSED], [KNOWN], [LIMITED, KNOWN]])
+@pytest.mark.parametrize("script", [[LIMITED], [CREDENTIAL_STATUSES, LOST], [LOST, REFUSED], [KNOWN], [LIMITED, KNOWN]])
 def test_a_key_that_may_be_that_of_a_refused_attempt_is_no_acceptance(tmp_path: Path, script: list[str]) -> None:
     """However often it is said: what is unknown does not become an acceptance by being asked again."""
-    shown = told(tmp_path, script)
+    shown = final_view(tmp_path, script)
     assert shown.state in ("uncertain", "sending")
     assert "accepted" not in {attempt.outcome for attempt in shown.attempts}

@@ -18,16 +18,16 @@ import pytest
 from msgspec.structs import replace
 from tests.outbox.providers.kits import HERE, contact, text
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.adapters.providers.kinds import provider
 from semel.core.relay import Relay
-from semel.settings.secret import Secret
+from semel.ledgers.sqlite import SqliteLedger
+from semel.providers.registry import provider
+from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
+from semel.testing.simulator.twilio import ACCOUNT, SECRET
+from semel.values.delivery_state import DeliveryState, Unknown
 from semel.values.notification import Notification
-from semel.values.outbox import Found, LookedUp, Shown, Unclear
-from semel.values.sending import Standing, Unknown
+from semel.values.outbox import Found, LookedUp, NotificationView, Unclear
 
 Options = dict[str, Any]
 Says = Callable[[str, str, bytes], Any]
@@ -91,7 +91,7 @@ async def _answer(says: Says, reader: asyncio.StreamReader, writer: asyncio.Stre
 def looked_up(says: Says, kind: str, said: Notification, before: Options, after: Options) -> LookedUp:
     """What a look-up says by the settings after, of what was sent by those before and was not answered."""
     ms = int(1000 * time.time())
-    doubted = Standing(state="uncertain", crossed_ms=ms, keyed_ms=ms, doubt_ms=ms)
+    doubted = DeliveryState(state="uncertain", crossed_ms=ms, keyed_ms=ms, doubt_ms=ms)
 
     async def story() -> LookedUp:
         server = await asyncio.start_server(partial(_answer, says), "127.0.0.1", 0)
@@ -102,7 +102,7 @@ def looked_up(says: Says, kind: str, said: Notification, before: Options, after:
             dispatch = dispatch_of(said)
             request = first.prepare(dispatch)
             assert isinstance(await first.send(dispatch, request), Unknown)
-            return await second.look_up(replace(dispatch, standing=doubted, request=request))
+            return await second.look_up(replace(dispatch, delivery_state=doubted, request=request))
         finally:
             await first.close()
             await second.close()
@@ -159,7 +159,7 @@ def test_a_relay_with_another_number_finds_what_the_one_before_it_has_sent(
     said = text(uuid4().hex)
     given = {"account": ACCOUNT, "token": Secret(SECRET), "url": simulator.url("twilio"), "allow": HERE, "settle": 1}
 
-    async def relayed(sender: str, *until: str) -> Shown:
+    async def relayed(sender: str, *until: str) -> NotificationView:
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         made = provider("twilio", "twilio", {**given, "sender": sender})
         relay = Relay(ledger.outbox, {"twilio": made}, {"sms": ["twilio"]}, random=lambda: 0.01)

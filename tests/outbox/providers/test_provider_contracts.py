@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.outbox.providers.kits import CALL_BACK, KITS, SIGN_IN
 
-from semel.adapters.providers.kinds import KINDS
-from semel.adapters.providers.posting import HttpProvider
+from semel.providers.http import HttpProvider
+from semel.providers.registry import KINDS
 from semel.testing.provider_laws import Opening, ProviderKit, ProviderLaws, ReportLaws, TokenLaws
 from semel.testing.simulator import SimulatorProcess
 

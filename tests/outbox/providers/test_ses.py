@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from tests.outbox.providers.kits import mail
 
-from semel.adapters.providers.kinds import provider
-from semel.adapters.providers.ses import Ses
-from semel.adapters.wire.answers import Answered
-from semel.settings.secret import Secret
+from semel.http_client.client import Answered
+from semel.providers.registry import provider
+from semel.providers.ses import Ses
+from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
+from semel.values.delivery_state import Refused
 from semel.values.notification import Notification
-from semel.values.outbox import Witness
-from semel.values.sending import Refused
+from semel.values.outbox import DeliveryReport
 
 OPTIONS = {
     "region": "eu-central-1",
@@ -63,10 +63,10 @@ def test_what_is_written_is_what_aws_describes(said: Notification) -> None:
     ],
 )
 def test_a_throttle_is_no_refusal_of_the_mail(headers: Mapping[str, str], body: bytes) -> None:
-    answer = ses().judge(Answered(400, body, headers=headers))
+    answer = ses().classify(Answered(400, body, headers=headers))
     assert isinstance(answer, Refused)
     assert answer.limited
-    final = ses().judge(Answered(400, b'{"__type": "MessageRejected"}'))
+    final = ses().classify(Answered(400, b'{"__type": "MessageRejected"}'))
     assert isinstance(final, Refused)
     assert final.final
 
@@ -87,7 +87,7 @@ EVENT = {
     ids=["plain", "SNS", "EventBridge"],
 )
 def test_an_event_is_read_however_it_comes(wrapped: dict[str, Any]) -> None:
-    expected = Witness("delivered", b"\x0a" * 16, "ses", "m-1", 1_750_000_000_000, "callback: Delivery")
+    expected = DeliveryReport("delivered", b"\x0a" * 16, "ses", "m-1", 1_750_000_000_000, "callback: Delivery")
     assert ses().reports({}, msgspec.json.encode(wrapped)) == [expected]
 
 

@@ -15,8 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects import cxone, genesys
+from semel.testing.simulator import SimulatorProcess, cxone, genesys
 
 
 def test_it_runs_without_standard_input_and_says_where_it_listens() -> None:

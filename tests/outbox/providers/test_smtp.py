@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.outbox.providers.kits import SENDER, mail
 
-from semel.adapters.providers.reaching import reach
-from semel.adapters.providers.smtp import Smtp
-from semel.settings.secret import Secret
+from semel.providers.http import reach
+from semel.providers.smtp import Smtp
+from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
+from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.errors import LeaseLost
-from semel.values.first_byte import checked_by
-from semel.values.sending import Accepted, Answer, Contract, Refused, Unknown
+from semel.values.outbox import checked_by
 
 CONTRACT = Contract(name="smtp", channels=("email",), timeout_s=30.0)
 PASSWORD = "do-not-show-me"
@@ -91,7 +91,7 @@ class Server:
             writer.close()
 
 
-def told(server: Server, *, tls: str = "off", host: str = "127.0.0.1", password: bool = True) -> Answer:
+def send_to(server: Server, *, tls: str = "off", host: str = "127.0.0.1", password: bool = True) -> Answer:
     async def story() -> Answer:
         listening = await asyncio.start_server(server.talk, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
@@ -112,7 +112,7 @@ def test_a_mail_goes_over_tls_and_nothing_but_the_greeting_before(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     server = Server({}, certificate)
-    assert isinstance(told(server, tls="starttls", host="localhost"), Accepted)
+    assert isinstance(send_to(server, tls="starttls", host="localhost"), Accepted)
     assert [line for line, secure in server.heard if not secure] == ["EHLO semel", "STARTTLS"]
     proof = base64.b64encode(f"\0u\0{PASSWORD}".encode()).decode()
     assert (f"AUTH PLAIN {proof}", True) in server.heard
@@ -124,19 +124,19 @@ def test_what_was_said_before_tls_is_not_heard_after_it(certificate: Path, monke
     forged = (
         "220 now\r\n250-AUTH PLAIN\r\n250 forged\r\n235 forged\r\n250 forged\r\n250 forged\r\n354 forged\r\n250 forged"
     )
-    answer = told(Server({"STARTTLS": forged, ".": "451 not now"}, certificate), tls="starttls", host="localhost")
+    answer = send_to(Server({"STARTTLS": forged, ".": "451 not now"}, certificate), tls="starttls", host="localhost")
     assert isinstance(answer, Refused), answer
     assert "forged" not in answer.reason
 
 
 def test_without_tls_or_with_a_stranger_nothing_is_said(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stripped = Server({"EHLO": "250-me\r\n250 AUTH PLAIN"})
-    answer = told(stripped, tls="starttls", host="localhost")
+    answer = send_to(stripped, tls="starttls", host="localhost")
     assert isinstance(answer, Refused)
     assert "STARTTLS" in answer.reason
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     stranger = Server({}, certificate)
-    answer = told(stranger, tls="starttls", host="localhost")
+    answer = send_to(stranger, tls="starttls", host="localhost")
     assert isinstance(answer, Refused), answer
     assert "certificate" in answer.reason
     assert not [line for line, _ in [*stripped.heard, *stranger.heard] if line.startswith(("AUTH", "MAIL"))]
@@ -194,14 +194,14 @@ SETTINGS = "refuses its settings"
     ],
 )
 def test_each_answer_means_what_it_says(step: str, reply: str, expected: str) -> None:
-    answer = told(Server({step: reply}))
+    answer = send_to(Server({step: reply}))
     assert meant(answer) == expected, answer
     assert PASSWORD not in repr(answer)
 
 
 def test_a_mail_needs_no_password_where_the_server_wants_none() -> None:
     server = Server({})
-    assert isinstance(told(server, password=False), Accepted)
+    assert isinstance(send_to(server, password=False), Accepted)
     assert not [line for line, _ in server.heard if line.startswith("AUTH")]
 
 
@@ -241,5 +241,5 @@ def test_a_check_that_fails_before_the_mail_lets_none_of_it_leave() -> None:
 
     server = Server({})
     with checked_by(too_late), pytest.raises(LeaseLost):
-        told(server)
+        send_to(server)
     assert server.heard[-1][0] == "DATA", "inconclusive: it did not come to the mail"

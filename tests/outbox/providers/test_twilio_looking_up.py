@@ -10,24 +10,24 @@ import pytest
 from msgspec.structs import replace
 from tests.outbox.providers.kits import HERE, text
 
-from semel.adapters.providers.auth import Basic
-from semel.adapters.providers.twilio import TIGHT_S, WIDE_S, Twilio
-from semel.settings.secret import Secret
+from semel.providers.auth import BasicAuth
+from semel.providers.twilio import TIGHT_S, WIDE_S, Twilio
+from semel.settings.secrets import Secret
 from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
+from semel.testing.simulator.twilio import ACCOUNT, SECRET
+from semel.values.delivery_state import Accepted, DeliveryState, Unknown
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear
-from semel.values.sending import Accepted, Standing, Unknown
 
 
 def twilio(simulator: SimulatorProcess, secret: str = SECRET) -> Twilio:
     url = simulator.url("twilio")
-    return Twilio(url, Basic(ACCOUNT, Secret(secret)), account=ACCOUNT, sender="+490", allow=HERE)
+    return Twilio(url, BasicAuth(ACCOUNT, Secret(secret)), account=ACCOUNT, sender="+490", allow=HERE)
 
 
 def dispatch(name: str, crossed_s: float, body: str = "the same text", key: str = "") -> Dispatch:
     said = text(name, body=body, key=key or name)
     ms = int(1000 * crossed_s)
-    return Dispatch(said.id, 1, said, said.content, Standing(state="uncertain", crossed_ms=ms, doubt_ms=ms), ms)
+    return Dispatch(said.id, 1, said, said.content, DeliveryState(state="uncertain", crossed_ms=ms, doubt_ms=ms), ms)
 
 
 def looked_up(
@@ -150,10 +150,12 @@ def test_a_list_that_cannot_be_read_says_nothing(simulator: SimulatorProcess) ->
             await provider.close()
 
     assert isinstance(asyncio.run(story(twilio(simulator, "wrong"))), Unclear)
-    nobody = Twilio("http://127.0.0.1:1", Basic(ACCOUNT, Secret(SECRET)), account=ACCOUNT, sender="+490", allow=HERE)
+    nobody = Twilio(
+        "http://127.0.0.1:1", BasicAuth(ACCOUNT, Secret(SECRET)), account=ACCOUNT, sender="+490", allow=HERE
+    )
     assert isinstance(asyncio.run(story(nobody)), Unclear)
     elsewhere = Twilio(
-        simulator.url("sendgrid"), Basic(ACCOUNT, Secret(SECRET)), account=ACCOUNT, sender="+490", allow=HERE
+        simulator.url("sendgrid"), BasicAuth(ACCOUNT, Secret(SECRET)), account=ACCOUNT, sender="+490", allow=HERE
     )
     assert isinstance(asyncio.run(story(elsewhere)), Unclear)
     assert replace(mine, token=2).id == mine.id

@@ -2,7 +2,7 @@
 
 How doubts are counted. A crossing is a pair of id and token. It is *recorded* when the outbox has, under that token,
 what came of it; else it is *open*: its relay was killed between crossing and record, or outlived its lease, or a
-callback came first. The outbox says "its relay vanished after the crossing" under the token of whoever found it. The
+callback came first. The outbox records `RELAY_VANISHED` under the token of whoever found it. The
 provider's book has every request, with the lie that was told to it. For each notification, then:
 
     heard    unknown outcomes that were recorded under the crossing's own token
@@ -34,12 +34,9 @@ from tests.proof.outbox.parts import BY_NAME, TIMEOUT_S, Part, contracts, is_amb
 from tests.proof.outbox.stores import ATTEMPTS, NOTIFICATIONS, Store
 
 from semel.testing.simulator import Asked, Called, Got, SimulatorProcess
+from semel.values.delivery_state import CLAIMS_MAX, RANK, RELAY_VANISHED, RELAYS_VANISHED
 from semel.values.notification import Notification
-from semel.values.sending import CLAIMS_MAX, RANK
 
-VANISHED = "its relay vanished after the crossing"
-POISON = "relays vanished with it before a byte left"
-PRESUMED = "presumed to be sent, by policy"
 RECORDED = ("accepted", "refused", "limited", "unknown")  # of a crossing, under its own token
 
 
@@ -54,12 +51,12 @@ class Row(Struct, frozen=True):
 
     @property
     def is_vanished(self) -> bool:
-        return self.outcome == "unknown" and self.evidence == VANISHED
+        return self.outcome == "unknown" and self.evidence == RELAY_VANISHED
 
     @property
     def is_crossing(self) -> bool:
         said = self.token > 0 and self.outcome in RECORDED and self.evidence != "look-up"
-        return said and not self.is_vanished and POISON not in self.evidence
+        return said and not self.is_vanished and RELAYS_VANISHED not in self.evidence
 
 
 class Life(Struct, frozen=True, dict=True):
@@ -83,7 +80,7 @@ class Life(Struct, frozen=True, dict=True):
 
     @property
     def is_poison(self) -> bool:
-        return POISON in self.reason
+        return RELAYS_VANISHED in self.reason
 
     @property
     def heard(self) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from semel.ports import Outbox, Provider
+from semel.values.delivery_state import Answer, Refused, Unknown
 from semel.values.notification import Notification
-from semel.values.outbox import Absent, Crossed, Crossing, Dispatch, Gate, Lane, LookedUp
-from semel.values.sending import Answer, Refused, Unknown
+from semel.values.outbox import Absent, Crossed, Crossing, CrossingVerdict, Dispatch, Lane, LookedUp
 
 NO_CROSSING = "bytes leave, and nobody wrote before that they would"
 CALLED_REFUSED = "no answer is taken for a refusal"
@@ -56,7 +56,7 @@ class _Around:
 
 
 class _NoCrossing(_Around):
-    async def cross(self, crossings: Sequence[Crossing]) -> list[Gate]:
+    async def cross(self, crossings: Sequence[Crossing]) -> list[CrossingVerdict]:
         return [Crossed() for _ in crossings]
 
 

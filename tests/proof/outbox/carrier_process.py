@@ -21,8 +21,8 @@ from tests.proof.outbox.stores import open_store
 
 from semel.core.relay import Relay
 from semel.ports import Outbox, Provider
-from semel.values.outbox import Crossing, Dispatch, Gate, Lane, LookedUp, Record, Witness
-from semel.values.sending import Answer, State
+from semel.values.delivery_state import Answer, State
+from semel.values.outbox import Crossing, CrossingVerdict, DeliveryReport, Dispatch, Lane, LookedUp, Record
 
 SPREAD = 0.4  # of the backoff's full jitter: everything comes to its end soon
 
@@ -73,7 +73,7 @@ class _Recorded:
             self._diary.write("take", one.id, one.token, "vanished" if one.vanished else "")
         return taken
 
-    async def cross(self, crossings: Sequence[Crossing]) -> list[Gate]:
+    async def cross(self, crossings: Sequence[Crossing]) -> list[CrossingVerdict]:
         for one in crossings:
             self._diary.write("ask", one.dispatch.id, one.dispatch.token)
         gates = await self._outbox.cross(crossings)
@@ -89,8 +89,8 @@ class _Recorded:
             self._diary.write("held", one.dispatch.id, one.dispatch.token, str(was))
         return held
 
-    async def witness(self, witnesses: Sequence[Witness]) -> list[State | None]:
-        return await self._outbox.witness(witnesses)
+    async def apply_reports(self, witnesses: Sequence[DeliveryReport]) -> list[State | None]:
+        return await self._outbox.apply_reports(witnesses)
 
 
 class _Witnessed:
@@ -120,7 +120,7 @@ class _Witnessed:
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
         return await self._provider.look_up(dispatch)
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]:
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         return self._provider.reports(headers, body, query)
 
     async def close(self) -> None:

@@ -13,12 +13,12 @@ from random import Random
 from types import TracebackType
 
 import msgspec
+from tests.forking import START, preload
 from tests.proof.outbox.carrier_process import Plan, work
-from tests.sources.forking import START
 
 RELAYS = 2
 END_S = 60.0
-IMPORTED = ("tests.proof.outbox.carriers", "semel.adapters.ledgers.postgres", "aiohttp")
+preload("tests.proof.outbox.carriers", "semel.ledgers.postgres", "aiohttp")
 
 
 class Carriers:
@@ -30,7 +30,6 @@ class Carriers:
         self.killed: list[str] = []  # names of diaries
 
     def __enter__(self) -> Carriers:
-        START.set_forkserver_preload(list(IMPORTED))
         self._alive = [self._start() for _ in range(RELAYS)]
         return self
 

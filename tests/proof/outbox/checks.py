@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from tests.proof.outbox.account import PRESUMED, Account, Life, was_poison
+from tests.proof.outbox.account import Account, Life, was_poison
 from tests.proof.outbox.parts import CONCURRENCY
 from tests.proof.outbox.rates import keeps_its_rate
 
-from semel.values.sending import LIVE
+from semel.values.delivery_state import LIVE, PRESUMED_SENT, RESENT_UNKNOWN
 
 IDEMPOTENT = ("telnyx",)  # its key outlives the storm
 DECIDED = ("twilio", "telnyx", "sendgrid", "hook")  # parts in which every doubt has an exit
 KILLS_MIN = 3  # that interrupted a crossing; with fewer a run has shown nothing
-
-AGAIN_UNKNOWN = "sent again once already, by policy"
 
 
 def check(account: Account) -> None:
@@ -78,7 +76,7 @@ def every_cause_is_a_doubt(account: Account) -> None:
 
 
 def what_is_called_sent_was_sent(account: Account) -> None:
-    sent = (one for one in account.lives if one.is_sent and one.reason != PRESUMED)
+    sent = (one for one in account.lives if one.is_sent and one.reason != PRESUMED_SENT)
     none((one for one in sent if not one.got), "called sent, and nobody got them", account)
 
 
@@ -108,7 +106,7 @@ def only_what_nobody_can_tell_is_held(account: Account) -> None:
         if life.state not in LIVE or (life.is_poison and was_poison(life)):
             continue
         assert life.was_uncertain, f"held without a doubt: {told(life)}"
-        if life.possible and (life.last_crossing == "refused" or life.reason.startswith(AGAIN_UNKNOWN)):
+        if life.possible and (life.last_crossing == "refused" or life.reason.startswith(RESENT_UNKNOWN)):
             continue  # sent again by policy, once: what is refused or unknown then is for a person
         assert life.part.name not in DECIDED, f"there was a way to know: {told(life)}"
         if life.part.calls != "never":
@@ -176,7 +174,7 @@ def _exit(life: Life) -> str:
     outcomes = [row.outcome for row in life.rows]
     exits: list[tuple[str, Callable[[], bool]]] = [
         ("held", lambda: life.state == "uncertain"),
-        ("presumed", lambda: life.reason == PRESUMED),
+        ("presumed", lambda: life.reason == PRESUMED_SENT),
         ("sent again by policy", lambda: life.possible > 0),
         ("look-up found it", lambda: any(row.evidence == "look-up" and row.outcome == "accepted" for row in life.rows)),
         ("look-up proved it absent", lambda: "absent" in outcomes),

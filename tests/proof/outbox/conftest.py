@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.proof.outbox.stores import OnPostgres, OnSqlite, Store
 from tests.shared import shared_server
-
-from semel.testing.servers.postgres import PostgresServer
+from tests.support.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

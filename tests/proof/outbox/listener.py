@@ -66,4 +66,4 @@ class Listener:
     async def _take(self, request: Request) -> None:
         provider = self._providers[request.path.strip("/")]
         witnesses = provider.reports(request.headers, request.body, urlencode(request.query))
-        await self._ledger.outbox.witness(witnesses)
+        await self._ledger.outbox.apply_reports(witnesses)

@@ -13,15 +13,13 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from semel.adapters.providers.kinds import provider
 from semel.ports import Provider
-from semel.settings.secret import Secret
-from semel.testing.simulator import LIES
-from semel.testing.simulator import mailing as smtp
-from semel.testing.simulator.calling import Mode
-from semel.testing.simulator.dialects import brevo, generic, resend, sendgrid, telnyx, twilio, vonage
+from semel.providers.registry import provider
+from semel.settings.secrets import Secret
+from semel.testing.simulator import LIES, brevo, generic, resend, sendgrid, smtp, telnyx, twilio, vonage
+from semel.testing.simulator.callbacks import Mode
+from semel.values.delivery_state import Contract
 from semel.values.notification import Channel, Guard, Notification, Policy
-from semel.values.sending import Contract
 
 TIMEOUT_S = 4.0  # an honest answer on two noisy processors takes less; where it does not, that is a cause of its own
 MARGIN = 0.5  # of the timeout: as much longer a lease is

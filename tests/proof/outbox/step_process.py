@@ -11,15 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tests.proof.outbox.stores import SQLITE, open_store
 
-from semel.adapters.providers.kinds import provider
-from semel.adapters.wire import client
 from semel.core.relay import Relay
+from semel.http_client import client
 from semel.ports import Provider
-from semel.settings.secret import Secret
+from semel.providers.registry import provider
+from semel.settings.secrets import Secret
 from semel.testing.crash import crash_at, stop_at
-from semel.testing.simulator.dialects import telnyx, twilio, vonage
-from semel.values.first_byte import check_first_byte
-from semel.values.outbox import Dispatch, LookedUp, Record
+from semel.testing.simulator import telnyx, twilio, vonage
+from semel.values.outbox import Dispatch, LookedUp, Record, check_first_byte
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "twilio": {"account": twilio.ACCOUNT, "token": Secret(twilio.SECRET), "sender": "+490", "settle": 0.3},

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from semel.core.relay import Step
+from semel.core.relay import RelayBoundary
 from semel.testing.simulator import LIES
 from semel.values.notification import Policy
 
@@ -49,18 +49,18 @@ def every_case() -> list[Case]:
 def first_tries() -> Iterator[Case]:
     for kind in ("twilio", "telnyx", "vonage"):
         for lie in OUTCOMES:
-            for step in Step:
+            for step in RelayBoundary:
                 yield _first_try(kind, lie, step)
 
 
-def _first_try(kind: Kind, lie: str, step: Step) -> Case:
+def _first_try(kind: Kind, lie: str, step: RelayBoundary) -> Case:
     deaths = ((step.value, 1),)
     match step:
-        case Step.AFTER_TAKE | Step.BEFORE_CROSS:
+        case RelayBoundary.AFTER_TAKE | RelayBoundary.BEFORE_CROSS:
             return Case(kind, lie, deaths, "accepted", ("accepted",))
-        case Step.AFTER_CROSS:
+        case RelayBoundary.AFTER_CROSS:
             return _in_doubt(kind, lie, deaths, arrived=False)
-        case Step.AFTER_SEND:
+        case RelayBoundary.AFTER_SEND:
             return _in_doubt(kind, lie, deaths, arrived=_arrives(lie))
     match OUTCOMES[lie]:
         case "accepted":
@@ -91,8 +91,11 @@ def _arrives(lie: str) -> bool:
 def replays() -> Iterator[Case]:
     """The second time that it comes to a step it is there with the same key again."""
     for lie in (TAKEN, LOST):
-        for step in Step:
-            again = step in (Step.AFTER_CROSS, Step.AFTER_SEND)  # a second doubt, and a third time the same key
+        for step in RelayBoundary:
+            again = step in (
+                RelayBoundary.AFTER_CROSS,
+                RelayBoundary.AFTER_SEND,
+            )  # a second doubt, and a third time the same key
             evidence = ("unknown", "unknown", "accepted") if again else ("unknown", "accepted")
             yield Case("telnyx", lie, ((step.value, 2),), "accepted", evidence)
 
@@ -121,21 +124,21 @@ def policies() -> Iterator[Case]:
 def recoveries() -> Iterator[Case]:
     """A relay dies, and so does the one that finds what it left."""
     for kind in ("twilio", "telnyx", "vonage"):
-        for first in (Step.AFTER_CROSS, Step.AFTER_SEND):
-            for second in (Step.AFTER_TAKE.value, "before recording unknown", "after recording unknown"):
+        for first in (RelayBoundary.AFTER_CROSS, RelayBoundary.AFTER_SEND):
+            for second in (RelayBoundary.AFTER_TAKE.value, "before recording unknown", "after recording unknown"):
                 once = _first_try(kind, TRUTH, first)
                 yield Case(kind, TRUTH, (*once.deaths, (second, 1)), once.state, once.evidence, once.got)
-    for second in (Step.AFTER_TAKE.value, "before recording released", "after recording released"):
-        deaths = ((Step.BEFORE_CROSS.value, 1), (second, 1))
+    for second in (RelayBoundary.AFTER_TAKE.value, "before recording released", "after recording released"):
+        deaths = ((RelayBoundary.BEFORE_CROSS.value, 1), (second, 1))
         yield Case("twilio", TRUTH, deaths, "accepted", ("accepted",))
 
 
 def pairs() -> Iterator[Case]:
     """Two in one batch: what one has done says nothing of the other, and what crosses together is in doubt together."""
     alone, doubt = ("accepted",), ("unknown", "absent", "accepted")
-    for step, evidence in ((Step.AFTER_CROSS, doubt), (Step.AFTER_SEND, ("unknown", "accepted"))):
+    for step, evidence in ((RelayBoundary.AFTER_CROSS, doubt), (RelayBoundary.AFTER_SEND, ("unknown", "accepted"))):
         yield Case("twilio", TRUTH, ((step.value, 1),), "accepted", evidence, second=alone, waits=True)
-    for step, hit in ((Step.AFTER_TAKE, 1), (Step.BEFORE_CROSS, 1), (Step.BEFORE_CROSS, 2)):
+    for step, hit in ((RelayBoundary.AFTER_TAKE, 1), (RelayBoundary.BEFORE_CROSS, 1), (RelayBoundary.BEFORE_CROSS, 2)):
         yield Case("twilio", TRUTH, ((step.value, hit),), "accepted", alone, second=alone)
     for hit in (1, 2):
-        yield Case("twilio", TRUTH, ((Step.AFTER_CROSS.value, hit),), "accepted", doubt, second=doubt)
+        yield Case("twilio", TRUTH, ((RelayBoundary.AFTER_CROSS.value, hit),), "accepted", doubt, second=doubt)

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import apsw
 import asyncpg
+from tests.support.servers.postgres import PostgresServer
 
-from semel.adapters.ledgers.postgres import PostgresLedger
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.testing.servers.postgres import PostgresServer
+from semel.ledgers.postgres import PostgresLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.values.notification import Notification
 
 SQLITE = "sqlite:"

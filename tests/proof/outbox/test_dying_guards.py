@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tests.proof.outbox.step_process import Asked, Plan
 from tests.proof.outbox.stores import Store, add
-from tests.proof.outbox.test_steps import IMPORTED, LAPSE, start
-from tests.sources.forking import START
+from tests.proof.outbox.test_steps import LAPSE, start
 
 from semel.testing.crash import landing
 from semel.testing.simulator import SimulatorProcess
@@ -53,7 +52,6 @@ def test_whoever_dies_with_a_refusal_leaves_the_guard_to_who_was_sent(
     store: Store, tmp_path: Path, simulator: SimulatorProcess, step: str, becomes: str
 ) -> None:
     """Died before: the look-up finds nothing, so it is sent after all, and has the guard itself."""
-    START.set_forkserver_preload(list(IMPORTED))
     plan = Plan(store.url, f"http://127.0.0.1:{simulator.port}", (Asked("p", "twilio"),))
     marker = tmp_path / "landed"
 

@@ -16,8 +16,8 @@ from tests.proof.outbox.carriers import Carriers
 from tests.proof.outbox.stores import Store, add
 
 from semel.testing.simulator import SimulatorProcess
+from semel.values.delivery_state import ATTEMPTS_MAX
 from semel.values.notification import Notification
-from semel.values.sending import ATTEMPTS_MAX
 
 PROVIDER = "telnyx"
 TENANT = "north"

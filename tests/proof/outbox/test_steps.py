@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.forking import START, preload
 from tests.proof.outbox.step_process import Asked, Plan, work
 from tests.proof.outbox.steps import Case, every_case
 from tests.proof.outbox.stores import Store, add
-from tests.sources.forking import START
 
-from semel.core.relay import Step
+from semel.core.relay import RelayBoundary
 from semel.testing.crash import landing
 from semel.testing.simulator import SimulatorProcess
 from semel.values.notification import Notification
@@ -30,7 +30,7 @@ AT_ONCE = 6  # relays that are dying
 LAPSE = "update {}dispatch set due = 0 where taken"  # as if the leases of the dead had come to their end
 STATES = "select id, state, reason, possible from {}notification"
 ATTEMPTS = "select id, outcome from {}attempt where outcome <> '' and outcome <> 'released' order by ended, token"
-IMPORTED = ("tests.proof.outbox.test_steps", "semel.adapters.ledgers.postgres", "aiohttp")
+preload("tests.proof.outbox.test_steps", "semel.ledgers.postgres", "aiohttp")
 
 
 def notification(number: int, case: Case, second: bool = False) -> Notification:
@@ -109,11 +109,10 @@ def test_whatever_step_a_relay_dies_at_its_notification_comes_to_what_was_predic
     store: Store, tmp_path: Path, every: int
 ) -> None:
     cases = every_case()[::every]
-    assert {step.value for step in Step} <= {step for case in cases for step, _ in case.deaths}
+    assert {step.value for step in RelayBoundary} <= {step for case in cases for step, _ in case.deaths}
     said = [notification(number, case) for number, case in enumerate(cases)]
     seconds = {number: notification(number, case, True) for number, case in enumerate(cases) if case.second}
     add(store, [*said, *seconds.values()])
-    START.set_forkserver_preload(list(IMPORTED))
     with SimulatorProcess() as simulator:
         for one, case in zip(said, cases, strict=True):
             if case.lie:

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from tests.proof.outbox.step_process import FIRST_BYTE, Asked, Plan
 from tests.proof.outbox.stores import Store, add
-from tests.proof.outbox.test_steps import IMPORTED, start
-from tests.sources.forking import START
+from tests.proof.outbox.test_steps import start
 
-from semel.core.relay import Step
+from semel.core.relay import RelayBoundary
 from semel.testing.crash import landing
 from semel.testing.simulator import SimulatorProcess
 from semel.values.notification import Notification
@@ -32,7 +31,6 @@ class Stopped:
     """One relay, stopped at a step with the notification in hand; and another one beside it."""
 
     def __init__(self, store: Store, home: Path, kind: str, step: str, bug: bool = False) -> None:
-        START.set_forkserver_preload(list(IMPORTED))
         self._store = store
         self._simulator = SimulatorProcess()
         self._simulator.start()
@@ -92,7 +90,7 @@ def scene(store: Store, tmp_path: Path, kind: str, step: str, request: pytest.Fi
 
 
 @pytest.mark.parametrize("on", ["sqlite", "postgres"])
-@pytest.mark.parametrize(("kind", "step"), [("twilio", Step.AFTER_CROSS.value), ("twilio", FIRST_BYTE)])
+@pytest.mark.parametrize(("kind", "step"), [("twilio", RelayBoundary.AFTER_CROSS.value), ("twilio", FIRST_BYTE)])
 def test_a_relay_that_goes_on_after_its_lease_sends_nothing(scene: Stopped) -> None:
     """The other one has proven that nothing left, and has sent it."""
     scene.stop(timeout_s=1.0)
@@ -105,7 +103,7 @@ def test_a_relay_that_goes_on_after_its_lease_sends_nothing(scene: Stopped) -> N
 
 
 @pytest.mark.parametrize("on", ["sqlite", "postgres"])
-@pytest.mark.parametrize(("kind", "step"), [("vonage", Step.AFTER_SEND.value)])
+@pytest.mark.parametrize(("kind", "step"), [("vonage", RelayBoundary.AFTER_SEND.value)])
 def test_a_late_answer_ends_a_doubt_that_nobody_else_could_end(scene: Stopped) -> None:
     scene.stop()
     scene.another()
@@ -116,7 +114,7 @@ def test_a_late_answer_ends_a_doubt_that_nobody_else_could_end(scene: Stopped) -
 
 
 @pytest.mark.parametrize("on", ["sqlite"])
-@pytest.mark.parametrize(("kind", "step"), [("twilio", Step.AFTER_SEND.value)])
+@pytest.mark.parametrize(("kind", "step"), [("twilio", RelayBoundary.AFTER_SEND.value)])
 @pytest.mark.parametrize("bug", [False, True], ids=["as it is", "without its token"])
 def test_a_late_refusal_says_nothing_of_what_another_relay_is_sending(scene: Stopped, bug: bool) -> None:
     """The first one was told 429; while it was stopped the second has sent, and waits for the answer."""

@@ -14,11 +14,10 @@ from pamqp.commands import Basic
 from tests.sources.kafka.topics import Topics
 from tests.sources.places import Queue
 from tests.sources.rabbitmq import places as rabbitmq
-
-from semel.testing.servers.kafka import KafkaServer
-from semel.testing.servers.process import NoServer
-from semel.testing.servers.rabbitmq import Broker as RabbitBroker
-from semel.testing.servers.sqs import SqsServer
+from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.process import NoServer
+from tests.support.servers.rabbitmq import Broker as RabbitBroker
+from tests.support.servers.sqs import SqsServer
 
 IN_FLIGHT = 32  # of one consumer: what a killed one held is taken over one by one
 VISIBILITY_S = 3  # above the lease of the consumers; what a killed one held is seen again then

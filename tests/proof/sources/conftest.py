@@ -13,15 +13,14 @@ import pytest
 from tests.proof.sources.brokers import on_kafka, on_rabbit, on_sqs
 from tests.proof.sources.stages import OnPostgres, OnRedis
 from tests.proof.sources.storm import Broker, Stage
-
-from semel.testing.servers.kafka import KafkaServer
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.rabbitmq import Broker as RabbitBroker
-from semel.testing.servers.rabbitmq import RabbitServer
-from semel.testing.servers.rabbitmq_shared import share
-from semel.testing.servers.sqs import SqsServer
-from semel.testing.servers.valkey import Valkey
+from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.rabbitmq import Broker as RabbitBroker
+from tests.support.servers.rabbitmq import RabbitServer
+from tests.support.servers.rabbitmq_shared import share
+from tests.support.servers.sqs import SqsServer
+from tests.support.servers.valkey import Valkey
 
 Made = TypeVar("Made")
 

@@ -33,7 +33,7 @@ OUTSIDE = "writes beside its transaction"
 OTHER_KEY = "has another key for each run"
 BUGS = (ACK_FIRST, OUTSIDE, OTHER_KEY)  # planted: the storm has to find them
 
-Act = Callable[[Event, Context], Awaitable[None]]
+HandlerRun = Callable[[Event, Context], Awaitable[None]]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -52,14 +52,14 @@ class Plan(msgspec.Struct, frozen=True):
 def source_of(kind: str, options: dict[str, Any]) -> Source:
     """Each driver is imported by its own consumers only."""
     if kind == "sqs":
-        from semel.adapters.sources.sqs import SqsSource
+        from semel.sources.sqs_queue import SqsSource
 
         return SqsSource(**options)
     if kind == "kafka":
-        from semel.adapters.sources.kafka import KafkaSource
+        from semel.sources.kafka_topic import KafkaSource
 
         return KafkaSource(**options)
-    from semel.adapters.sources.rabbitmq import RabbitSource
+    from semel.sources.rabbitmq_queue import RabbitSource
 
     return RabbitSource(**options)
 
@@ -106,7 +106,7 @@ async def in_transaction(event: Event, ctx: Context) -> None:
     await ctx.tx.execute(INSERT, event.id)
 
 
-def beside_transaction(url: str) -> Act:
+def beside_transaction(url: str) -> HandlerRun:
     async def act(event: Event, ctx: Context) -> None:
         connection = await asyncpg.connect(url)
         try:
@@ -117,7 +117,7 @@ def beside_transaction(url: str) -> Act:
     return act
 
 
-def at_sink(url: str, bug: str) -> Act:
+def at_sink(url: str, bug: str) -> HandlerRun:
     sink = redis.asyncio.Redis.from_url(url)
 
     async def act(event: Event, ctx: Context) -> None:
@@ -127,7 +127,7 @@ def at_sink(url: str, bug: str) -> Act:
     return act
 
 
-def act_of(plan: Plan) -> Act:
+def act_of(plan: Plan) -> HandlerRun:
     if plan.effect == "transaction":
         return beside_transaction(plan.sink) if plan.bug == OUTSIDE else in_transaction
     return at_sink(plan.sink, plan.bug)

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import redis
 from tests.proof.sources.consumer_process import LANES
+from tests.support.servers.postgres import PostgresServer
+from tests.support.servers.valkey import Valkey
 
 from semel.ports import Catalog
-from semel.testing.servers.postgres import PostgresServer
-from semel.testing.servers.valkey import Valkey
 from semel.wiring import open_ledger
 
 TABLE = "create table effect (event text)"  # no unique constraint anywhere: a double would show

@@ -7,18 +7,18 @@ import logging
 import os
 from pathlib import Path
 
+from tests.forking import START, preload
 from tests.proof.sources.consumer_process import Plan, work
 from tests.proof.sources.tally import Tally
-from tests.sources.forking import START
 
 END_S = 60.0
-IMPORTED = (  # where no other test of this worker has started the server that forks
+preload(
     "tests.proof.sources.starting",
-    "semel.adapters.ledgers.postgres",
-    "semel.adapters.ledgers.redis",
-    "semel.adapters.sources.kafka",
-    "semel.adapters.sources.rabbitmq",
-    "semel.adapters.sources.sqs",
+    "semel.ledgers.postgres",
+    "semel.ledgers.redis",
+    "semel.sources.kafka_topic",
+    "semel.sources.rabbitmq_queue",
+    "semel.sources.sqs_queue",
     "aiobotocore.session",
     "aiobotocore.config",
 )
@@ -29,7 +29,6 @@ class Consumer:
 
     def __init__(self, plan: Plan, said: Path, environment: dict[str, str]) -> None:
         self.tally = Tally(Path(plan.tally))
-        START.set_forkserver_preload(list(IMPORTED))
         self._process = START.Process(target=_work, args=(plan, said, environment), daemon=True)
         self._process.start()
 

@@ -63,8 +63,8 @@ GOOD = Storm(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"happened": Counter("a")}, "1 of 2 events are lost"),
-        ({"happened": Counter("abb")}, "1 events are doubled"),
+        ({"happened": Counter("a")}, "1 of 2 .*lost"),
+        ({"happened": Counter("abb")}, "1 .*doubled"),
         ({"happened": Counter("abc")}, "nobody sent"),
         ({"letters": 1}, "1 dead letters"),
         ({"counts": {"done": 1, "leased": 1}}, "leased"),

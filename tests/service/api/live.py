@@ -18,8 +18,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.core.outboxes import outbox_of
+from semel.core.resend import outbox_of
+from semel.ledgers.sqlite import SqliteLedger
 from semel.service.api import api
 from semel.settings.schema import Token
 

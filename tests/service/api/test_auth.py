@@ -37,7 +37,7 @@ def test_without_configured_tokens_everything_is_refused_and_says_why(tmp_path: 
         for who, (method, path) in product((client, Client(client.port, None)), ASKED):
             reply = who.ask(method, path)
             assert (reply.status, reply.headers["www-authenticate"]) == (401, 'Bearer realm="semel"')
-            assert "no tokens are configured" in reply.json()["detail"]
+            assert "[[tokens]]" in reply.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_token_without_the_scope_is_told_which_one(
     client: Client, secret: str, method: str, path: str, missing: str
 ) -> None:
     reply = Client(client.port, secret).ask(method, path, b"not even JSON" if method == "POST" else None)
-    assert (reply.status, reply.json()["title"]) == (403, "Not allowed")
-    assert f"lacks the scope '{missing}'" in reply.json()["detail"]
+    assert reply.status == 403
+    assert f"'{missing}'" in reply.json()["detail"]
     assert f'scope="{missing}"' in reply.headers["www-authenticate"]
 
 
@@ -134,7 +134,7 @@ def test_every_digest_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("twin", [token("other", "acme", "", "keys"), token(ACME, "twin", "other", "keys")])
 def test_tokens_that_cannot_be_told_apart_are_refused(twin: object) -> None:
-    with pytest.raises(ConfigError, match="'acme' and"):
+    with pytest.raises(ConfigError, match="'acme'"):
         Keyring([*TOKENS, twin])  # type: ignore[list-item]
 
 

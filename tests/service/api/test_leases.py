@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.api.live import Client, api_on
 
-from semel.service.api.leases import Ticket, read_ticket, ticket_for
-from semel.service.api.shapes import LEASE_TEXT_MAX, ClaimItem, OrderItem
+from semel.service.api.claim_shapes import LEASE_TEXT_MAX, ClaimItem, OrderItem
+from semel.service.api.claims import Ticket, read_ticket, ticket_for
 from semel.values.claim import Granted, Lease
 from semel.values.errors import MalformedEvent
 from semel.values.outcome import RETRY_MAX_S
@@ -59,7 +59,7 @@ def test_the_longest_lease_is_within_its_limit() -> None:
 
 @given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", min_size=1) | st.text())
 def test_what_is_no_lease_is_refused(text: str) -> None:
-    with pytest.raises(MalformedEvent, match="no lease that was granted"):
+    with pytest.raises(MalformedEvent, match=r"^lease: "):
         read_ticket(text)
 
 

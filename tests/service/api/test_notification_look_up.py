@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from tests.service.api.desk import PHONE, Desk, desk_on
 
+from semel.values.delivery_state import Accepted, Refused, Unknown
 from semel.values.outbox import Lane, Record
-from semel.values.sending import Accepted, Refused, Unknown
 
 
 @pytest.fixture
@@ -38,34 +38,34 @@ def answer(desk: Desk, **query: str) -> dict[str, Any]:
     return told
 
 
-def test_each_of_the_five_answers(desk: Desk) -> None:
+def test_each_of_the_answers(desk: Desk) -> None:
     told = answer(desk, recipient=PHONE, kind="shipping")
     assert told == {
-        "told": "never",
+        "status": "never",
         "may_send": True,
         **dict.fromkeys(("id", "state", "at", "provider", "reference", "evidence", "note"), ""),
         "unsent": 0,
     }
     id = desk.send(guard={"window_s": 3600.0})
-    assert answer(desk, recipient=PHONE, kind="shipping")["told"] == "pending"
+    assert answer(desk, recipient=PHONE, kind="shipping")["status"] == "pending"
     desk.relay(Unknown("no answer within 15 s"))
     told = answer(desk, recipient=PHONE, kind="shipping")
-    assert (told["told"], told["state"], told["evidence"]) == ("unknown", "uncertain", "no answer within 15 s")
-    desk.decide(id, "resolve", says="sent")
+    assert (told["status"], told["state"], told["evidence"]) == ("unknown", "uncertain", "no answer within 15 s")
+    desk.decide(id, "resolve", resolution="sent")
     told = answer(desk, recipient=PHONE, kind="shipping")
-    assert (told["told"], told["id"], told["may_send"]) == ("sent", id, False)
+    assert (told["status"], told["id"], told["may_send"]) == ("sent", id, False)
     assert told["at"].endswith("Z")
     desk.send("order-2", guard={"window_s": 3600.0})
     desk.relay(Accepted())
-    assert answer(desk, key="order-2")["told"] == "suppressed"
-    assert answer(desk, recipient=PHONE, kind="shipping")["told"] == "sent"  # what was sent says more
+    assert answer(desk, key="order-2")["status"] == "suppressed"
+    assert answer(desk, recipient=PHONE, kind="shipping")["status"] == "sent"  # what was sent says more
 
 
 def test_a_failed_message_is_not_called_never(desk: Desk) -> None:
     id = desk.send(recipient="joe", channel="message")
     asyncio.run(fail(desk, id))
     told = answer(desk, recipient="joe")
-    assert (told["told"], told["may_send"], told["unsent"], told["id"]) == ("not_sent", True, 1, id)
+    assert (told["status"], told["may_send"], told["unsent"], told["id"]) == ("not_sent", True, 1, id)
     assert (told["state"], told["evidence"]) == ("failed", "no such user")
     assert "spelling" in told["note"]
 
@@ -73,7 +73,7 @@ def test_a_failed_message_is_not_called_never(desk: Desk) -> None:
 async def fail(desk: Desk, id: str) -> None:
     outbox = desk.ledger.outbox
     (taken,) = await outbox.take({"@message": Lane(1)}, 60_000)
-    after = replace(taken.standing, state="failed", reason="no such user")
+    after = replace(taken.delivery_state, state="failed", reason="no such user")
     assert await outbox.record([Record(taken, after, "refused", "no such user")]) == [True]
 
 
@@ -81,14 +81,14 @@ async def fail(desk: Desk, id: str) -> None:
 def test_a_number_is_found_in_every_spelling(desk: Desk, recipient: str) -> None:
     desk.send()
     told = answer(desk, recipient=recipient, kind="shipping")
-    assert (told["told"], told["note"]) == ("pending", "")
+    assert (told["status"], told["note"]) == ("pending", "")
 
 
 def test_a_number_without_its_country_says_that_it_was_not_matched(desk: Desk) -> None:
     desk.send()
     told = answer(desk, recipient="0170 12345678")
-    assert told["told"] == "never"
-    assert "country code" in told["note"]
+    assert told["status"] == "never"
+    assert "country" in told["note"]
 
 
 @pytest.mark.parametrize("told", ["pending", "unknown", "sent"])
@@ -98,7 +98,7 @@ def test_only_never_may_be_sent(desk: Desk, told: str) -> None:
         desk.relay(Unknown("?") if told == "unknown" else Accepted("SM1"))
     for query in ({"recipient": PHONE}, {"recipient": PHONE, "kind": "shipping"}, {"key": "order-1"}):
         found = answer(desk, **query)
-        assert (found["told"], found["may_send"]) == (told, False), query
+        assert (found["status"], found["may_send"]) == (told, False), query
     for query in ({"recipient": PHONE, "kind": "other"}, {"recipient": "+49"}, {"key": "order-2"}):
         assert answer(desk, **query)["may_send"], query
 
@@ -114,7 +114,7 @@ def test_what_a_provider_repeats_of_the_customer_and_of_the_message_is_not_told(
     id = desk.send(body=code)
     desk.relay(Unknown(f'500: {{"to": "{PHONE}", "text": "{code}"}}'))
     asked = [desk.told(key="order-1"), desk.told(recipient=PHONE), desk.listed()]
-    desk.decide(id, "resolve", says="sent", reason=f"{PHONE} has confirmed it")
+    desk.decide(id, "resolve", resolution="sent", reason=f"{PHONE} has confirmed it")
     desk.send("order-2", body=code)
     desk.relay(Accepted(f"ref-{PHONE[1:]}", f"202 to {PHONE}"))
     asked += [
@@ -136,13 +136,13 @@ def test_a_bare_plus_is_refused_and_not_answered_with_never(desk: Desk) -> None:
     desk.send()
     desk.send(recipient="m+tag@example.com")
     assert desk.client.ask("GET", "/v1/notifications/status?recipient=m+tag@example.com").status == 400
-    assert answer(desk, recipient="m+tag@example.com")["told"] == "pending"
+    assert answer(desk, recipient="m+tag@example.com")["status"] == "pending"
     for path in ("status?kind=shipping&", "?"):
         reply = desk.client.ask("GET", f"/v1/notifications/{path}recipient={PHONE}".replace("/?", "?"))
         assert reply.status == 400
         assert "%2B" in reply.json()["detail"]
         assert reply.json()["detail"].startswith("recipient: ")
-    assert answer(desk, recipient=PHONE)["told"] == "pending"
+    assert answer(desk, recipient=PHONE)["status"] == "pending"
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_a_bare_plus_is_refused_and_not_answered_with_never(desk: Desk) -> None:
 def test_a_question_that_is_not_whole_is_refused(refusing: Desk, query: str) -> None:
     reply = refusing.client.ask("GET", f"/v1/notifications/status?{query}")
     assert reply.status == 400, reply.body
-    assert "told" not in reply.json()
+    assert "may_send" not in reply.json()
 
 
 def test_letters_of_every_language_are_found(desk: Desk) -> None:
     desk.send(recipient="größe@例え.jp", kind="Erinnerung für 50 % & mehr")
     told = answer(desk, recipient="größe@例え.jp", kind="Erinnerung für 50 % & mehr")
-    assert told["told"] == "pending"
+    assert told["status"] == "pending"
 
 
 def test_a_look_up_does_not_wait_for_those_who_write(desk: Desk, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_look_up_does_not_wait_for_those_who_write(desk: Desk, tmp_path: Path)
         other.execute("begin immediate")
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(desk.ask, "order-2")  # whoever writes has to
-            assert answer(desk, key="order-1")["told"] == "pending"
+            assert answer(desk, key="order-1")["status"] == "pending"
             assert not waits.done(), "inconclusive: the lock was not there"
             other.execute("rollback")
             assert waits.result().status == 201

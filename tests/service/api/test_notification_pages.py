@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.service.api.desk import PHONE, Desk, desk_on
 
-from semel.service.api import listing
+from semel.service.api import notifications as listing
 from semel.testing.harness import FakeClock
-from semel.values.masking import Hider
+from semel.values.delivery_state import Accepted, Refused, Unknown
 from semel.values.notification import Notification
-from semel.values.sending import Accepted, Refused, Unknown
+from semel.values.redaction import Hider
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,11 +14,11 @@ import pytest
 from tests.service.api.desk import PHONE, Desk, desk_on
 from tests.service.api.live import ASKER, GLOBEX, OPERATOR, READER, SENDER, TOKENS, Client, serving
 
-from semel.adapters.ledgers.memory import MemoryLedger
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.memory import MemoryLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.service.api import api
+from semel.values.delivery_state import Contract, ProviderAccess
 from semel.values.notification import CONTENT_MAX_BYTES, Notification
-from semel.values.sending import Contract, ProviderAccess
 
 
 @pytest.fixture
@@ -66,7 +67,6 @@ def test_the_same_key_with_another_body_is_a_conflict_and_the_first_is_untouched
     assert reply.status == 422
     assert reply.json()["id"] == id
     assert reply.json()["state"] == "pending"
-    assert "untouched" in reply.json()["detail"]
     assert desk.show(id) == before
 
 
@@ -153,7 +153,9 @@ def test_two_keys_that_differ_are_refused(desk: Desk) -> None:
 def test_no_key_is_ever_made_up(desk: Desk) -> None:
     reply = desk.ask(None)
     assert reply.status == 400
-    assert reply.json()["detail"].startswith("key: is missing")
+    assert reply.json()["detail"].startswith("key: ")
+    assert "Idempotency-Key" in reply.json()["detail"]
+    assert desk.listed().json()["items"] == []
 
 
 def test_an_empty_key_is_none(desk: Desk) -> None:
@@ -173,7 +175,7 @@ def test_an_empty_key_is_none(desk: Desk) -> None:
         ({"recipient": "r" * 301}, "recipient"),
         ({"recipient": 7}, "recipient"),
         ({"kind": "a\nb"}, "kind"),
-        ({"channel": "fax"}, "channel: expected one of sms, email, voice, message, event, got 'fax'"),
+        ({"channel": "fax"}, r"^channel: .*sms, email, voice, message, event.*'fax'"),
         ({"body": None}, "body"),
         ({"body": 7}, "body"),
         ({"body": " "}, "body"),
@@ -188,17 +190,17 @@ def test_an_empty_key_is_none(desk: Desk) -> None:
         ({"not_after": "tomorrow"}, "not_after"),
         ({"guard": {"window_s": 0}}, "guard.window_s"),
         ({"guard": {"window_s": 60, "keys": "x"}}, "keys"),
-        ({"policy": "hope"}, "policy: expected one of hold, presume_sent, resend, give_up, got 'hope'"),
+        ({"policy": "hope"}, r"^policy: .*hold, presume_sent, resend, give_up.*'hope'"),
         ({"data": []}, "data"),
         ({"body": "x" * CONTENT_MAX_BYTES}, "bytes"),
-        ({"recipient": "${input.phone}"}, "recipient: is a template that nobody has filled in"),
-        ({"key": "order-${Flow.id}"}, "key: is a template that nobody has filled in"),
+        ({"recipient": "${input.phone}"}, "^recipient: .*template"),
+        ({"key": "order-${Flow.id}"}, "^key: .*template"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_kept(refusing: Desk, wrong: dict[str, Any], named: str) -> None:
     reply = refusing.ask(**wrong)
     assert reply.status == 400
-    assert named in reply.json()["detail"]
+    assert re.search(named, reply.json()["detail"])
     assert refusing.listed().json()["items"] == []
 
 
@@ -242,11 +244,11 @@ def test_another_tenant_neither_sees_nor_moves_it(desk: Desk) -> None:
     other = Client(desk.client.port, GLOBEX)
     assert other.ask("GET", f"/v1/notifications/{id}").status == 404
     assert other.ask("GET", f"/v1/notifications/{id}?reveal=true").status == 404
-    for verb, body in (("resolve", {"says": "given_up"}), ("cancel", {}), ("resend", {})):
+    for verb, body in (("resolve", {"resolution": "given_up"}), ("cancel", {}), ("resend", {})):
         assert other.ask("POST", f"/v1/notifications/{id}/{verb}", body | {"reason": "mine"}).status == 404
     assert other.ask("POST", "/v1/notifications/erase", {"recipient": PHONE, "reason": "mine"}).json()["erased"] == 0
     assert other.ask("GET", "/v1/notifications").json()["items"] == []
-    assert other.ask("GET", "/v1/notifications/status?key=order-1").json()["told"] == "never"
+    assert other.ask("GET", "/v1/notifications/status?key=order-1").json()["status"] == "never"
     assert desk.show(id)["state"] == "pending"
     assert desk.show(id)["attempts"] == []
 
@@ -259,7 +261,7 @@ def test_each_path_needs_its_own_scope(desk: Desk) -> None:
         ("GET", "/v1/notifications", None, ASKER),
         ("GET", "/v1/notifications/status?key=k", None, ASKER),
         ("GET", f"/v1/notifications/{id}", None, ASKER),
-        ("POST", f"/v1/notifications/{id}/resolve", reason | {"says": "sent"}, OPERATOR),
+        ("POST", f"/v1/notifications/{id}/resolve", reason | {"resolution": "sent"}, OPERATOR),
         ("POST", f"/v1/notifications/{id}/cancel", reason, OPERATOR),
         ("POST", f"/v1/notifications/{id}/resend", reason, OPERATOR),
         ("POST", "/v1/notifications/erase", reason | {"recipient": "r"}, OPERATOR),
@@ -291,7 +293,9 @@ def test_recipient_and_content_are_masked_unless_they_are_asked_for(desk: Desk) 
         assert b"secret" not in masked.body
         assert b"hush" not in masked.body
         assert b"+49\xe2\x80\xa65678" in masked.body
-        assert b"text of 15 characters" in masked.body
+        shown = masked.json()
+        content = shown.get("items", [shown])[0]["content"]
+        assert re.findall(r"\d+", content) == ["15", "4"], "the lengths of body and subject"
         clear = desk.client.ask("GET", f"{path}?reveal=true")
         assert PHONE.encode() in clear.body
         assert b"the secret word" in clear.body
@@ -316,7 +320,7 @@ def test_a_ledger_without_an_outbox_says_which_ones_have_one(tmp_path: Path) -> 
         for method, path in (("POST", ""), ("GET", ""), ("GET", "/status?key=k"), ("POST", f"/{'0' * 32}/resend")):
             reply = client.ask(method, f"/v1/notifications{path}", {} if method == "POST" else None)
             assert reply.status == 501
-            assert "sqlite and postgresql" in reply.json()["detail"]
+            assert all(name in reply.json()["detail"] for name in ("sqlite", "postgresql"))
         assert Client(client.port, None).ask("GET", "/v1/notifications").status == 401
 
 

@@ -14,19 +14,19 @@ import jsonschema_rs
 import pytest
 from tests.service.api.live import PATIENCE_S, Client, api_on
 
+from semel.service.api.errors import TITLES
 from semel.service.api.openapi import description
-from semel.service.api.refusals import TITLES
-from semel.service.problems import problem
+from semel.service.responses import problem
 
 DESCRIBED = description()
 
 EXERCISE = """
 import msgspec
-from semel.service.api import notification_shapes, shapes
+from semel.service.api import claim_shapes, notification_shapes
 from semel.service.api.openapi import description
 item = {"handler": "h", "key": ["a", "b"], "order": {"subject": "s", "position": 1.0}}
-msgspec.convert({"items": [item]}, shapes.ClaimBatch)
-msgspec.convert({"items": [{"lease": "x", "outcome": "done"}]}, shapes.SettleBatch)
+msgspec.convert({"items": [item]}, claim_shapes.ClaimBatch)
+msgspec.convert({"items": [{"lease": "x", "outcome": "done"}]}, claim_shapes.SettleBatch)
 one = {"kind": "k", "recipient": "r", "channel": "sms", "key": "k", "body": "b", "not_after": "2030-01-01T00:00:00Z"}
 msgspec.convert({**one, "guard": {"window_s": 1, "key": "g"}}, notification_shapes.NewNotification)
 description()
@@ -123,7 +123,7 @@ def test_the_shapes_do_not_break_the_process_when_it_ends() -> None:
 
 
 def test_every_field_of_a_request_says_what_it_is() -> None:
-    told = ("NewNotification", "GuardItem", "Resolve", "Cancel", "Resend", "Erase")
+    told = ("NewNotification", "GuardItem", "ResolveRequest", "CancelRequest", "ResendRequest", "EraseRequest")
     for name in ("ClaimItem", "OrderItem", "SettleDone", "SettleRetry", "SettleReject", *told):
         schema = DESCRIBED["components"]["schemas"][name]
         assert re.match(r"[A-Z].*[.?]", schema["description"]), name

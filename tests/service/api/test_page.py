@@ -12,9 +12,9 @@ from typing import Any, get_args
 import pytest
 from tests.service.api.live import ACME, PATIENCE_S, api_on
 
+from semel.service.api.claim_shapes import ClaimItem, SettleItem, VerdictItem
+from semel.service.api.errors import TITLES
 from semel.service.api.notification_shapes import NewNotification
-from semel.service.api.refusals import TITLES
-from semel.service.api.shapes import ClaimItem, SettleItem, VerdictItem
 from semel.testing.harness import FakeClock
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text("utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,15 @@ from tests.service.consuming.shelf import Letter, Shelf, app_with, body, run, un
 from tests.sources.places import Queue
 
 from semel import ConfigError, Context, Event, Semel, sources
-from semel.core import consumer, outage
-from semel.core.unmatched import TOPICS_MAX, Unmatched, plain
+from semel.core import ledger_breaker, worker
+from semel.core.routing import REASON, TOPICS_MAX, Unmatched, topic_class
 from semel.ports import Delivery
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backoff is there, and short."""
-    for module in (consumer, outage):
+    for module in (worker, ledger_breaker):
         monkeypatch.setattr(module, "AGAIN_BASE_S", 0.01)
         monkeypatch.setattr(module, "AGAIN_CAP_S", 0.02)
 
@@ -34,7 +35,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_number_of_workers_that_cannot_be_is_refused(workers: Any) -> None:
     async def story() -> None:
         async with app_with() as app:
-            with pytest.raises(ConfigError, match=r"workers=.*at least 1 and at most 100"):
+            with pytest.raises(ConfigError, match=r"workers=.*\b1\b.*\b100\b"):
                 await app.consume(Shelf(), workers=workers)
 
     run(story())
@@ -44,7 +45,7 @@ def test_an_app_without_handlers_consumes_nothing() -> None:
     async def story() -> None:
         source = Shelf(body(1))
         async with Semel("memory://") as app:
-            with pytest.raises(ConfigError, match="there are no handlers"):
+            with pytest.raises(ConfigError, match=r"@app\.on"):
                 await app.consume(source)
         assert source.told == []
 
@@ -55,9 +56,7 @@ def test_a_lease_that_outlasts_the_visibility_of_a_queue_is_refused() -> None:
     async def story() -> None:
         async with app_with() as app:
             queue = sources.sqs("http://127.0.0.1:1/queue", visibility=25)
-            with pytest.raises(
-                ConfigError, match=r"'ok': its lease of 25 s outlasts the visibility of its source, 25 s"
-            ):
+            with pytest.raises(ConfigError, match=r"'ok'.*lease.* 25 s.*visibility.* 25 s"):
                 await app.consume(queue)
 
     run(story())
@@ -273,7 +272,7 @@ def test_what_no_other_try_would_change_ends_it_after_what_is_in_hand() -> None:
 def test_a_queue_that_does_not_exist_is_told(queue: Queue) -> None:
     async def story() -> None:
         async with app_with() as app:
-            with pytest.raises(ConfigError, match="there is no such queue"):
+            with pytest.raises(ConfigError, match=re.escape(f"{queue.url}-not")):
                 await app.consume(queue.source(queue=f"{queue.url}-not"))
 
     run(story())
@@ -305,7 +304,7 @@ def test_nothing_is_taken_while_the_ledger_cannot_be_written(
             async def counted(limit: int) -> Sequence[Any]:
                 taken = await receive(limit)
                 for one in taken:
-                    receives[one._held.id] = max(receives.get(one._held.id, 0), one._held.receives)
+                    receives[one._message.id] = max(receives.get(one._message.id, 0), one._message.receives)
                 return taken
 
             source.receive = counted  # type: ignore[method-assign]
@@ -394,7 +393,7 @@ def test_nothing_is_taken_before_the_ledger_was_asked() -> None:
 # ------------------------------------------------------------------------------------------------ what nobody wants
 
 
-@pytest.mark.parametrize(("then", "answer"), [("ack", "ack"), ("reject", "reject: no handler matches")])
+@pytest.mark.parametrize(("then", "answer"), [("ack", "ack"), ("reject", f"reject: {REASON}")])
 def test_what_no_handler_wants_is_answered_as_chosen_and_said(
     then: Any, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -423,10 +422,13 @@ def test_a_heartbeat_of_a_channel_is_no_event_that_somebody_missed(caplog: pytes
 
 
 def test_topics_are_told_apart_without_their_ids_and_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    assert plain("v2.users.4a5d7f6e-1b2c-4d3e-8f90-123456789abc.presence") == "v2.users.*.presence"
-    assert plain("v2.detail.events.conversation.{id}.customer.end") == "v2.detail.events.conversation.{id}.customer.end"
-    assert "\n" not in plain("a\nb")
-    assert len(plain("x" * 10_000)) < 200
+    assert topic_class("v2.users.4a5d7f6e-1b2c-4d3e-8f90-123456789abc.presence") == "v2.users.*.presence"
+    assert (
+        topic_class("v2.detail.events.conversation.{id}.customer.end")
+        == "v2.detail.events.conversation.{id}.customer.end"
+    )
+    assert "\n" not in topic_class("a\nb")
+    assert len(topic_class("x" * 10_000)) < 200
 
     async def story() -> None:
         topics = iter(f"t{number:x}y" for number in range(10_000))
@@ -434,6 +436,6 @@ def test_topics_are_told_apart_without_their_ids_and_not_without_end(caplog: pyt
         source = Shelf()
         for _ in range(3 * TOPICS_MAX):
             await seen.answer(Letter(source, b""))
-        assert len(seen._seen) == TOPICS_MAX + 1
+        assert len(seen._counts) == TOPICS_MAX + 1
 
     run(story())

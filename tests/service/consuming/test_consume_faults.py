@@ -10,8 +10,8 @@ import pytest
 from tests.engine.faults import FaultyLine
 from tests.service.consuming.shelf import Shelf, app_with, body, run, until
 
-from semel.core import consumer, outage
-from semel.core.outage import Outage
+from semel.core import ledger_breaker, worker
+from semel.core.ledger_breaker import Outage
 from semel.values.claim import Claim, Verdict
 from semel.values.errors import LedgerUnavailable
 
@@ -19,7 +19,7 @@ from semel.values.errors import LedgerUnavailable
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backoff is there, and short."""
-    for module in (consumer, outage):
+    for module in (worker, ledger_breaker):
         monkeypatch.setattr(module, "AGAIN_BASE_S", 0.01)
         monkeypatch.setattr(module, "AGAIN_CAP_S", 0.02)
 
@@ -39,7 +39,7 @@ async def well() -> None:
 
 def test_a_store_that_only_says_that_it_is_well_is_believed_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each belief costs a receive of everything in hand, which a queue counts."""
-    monkeypatch.setattr(outage, "RELAPSE_BASE_S", 0.05)
+    monkeypatch.setattr(ledger_breaker, "RELAPSE_BASE_S", 0.05)
 
     async def story() -> None:
         stopping = asyncio.Event()
@@ -56,8 +56,8 @@ def test_a_store_that_only_says_that_it_is_well_is_believed_less_and_less(monkey
 
 
 def test_a_store_that_was_well_for_a_while_is_believed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "RELAPSE_BASE_S", 3600.0)
-    monkeypatch.setattr(outage, "RELAPSE_WITHIN_S", 0.0)
+    monkeypatch.setattr(ledger_breaker, "RELAPSE_BASE_S", 3600.0)
+    monkeypatch.setattr(ledger_breaker, "RELAPSE_WITHIN_S", 0.0)
 
     async def story() -> None:
         stopping = asyncio.Event()
@@ -84,8 +84,8 @@ def test_what_began_before_the_store_was_well_again_says_nothing_of_it() -> None
 
 
 def test_a_half_dead_store_does_not_use_up_the_receives_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "RELAPSE_BASE_S", 3600.0)
-    monkeypatch.setattr(outage, "RELAPSE_CAP_S", 3600.0)
+    monkeypatch.setattr(ledger_breaker, "RELAPSE_BASE_S", 3600.0)
+    monkeypatch.setattr(ledger_breaker, "RELAPSE_CAP_S", 3600.0)
     monkeypatch.setattr("random.random", lambda: 1.0)
 
     async def story() -> None:
@@ -99,7 +99,7 @@ def test_a_half_dead_store_does_not_use_up_the_receives_of_a_message(monkeypatch
             source.put(body(1))
             await until(lambda: line.landed == 2)
             await asyncio.sleep(0.3)  # long enough for a hundred more
-            assert source.answers() == ["retry", "retry"], "the outage, and that it was not over"
+            assert source.answers() == ["retry", "retry"], "the ledger_breaker, and that it was not over"
             source.brings_again = False
             consuming.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from tests.service.consuming.shelf import Letter, Shelf, run
 
-from semel.core.unmatched import Unmatched
+from semel.core.routing import Unmatched
 from semel.values.log import LogEvent
 
 

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 from msgspec import Struct
 
-from semel.adapters.destinations import Destination, Forward
-from semel.core.breaker import Breaker
-from semel.core.retry_budget import RetryBudget
+from semel.core.breaker import Breaker, RetryBudget
+from semel.destinations import Destination, Forward
 from semel.values.event import Event
 from semel.values.outcome import NotNow, Reject, Retry
 

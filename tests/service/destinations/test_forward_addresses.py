@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -12,10 +13,9 @@ from typing import Any, TypeVar
 import pytest
 from tests.service.destinations.servers import EVENT, Ctx, Raw, opened, outcome_of, raw, run, saying, until
 
-from semel.adapters.destinations import Forward
-from semel.adapters.wire.answers import Answered, Unsent
-from semel.adapters.wire.client import Client
-from semel.adapters.wire.place import Place, place_of
+from semel.destinations import Forward
+from semel.http_client.client import Answered, Client, Unsent
+from semel.http_client.resolver import Place, place_of
 from semel.values.errors import ConfigError
 from semel.values.outcome import Retry
 
@@ -125,31 +125,31 @@ def test_both_gates_hold_on_both_loops(run_it: Callable[..., Any], host: str) ->
 @pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "0x7f.1", "127.1"])
 def test_an_address_in_disguise_is_a_configuration_error_that_says_what_to_write(host: str) -> None:
     assert socket.getaddrinfo(host, 80)[0][4][0] == "127.0.0.1", "this C library reads it differently: no test"
-    with pytest.raises(ConfigError, match=r"which is 127\.0\.0\.1 in disguise"):
+    with pytest.raises(ConfigError, match=rf"{re.escape(host)}.*127\.0\.0\.1"):
         place_of("crm", f"http://{host}/")
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "named"),
     [
-        ("ftp://example.com/", "must begin with https"),
-        ("example.com/in", "must begin with https"),
-        ("", "must begin with https"),
-        ("https://", "no host"),
-        ("https:///in", "no host"),
+        ("ftp://example.com/", "https://"),
+        ("example.com/in", "https://"),
+        ("", "https://"),
+        ("https://", "host"),
+        ("https:///in", "host"),
         ("https://münchen.example/", "xn--"),
-        ("https://user:hunter2@example.com/", "user name or password"),
-        ("https://user@example.com/hunter2", "user name or password"),
-        ("https://example.com:99999/hunter2", "cannot be read"),
+        ("https://user:hunter2@example.com/", "password"),
+        ("https://user@example.com/hunter2", "password"),
+        ("https://example.com:99999/hunter2", "port"),
         ("https://example.com:0/hunter2", "port 0"),
-        ("https://[::1/hunter2", "cannot be read"),
-        ("https://exa mple.com/hunter2", "a space"),
-        ("https://example.com\n/hunter2", "does not print"),
+        ("https://[::1/hunter2", "brackets"),
+        ("https://exa mple.com/hunter2", "space"),
+        ("https://example.com\n/hunter2", "print"),
         ("https://example.com\\hunter2", "backslash"),
     ],
 )
-def test_a_url_that_cannot_be_called_is_a_configuration_error_that_does_not_show_it(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_url_that_cannot_be_called_is_a_configuration_error_that_does_not_show_it(url: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
         place_of("crm", url)
     assert "hunter2" not in str(caught.value)
 
@@ -245,7 +245,7 @@ def test_a_name_that_changes_its_answer_is_checked_again(monkeypatch: pytest.Mon
     assert isinstance(first, Answered)
     assert (first.status, first.body) == (200, b"")
     assert isinstance(second, Unsent)
-    assert "127.0.0.2 is loopback" in second.why
+    assert all(part in second.why for part in ("127.0.0.2", "loopback"))
     assert (len(asked), connections) == (2, 1)
 
 

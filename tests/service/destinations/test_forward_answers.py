@@ -27,9 +27,9 @@ from tests.service.destinations.servers import (
     until,
 )
 
-from semel.adapters.destinations import Forward
-from semel.adapters.destinations.answers import OutcomeUnknown
-from semel.adapters.destinations.headers import headers_for
+from semel.destinations import Forward
+from semel.destinations.destination import headers_for
+from semel.destinations.outcomes import OutcomeUnknown
 from semel.values.errors import ConfigError
 from semel.values.event import Event
 from semel.values.outcome import NotNow, Reject, Retry
@@ -84,7 +84,8 @@ def test_a_part_that_is_not_there_is_dead_with_its_reason_and_nothing_is_sent() 
             return await outcome_of(Forward(crm, "data.customer")), len(server.requests)
 
     came_to, requests = run(story())
-    assert came_to == Reject("nothing to send: no field data.customer: 'customer' is not there")
+    assert isinstance(came_to, Reject)
+    assert "data.customer" in came_to.reason
     assert requests == 0
 
 
@@ -109,23 +110,23 @@ def test_trace_headers_are_asked_for_each_request_and_cannot_replace_the_key() -
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "named"),
     [
-        ({"Idempotency-Key": Hidden("sesame-open")}, "set by Semel"),
-        ({"content-LENGTH": Hidden("sesame-open")}, "set by Semel"),
-        ({"Transfer-Encoding": Hidden("chunked")}, "set by Semel"),
-        ({"X-Token": Hidden("sesame-open\r\nX-Evil: 1")}, "line break"),
-        ({"X-Token": Hidden("sesame-open\n")}, "line break"),
-        ({"X-Token": Hidden("sesame-\0open")}, "control character"),
-        ({"X Token": Hidden("sesame-open")}, "no name of a header"),
-        ({"X-Tok\r\nen": Hidden("sesame-open")}, "no name of a header"),
-        ({"": Hidden("sesame-open")}, "no name of a header"),
+        ({"Idempotency-Key": Hidden("sesame-open")}, "Idempotency-Key"),
+        ({"content-LENGTH": Hidden("sesame-open")}, "content-LENGTH"),
+        ({"Transfer-Encoding": Hidden("chunked")}, "Transfer-Encoding"),
+        ({"X-Token": Hidden("sesame-open\r\nX-Evil: 1")}, "X-Token"),
+        ({"X-Token": Hidden("sesame-open\n")}, "X-Token"),
+        ({"X-Token": Hidden("sesame-\0open")}, "X-Token"),
+        ({"X Token": Hidden("sesame-open")}, "'X Token'"),
+        ({"X-Tok\r\nen": Hidden("sesame-open")}, r"'X-Tok\\r\\nen'"),
+        ({"": Hidden("sesame-open")}, "''"),
     ],
 )
 def test_a_header_that_cannot_be_sent_is_a_configuration_error_without_its_value(
-    headers: dict[str, Hidden], said: str
+    headers: dict[str, Hidden], named: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=named) as caught:
         sent(headers=headers)
     assert "open" not in str(caught.value)
 
@@ -160,7 +161,9 @@ def test_a_small_json_body_is_kept_as_the_result_and_everything_else_is_not(text
 def test_a_refusal_is_dead_with_status_and_a_clean_piece_of_the_body(status: int) -> None:
     came_to = answer_to(answering(status, 'no\r\n\tsuch \x1b[31mcustomer \u202e"7" ' + "x" * 5_000))
     assert isinstance(came_to, Reject)
-    assert came_to.reason.startswith(f'crm (127.0.0.1): {status}: no such [31mcustomer "7" xxx')
+    assert came_to.reason.startswith("crm (127.0.0.1): ")
+    assert came_to.http_status == status
+    assert f'{status}: no such [31mcustomer "7" xxx' in came_to.reason
     assert came_to.reason.endswith("x…")
     assert len(came_to.reason) < 300
 
@@ -168,7 +171,9 @@ def test_a_refusal_is_dead_with_status_and_a_clean_piece_of_the_body(status: int
 @pytest.mark.parametrize("status", [401, 408, 409, 425, 500, 501, 502, 503, 504, 511, 599])
 def test_what_may_go_better_later_is_tried_again(status: int) -> None:
     came_to = answer_to(answering(status, "try later"))
-    assert came_to == Retry(None, f"crm (127.0.0.1): {status}: try later")
+    assert isinstance(came_to, Retry)
+    assert (came_to.after, came_to.http_status) == (None, status)
+    assert all(part in came_to.reason for part in ("crm (127.0.0.1)", "try later"))
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 408, 409])
@@ -188,10 +193,12 @@ def test_retry_after_is_honoured_as_a_date() -> None:
 
 @pytest.mark.parametrize("value", ["soon", "-5", "1e9", ""])
 def test_a_retry_after_that_is_garbage_is_none(value: str) -> None:
-    assert answer_to(answering(503, Retry_After=value)) == Retry(None, "crm (127.0.0.1): 503")
+    came_to = answer_to(answering(503, Retry_After=value))
+    assert isinstance(came_to, Retry)
+    assert (came_to.after, came_to.http_status) == (None, 503)
 
 
-def test_429_is_not_now_and_burns_no_attempt() -> None:
+def test_429_is_not_now_for_as_long_as_the_destination_asks() -> None:
     came_to = answer_to(answering(429, "slow down", Retry_After="30"), random=lambda: 0.0)
     assert isinstance(came_to, NotNow)
     assert came_to.after == 30
@@ -214,13 +221,18 @@ def test_redirects_are_not_followed(status: int) -> None:
                 return came_to, len(server.requests), len(other.requests)
 
     came_to, asked, followed = run(story())
-    assert came_to == Reject(f"crm (127.0.0.1): {status}, redirects are not followed (to 127.0.0.1)")
+    assert isinstance(came_to, Reject)
+    assert came_to.http_status == status
+    assert came_to.reason.count("127.0.0.1") == 2, "who answered, and where it points to"
+    assert "secret" not in came_to.reason
     assert (asked, followed) == (1, 0)
 
 
 def test_a_location_that_is_garbage_is_not_shown() -> None:
     came_to = answer_to(answering(302, Location="http://[::1"))
-    assert came_to == Reject("crm (127.0.0.1): 302, redirects are not followed")
+    assert isinstance(came_to, Reject)
+    assert came_to.http_status == 302
+    assert "::1" not in came_to.reason
 
 
 def test_a_secret_that_the_destination_repeats_is_neither_kept_nor_shown() -> None:
@@ -260,8 +272,9 @@ def test_a_timeout_after_the_request_was_sent_is_unknown_for_a_parking_route_and
     async def story() -> None:
         async with raw(saying(hold=True)) as server, opened(server.url, timeout_s=0.3) as crm:
             came_to = await outcome_of(Forward(crm))
-            assert came_to == Retry(None, "crm (127.0.0.1): no answer within 0.3 s")
-            with pytest.raises(OutcomeUnknown, match="no answer within"):
+            assert isinstance(came_to, Retry)
+            assert (came_to.after, came_to.reason_class, "0.3 s" in came_to.reason) == (None, "no_answer", True)
+            with pytest.raises(OutcomeUnknown, match=r"0\.3 s"):
                 await Forward(crm, park=True)(EVENT, Ctx())
             assert len(server.requests) == 2, "the fault has not landed: nothing was sent"
             await until(lambda: server.ended == 2)  # the client let go of its connections
@@ -277,7 +290,8 @@ def test_without_a_connection_nothing_was_sent_and_everybody_may_try_again(park:
 
     came_to = run(story())
     assert isinstance(came_to, Retry)
-    assert came_to.reason.startswith("crm (127.0.0.1): no connection: ")
+    assert came_to.reason_class == "not_sent"
+    assert came_to.reason.startswith("crm (127.0.0.1): ")
 
 
 def test_a_name_that_does_not_resolve_is_tried_again() -> None:
@@ -288,7 +302,7 @@ def test_a_name_that_does_not_resolve_is_tried_again() -> None:
     came_to = run(story())
     assert isinstance(came_to, Retry)
     assert "nobody.invalid" in came_to.reason
-    assert "does not resolve" in came_to.reason
+    assert came_to.reason_class == "not_sent"
 
 
 def test_a_destination_can_be_closed_and_used_again_on_another_loop() -> None:

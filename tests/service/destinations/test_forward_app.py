@@ -23,10 +23,10 @@ from tests.service.destinations.servers import (
 )
 
 from semel import Outcome, Semel
-from semel.adapters.destinations import Forward
-from semel.adapters.wire.client import _Way
-from semel.core import act
-from semel.core.steady import steady_s
+from semel.core import handler_run
+from semel.core.clock import steady_s
+from semel.destinations import Forward
+from semel.http_client.client import _Connections
 
 
 def app_with(forward: Forward, **options: Any) -> Semel:
@@ -99,7 +99,8 @@ def test_a_refused_event_is_dead_with_the_destination_s_words() -> None:
                 return await app.process(message())
 
     outcome = run(story())
-    assert (outcome.status, outcome.reason) == ("dead", "crm (127.0.0.1): 422: no such customer")
+    assert outcome.status == "dead"
+    assert all(part in outcome.reason for part in ("crm (127.0.0.1)", "422", "no such customer"))
 
 
 @pytest.mark.parametrize("status", [0, 500, 503])
@@ -188,20 +189,20 @@ def test_a_dead_destination_does_not_hold_up_the_routes_to_others() -> None:
 def test_a_forward_of_a_process_that_stalled_past_its_lease_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stalls after the handler has begun, while it connects. The breaker learns nothing from that."""
     stalled_s = 0.0
-    monkeypatch.setattr(act, "steady_s", lambda: steady_s() + stalled_s)
+    monkeypatch.setattr(handler_run, "steady_s", lambda: steady_s() + stalled_s)
 
     async def story() -> None:
         nonlocal stalled_s
         async with sink(answering(200, "{}")) as server, opened(server.url, breaker_failures=1) as crm:
-            connection = _Way.connection
+            connection = _Connections.connection
 
-            async def stall(way: _Way) -> Any:
+            async def stall(way: _Connections) -> Any:
                 nonlocal stalled_s
                 made = await connection(way)
                 stalled_s = 1_000.0
                 return made
 
-            monkeypatch.setattr(_Way, "connection", stall)
+            monkeypatch.setattr(_Connections, "connection", stall)
             async with app_with(Forward(crm)) as app:
                 body = message()
                 assert (await app.process(body)).status == "busy"

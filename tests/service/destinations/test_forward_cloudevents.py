@@ -11,7 +11,7 @@ from tests.envelopes.test_cloudevents_modes import ATTRIBUTES, DATA, cloud_event
 from tests.service.destinations.servers import Hidden, Request
 from tests.service.destinations.test_forward_answers import sent
 
-from semel.adapters.envelopes import decode
+from semel.envelopes import decode
 from semel.values.event import Event
 
 

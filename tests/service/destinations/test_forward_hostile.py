@@ -30,10 +30,10 @@ from tests.service.destinations.servers import (
     until,
 )
 
-from semel.adapters.destinations import Forward, reach
-from semel.adapters.destinations.answers import OutcomeUnknown
-from semel.adapters.wire import client
-from semel.adapters.wire.client import BODY_MAX_BYTES
+from semel.destinations import Forward, reach
+from semel.destinations.outcomes import OutcomeUnknown
+from semel.http_client import client
+from semel.http_client.client import BODY_MAX_BYTES
 from semel.values.outcome import Reject, Retry
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -73,7 +73,8 @@ def test_a_2xx_whose_body_never_ends_is_done() -> None:
 
 def test_a_refusal_whose_body_breaks_off_is_a_refusal() -> None:
     came_to = told(saying(b"HTTP/1.1 422 No\r\nContent-Length: 100\r\n\r\nno"))
-    assert came_to == Reject("crm (127.0.0.1): 422")
+    assert isinstance(came_to, Reject)
+    assert came_to.http_status == 422
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,8 @@ def test_what_is_no_answer_is_tried_again_and_unknown_for_a_parking_route(said: 
     came_to = told(saying(said))
     assert isinstance(came_to, Retry)
     assert came_to.after is None
-    assert came_to.reason.startswith("crm (127.0.0.1): it")
+    assert came_to.reason_class == "no_answer"
+    assert came_to.reason.startswith("crm (127.0.0.1): ")
     with pytest.raises(OutcomeUnknown):
         told(saying(said), park=True)
 
@@ -109,7 +111,8 @@ def test_an_answer_that_drips_is_cut_off(drop: bytes) -> None:
 
 def test_an_answer_that_is_announced_for_ever_is_cut_off() -> None:
     came_to = told(dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), timeout_s=0.5)
-    assert came_to == Retry(None, "crm (127.0.0.1): no answer within 0.5 s")
+    assert isinstance(came_to, Retry)
+    assert (came_to.reason_class, "0.5 s" in came_to.reason) == ("no_answer", True)
 
 
 def dripping(first: bytes, drop: bytes) -> Speak:
@@ -183,7 +186,8 @@ def test_whoever_keeps_speaking_unasked_is_sent_nothing(patient_pool: None) -> N
             go_on.set()
             await asyncio.sleep(0.2)  # it is here
             came_to = await outcome_of(Forward(crm, park=True))
-            assert came_to == Retry(None, "crm (127.0.0.1): it speaks before it is asked")
+            assert isinstance(came_to, Retry)
+            assert came_to.reason_class == "not_sent"
             assert len(server.requests) == server.connections == most
             assert await outcome_of(Forward(crm)) == {"status": 200}  # on a new connection
 
@@ -225,7 +229,10 @@ def test_a_gzip_bomb_is_not_unpacked(chunked: bool) -> None:
 def test_a_compressed_error_is_not_shown() -> None:
     body = gzip.compress(b"no such customer")
     head = b"HTTP/1.1 422 No\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
-    assert told(saying(head + body)) == Reject("crm (127.0.0.1): 422")
+    came_to = told(saying(head + body))
+    assert isinstance(came_to, Reject)
+    assert came_to.http_status == 422
+    assert came_to.reason.endswith("422"), "nothing of the body"
 
 
 def test_a_connection_that_is_used_again_and_then_hangs_is_in_doubt_too(patient_pool: None) -> None:
@@ -313,8 +320,8 @@ def certificate(folder: Path, name: str) -> Path:
     ("name", "trusted", "expected"),
     [
         ("localhost", True, "200"),
-        ("localhost", False, "its TLS certificate is not trusted"),
-        ("elsewhere.example", True, "its TLS certificate is not trusted"),
+        ("localhost", False, "TLS certificate"),
+        ("elsewhere.example", True, "TLS certificate"),
     ],
 )
 def test_tls_is_verified_and_nothing_is_sent_to_a_stranger(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.values.retry_after import AFTER_MAX_S, seconds
+from semel.values.retry import AFTER_MAX_S, seconds
 
 NOW = datetime(1994, 11, 6, 8, 49, 7, tzinfo=UTC)
 

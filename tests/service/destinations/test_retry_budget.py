@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.service.destinations.servers import Clock
 
-from semel.core.retry_budget import RetryBudget
+from semel.core.breaker import RetryBudget
 
 
 def spent(budget: RetryBudget, wanted: int = 1_000) -> int:

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.service.destinations.servers import PATIENCE_S, Raw, raw, run, saying, until
 
-from semel.adapters.wire import client as wire
-from semel.adapters.wire.answers import Answered, Unanswered, Unsent
-from semel.adapters.wire.client import Client
-from semel.adapters.wire.place import place_of
+from semel.http_client import client as wire
+from semel.http_client.client import Answered, Client, Unanswered, Unsent
+from semel.http_client.resolver import place_of
 from semel.values.errors import LeaseLost
-from semel.values.first_byte import checked_by
+from semel.values.outbox import checked_by
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from semel import Semel
-from semel.service.doors import Door
-from semel.service.front import Front
+from semel.service.delivery_handler import DeliveryHandler
+from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest
-from semel.values.parcel import Parcel
+from semel.values.forwarded import ForwardedEvent
 
 SOON_S = 60.0
 
@@ -21,16 +21,16 @@ SOON_S = 60.0
 class Broker:
     """Implements `semel.ports.Publisher`. Everything it was asked to take is written down."""
 
-    def __init__(self, answer: Callable[[Sequence[Parcel]], Awaitable[list[str]]] | None = None) -> None:
+    def __init__(self, answer: Callable[[Sequence[ForwardedEvent]], Awaitable[list[str]]] | None = None) -> None:
         self.answer = answer
-        self.batches: list[Sequence[Parcel]] = []
+        self.batches: list[Sequence[ForwardedEvent]] = []
         self.opened = 0  # nothing was handed on, before there was anything
 
     @property
-    def parcels(self) -> list[Parcel]:
+    def parcels(self) -> list[ForwardedEvent]:
         return [parcel for batch in self.batches for parcel in batch]
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[str]:
+    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
         if not parcels:
             self.opened += 1
             return []
@@ -43,14 +43,14 @@ class Broker:
     async def close(self) -> None: ...
 
 
-def saying(why: str) -> Callable[[Sequence[Parcel]], Awaitable[list[str]]]:
-    async def answer(parcels: Sequence[Parcel]) -> list[str]:
+def saying(why: str) -> Callable[[Sequence[ForwardedEvent]], Awaitable[list[str]]]:
+    async def answer(parcels: Sequence[ForwardedEvent]) -> list[str]:
         return [why] * len(parcels)
 
     return answer
 
 
-class Told(msgspec.Struct):
+class SentStatus(msgspec.Struct):
     """What a sender was told."""
 
     status: int
@@ -67,10 +67,10 @@ class Counter:
 
     def __init__(self, broker: Broker, app: Semel | None = None, trace: str = "", **door: Any) -> None:
         self.app = app or Semel("memory://")
-        self.door = Door("/events", publisher=broker, **door)
-        self._ingest = Ingest(Front(self.app), [self.door], planner=self.app.planner, trace=lambda: trace)
+        self.door = ServedEndpoint("/events", publisher=broker, **door)
+        self._ingest = Ingest(DeliveryHandler(self.app), [self.door], planner=self.app.planner, trace=lambda: trace)
 
-    async def post(self, body: Any, headers: Mapping[str, str] | None = None) -> Told:
+    async def post(self, body: Any, headers: Mapping[str, str] | None = None) -> SentStatus:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent: list[MutableMapping[str, Any]] = []
 
@@ -84,7 +84,7 @@ class Counter:
         scope = {"type": "http", "method": "POST", "path": "/events", "headers": pairs}
         await self._ingest.deliver(self.door, scope, receive, send)
         start, end = sent
-        return Told(start["status"], dict(start["headers"]), end["body"])
+        return SentStatus(start["status"], dict(start["headers"]), end["body"])
 
     async def until_taken(self, body: Any) -> None:
         """As a sender does that is asked to come again."""

@@ -38,7 +38,7 @@ queue = "{queue}"
 dead_letters = "{dead}"
 endpoint = "{endpoint}"
 region = "{region}"
-handed_on = true
+forwarded = true
 wait = 1
 """
 

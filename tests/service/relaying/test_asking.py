@@ -15,10 +15,10 @@ from tests.service.running import Running, service
 
 from semel import Semel
 from semel.core.breaker import Breaker
-from semel.core.gate import Gate
-from semel.core.outboxes import StoredOutbox
-from semel.service.store import served_outbox
-from semel.service.trouble import StoreHealth, Trouble
+from semel.core.ledger_breaker import LedgerBreaker
+from semel.core.resend import StoredOutbox
+from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.served_ledger import served_outbox
 from semel.values.errors import LedgerUnavailable
 from semel.values.notification import Notification
 from semel.values.outbox import Decision
@@ -66,9 +66,9 @@ def story(tmp_path: Path, tell: Any) -> list[str]:
 
     async def told() -> None:
         breaker = Breaker(5, 0.1, open_max_s=1.0, clock=time.monotonic, random=lambda: 0.5)
-        health = StoreHealth(Trouble("it fails"), quiet=True)
+        health = StoreHealth(IncidentLog("it fails"), quiet=True)
         async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
-            await tell(served_outbox(app.outbox, health, Gate(breaker, 30.0), lambda: woken.append("woken")))
+            await tell(served_outbox(app.outbox, health, LedgerBreaker(breaker, 30.0), lambda: woken.append("woken")))
 
     asyncio.run(told())
     return woken
@@ -96,7 +96,9 @@ def test_nobody_is_woken_for_what_could_not_be_added(tmp_path: Path) -> None:
     breaker = Breaker(5, 60.0, open_max_s=60.0, clock=time.monotonic, random=lambda: 0.5)
     woken: list[str] = []
     gone = cast(StoredOutbox, Gone())
-    outbox = served_outbox(gone, StoreHealth(Trouble("x"), quiet=True), Gate(breaker, 30.0), lambda: woken.append("x"))
+    outbox = served_outbox(
+        gone, StoreHealth(IncidentLog("x"), quiet=True), LedgerBreaker(breaker, 30.0), lambda: woken.append("x")
+    )
     for _ in range(2):  # the second one meets an open breaker
         with pytest.raises(LedgerUnavailable):
             asyncio.run(outbox.add([notification("a")]))

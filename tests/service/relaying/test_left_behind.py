@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.service.relaying import Relaying
+from semel.ledgers.sqlite import SqliteLedger
+from semel.service.relays import OutboxRelay
 from semel.settings.schema import Outbox as OutboxSettings
-from semel.testing.sender import crossing
+from semel.testing.harness import crossing
 from semel.values.notification import Notification
 from semel.values.outbox import Crossed, Lane
 
@@ -27,11 +27,11 @@ def test_what_was_leaving_is_told_when_it_is_still_there_the_next_time(
             await ledger.outbox.add([SAID])
             (dispatch,) = await ledger.outbox.take({"gone": Lane(1, "gone")}, 1)
             assert await ledger.outbox.cross([crossing(dispatch)]) == [Crossed()]
-            relaying = Relaying(ledger.outbox, {}, {}, OutboxSettings())
+            relaying = OutboxRelay(ledger.outbox, {}, {}, OutboxSettings())
             said = []
             for _ in range(2):
                 caplog.clear()
-                await relaying._say_orphans()
+                await relaying._log_unserved()
                 said.append(caplog.messages.copy())
             return said
         finally:

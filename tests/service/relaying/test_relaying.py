@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +17,12 @@ from typing import Any
 
 import pytest
 from tests.service.running import ROOT, service
+from tests.support.servers.process import free_port
 
 from semel import Notification, Semel
-from semel.testing.servers.process import free_port
 from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.dialects.twilio import ACCOUNT, SECRET
-from semel.values.outbox import Shown, Sought
+from semel.testing.simulator.twilio import ACCOUNT, SECRET
+from semel.values.outbox import NotificationQuery, NotificationView
 
 APP = "tests.service.relaying.notifying_app:app"
 SOON_S = 60.0
@@ -76,8 +77,8 @@ def add(folder: Path, *numbers: str) -> None:
     in_outbox(folder, lambda app: app.outbox.add(said))
 
 
-def shown(folder: Path) -> list[Shown]:
-    found: list[Shown] = in_outbox(folder, lambda app: app.outbox.find(Sought()))
+def shown(folder: Path) -> list[NotificationView]:
+    found: list[NotificationView] = in_outbox(folder, lambda app: app.outbox.find(NotificationQuery()))
     return found
 
 
@@ -122,7 +123,7 @@ def test_what_is_being_sent_when_it_ends_is_finished_first(tmp_path: Path, provi
         running.terminate()
         assert running.wait() == 0
     (one,) = shown(tmp_path)
-    assert (one.state, "no answer within 3 s" in one.reason) == ("uncertain", True)
+    assert (one.state, "3 s" in one.reason) == ("uncertain", True)
 
 
 def test_with_relay_false_only_the_command_sends(tmp_path: Path, provider: SimulatorProcess) -> None:
@@ -179,8 +180,8 @@ def test_a_callback_that_comes_twice_says_that_it_is_delivered(tmp_path: Path, p
     finally:
         provider.tell_the_truth()
     assert got(provider, [to]) == [1]
-    (one,) = in_outbox(tmp_path, lambda app: app.outbox.find(Sought()))
-    whole: Shown = in_outbox(tmp_path, lambda app: app.outbox.show(bytes.fromhex(one.id)))
+    (one,) = in_outbox(tmp_path, lambda app: app.outbox.find(NotificationQuery()))
+    whole: NotificationView = in_outbox(tmp_path, lambda app: app.outbox.show(bytes.fromhex(one.id)))
     words = [attempt.outcome for attempt in whole.attempts]
     assert sorted(words) == ["accepted", "accepted", "delivered"], "its answer, and each word of its callbacks once"
 
@@ -253,7 +254,7 @@ def test_a_relay_that_is_told_to_end_finishes_what_it_sends(tmp_path: Path, prov
         process.send_signal(signal.SIGTERM)
         assert process.wait(SOON_S) == 0, (tmp_path / "relay.log").read_text()
     (one,) = shown(tmp_path)
-    assert (one.state, "no answer within 3 s" in one.reason) == ("uncertain", True)
+    assert (one.state, "3 s" in one.reason) == ("uncertain", True)
 
 
 def test_once_that_is_told_to_end_finishes_what_it_sends_and_takes_no_more(
@@ -288,10 +289,10 @@ def test_what_waits_for_a_provider_that_was_renamed_is_told(tmp_path: Path, prov
     in_outbox(tmp_path, lambda app: app.outbox.add([named]))
     renamed = settings(provider).replace("[providers.sms]", "[providers.other]")
     written(tmp_path, renamed)
-    lines = command(tmp_path, "relay", "--once").stdout.splitlines()
-    assert lines[0] == "Nothing was due."
-    assert "1 waiting for sms, which is no provider here: add it, or run what has it" in lines
-    assert any(one.startswith("1 uncertain at sms, which is no provider here") for one in lines)
+    told = command(tmp_path, "relay", "--once").stdout
+    assert re.search(r"^1 .*waiting.*\bsms\b", told, re.MULTILINE), told
+    assert re.search(r"^1 .*uncertain.*\bsms\b", told, re.MULTILINE), told
+    assert got(provider, [sent]) == [0]
     with service(tmp_path, renamed, APP, env=ENV) as running:
         for state in ("pending", "uncertain"):
             said = f'"outbox_unserved","notifications":1,"state":"{state}","provider":"sms"'
@@ -300,7 +301,7 @@ def test_what_waits_for_a_provider_that_was_renamed_is_told(tmp_path: Path, prov
 
 BUG = """
 from semel import Semel
-from semel.adapters.providers.twilio import Twilio
+from semel.providers.twilio import Twilio
 
 async def send(self, dispatch, request):
     raise KeyError(f"{dispatch.notification.recipient}: {dispatch.notification.body}")
@@ -320,14 +321,16 @@ def test_a_bug_in_an_adapter_is_told_without_the_customer(tmp_path: Path, provid
     assert to[1:] not in ended.stderr + ended.stdout
     assert "Hello" not in ended.stderr + ended.stdout
     (one,) = shown(tmp_path)
-    assert (one.state, one.reason) == ("uncertain", "KeyError in the adapter")
+    assert (one.state, "KeyError" in one.reason) == ("uncertain", True)
+    assert to[1:] not in one.reason
 
 
 def test_once_says_what_came_of_it_and_what_is_left(tmp_path: Path, provider: SimulatorProcess) -> None:
     written(tmp_path, settings(provider))
-    in_outbox(tmp_path, lambda app: app.outbox.find(Sought()))  # the file is made
-    ended = command(tmp_path, "relay", "--once")
-    assert (ended.returncode, ended.stdout) == (0, "Nothing was due.\n")
+    in_outbox(tmp_path, lambda app: app.outbox.find(NotificationQuery()))  # the file is made
+    ended = command(tmp_path, "relay", "--once", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, {"sent": [], "left": []})
+    assert len(command(tmp_path, "relay", "--once").stdout.splitlines()) == 1
     mail = Notification(key="k", kind="k", recipient="a@example.com", channel="email", subject="s", body="Hello")
     in_outbox(tmp_path, lambda app: app.outbox.add([mail]))
     add(tmp_path, TO.format(5), TO.format(6))
@@ -336,26 +339,27 @@ def test_once_says_what_came_of_it_and_what_is_left(tmp_path: Path, provider: Si
     assert ended.returncode == 0, ended.stderr
     lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
     assert lines[:2] == ["provider accepted unknown", "sms 1 1"]
-    assert sorted(lines[2:]) == [
-        "1 uncertain at sms: `semel notify list --state uncertain`",
-        "1 waiting for channel email, which no provider here sends: add it, or run what has it",
-    ]
+    uncertain, waiting = sorted(lines[2:])
+    assert all(part in uncertain for part in ("1 ", "sms", "`semel notify list --state uncertain`")), uncertain
+    assert all(part in waiting for part in ("1 ", "email")), waiting
     assert got(provider, [TO.format(5), TO.format(6)]) == [1, 1]
 
 
-def test_what_cannot_be_is_told_before_anything_begins(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_settings_and_options_that_cannot_work_are_refused_with_exit_code_2(
+    tmp_path: Path, provider: SimulatorProcess
+) -> None:
     written(tmp_path, "")
     ended = command(tmp_path, "relay", "--once")
-    assert (ended.returncode, "there are no [providers.NAME] in the settings" in ended.stderr) == (2, True)
+    assert (ended.returncode, "[providers." in ended.stderr) == (2, True)
     written(tmp_path, settings(provider))
     ended = command(tmp_path, "relay", "--json")
-    assert (ended.returncode, "--json tells what came of --once" in ended.stderr) == (2, True)
+    assert (ended.returncode, "--json" in ended.stderr, "--once" in ended.stderr) == (2, True, True)
     written(tmp_path, settings(provider) + "identity = 10\n")  # the same call would soon send once more
     ended = command(tmp_path, "relay", "--once")
-    assert (ended.returncode, "set identity to at least what retention is" in ended.stderr) == (2, True)
+    assert (ended.returncode, "identity" in ended.stderr, "retention" in ended.stderr) == (2, True, True)
     written(tmp_path, settings(provider, more='ledger = "redis://127.0.0.1:1"'))
     ended = command(tmp_path, "relay", "--once")
-    assert (ended.returncode, "keeps no outbox: notifications need sqlite" in ended.stderr) == (2, True)
+    assert (ended.returncode, "outbox" in ended.stderr, "sqlite" in ended.stderr) == (2, True, True)
     written(tmp_path, settings(provider, more='ledger = "sqlite:////nowhere/at/all/semel.db"'))
     ended = command(tmp_path, "relay", "--once")
     assert ended.returncode == 2

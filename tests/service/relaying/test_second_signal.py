@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.service.relaying.test_relaying import ENV, SOON_S, TO, add, got, settings, shown, until, written
 
+from semel.core.provider_calls import CUT_OFF
 from semel.testing.simulator import SimulatorProcess
 
 DRAIN_S = 3_600  # nobody waits for that
@@ -83,7 +84,7 @@ def test_a_second_signal_cuts_off_what_is_being_sent_and_says_so(
         assert running.process.wait(SOON_S) == 128 + signal.SIGTERM, running.said()
         assert "relay_sends_cut_off" in running.said()
     found = sorted((one.state, one.reason) for one in shown(tmp_path))
-    cut = ("uncertain", "its relay was told to end, and did not wait for an answer")
+    cut = ("uncertain", CUT_OFF)
     assert found == [*[("pending", "")] * (many - 1), cut]
     assert sum(got(provider, numbers)) == 1
 
@@ -101,7 +102,9 @@ def test_a_terminal_that_is_closed_lets_it_end(
         assert running.process.wait(SOON_S) == 0, running.said()
 
 
-def test_with_nohup_a_terminal_that_is_closed_says_nothing(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_with_nohup_a_terminal_that_is_closed_does_not_end_the_relay(
+    tmp_path: Path, provider: SimulatorProcess
+) -> None:
     written(tmp_path, settings(provider))
     with Running(tmp_path, ("relay",), inside=("nohup",)) as running:
         until(lambda: "relay_started" in running.said(), running.said)
@@ -115,7 +118,7 @@ def test_with_nohup_a_terminal_that_is_closed_says_nothing(tmp_path: Path, provi
 
 HANGS = """
 import asyncio, logging
-from semel.service.ending import Ending
+from semel.service.server import Ending
 
 async def main():
     ending = Ending(3600.0)

@@ -18,7 +18,7 @@ def main() -> None:
         metrics.handler(handler).seconds.saw(0.25)
     for _ in range(int(in_flight)):
         metrics.in_flight.up()
-    metrics.destination("crm").says(breaker)  # type: ignore[arg-type]  # from the command line
+    metrics.destination("crm").set_state(breaker)  # type: ignore[arg-type]  # from the command line
     print("counted", flush=True)
     sys.stdin.read()
 

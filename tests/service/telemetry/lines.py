@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from semel.service import logs
+from semel.service import logging as logs
 
 NAMES = ("semel", "uvicorn", "uvicorn.error", "uvicorn.access", "somebody", "asyncio")
 

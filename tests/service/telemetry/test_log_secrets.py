@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.service.telemetry.lines import configure, lines, logging_restored, written
 
 from semel.app import Message
-from semel.service.masking import MASK
+from semel.service.logging import MASK
 from semel.settings.schema import Verify
-from semel.settings.secret import Secret
+from semel.settings.secrets import Secret
 from semel.values.errors import MalformedEvent
 from semel.values.log import log
 
@@ -162,7 +162,7 @@ def test_a_line_that_cannot_be_written_is_not_printed_by_logging_itself(tmp_path
     """Logging's own handling of errors prints all values to standard error."""
     program = f"""
 import logging
-from semel.service import logs
+from semel.service import logging as logs
 logs.configure("json", "info", open({str(tmp_path / "log")!r}, "w", encoding="ascii"))
 logging.getLogger("semel").info("ü %s", {PLANTED!r})
 """

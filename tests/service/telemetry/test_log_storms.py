@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tests.service.telemetry.lines import lines
 
-from semel.service.logs import SAME_MAX, Lines, Outlet
+from semel.service.logging import SAME_MAX, Lines, Outlet
 
 
 def storm(stream: io.StringIO, clock: Callable[[], float]) -> logging.Logger:

@@ -9,9 +9,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.service.telemetry.page import samples, value
 
-from semel.service.families import ASKED, BREAKER_STATES, CODES, FAMILIES, OTHER, OUTCOMES
-from semel.service.metrics import CONTENT_TYPE, LABELS_MAX, Metrics
-from semel.service.slots import NUMBERS, SPILL, Slots
+from semel.service.metrics import (
+    ASKED,
+    BREAKER_STATES,
+    CODES,
+    CONTENT_TYPE,
+    FAMILIES,
+    LABELS_MAX,
+    OTHER,
+    OUTCOMES,
+    Metrics,
+)
+from semel.service.shared_counters import NUMBERS, SPILL, SharedCounters
 from semel.values.inbox import Depth
 from semel.values.outbox import Backlog
 
@@ -92,12 +101,12 @@ def test_a_histogram_puts_a_value_at_a_bound_into_its_bucket(metrics: Metrics) -
 def test_a_breaker_is_told_by_its_state_and_counts_only_changes(metrics: Metrics) -> None:
     crm = metrics.destination("crm")
     for state in ("closed", "open", "open", "half-open", "open", "half-open", "closed", "closed"):
-        crm.says(state)
+        crm.set_state(state)
         expected = BREAKER_STATES.index(state)
         assert value(metrics, "semel_destination_breaker_state", destination="crm") == expected
     name = "semel_destination_breaker_transitions_total"
     assert [value(metrics, name, destination="crm", to=state) for state in BREAKER_STATES] == [1, 2, 2]
-    metrics.ledger_breaker.says("open")
+    metrics.ledger_breaker.set_state("open")
     assert value(metrics, "semel_ledger_breaker_state") == 2
     assert value(metrics, "semel_ledger_breaker_transitions_total", to="open") == 1
 
@@ -129,7 +138,7 @@ def test_labels_are_bounded_whatever_is_asked_for(metrics: Metrics) -> None:
     for number in range(LABELS_MAX + 50):
         metrics.handler(f"handler-{number}").outcomes["done"].up()
         metrics.endpoint(f"/{number}").answered(200)
-        metrics.destination(f"d{number}").says("open")
+        metrics.destination(f"d{number}").set_state("open")
     depths = [Depth(f"lane-{number}", 1, 0, 0) for number in range(3 * LABELS_MAX)]
     told = samples(metrics.exposition(depths, now_ms=0)[0])
 
@@ -142,7 +151,7 @@ def test_labels_are_bounded_whatever_is_asked_for(metrics: Metrics) -> None:
 
 
 def test_a_series_without_room_spills_and_spoils_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    slots = Slots(None, ())
+    slots = SharedCounters(None, ())
     kept = slots.row(("kept",), 1)
     slots.numbers[kept] = 7
     for number in range(NUMBERS // 50):

@@ -12,7 +12,7 @@ import pytest
 from tests.service.telemetry.page import value
 
 from semel.service.metrics import Metrics
-from semel.service.slots import SIZE
+from semel.service.shared_counters import SIZE
 from semel.values.inbox import Depth
 
 COUNTING = Path(__file__).parent / "counting_process.py"

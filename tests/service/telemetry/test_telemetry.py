@@ -93,9 +93,9 @@ def test_a_delivery_is_in_flight_until_it_is_answered(telemetry: ServiceTelemetr
     with telemetry.receiving("/events", {}):
         with telemetry.receiving("/events", {}):
             assert value(metrics, "semel_in_flight") == 2
-            telemetry.told("/events", 503)
+            telemetry.responded("/events", 503)
             telemetry.overloaded("/events")
-        telemetry.told("/events", 200)
+        telemetry.responded("/events", 200)
     with pytest.raises(asyncio.CancelledError):
         with telemetry.receiving("/events", {}):
             raise asyncio.CancelledError
@@ -123,7 +123,7 @@ def test_nothing_that_goes_wrong_here_reaches_the_flow(caplog: pytest.LogCapture
         telemetry.answered(Outcome("done", handler="greet"))
         telemetry.asked("claim", 0.1, True)
         telemetry.asked("something new", 0.1, False)
-        telemetry.told("/events", 200)
+        telemetry.responded("/events", 200)
         telemetry.overloaded("/events")
         telemetry.failed_open("greet")
         for context in (
@@ -189,7 +189,7 @@ def test_receive_claim_handle_and_settle_are_one_trace(metrics: Metrics, spans: 
         async with app:
             with telemetry.receiving("/events", {b"traceparent": f"00-{trace}-b7ad6b7169203331-01".encode()}):
                 outcome = await app.process(message("1", card="4111 1111 1111 1111"))
-                telemetry.told("/events", 200)
+                telemetry.responded("/events", 200)
                 return outcome
 
     outcome = asyncio.run(deliver())

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
-from semel.adapters.verifiers import verifier
 from semel.ports import Verifier
+from semel.verifiers import verifier
 
 NOW = 1_800_000_000.0  # 2027-01-15
 TOPIC = "arn:aws:sns:us-west-2:123456789012:MyTopic"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.service.verification.sns_sender import CERTIFICATE_URL, NOTIFICATION, NOW, TOPIC, Host, sns
 from tests.service.verification.test_provider_schemes import SENDGRID_KEY, TELNYX, ed25519_key
 
-from semel.adapters.verifiers import verifier
-from semel.service.unverified import Objecting
+from semel.service.incident_log import Objecting
+from semel.verifiers import verifier
 
 HOST = Host()
 VERIFIERS = {

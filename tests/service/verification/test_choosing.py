@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any, get_args
@@ -9,9 +10,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from semel.adapters.verifiers import SCHEMES, verifier
 from semel.settings.schema import Verify
 from semel.values.errors import ConfigError
+from semel.verifiers import SCHEMES, verifier
 
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:events"
 WITH_SECRETS = [scheme for scheme, settings in SCHEMES.items() if "secrets" in settings]
@@ -33,21 +34,21 @@ def test_every_scheme_of_the_settings_has_a_verifier() -> None:
 
 @pytest.mark.parametrize("scheme", WITH_SECRETS)
 def test_without_a_secret_there_is_no_verifier(scheme: str) -> None:
-    with pytest.raises(ConfigError, match=f"scheme '{scheme}' needs `secrets`: give it at least one"):
+    with pytest.raises(ConfigError, match=f"'{scheme}'.*`secrets`"):
         verifier(scheme, **settings(scheme))
 
 
 @pytest.mark.parametrize("scheme", WITH_SECRETS)
 @pytest.mark.parametrize("empty", ["", " ", "\n"])
 def test_an_empty_secret_is_refused_also_beside_good_ones(scheme: str, empty: str) -> None:
-    with pytest.raises(ConfigError, match=f"secret 2 of scheme '{scheme}' is empty"):
+    with pytest.raises(ConfigError, match=rf"secret 2\b.*'{scheme}'"):
         verifier(scheme, **settings(scheme, secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", empty]))
 
 
 @pytest.mark.parametrize("scheme", WITH_SECRETS)
 @pytest.mark.parametrize("secret", ["hunter2\n", " hunter2", "hunter2\t", "hun\nter2", "hun\x00ter2", "hun\udcffter2"])
 def test_a_secret_that_a_header_or_a_file_would_change_is_refused_and_not_shown(scheme: str, secret: str) -> None:
-    with pytest.raises(ConfigError, match=f"secret 1 of scheme '{scheme}'") as caught:
+    with pytest.raises(ConfigError, match=rf"secret 1\b.*'{scheme}'") as caught:
         verifier(scheme, **settings(scheme, secrets=[secret]))
     assert "ter2" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None, "the cause would show it"
@@ -55,7 +56,7 @@ def test_a_secret_that_a_header_or_a_file_would_change_is_refused_and_not_shown(
 
 @pytest.mark.parametrize("scheme", ["", "none", "Genesys", "sha256"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(scheme: str) -> None:
-    with pytest.raises(ConfigError, match="is not known; known are: genesys, standard-webhooks, hmac-hex"):
+    with pytest.raises(ConfigError, match=f"'{scheme}'.*{', '.join(SCHEMES)}"):
         verifier(scheme, secrets=["s"])
 
 
@@ -72,36 +73,36 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(scheme: str) -> None:
     ],
 )
 def test_a_setting_that_the_scheme_does_not_look_at_is_refused(scheme: str, stranger: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"scheme '{scheme}' does not look at `.+`: remove it"):
+    with pytest.raises(ConfigError, match=f"'{scheme}'.*`({'|'.join(stranger)})`"):
         verifier(scheme, **{"secrets": ["s"], "fetch": fetch, **stranger})
 
 
 @pytest.mark.parametrize("header", ["X Api Key", "X-Api-Key:", "Kö-nig", "x\n", "x" * 101, "(x)"])
 def test_a_header_that_cannot_be_one_is_refused(header: str) -> None:
-    with pytest.raises(ConfigError, match="expected letters, digits and hyphens"):
+    with pytest.raises(ConfigError, match=re.escape(f"header {header!r}")):
         verifier("header", secrets=["s"], header=header)
 
 
 def test_basic_needs_a_user_without_a_colon() -> None:
-    with pytest.raises(ConfigError, match="needs a `username`"):
+    with pytest.raises(ConfigError, match=r"'basic'.*`username`"):
         verifier("basic", secrets=["s"])
     for username in ("a:b", "a\n", "a\udcff"):
-        with pytest.raises(ConfigError, match="allows no colon and no control character"):
+        with pytest.raises(ConfigError, match=re.escape(f"username {username!r}")):
             verifier("basic", secrets=["s"], username=username)
 
 
 def test_one_text_is_no_list_of_secrets() -> None:
     """Each of its letters would be a secret."""
-    with pytest.raises(ConfigError, match="expected a list, got one text"):
+    with pytest.raises(ConfigError, match=r"`secrets`.*'genesys'.*list"):
         verifier("genesys", secrets="secret")
-    with pytest.raises(ConfigError, match="expected a list, got one text"):
+    with pytest.raises(ConfigError, match=r"`topics`.*'sns'.*list"):
         verifier("sns", secrets=[], topics=TOPIC, fetch=fetch)
 
 
 def test_sns_needs_topics_and_a_way_to_fetch() -> None:
-    with pytest.raises(ConfigError, match="scheme 'sns' needs `topics`"):
+    with pytest.raises(ConfigError, match=r"'sns'.*`topics`"):
         verifier("sns", secrets=[], fetch=fetch)
-    with pytest.raises(ConfigError, match="needs a way to `fetch` certificates"):
+    with pytest.raises(ConfigError, match=r"'sns'.*`fetch`"):
         verifier("sns", secrets=[], topics=[TOPIC])
 
 
@@ -124,7 +125,7 @@ def test_sns_needs_topics_and_a_way_to_fetch() -> None:
     ],
 )
 def test_a_topic_is_a_whole_arn(topic: str) -> None:
-    with pytest.raises(ConfigError, match="expected the whole ARN of an SNS topic"):
+    with pytest.raises(ConfigError, match=r"topic.*ARN"):
         verifier("sns", secrets=[], topics=[TOPIC, topic], fetch=fetch)
 
 
@@ -136,7 +137,7 @@ def test_only_sns_needs_cryptography_and_says_how_to_get_it() -> None:
     code = f"""
 import sys
 sys.modules["cryptography"] = None  # as if it were not installed
-from semel.adapters.verifiers import verifier
+from semel.verifiers import verifier
 from semel.values.errors import ConfigError
 verifier("genesys", secrets=["s"])
 try:
@@ -144,10 +145,10 @@ try:
 except ConfigError as error:
     print(error)
 """
-    assert "pip install 'semel[service]'" in python(code)
+    assert "semel[service]" in python(code)
 
 
 def test_the_other_schemes_do_not_load_cryptography() -> None:
-    code = "import sys, semel.adapters.verifiers as v; v.verifier('genesys', secrets=['s']); "
+    code = "import sys, semel.verifiers as v; v.verifier('genesys', secrets=['s']); "
     code += "print('cryptography' in sys.modules)"
     assert python(code).strip() == "False"

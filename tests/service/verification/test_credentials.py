@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from tests.service.verification.asking import short, verified
 
-from semel.adapters.verifiers import comparing, verifier
 from semel.ports import Verifier
+from semel.verifiers import shared_secret, verifier
 
 KEY, NEXT_KEY = "k-1f3a5b", "k-77aa01"
 ALADDIN = "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="
@@ -108,7 +108,7 @@ def test_every_secret_is_compared_and_its_length_does_not_show(given: str, monke
         compared.append((expected, shown))
         return expected == shown
 
-    monkeypatch.setattr(comparing, "compare_digest", counting)
+    monkeypatch.setattr(shared_secret, "compare_digest", counting)
     ours = verifier("header", secrets=[KEY, NEXT_KEY, "a much longer third one"])
     assert verified(ours, b"{}", x_api_key=given) is (given != "neither")
     assert len({expected for expected, _ in compared}) == 3

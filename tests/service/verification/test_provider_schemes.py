@@ -21,8 +21,8 @@ from tests.service.verification.asking import altered, short, verified
 from tests.service.verification.test_standard_webhooks import BODY as SVIX_BODY
 from tests.service.verification.test_standard_webhooks import BY_OLD, ID, OLD, SENT_AT
 
-from semel.adapters.verifiers import verifier
 from semel.values.errors import ConfigError
+from semel.verifiers import verifier
 
 NOW = 1_800_000_000
 BODY = b'{"status":"delivered"}'
@@ -118,8 +118,8 @@ def test_another_signature_of_twilio_is_refused(signature: str) -> None:
 @pytest.mark.parametrize(
     "url", ["", "mycompany.com", "ftp://a/b", "https://", "https://a/b?c=d", "https://a:x/", "https://a/b#c"]
 )
-def test_twilio_needs_the_address_that_it_was_told(url: str) -> None:
-    with pytest.raises(ConfigError, match="needs a `url`: the one that Twilio was told"):
+def test_twilio_needs_a_whole_url_without_query_or_fragment(url: str) -> None:
+    with pytest.raises(ConfigError, match="`url`"):
         verifier("twilio", secrets=["12345"], url=url)
 
 
@@ -188,7 +188,7 @@ def test_another_signature_of_sendgrid_is_refused(signature: str) -> None:
 @pytest.mark.parametrize("scheme", ["sendgrid", "telnyx"])
 def test_what_is_no_public_key_is_refused_and_not_shown(scheme: str) -> None:
     for secret in ("hunter2", "aHVudGVyMg==", p256_of_another_curve(), "?" * 44):
-        with pytest.raises(ConfigError, match=f"secret 1 of scheme '{scheme}': expected") as caught:
+        with pytest.raises(ConfigError, match=rf"secret 1\b.*'{scheme}'") as caught:
             verifier(scheme, secrets=[secret])
         assert secret not in str(caught.value)
 

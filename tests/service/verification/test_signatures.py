@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from tests.service.verification.asking import altered, short, verified
 
-from semel.adapters.verifiers import comparing, verifier
+from semel.verifiers import shared_secret, verifier
 
 OLD, NEW = "open-messaging-secret-1", "open-messaging-secret-2"
 BODY = (
@@ -153,7 +153,7 @@ def test_every_secret_is_compared_whichever_one_matches(
         compared.append(expected)
         return expected == given
 
-    monkeypatch.setattr(comparing, "compare_digest", counting)
+    monkeypatch.setattr(shared_secret, "compare_digest", counting)
     value = SCHEMES[scheme].get(signer, SCHEMES[scheme][OLD].replace("c", "d"))
     answer = verified(verifier(scheme, secrets=[OLD, NEW, "a third one"]), BODY, x_hub_signature_256=value)
     assert answer is (signer in SCHEMES[scheme])

@@ -24,8 +24,8 @@ from tests.service.verification.sns_sender import (
     sns,
 )
 
-from semel.adapters.verifiers import SnsMessage, unwrap
 from semel.values.errors import MalformedEvent
+from semel.verifiers import SnsMessage, unwrap
 
 CERTIFICATE = b"""\
 -----BEGIN CERTIFICATE-----

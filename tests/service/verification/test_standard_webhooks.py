@@ -13,8 +13,8 @@ import hmac
 import pytest
 from tests.service.verification.asking import altered, short, verified
 
-from semel.adapters.verifiers import comparing, verifier
 from semel.values.errors import ConfigError
+from semel.verifiers import shared_secret, verifier
 
 OLD, NEW = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"
@@ -166,7 +166,7 @@ def test_every_secret_is_compared_with_every_signature(monkeypatch: pytest.Monke
         compared.append((expected, given))
         return expected == given
 
-    monkeypatch.setattr(comparing, "compare_digest", counting)
+    monkeypatch.setattr(shared_secret, "compare_digest", counting)
     assert asked(secrets=(OLD, NEW), signature=f"{BY_OLD} {FORGED} {BY_NEW}")
     assert len(set(compared)) == 6
 
@@ -184,7 +184,7 @@ def test_every_secret_is_compared_with_every_signature(monkeypatch: pytest.Monke
     ],
 )
 def test_a_secret_of_another_form_is_a_configuration_error_that_does_not_show_it(secret: str) -> None:
-    with pytest.raises(ConfigError, match="secret 2 of standard-webhooks: expected whsec_ and then base64") as caught:
+    with pytest.raises(ConfigError, match=r"secret 2\b.*standard-webhooks.*whsec_") as caught:
         verifier("standard-webhooks", secrets=[OLD, secret])
     assert secret == "whsec_" or secret not in str(caught.value)
 

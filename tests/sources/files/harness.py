@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests import forking
 from tests.sources.consumer_process import NEVER, happened, in_transaction
-from tests.sources.forking import Forked
 from tests.sources.places import make_app
 
 from semel import Context, Event, Retry, Semel
-from semel.cli.processing.documents import START, Splitter
-from semel.cli.processing.opening import Stream, look_at
-from semel.cli.processing.progress import load, path_for
-from semel.cli.processing.rejects import Rejects
-from semel.cli.processing.source import FileSource, Step
-from semel.core.boundaries import Boundary
+from semel.cli.process_input import START, Splitter, Stream, look_at
+from semel.cli.process_source import FileSource, Rejects, Step, load, path_for
+from semel.core.crash_points import Boundary
 from semel.ports import Source
 from semel.testing.crash import crash_at
 from semel.testing.source_laws import AGAIN, LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
 
-START_METHOD = multiprocessing.get_context("forkserver")
-PRELOADED = ["tests.sources.consumer_process", "aiobotocore.session", "aiobotocore.config"]  # with those of other tests
+forking.preload("tests.sources.files.harness")
 STEPS = (*Step, Boundary.BEFORE_CLAIM, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
 EMPTY_S = 0.02
 
@@ -99,10 +94,10 @@ class Place:
             close=self.close,
         )
 
-    def consumer(self, step: str, folder: Path) -> Forked:
-        process = START_METHOD.Process(target=_work, args=(self.home, step, folder), daemon=True)
+    def consumer(self, step: str, folder: Path) -> forking.Forked:
+        process = forking.START.Process(target=_work, args=(self.home, step, folder), daemon=True)
         process.start()
-        return Forked(process)
+        return forking.Forked(process)
 
 
 def _work(home: Path, step: str, folder: Path) -> None:

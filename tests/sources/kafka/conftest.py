@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.sources.kafka.topics import Topics
-
-from semel.testing.servers.kafka import KafkaServer
-from semel.testing.servers.process import NoServer, not_here
+from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.process import NoServer, not_here
 
 
 def started(folder: pytest.TempPathFactory) -> Iterator[KafkaServer]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tests.sources import consumer_process as any_source
 
-from semel.adapters.sources.kafka import KafkaSource
+from semel.sources.kafka_topic import KafkaSource
 from semel.testing.crash import crash_at
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from tests.sources.forking import Forked
+from tests.forking import START, Forked, preload
 from tests.sources.kafka.consumer_process import Plan, work
 
 from semel.testing.source_laws import LANDED, SAID
 
-START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload(["tests.sources.kafka.consumer_process", "confluent_kafka"])
+preload("tests.sources.kafka.forking", "confluent_kafka")
 
 
 def starting(plan: Plan, patience_s: float) -> Callable[[str, Path], Forked]:

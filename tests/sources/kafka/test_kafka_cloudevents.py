@@ -10,9 +10,9 @@ from cloudevents.core.v1.event import CloudEvent
 from tests.sources.kafka.test_kafka_groups import opened, received, run, until
 from tests.sources.kafka.topics import Topics
 
-from semel.adapters.envelopes import decode
-from semel.adapters.sources.kafka import KafkaPublisher
-from semel.values.parcel import Parcel
+from semel.envelopes import decode
+from semel.sources.kafka_topic import KafkaPublisher
+from semel.values.forwarded import ForwardedEvent
 
 ATTRIBUTES = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.changed", "subject": "50%25 é"}
 ORDER = {"id": "order-1", "type": "order"}
@@ -58,13 +58,13 @@ def test_the_official_sdk_reads_an_event_that_was_forwarded_to_a_topic(topics: T
             CloudEvent({**ATTRIBUTES, "datacontenttype": "application/json"}, ORDER)
         ).value
         publisher = KafkaPublisher(topics.server.servers, topics.topic, timeout=30)
-        assert await publisher.publish([Parcel(whole, content_type="application/cloudevents+json")]) == [""]
+        assert await publisher.publish([ForwardedEvent(whole, content_type="application/cloudevents+json")]) == [""]
         await publisher.close()
-        async with opened(topics.source(handed_on=True)) as source:
+        async with opened(topics.source(forwarded=True)) as source:
             (delivery,) = await received(source, 1)
-            assert delivery._held is not None
-            assert delivery._held.message is not None
-            headers: Any = dict(delivery._held.message.headers() or ())
+            assert delivery._message is not None
+            assert delivery._message.record is not None
+            headers: Any = dict(delivery._message.record.headers() or ())
         read = kafka.from_kafka_event(kafka.KafkaMessage(headers, None, delivery.body))
         assert (read.get_id(), read.get_data()) == ("1", ORDER)
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from semel.adapters.sources.kafka.lanes import NONE, Held, Lane
+from semel.sources.kafka_topic.in_flight import NONE, KafkaMessage, PartitionLane
 
 
-def filled(offsets: list[int]) -> tuple[Lane, list[Held]]:
-    lane = Lane("topic", 0)
+def filled(offsets: list[int]) -> tuple[PartitionLane, list[KafkaMessage]]:
+    lane = PartitionLane("topic", 0)
     return lane, [lane.add(offset, cast(Any, object())) for offset in offsets]
 
 
@@ -34,6 +34,6 @@ def test_nothing_is_settled_until_the_lowest_is() -> None:
     lane.settle(second)
     lane.settle(third)
     assert lane.position == NONE
-    assert third.message is None, "only its offset is kept until then"
+    assert third.record is None, "only its offset is kept until then"
     lane.settle(first)
     assert lane.position == 43

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.sources.kafka.topics import Topics
 
-from semel.adapters.sources.kafka.steps import Step
+from semel.sources.kafka_topic.poller import KafkaStep
 from semel.testing.source_laws import HoldingSourceLaws, OrderedSourceLaws, SourceHarness, SourceLaws, WaitingSourceLaws
 
-IN_ORDER_STEPS = (Step.WAITING, Step.AFTER_COMMIT, Step.AFTER_LETTER)
+IN_ORDER_STEPS = (KafkaStep.WAITING, KafkaStep.AFTER_COMMIT, KafkaStep.AFTER_DEAD_LETTER)
 
 
 class TestKafka(SourceLaws, WaitingSourceLaws, HoldingSourceLaws):

@@ -10,14 +10,13 @@ import pytest
 from tests.sources.kafka.test_kafka_answers import settled_only_when_durable
 from tests.sources.kafka.test_kafka_groups import partitions_move
 from tests.sources.kafka.topics import Topics
+from tests.support.servers.kafka import KafkaServer
 
-from semel.adapters.sources.kafka import KafkaDelivery, KafkaSource
-from semel.adapters.sources.kafka.holding import Hand
-from semel.adapters.sources.kafka.lanes import Held, Lane
-from semel.adapters.sources.kafka.letters import Letters
-from semel.adapters.sources.kafka.polling import Poller
-from semel.testing.laws import sources_harness
-from semel.testing.servers.kafka import KafkaServer
+from semel.sources.kafka_topic import KafkaDelivery, KafkaSource
+from semel.sources.kafka_topic.dead_letters import DeadLetterTopic
+from semel.sources.kafka_topic.in_flight import KafkaInFlight, KafkaMessage, PartitionLane
+from semel.sources.kafka_topic.poller import Poller
+from semel.testing.laws import source_harness
 from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
 
 pytestmark = pytest.mark.long  # planted bugs
@@ -28,11 +27,11 @@ SOON_S = 4.0  # a group needs a moment, and what never happens need not be waite
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources_harness.Consumer.until, "__defaults__", (SOON_S,))
-    monkeypatch.setattr(sources_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.Consumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
 
 
-def _commit_the_highest(self: Lane, held: Held) -> None:
+def _commit_the_highest(self: PartitionLane, held: KafkaMessage) -> None:
     """An answer counts for everything before it."""
     held.settled = True
     self.position = max(self.position, held.offset + 1)
@@ -45,54 +44,59 @@ async def _ack_at_once(self: KafkaSource, limit: int) -> Sequence[KafkaDelivery]
     """Settled when it is handed over, before anybody has acted on it."""
     deliveries = await _receive(self, limit)
     for delivery in deliveries:
-        assert delivery._held is not None
-        self._hand.settle(delivery._held)
+        assert delivery._message is not None
+        self._in_flight.settle(delivery._message)
     return deliveries
 
 
-def _forget(self: Hand, held: Held, after_s: float) -> None:
+def _forget(self: KafkaInFlight, held: KafkaMessage, after_s: float) -> None:
     """Takes a retry for an acknowledgement."""
     self.settle(held)
 
 
-def _hurry(self: Hand, held: Held, after_s: float) -> None:
+def _hurry(self: KafkaInFlight, held: KafkaMessage, after_s: float) -> None:
     """Does not wait before it hands over again."""
     self.put([held])
 
 
-def _throw_away(self: Letters, held: Held, reason: str) -> None:
+def _throw_away(self: DeadLetterTopic, held: KafkaMessage, reason: str) -> None:
     """A message that nobody can act on is settled, and kept nowhere."""
     self._settle(held)
 
 
-_send = Letters.send
+_send = DeadLetterTopic.send
 
 
-def _do_not_wait(self: Letters, held: Held, reason: str) -> None:
+def _do_not_wait(self: DeadLetterTopic, held: KafkaMessage, reason: str) -> None:
     """Settled when the letter is on its way."""
     _send(self, held, reason)
     self._settle(held)
 
 
-def _without_order(self: Hand, held: Held) -> None:
+def _without_order(self: KafkaInFlight, held: KafkaMessage) -> None:
     self._ready.append(held)
 
 
-def _leave_without_commit(self: Poller, lanes: list[Lane]) -> bool:
+def _leave_without_commit(self: Poller, lanes: list[PartitionLane]) -> bool:
     """What was answered last is not told when the source is closed."""
     return True
 
 
 BUGS: list[tuple[type, str, Any, Callable[[SourceHarness], None]]] = [
-    (Lane, "settle", _commit_the_highest, LAWS.test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one),
+    (
+        PartitionLane,
+        "settle",
+        _commit_the_highest,
+        LAWS.test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one,
+    ),
     (KafkaSource, "receive", _ack_at_once, LAWS.test_what_was_received_and_not_answered_is_given_back_at_the_end),
-    (Hand, "wait", _forget, LAWS.test_a_retry_comes_again_and_not_before_its_time),
-    (Hand, "wait", _hurry, LAWS.test_a_retry_comes_again_and_not_before_its_time),
-    (Letters, "send", _throw_away, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
-    (Hand, "_line_up", _without_order, ORDER.test_the_events_of_a_group_run_one_after_the_other_in_order),
+    (KafkaInFlight, "wait", _forget, LAWS.test_a_retry_comes_again_and_not_before_its_time),
+    (KafkaInFlight, "wait", _hurry, LAWS.test_a_retry_comes_again_and_not_before_its_time),
+    (DeadLetterTopic, "send", _throw_away, LAWS.test_what_is_no_event_becomes_a_dead_letter_with_its_reason_once),
+    (KafkaInFlight, "_queue_by_key", _without_order, ORDER.test_the_events_of_a_group_run_one_after_the_other_in_order),
     (
         Poller,
-        "_commit_before_leaving",
+        "_commit_and_wait",
         _leave_without_commit,
         LAWS.test_a_receive_hands_over_no_more_than_was_asked_for,
     ),
@@ -111,13 +115,13 @@ def test_a_source_with_a_bug_breaks_its_law(
 ) -> None:
     monkeypatch.setattr(place, name, bug)
     if bug is _leave_without_commit:
-        monkeypatch.setattr("semel.adapters.sources.kafka.polling.COMMIT_EVERY_S", 60.0)
+        monkeypatch.setattr("semel.sources.kafka_topic.poller.COMMIT_EVERY_S", 60.0)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         law(topics.harness(tmp_path, in_order=bug is _without_order))
 
 
 def test_a_letter_that_is_not_waited_for_is_noticed(own_kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Letters, "send", _do_not_wait)
+    monkeypatch.setattr(DeadLetterTopic, "send", _do_not_wait)
     with pytest.raises(AssertionError, match="its letter is nowhere"):
         settled_only_when_durable(own_kafka)
 
@@ -125,6 +129,6 @@ def test_a_letter_that_is_not_waited_for_is_noticed(own_kafka: KafkaServer, monk
 def test_a_commit_of_the_highest_offset_is_noticed_when_partitions_move(
     new_topics: Callable[..., Topics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lane, "settle", _commit_the_highest)
+    monkeypatch.setattr(PartitionLane, "settle", _commit_the_highest)
     with pytest.raises(AssertionError, match="what is unsettled is buried"):
         partitions_move(new_topics(partitions=4))

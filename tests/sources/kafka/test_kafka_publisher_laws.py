@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.sources.kafka.topics import Topics
 from tests.sources.places import make_app
+from tests.support.servers.kafka import KafkaServer
 
-from semel.adapters.sources.kafka import KafkaPublisher
+from semel.sources.kafka_topic import KafkaPublisher
 from semel.testing.publisher_laws import OrderedPublisherLaws, PublisherHarness, PublisherLaws
-from semel.testing.servers.kafka import KafkaServer
-from semel.values.parcel import Parcel
+from semel.values.forwarded import ForwardedEvent
 
 
 class TestKafkaPublisher(PublisherLaws, OrderedPublisherLaws):
@@ -32,10 +32,10 @@ class TestKafkaPublisher(PublisherLaws, OrderedPublisherLaws):
 
         yield PublisherHarness(
             open=lambda timeout: KafkaPublisher(own_kafka.servers, topics.topic, timeout=timeout),
-            source=lambda: topics.source(handed_on=True),
+            source=lambda: topics.source(forwarded=True),
             app=make_app(tmp_path),
             silent=silent,
-            unfit=[Parcel(b"x" * 3_000_000)],
+            unfit=[ForwardedEvent(b"x" * 3_000_000)],
         )
         topics.close()
 

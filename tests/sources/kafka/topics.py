@@ -15,16 +15,16 @@ from tests.sources.consumer_process import happened
 from tests.sources.kafka.consumer_process import Plan
 from tests.sources.kafka.forking import starting
 from tests.sources.places import make_app
+from tests.support.servers.kafka import KafkaServer
 
-from semel.adapters.sources.kafka import KafkaSource
-from semel.adapters.sources.kafka.steps import Step
-from semel.core.boundaries import Boundary
-from semel.testing.servers.kafka import KafkaServer
+from semel.core.crash_points import Boundary
+from semel.sources.kafka_topic import KafkaSource
+from semel.sources.kafka_topic.poller import KafkaStep
 from semel.testing.source_laws import Letter, SourceHarness
 
 SOON_S = 60.0
 HOLD_S = 30.0  # a message is ours for as long as its partition is, and that is for longer than any law takes
-STEPS = (*Step, Boundary.AFTER_CLAIM, Boundary.AFTER_SETTLE)
+STEPS = (*KafkaStep, Boundary.AFTER_CLAIM, Boundary.AFTER_SETTLE)
 SESSION_MS = 2_500  # long enough for a busy machine; the mock cluster lets a whole one pass before a rebalance
 GIVEN_SESSION_MS = 6_000  # a real broker takes no shorter one by default
 OUTLASTING: Mapping[str, Any] = {"session.timeout.ms": 120_000}  # of who must still be a member after an outage

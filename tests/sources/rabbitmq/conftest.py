@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.sources.rabbitmq.places import Client, Place
-
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.rabbitmq import Broker, RabbitServer
-from semel.testing.servers.rabbitmq_shared import share
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.rabbitmq import Broker, RabbitServer
+from tests.support.servers.rabbitmq_shared import share
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from tests.sources.consumer_process import Plan, app_of, happened
 
-from semel.adapters.sources.rabbitmq import RabbitSource
+from semel.sources.rabbitmq_queue import RabbitSource
 from semel.testing.crash import crash_at
 
 __all__ = ["RabbitPlan", "happened", "work"]

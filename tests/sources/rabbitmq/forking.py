@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from tests.sources.forking import START, Forked
+from tests.forking import START, Forked, preload
 from tests.sources.rabbitmq.consumer_process import RabbitPlan, work
 
 from semel.testing.source_laws import LANDED, SAID
 
-START.set_forkserver_preload(["tests.sources.rabbitmq.consumer_process", "aiobotocore.session"])
+preload("tests.sources.rabbitmq.forking", "aio_pika")
 
 
 def starting(plan: RabbitPlan) -> Callable[[str, Path], Forked]:

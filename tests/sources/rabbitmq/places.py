@@ -19,17 +19,17 @@ from pamqp.commands import Basic
 from tests.sources.places import make_app
 from tests.sources.rabbitmq.consumer_process import RabbitPlan, happened
 from tests.sources.rabbitmq.forking import starting
+from tests.support.servers.rabbitmq import Broker
 
-from semel.adapters.sources.rabbitmq import RabbitSource
-from semel.adapters.sources.rabbitmq.steps import Step
-from semel.adapters.sources.rabbitmq.waiting import DELAYS_S, QUORUM, queue_arguments, wait_arguments, wait_queue
-from semel.core.boundaries import Boundary
-from semel.testing.servers.rabbitmq import Broker
+from semel.core.crash_points import Boundary
+from semel.sources.rabbitmq_queue import RabbitSource
+from semel.sources.rabbitmq_queue.messages import DELAYS_S, QUORUM, queue_arguments, wait_arguments, wait_queue
+from semel.sources.rabbitmq_queue.session import RabbitStep
 from semel.testing.source_laws import Letter, SourceHarness
 
 T = TypeVar("T")
 
-STEPS = (*Step, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
+STEPS = (*RabbitStep, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
 HOLD_S = 60.0  # far below the broker's timeout of 30 minutes, far above what giving back takes
 READY_S = (1, 2)  # delays whose queues are there: a new one is only used when it has aged
 CALL_S = 60.0
@@ -168,7 +168,9 @@ class Place:
         if self.broker.is_ours:
             return int(self.broker.evaluate(COUNT.format(queue=self.queue, dead=self.dead, looks=LOOKS)))
         waiting = sum(self.ready(name) for name in [wait_queue(self.queue, delay) for delay in DELAYS_S])
-        seen = self.ready(self.queue) + waiting + sum(len(source._hand) for source in self._sources if source._opened)
+        seen = (
+            self.ready(self.queue) + waiting + sum(len(source._in_flight) for source in self._sources if source._opened)
+        )
         now = time.monotonic()
         self._seen_at = now if seen else self._seen_at or now
         return seen or int(now - self._seen_at < SETTLED_S)

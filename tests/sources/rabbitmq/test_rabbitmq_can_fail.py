@@ -11,12 +11,13 @@ from tests.sources.rabbitmq import test_rabbitmq_answers as answers
 from tests.sources.rabbitmq import test_rabbitmq_publishing as publishing
 from tests.sources.rabbitmq.places import Place
 
-from semel.adapters.sources.rabbitmq import RabbitSource, answering, waiting
-from semel.adapters.sources.rabbitmq.acking import Acks
-from semel.adapters.sources.rabbitmq.answering import Answers
-from semel.adapters.sources.rabbitmq.holding import Held
-from semel.adapters.sources.rabbitmq.sending import Sending
-from semel.testing.laws import sources_harness
+from semel.sources.rabbitmq_queue import RabbitSource, messages
+from semel.sources.rabbitmq_queue import answers as answering
+from semel.sources.rabbitmq_queue.answers import RabbitAnswers
+from semel.sources.rabbitmq_queue.in_flight import RabbitMessage
+from semel.sources.rabbitmq_queue.publisher import ConfirmedSender
+from semel.sources.rabbitmq_queue.session import AckBatcher
+from semel.testing.laws import source_harness
 from semel.testing.source_laws import SourceHarness, SourceLaws
 
 pytestmark = pytest.mark.long  # planted bugs
@@ -30,8 +31,8 @@ Law = Callable[[SourceHarness], None]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never happens need not be waited for so long."""
-    monkeypatch.setattr(sources_harness.Consumer.until, "__defaults__", (SOON_S,))
-    monkeypatch.setattr(sources_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.Consumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
 
 
 def acknowledges_when_it_hands_over(patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +48,7 @@ def acknowledges_when_it_hands_over(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledges_a_retry(patch: pytest.MonkeyPatch) -> None:
     """And makes no copy."""
-    patch.setattr(Answers, "retry", lambda self, held, after_s: self.ack(held))
+    patch.setattr(RabbitAnswers, "retry", lambda self, held, after_s: self.ack(held))
 
 
 def retries_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -55,23 +56,23 @@ def retries_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def rounds_a_retry_down(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(answering, "next_wait", lambda after_s: waiting.next_wait(int(after_s)))
+    patch.setattr(answering, "next_wait", lambda after_s: messages.next_wait(int(after_s)))
 
 
 def throws_away_what_is_rejected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Answers, "bury", lambda self, held, reason: self.ack(held))
+    patch.setattr(RabbitAnswers, "dead_letter_message", lambda self, held, reason: self.ack(held))
 
 
 def returns_what_is_rejected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Answers, "bury", lambda self, held, reason: self.give_back(held))
+    patch.setattr(RabbitAnswers, "dead_letter_message", lambda self, held, reason: self.return_message(held))
 
 
 def acknowledges_everything_before(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Acks, "_frames", lambda self, acked: [(max(acked), True)] if acked else [])
+    patch.setattr(AckBatcher, "_frames", lambda self, acked: [(max(acked), True)] if acked else [])
 
 
 def closes_without_its_answers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Acks, "_tell_soon", lambda self: None)
+    patch.setattr(AckBatcher, "_send_soon", lambda self: None)
 
 
 BUGS: list[tuple[Patch, Law]] = [
@@ -96,22 +97,22 @@ def test_a_source_with_a_bug_breaks_its_law(
         law(place.harness(tmp_path))
 
 
-async def _sent_and_not_confirmed(self: Answers, held: Held, queue: str, properties: Any) -> str:
-    await self._sending.send("", queue, held.body, properties, 15.0)
+async def _sent_and_not_confirmed(self: RabbitAnswers, held: RabbitMessage, queue: str, properties: Any) -> str:
+    await self._sender.send("", queue, held.body, properties, 15.0)
     return ""
 
 
 def test_a_letter_that_is_not_confirmed_breaks_the_law(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Answers, "_sent", _sent_and_not_confirmed)
+    monkeypatch.setattr(RabbitAnswers, "_publish_copy", _sent_and_not_confirmed)
     monkeypatch.setattr(answers, "SOON_S", SOON_S)
     with pytest.raises((AssertionError, TimeoutError)):
         answers.test_an_unroutable_letter_is_not_taken_for_kept(place, monkeypatch, caplog)
 
 
 def test_ids_that_are_mixed_up_break_the_law(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Sending.__init__
+    made = ConfirmedSender.__init__
 
     class Forgetful(dict[str, Any]):
         """Two of the same id at a time."""
@@ -124,10 +125,10 @@ def test_ids_that_are_mixed_up_break_the_law(place: Place, monkeypatch: pytest.M
 
         def set(self) -> None: ...
 
-    def init(self: Sending, *arguments: Any) -> None:
+    def init(self: ConfirmedSender, *arguments: Any) -> None:
         made(self, *arguments)
-        self._flying = Forgetful()
+        self._ids_in_flight = Forgetful()
 
-    monkeypatch.setattr(Sending, "__init__", init)
+    monkeypatch.setattr(ConfirmedSender, "__init__", init)
     with pytest.raises(AssertionError):
         publishing.test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place)

@@ -10,11 +10,11 @@ from cloudevents.core.bindings import amqp, rabbitmq
 from cloudevents.core.v1.event import CloudEvent
 from tests.sources.rabbitmq.places import Place, headers_of, reason_of
 
-from semel.adapters.envelopes import decode
-from semel.adapters.sources.rabbitmq import RabbitPublisher
-from semel.testing.laws.sources_ending import received
-from semel.testing.laws.sources_harness import document
-from semel.values.parcel import Parcel
+from semel.envelopes import decode
+from semel.sources.rabbitmq_queue import RabbitPublisher
+from semel.testing.laws.source_harness import document
+from semel.testing.laws.sources import received
+from semel.values.forwarded import ForwardedEvent
 
 ORDER = {"id": "order-1", "type": "order"}
 
@@ -71,7 +71,7 @@ def test_the_official_sdk_reads_an_event_that_was_forwarded_to_a_queue(place: Pl
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, place.queue, timeout=30)
         body = rabbitmq.to_structured_event(cloud_event("1")).body
-        assert await publisher.publish([Parcel(body, content_type="application/cloudevents+json")]) == [""]
+        assert await publisher.publish([ForwardedEvent(body, content_type="application/cloudevents+json")]) == [""]
         await publisher.close()
 
     asyncio.run(story())

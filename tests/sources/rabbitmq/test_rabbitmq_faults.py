@@ -17,19 +17,19 @@ from aiormq.abc import AbstractChannel
 from tests.sources.consumer_process import in_transaction
 from tests.sources.rabbitmq.places import Client, Place
 from tests.sources.rabbitmq.test_rabbitmq_answers import until
+from tests.support.servers.process import NoServer, not_here
+from tests.support.servers.rabbitmq import RabbitServer
 
 from semel import Semel
-from semel.adapters.sources.rabbitmq import RabbitPublisher, RabbitSource
-from semel.adapters.sources.rabbitmq.waiting import wait_queue
-from semel.testing.laws.sources_ending import received
-from semel.testing.laws.sources_harness import SOON_S, Consumer, document
+from semel.sources.rabbitmq_queue import RabbitPublisher, RabbitSource
+from semel.sources.rabbitmq_queue.messages import wait_queue
+from semel.testing.laws.source_harness import SOON_S, Consumer, document
+from semel.testing.laws.sources import received
 from semel.testing.proxy import Fault, FaultProxy
-from semel.testing.servers.process import NoServer, not_here
-from semel.testing.servers.rabbitmq import RabbitServer
 from semel.testing.source_laws import LEASE_S, TOPIC, SourceHarness
 from semel.values.event import Event
+from semel.values.forwarded import ForwardedEvent
 from semel.values.outcome import Retry
-from semel.values.parcel import Parcel
 
 TIMEOUT_S = 5.0  # of the impatient broker, for an answer
 CUTS = 8
@@ -109,7 +109,7 @@ def test_an_answer_on_a_connection_that_is_gone_is_harmless(place: Place, proxy:
             await (
                 delivery.ack() if answer == "ack" else delivery.retry(0) if answer == "retry" else delivery.reject("")
             )
-        assert (source.counts.acked, source.counts.letters) == (0, 0)
+        assert (source.counts.acked, source.counts.dead_letters) == (0, 0)
         for delivery in again:
             await delivery.ack()
         await source.close()
@@ -215,24 +215,24 @@ def test_a_broker_that_is_short_of_memory_still_hears_what_is_settled(
     server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads nothing more from whoever publishes. Acknowledgements travel elsewhere, and a retry waits in hand."""
-    monkeypatch.setattr("semel.adapters.sources.rabbitmq.answering.CONFIRM_S", 0.5)
+    monkeypatch.setattr("semel.sources.rabbitmq_queue.answers.CONFIRM_S", 0.5)
     alarm = "{{resource_limit, memory, node()}, []}"
 
     async def story(place: Place) -> None:
         publisher = RabbitPublisher(server.url, place.queue, timeout=SOON_S / 2, random=lambda: 0.0)
         bodies = [document("retried"), document("settled")]
-        assert await publisher.publish([Parcel(body) for body in bodies]) == ["", ""]
+        assert await publisher.publish([ForwardedEvent(body) for body in bodies]) == ["", ""]
         publisher.timeout = 0.5  # from here on for what is never confirmed
-        source = place.source(handed_on=True)
+        source = place.source(forwarded=True)
         deliveries = {delivery.body: delivery for delivery in await received(source, 2)}
         server.broker.evaluate(f"rabbit_alarm:set_alarm({alarm})")
         try:
-            assert await publisher.publish([Parcel(document("refused"))]) != [""]
+            assert await publisher.publish([ForwardedEvent(document("refused"))]) != [""]
             await deliveries[document("retried")].retry(0.0)
             await deliveries[document("settled")].ack()
             await until(lambda: server.broker.messages(place.queue) == 1, "the acknowledgement to be heard")
             (again,) = await asyncio.wait_for(source.receive(1), SOON_S)
-            assert (again.body, source.counts.held) == (document("retried"), 1)
+            assert (again.body, source.counts.waited_in_memory) == (document("retried"), 1)
         finally:
             server.broker.evaluate(f"rabbit_alarm:clear_alarm({alarm.removesuffix(', []}')[1:]})")
         await again.ack()
@@ -289,18 +289,18 @@ def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: Rabbit
                     await killed.wait()
 
             harness = once(place.harness(tmp_path), tmp_path)
-            harness.open = lambda: place.source(prefetch=20, random=lambda: 0.1, handed_on=True)
+            harness.open = lambda: place.source(prefetch=20, random=lambda: 0.1, forwarded=True)
             events = [f"{kind}{number}" for kind in ("later", "held", "plain") for number in range(20)]
             harness.put(*[document(event) for event in events])
             publisher = RabbitPublisher(server.url, place.queue, timeout=10, random=lambda: 0.1)
-            assert await publisher.publish([Parcel(document("published"))]) == [""]
+            assert await publisher.publish([ForwardedEvent(document("published"))]) == [""]
             async with Consumer(harness, handle) as consumer:
                 waits = wait_queue(place.queue, LATER_S)
                 await consumer.until(lambda: place.ready(waits) == 20, "retries to wait at the broker")
                 await consumer.until(lambda: len([e for e in tries if e.startswith("held")]) >= 5, "some in hand")
                 server.process.kill()
                 killed.set()
-                refused = await publisher.publish([Parcel(document("while it was dead"))])
+                refused = await publisher.publish([ForwardedEvent(document("while it was dead"))])
                 assert refused != [""], "nobody has it"
                 await asyncio.to_thread(server.start)
                 await until(lambda: _ready_again(place), "its queues")
@@ -343,6 +343,6 @@ def _left(place: Place) -> int:
 
 async def _published(publisher: RabbitPublisher, body: bytes) -> None:
     ends = time.monotonic() + SOON_S
-    while any(await publisher.publish([Parcel(body)])):
+    while any(await publisher.publish([ForwardedEvent(body)])):
         assert time.monotonic() < ends
         await asyncio.sleep(0.1)

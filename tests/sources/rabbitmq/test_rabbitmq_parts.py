@@ -16,14 +16,26 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from semel.adapters.sources.rabbitmq import RabbitPublisher, RabbitSource
-from semel.adapters.sources.rabbitmq.acking import Acks
-from semel.adapters.sources.rabbitmq.address import dialled, shown
-from semel.adapters.sources.rabbitmq.careful import UNREADABLE, readable
-from semel.adapters.sources.rabbitmq.connecting import failure_of
-from semel.adapters.sources.rabbitmq.copying import RETRIES, WAIT, letter_copy, retry_copy, still_waits_s
-from semel.adapters.sources.rabbitmq.holding import Held
-from semel.adapters.sources.rabbitmq.waiting import DELAYS_S, next_wait, wait_queue
+from semel.sources.rabbitmq_queue import RabbitPublisher, RabbitSource
+from semel.sources.rabbitmq_queue.in_flight import RabbitMessage
+from semel.sources.rabbitmq_queue.messages import (
+    DELAYS_S,
+    RETRIES,
+    WAIT,
+    dead_letter_copy,
+    next_wait,
+    remaining_wait_s,
+    retry_copy,
+    wait_queue,
+)
+from semel.sources.rabbitmq_queue.session import (
+    UNREADABLE,
+    AckBatcher,
+    display_url,
+    driver_url,
+    rabbit_error,
+    readable_frame,
+)
 from semel.values.errors import ConfigError
 
 URL = "amqp://me:s3cret-word@broker.example/orders"
@@ -31,7 +43,7 @@ URL = "amqp://me:s3cret-word@broker.example/orders"
 
 def held_with(
     headers: Mapping[str, Any] | None = None, exchange: str = "", routing_key: str = "q", **more: Any
-) -> Held:
+) -> RabbitMessage:
     properties = Basic.Properties(headers=dict(headers) if headers is not None else None, **more)
     message = SimpleNamespace(
         body=b"x",
@@ -39,7 +51,7 @@ def held_with(
         delivery=SimpleNamespace(delivery_tag=1, exchange=exchange, routing_key=routing_key),
     )
     session: Any = None
-    return Held(session, message, 0.0)
+    return RabbitMessage(session, message, 0.0)
 
 
 # ---------------------------------------------------------------------------------------------------------- the address
@@ -48,18 +60,18 @@ def held_with(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"dead_letters": ""}, "come again for ever"),
-        ({"dead_letters": "orders"}, "its own dead letters"),
-        ({"queue": ""}, "the name of a queue"),
-        ({"queue": "q" * 250}, "too long"),
+        ({"dead_letters": ""}, "dead_letters"),
+        ({"dead_letters": "orders"}, "'orders'"),
+        ({"queue": ""}, "queue"),
+        ({"queue": "q" * 250}, "queue"),
         ({"prefetch": 0}, "prefetch=0"),
         ({"prefetch": True}, "prefetch=True"),
         ({"consumer_timeout": 0.0}, "consumer_timeout=0.0"),
-        ({"url": "http://broker.example"}, "expected amqp://"),
-        ({"url": "amqp:///orders"}, "expected amqp://"),
-        ({"url": f"{URL}?hartbeat=3"}, "no option 'hartbeat'"),
-        ({"url": f"{URL}?cafile=ca.pem"}, "say amqps://"),
-        ({"url": "amqp://me:s3cret-word/@broker.example/orders"}, "percent-encoded"),
+        ({"url": "http://broker.example"}, "amqp://"),
+        ({"url": "amqp:///orders"}, "amqp://"),
+        ({"url": f"{URL}?hartbeat=3"}, "'hartbeat'"),
+        ({"url": f"{URL}?cafile=ca.pem"}, "amqps://"),
+        ({"url": "amqp://me:s3cret-word/@broker.example/orders"}, "percent-encode"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once_and_without_the_password(change: Mapping[str, Any], said: str) -> None:
@@ -72,11 +84,11 @@ def test_what_cannot_work_is_refused_at_once_and_without_the_password(change: Ma
 
 def test_nothing_shows_the_password() -> None:
     source = RabbitSource(f"{URL}?heartbeat=5", "orders", dead_letters="orders.dead")
-    for text in (repr(source), repr(RabbitPublisher(URL, "orders")), shown(URL), source._where):
+    for text in (repr(source), repr(RabbitPublisher(URL, "orders")), display_url(URL), source._where):
         assert "s3cret" not in text
         assert "broker.example" in text
-    assert shown("amqp://me:s3:cret@[::1]:99999999/") == "amqp://…"
-    assert "s3cret" not in str(failure_of(OSError(111, "refused"), shown(URL)))
+    assert display_url("amqp://me:s3:cret@[::1]:99999999/") == "amqp://…"
+    assert "s3cret" not in str(rabbit_error(OSError(111, "refused"), display_url(URL)))
 
 
 @pytest.mark.parametrize("change", [{"queue": ""}, {"timeout": 0}, {"timeout": 61}, {"exchange": "x" * 256}])
@@ -87,8 +99,8 @@ def test_a_publisher_that_cannot_work_is_refused_at_once(change: Mapping[str, An
 
 
 def test_a_connection_has_a_heartbeat_and_a_name_unless_the_url_says_otherwise() -> None:
-    assert dialled(URL, "a&b") == f"{URL}?heartbeat=30&name=a%26b"
-    assert dialled(f"{URL}?heartbeat=5&name=mine", "ours") == f"{URL}?heartbeat=5&name=mine"
+    assert driver_url(URL, "a&b") == f"{URL}?heartbeat=30&name=a%26b"
+    assert driver_url(f"{URL}?heartbeat=5&name=mine", "ours") == f"{URL}?heartbeat=5&name=mine"
 
 
 # ----------------------------------------------------------------------------------------------------------- the delays
@@ -144,9 +156,9 @@ def test_exactly_what_was_answered_is_told_in_whatever_order(
 ) -> None:
     async def story() -> Told:
         channel: Any = Told(20)
-        acks = Acks(channel, lambda _: None, lambda *_: None)
+        acks = AckBatcher(channel, lambda _: None, lambda *_: None)
         for at, tag in enumerate(order[:answered]):
-            (acks.give_back if tag in returned else acks.ack)(tag)
+            (acks.return_message if tag in returned else acks.ack)(tag)
             if at in pauses:
                 await asyncio.sleep(0)
         await acks.drained()
@@ -160,7 +172,7 @@ def test_exactly_what_was_answered_is_told_in_whatever_order(
 def test_a_batch_that_was_answered_in_order_is_one_frame() -> None:
     async def story() -> Told:
         channel: Any = Told(100)
-        acks = Acks(channel, lambda _: None, lambda *_: None)
+        acks = AckBatcher(channel, lambda _: None, lambda *_: None)
         for tag in range(1, 101):
             acks.ack(tag)
         await acks.drained()
@@ -196,7 +208,7 @@ def test_a_copy_keeps_what_the_sender_said_and_drops_what_would_change_its_way()
     assert again.headers is not None
     assert again.headers[RETRIES] == 2
     assert again.headers["semel.exchange"] == "events", "where it first came from"
-    letter = letter_copy(held, "orders", "é" * 5_000 + "\ud800")
+    letter = dead_letter_copy(held, "orders", "é" * 5_000 + "\ud800")
     assert letter.headers is not None
     assert letter.headers["semel.queue"] == "orders"
     assert len(str(letter.headers["semel.reason"]).encode()) <= 2_000
@@ -205,7 +217,7 @@ def test_a_copy_keeps_what_the_sender_said_and_drops_what_would_change_its_way()
 def test_a_long_wait_is_one_retry_however_often_it_goes_round() -> None:
     first = retry_copy(held_with(), 3600.0)
     assert first.headers is not None
-    assert (first.headers[RETRIES], still_waits_s(held_with(first.headers))) == (1, 3600.0)
+    assert (first.headers[RETRIES], remaining_wait_s(held_with(first.headers))) == (1, 3600.0)
     second = retry_copy(held_with(first.headers), 0.0)
     assert second.headers is not None
     assert (second.headers[RETRIES], WAIT in second.headers) == (1, False)
@@ -213,7 +225,7 @@ def test_a_long_wait_is_one_retry_however_often_it_goes_round() -> None:
 
 @pytest.mark.parametrize("forged", ["nan", "inf", "-1", "x" * 40, 5, None, b"9", "1e99", {}])
 def test_a_wait_that_a_stranger_wrote_is_a_number_or_nothing(forged: Any) -> None:
-    assert still_waits_s(held_with({WAIT: forged})) == 0.0
+    assert remaining_wait_s(held_with({WAIT: forged})) == 0.0
 
 
 field = st.recursive(
@@ -235,7 +247,7 @@ field = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=150), field, max_size=4))
 def test_whatever_the_driver_reads_can_be_written_again(headers: dict[str, Any]) -> None:
-    copy = letter_copy(held_with(headers), "orders", "because")
+    copy = dead_letter_copy(held_with(headers), "orders", "because")
     frame = pamqp.frame.marshal(ContentHeader(body_size=1, properties=copy), 1)
     _, _, header = pamqp.frame.unmarshal(frame)
     assert isinstance(header, ContentHeader)
@@ -273,13 +285,13 @@ def test_what_the_driver_cannot_read_is_replaced_by_a_note(flags: int, propertie
     frame = frame_of(properties, flags)
     with pytest.raises(Exception, match=r"."):
         pamqp.frame.unmarshal(frame)
-    _, channel, header = pamqp.frame.unmarshal(readable(frame))
+    _, channel, header = pamqp.frame.unmarshal(readable_frame(frame))
     assert isinstance(header, ContentHeader)
     assert (channel, header.body_size) == (5, 7)
     assert header.properties.headers is not None
-    assert "cannot be read" in str(header.properties.headers[UNREADABLE])
+    assert "properties" in str(header.properties.headers[UNREADABLE])
 
 
 def test_what_the_driver_can_read_is_left_as_it_is() -> None:
     frame = frame_of(b"\x04text", 1 << 15)
-    assert readable(frame) is frame
+    assert readable_frame(frame) is frame

@@ -11,10 +11,10 @@ import pytest
 from tests.sources.places import make_app
 from tests.sources.rabbitmq.places import Place
 
-from semel.adapters.sources.rabbitmq import RabbitPublisher
+from semel.sources.rabbitmq_queue import RabbitPublisher
 from semel.testing.proxy import BLACK_HOLE, FaultProxy
 from semel.testing.publisher_laws import OrderedPublisherLaws, PublisherHarness, PublisherLaws
-from semel.values.parcel import Parcel
+from semel.values.forwarded import ForwardedEvent
 
 
 class TestRabbitPublisher(PublisherLaws, OrderedPublisherLaws):
@@ -32,8 +32,8 @@ class TestRabbitPublisher(PublisherLaws, OrderedPublisherLaws):
 
             yield PublisherHarness(
                 open=lambda timeout: RabbitPublisher(proxy.url(place.broker.url), place.queue, timeout=timeout),
-                source=lambda: place.source(handed_on=True),
+                source=lambda: place.source(forwarded=True),
                 app=make_app(tmp_path),
                 silent=silent,
-                unfit=[Parcel(b"x" * 17_000_000)],
+                unfit=[ForwardedEvent(b"x" * 17_000_000)],
             )

@@ -12,15 +12,15 @@ import pytest
 from pamqp.commands import Basic
 from tests.sources.rabbitmq.places import Place, headers_of
 
-from semel.adapters.sources.rabbitmq import RabbitPublisher, RabbitSource
-from semel.adapters.sources.rabbitmq.sending import Sending
-from semel.testing.laws.sources_harness import SOON_S, document
+from semel.sources.rabbitmq_queue import RabbitPublisher, RabbitSource
+from semel.sources.rabbitmq_queue.publisher import ConfirmedSender
+from semel.testing.laws.source_harness import SOON_S, document
 from semel.testing.proxy import DEAF, Fault, FaultProxy
 from semel.values.errors import ConfigError
-from semel.values.parcel import NOTE, TOO_LARGE, Note, Parcel, read_note
-from semel.values.reading import Reading
+from semel.values.event import DecodeOptions
+from semel.values.forwarded import METADATA_KEY, TOO_LARGE, ForwardedEvent, ForwardMetadata, decode_metadata
 
-NOTED = Note(tenant="t", reading=Reading(origin="o"), headers={"ce-id": "1"}, trace="00-1")
+NOTED = ForwardMetadata(tenant="t", reading=DecodeOptions(origin="o"), headers={"ce-id": "1"}, trace="00-1")
 GENEROUS_S = 30.0
 
 
@@ -35,15 +35,15 @@ def test_a_parcel_is_there_when_it_is_answered_and_comes_out_as_it_went_in(place
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
         bodies = [document("a"), b"\x00\xff", b"", document("large", text="x" * 300_000)]
-        assert await publisher.publish([Parcel(body, NOTED) for body in bodies]) == [""] * 4
+        assert await publisher.publish([ForwardedEvent(body, NOTED) for body in bodies]) == [""] * 4
         found = place.peek(place.queue)
         assert [message.body for message in found] == bodies, "and in order"
         for message in found:
             assert message.header.properties.delivery_mode == 2
-            assert read_note(headers_of(message)[NOTE]) == NOTED
+            assert decode_metadata(headers_of(message)[METADATA_KEY]) == NOTED
         assert await publisher.publish([]) == []
         await publisher.close()
-        source = place.source(handed_on=True)
+        source = place.source(forwarded=True)
         delivery = (await asyncio.wait_for(source.receive(1), SOON_S))[0]
         assert (delivery.tenant, delivery.reading, delivery.headers) == ("t", NOTED.reading, NOTED.headers)
         await source.close()
@@ -55,7 +55,7 @@ def test_several_calls_may_be_under_way_and_close_waits_for_them(place: Place) -
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
         calls = [
-            asyncio.ensure_future(publisher.publish([Parcel(document(f"{call}-{at}")) for at in range(20)]))
+            asyncio.ensure_future(publisher.publish([ForwardedEvent(document(f"{call}-{at}")) for at in range(20)]))
             for call in range(10)
         ]
         await asyncio.sleep(0)
@@ -67,13 +67,15 @@ def test_several_calls_may_be_under_way_and_close_waits_for_them(place: Place) -
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(("exchange", "said"), [("", "no queue takes"), ("amq.direct", "no queue takes"), ("gone", "")])
-def test_what_no_queue_takes_is_not_there(place: Place, exchange: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("exchange", "reason"), [("", "no queue is bound"), ("amq.direct", "no queue is bound"), ("gone", "")]
+)
+def test_what_no_queue_takes_is_not_there(place: Place, exchange: str, reason: str) -> None:
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, "nobody", exchange=exchange, timeout=GENEROUS_S)
-        answers = await publisher.publish([Parcel(document("a")), Parcel(document("b"))])
+        answers = await publisher.publish([ForwardedEvent(document("a")), ForwardedEvent(document("b"))])
         assert all(answers)
-        assert all(said in answer for answer in answers)
+        assert all(reason in answer for answer in answers)
         assert all("test-password" not in answer for answer in answers)
         await publisher.close()
 
@@ -88,7 +90,7 @@ def test_what_the_broker_refuses_is_not_there(new_place: Callable[..., Place]) -
         publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
         answers: list[str] = []
         while not any(answers):  # a quorum queue's limit is not exact
-            answers += await publisher.publish([Parcel(document("e")) for _ in range(20)])
+            answers += await publisher.publish([ForwardedEvent(document("e")) for _ in range(20)])
             assert len(answers) < 10_000
         await publisher.close()
         assert {answer for answer in answers if answer} == {answers[-1]}
@@ -106,13 +108,13 @@ def test_a_broker_out_of_reach_is_answered_in_time_and_found_again(
         publisher = RabbitPublisher(proxy.url(place.broker.url), place.queue, timeout=1.0, random=lambda: 0.01)
         proxy.set(fault)
         began = time.monotonic()
-        (why,) = await publisher.publish([Parcel(document("lost"))])
+        (why,) = await publisher.publish([ForwardedEvent(document("lost"))])
         assert why
         assert "test-password" not in why
         assert time.monotonic() - began < SOON_S / 2
         proxy.heal()
         proxy.reset()
-        await _soon(publisher, Parcel(document("found")))
+        await _soon(publisher, ForwardedEvent(document("found")))
         await publisher.close()
 
     asyncio.run(story())
@@ -122,12 +124,12 @@ def test_a_broker_out_of_reach_is_answered_in_time_and_found_again(
 def test_a_confirmation_that_is_lost_counts_as_not_there(place: Place, proxy: FaultProxy) -> None:
     async def story() -> None:
         publisher = RabbitPublisher(proxy.url(place.broker.url), place.queue, timeout=GENEROUS_S, random=lambda: 0.0)
-        assert await publisher.publish([Parcel(document("first"))]) == [""]
+        assert await publisher.publish([ForwardedEvent(document("first"))]) == [""]
         proxy.lose("reply")
-        (why,) = await publisher.publish([Parcel(document("second"))])
+        (why,) = await publisher.publish([ForwardedEvent(document("second"))])
         assert proxy.seen.lost_replies == 1, "inconclusive: the confirmation was not lost"
         assert why
-        await _soon(publisher, Parcel(document("second")))
+        await _soon(publisher, ForwardedEvent(document("second")))
         await publisher.close()
 
     asyncio.run(story())
@@ -138,7 +140,7 @@ def test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place: 
     """The driver tells by a message's id which one came back."""
 
     async def story() -> None:
-        sending = Sending(place.broker.url, "test", lambda: 0.0)
+        sending = ConfirmedSender(place.broker.url, "test", lambda: 0.0)
         same: dict[str, Any] = {"message_id": "same", "delivery_mode": 2}
         answers = await asyncio.gather(
             *[
@@ -156,8 +158,8 @@ def test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place: 
 def test_what_is_too_large_is_refused_before_it_travels(place: Place) -> None:
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, place.queue)
-        large = Parcel(bytes(16 * 1024 * 1024 + 1))
-        noted = Parcel(b"{}", Note(tenant="t" * 20_000))
+        large = ForwardedEvent(bytes(16 * 1024 * 1024 + 1))
+        noted = ForwardedEvent(b"{}", ForwardMetadata(tenant="t" * 20_000))
         assert all(answer.startswith(TOO_LARGE) for answer in await publisher.publish([large, noted]))
         await publisher.close()
 
@@ -178,7 +180,7 @@ def test_a_publisher_tells_what_it_publishes_to(place: Place) -> None:
     assert "s3cret" not in str(nowhere)
 
 
-async def _soon(publisher: RabbitPublisher, parcel: Parcel) -> None:
+async def _soon(publisher: RabbitPublisher, parcel: ForwardedEvent) -> None:
     ends = time.monotonic() + SOON_S
     while any(await publisher.publish([parcel])):
         assert time.monotonic() < ends
@@ -193,8 +195,8 @@ def test_a_publisher_that_declares_makes_the_queues_that_its_source_makes(place:
         options: dict[str, Any] = {"declare": True, "dead_letters": dead}
         publisher = RabbitPublisher(place.broker.url, queue, timeout=GENEROUS_S, **options)
         assert not [value for _, value in await publisher.diagnose() if value.startswith("error: ")]
-        assert await publisher.publish([Parcel(document("a"), NOTED)]) == [""]
-        source = RabbitSource(place.broker.url, queue, handed_on=True, **options)
+        assert await publisher.publish([ForwardedEvent(document("a"), NOTED)]) == [""]
+        source = RabbitSource(place.broker.url, queue, forwarded=True, **options)
         (delivery,) = await asyncio.wait_for(source.receive(1), GENEROUS_S)
         assert delivery.body == document("a")
         await delivery.ack()

@@ -12,16 +12,16 @@ import pytest
 from tests.sources.rabbitmq.places import Place
 from tests.sources.rabbitmq.test_rabbitmq_answers import until
 
-from semel.adapters.sources.rabbitmq import RabbitPublisher
-from semel.adapters.sources.rabbitmq.session import Session
-from semel.adapters.sources.rabbitmq.waiting import wait_queue
-from semel.testing.laws.sources_ending import received
-from semel.testing.laws.sources_harness import SOON_S, document
+from semel.sources.rabbitmq_queue import RabbitPublisher
+from semel.sources.rabbitmq_queue.messages import wait_queue
+from semel.sources.rabbitmq_queue.session import RabbitSession
+from semel.testing.laws.source_harness import SOON_S, document
+from semel.testing.laws.sources import received
 from semel.testing.proxy import FaultProxy
 from semel.values.errors import ConfigError
-from semel.values.parcel import Parcel
+from semel.values.forwarded import ForwardedEvent
 
-HELD_MIN_S = 0.1
+MEMORY_WAIT_MIN_S = 0.1
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_whoever_closes_waits_for_the_end_also_when_another_closes_already(place
         first = asyncio.ensure_future(source.close())
         await asyncio.sleep(0)
         await source.close()
-        assert (source.counts.returned, source._session is not None and source._session.lives) == (1, False)
+        assert (source.counts.returned, source._session is not None and source._session.is_open) == (1, False)
         await first
         await until(lambda: place.ready(place.queue) == 1, "it to be back")
 
@@ -99,17 +99,17 @@ def test_whatever_the_driver_raises_while_it_connects_is_a_failure_like_others(
     place: Place, monkeypatch: pytest.MonkeyPatch, error: Any, nth: int
 ) -> None:
     """It raises a bare Exception, and cancels whoever waits, where it knows no reason for the end of a connection."""
-    real = Session.consume
+    real = RabbitSession.consume
     calls = 0
 
-    async def consume(self: Session, *args: Any) -> None:
+    async def consume(self: RabbitSession, *args: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == nth:
             raise error
         await real(self, *args)
 
-    monkeypatch.setattr(Session, "consume", consume)
+    monkeypatch.setattr(RabbitSession, "consume", consume)
 
     async def story() -> None:
         place.send([document("e")])
@@ -129,7 +129,7 @@ def test_whatever_the_driver_raises_while_it_connects_is_a_failure_like_others(
 
 def test_what_can_only_be_given_back_is_given_back_ever_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each return counts against the delivery limit, after which the broker drops a message or buries it."""
-    monkeypatch.setattr("semel.adapters.sources.rabbitmq.answering.HELD_MIN_S", HELD_MIN_S)
+    monkeypatch.setattr("semel.sources.rabbitmq_queue.answers.MEMORY_WAIT_MIN_S", MEMORY_WAIT_MIN_S)
 
     async def story() -> None:
         place.delete(wait_queue(place.queue, 1))
@@ -139,10 +139,10 @@ def test_what_can_only_be_given_back_is_given_back_ever_later(place: Place, monk
         began_at = time.monotonic()
         for returns in range(5):
             (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
-            assert source.counts.held == returns
+            assert source.counts.waited_in_memory == returns
             await delivery.retry(0.01)
         (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
-        assert time.monotonic() - began_at >= HELD_MIN_S * (1 + 2 + 4 + 8 + 16)
+        assert time.monotonic() - began_at >= MEMORY_WAIT_MIN_S * (1 + 2 + 4 + 8 + 16)
         await delivery.ack()
         await source.close()
         assert place.left() == 0
@@ -166,7 +166,7 @@ def test_whoever_is_stopped_while_it_connects_leaves_no_connection_behind(
         assert list(await asyncio.wait_for(receiving, SOON_S)) == []
         await source.close()
         proxy.lose("reply", nth, "silence")
-        assert await publisher.publish([Parcel(document("e"))]) != [""]
+        assert await publisher.publish([ForwardedEvent(document("e"))]) != [""]
         await until(lambda: proxy.seen.lost_replies == 2, "the silence again")  # it goes on connecting without us
         await publisher.close()
         await until(lambda: proxy.open == 0, "the connections to be closed")

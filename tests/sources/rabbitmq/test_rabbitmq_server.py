@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.servers.process import NoServer, free_port, not_here
+from tests.support.servers.rabbitmq import RabbitServer
+from tests.support.servers.rabbitmq_packages import PACKAGES
 
-from semel.testing.servers.process import NoServer, free_port, not_here
-from semel.testing.servers.rabbitmq import RabbitServer
-from semel.testing.servers.rabbitmq_packages import PACKAGES
-
+ROOT = Path(__file__).parents[3]
 SOON_S = 60.0
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parents")
 
@@ -36,12 +36,12 @@ DPKG_DEB = """#!/bin/sh
 mkdir -p "$3/usr/lib/rabbitmq/lib/rabbitmq_server-1/sbin" "$3/usr/lib/erlang/erts-1/bin"
 touch "$3/usr/lib/rabbitmq/lib/rabbitmq_server-1/sbin/rabbitmq-server"
 """
-ASK = "from semel.testing.servers.rabbitmq_packages import _unpacked; print(_unpacked())"
+ASK = "from tests.support.servers.rabbitmq_packages import _unpacked; print(_unpacked())"
 USE = """
 import sys, time
 from pathlib import Path
-from semel.testing.servers.process import NoServer
-from semel.testing.servers.rabbitmq_shared import share
+from tests.support.servers.process import NoServer
+from tests.support.servers.rabbitmq_shared import share
 try:
     broker, _ = share(Path(sys.argv[1]))
 except NoServer as error:
@@ -89,7 +89,9 @@ def test_the_packages_are_fetched_once_without_lists_and_after_a_half_finished_t
 
     def ask(_: int) -> Path:
         command = [sys.executable, "-c", ASK]
-        ran = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=SOON_S)
+        ran = subprocess.run(
+            command, check=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SOON_S
+        )
         return Path(ran.stdout.strip())
 
     tree = ask(0)
@@ -115,7 +117,7 @@ def test_a_server_dies_with_its_parent_by_whatever_death() -> None:
     mark = f"semel-test-{os.getpid()}-{time.monotonic_ns()}"
     start = f"""
 import time
-from semel.testing.servers.children import start_child
+from semel.testing.child_processes import start_child
 child = start_child(["sh", "-c", "sleep 600; : {mark}"])
 time.sleep(600)
 """
@@ -150,7 +152,8 @@ def test_nothing_is_left_of_a_shared_broker_when_its_users_are_killed(tmp_path: 
         pytest.skip("a given broker is somebody else's")
     folder = tmp_path / "shared"
     users = [
-        subprocess.Popen([sys.executable, "-c", USE, str(folder)], stdout=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", USE, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
     ]
     try:
         urls = {user.stdout.readline().strip() for user in users if user.stdout is not None}

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from semel.adapters.ledgers.dynamodb import DynamoLedger
-from semel.adapters.ledgers.redis import RedisLedger
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.core.letterbox import LettersElsewhere, letters_elsewhere
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore, letters_elsewhere
+from semel.ledgers.dynamodb import DynamoLedger
+from semel.ledgers.redis import RedisLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.ports import Migrates
-from semel.testing.clerk import Clerk
-from semel.testing.harness import FakeClock, Harness
+from semel.testing.harness import FakeClock, Harness, InboxCaller
 from semel.values.errors import LedgerUnavailable
 
 DAY_MS = 86_400_000
@@ -90,8 +89,8 @@ class Scene:
         self.clock.now_ms = time.time_ns() // 1_000_000 + DAY_MS  # DynamoDB sweeps by its own, which must be behind
         self.ledger, self.letterbox = self._stores()
         self.harness = Harness(open=lambda: letters_elsewhere(*self._stores()), clock=self.clock)
-        self.worker = Clerk(lambda: letters_elsewhere(self.ledger, self.letterbox))
-        self.other = Clerk(self.harness.open)
+        self.worker = InboxCaller(lambda: letters_elsewhere(self.ledger, self.letterbox))
+        self.other = InboxCaller(self.harness.open)
         if isinstance(self.ledger, Migrates):
             self.worker.run(self.ledger.migrate())
 
@@ -112,8 +111,8 @@ class Scene:
         self.harness.advance(self.harness.lease_ms + MARGIN_MS)
 
     @property
-    def both(self) -> LettersElsewhere:
-        assert isinstance(self.worker.ledger, LettersElsewhere)
+    def both(self) -> LedgerWithDeadLetterStore:
+        assert isinstance(self.worker.ledger, LedgerWithDeadLetterStore)
         return self.worker.ledger
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import sys
 
 from tests.stores.letterbox.broken import LEDGERS
 
-from semel.core.letterbox import letters_elsewhere
+from semel.core.dead_letter_store import letters_elsewhere
 from semel.testing.harness import Harness
 from semel.values.claim import DeadLetter, Granted, Settlement
 from semel.values.outcome import Reject

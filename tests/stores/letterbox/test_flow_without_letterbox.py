@@ -10,9 +10,9 @@ import pytest
 from tests.stores.letterbox.broken import LEDGERS, out_of_reach
 
 from semel import Context, Event, Reject, Semel
-from semel.adapters.ledgers.memory import MemoryLedger
 from semel.app import Message
-from semel.core.letterbox import letters_elsewhere
+from semel.core.dead_letter_store import letters_elsewhere
+from semel.ledgers.memory import MemoryLedger
 from semel.values.errors import NotRecorded
 
 LEASE_S = 0.6

@@ -14,7 +14,7 @@ import pytest
 from tests.stores.letterbox import dying_worker
 from tests.stores.letterbox.broken import LEDGERS
 
-from semel.core.letterbox import letters_elsewhere
+from semel.core.dead_letter_store import letters_elsewhere
 from semel.values.claim import Busy, DeadLetter, Granted, Settled, Settlement, Verdict
 from semel.values.outcome import Done, Reject
 

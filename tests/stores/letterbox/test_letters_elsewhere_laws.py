@@ -8,17 +8,17 @@ import apsw
 import pytest
 from tests.ledgers.test_sqlite_laws import MEDDLE, write
 
-from semel.adapters.ledgers.memory import MemoryLedger
-from semel.adapters.ledgers.sqlite import SqliteLedger
-from semel.core.letterbox import LettersElsewhere, letters_elsewhere
-from semel.ports import Inbox, Letters, Migrates, TransactionalLedger
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore, letters_elsewhere
+from semel.ledgers.memory import MemoryLedger
+from semel.ledgers.sqlite import SqliteLedger
+from semel.ports import DeadLetters, Inbox, Migrates, TransactionalLedger
 from semel.testing.harness import FakeClock, Harness, TransactionHarness
 from semel.testing.laws.binding import OneProcess
-from semel.testing.laws.forcing import ForceLaws
+from semel.testing.laws.dead_letters import ForceLaws
 from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 
-def both(folder: str, clock: FakeClock | None = None) -> LettersElsewhere:
+def both(folder: str, clock: FakeClock | None = None) -> LedgerWithDeadLetterStore:
     """A ledger in one file, and its letters in another."""
     return letters_elsewhere(
         SqliteLedger(f"{folder}/ledger.db", synchronous="normal", clock=clock),
@@ -59,7 +59,7 @@ def test_it_has_the_abilities_of_its_ledger_and_no_inbox(tmp_path: Path) -> None
     """What is accepted and what is claimed would be in two stores."""
     for ledger in (both(str(tmp_path)), letters_elsewhere(MemoryLedger(), SqliteLedger(str(tmp_path / "x.db")))):
         assert isinstance(ledger, TransactionalLedger) == ledger.traits.transactional
-        assert isinstance(ledger, Letters)
+        assert isinstance(ledger, DeadLetters)
         assert isinstance(ledger, Migrates)
         assert not isinstance(ledger, Inbox)
         assert isinstance(ledger.replays, Inbox)

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from tests.support.servers.process import free_port
 
 from semel import Context, Event, Reject, Semel
-from semel.testing.servers.process import free_port
 from semel.values.errors import NotRecorded
 
 SOON_S = 20.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from semel.adapters.ledgers.sqlite import SqliteLedger
+from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, Harness
-from semel.testing.laws.letterbox import LetterboxLaws
+from semel.testing.laws.dead_letter_store import LetterboxLaws
 
 
 class TestSqliteLetterbox(LetterboxLaws):

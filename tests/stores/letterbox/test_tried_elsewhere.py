@@ -11,7 +11,7 @@ import pytest
 from tests.stores.letterbox.broken import Crash, Scene
 
 from semel.ports import Entry
-from semel.testing.clerk import Clerk
+from semel.testing.harness import InboxCaller
 from semel.values.claim import Busy, Claim, DeadLetter, Granted, Settled, Settlement
 from semel.values.inbox import Finished
 from semel.values.outcome import Done, Reject, Retry
@@ -29,12 +29,12 @@ def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
     scene.close()
 
 
-def give_up(clerk: Clerk, granted: Granted, reason: str = "gave up") -> bool:
+def give_up(clerk: InboxCaller, granted: Granted, reason: str = "gave up") -> bool:
     (held,) = clerk.settle_all([Settlement(granted.lease, Reject(reason), DeadLetter(b"{}", granted.attempt))])
     return held
 
 
-def retry(clerk: Clerk, claim: Claim, reason: str) -> None:
+def retry(clerk: InboxCaller, claim: Claim, reason: str) -> None:
     assert clerk.settle(clerk.grant(claim), Retry(0, reason))
 
 
@@ -42,12 +42,12 @@ def told(entry: Entry) -> list[tuple[int, str]]:
     return [(one.attempt, one.reason) for one in entry.tried]
 
 
-def history(clerk: Clerk, claim: Claim) -> list[Entry]:
+def history(clerk: InboxCaller, claim: Claim) -> list[Entry]:
     found: list[Entry] = clerk.run(clerk.ledger.history(claim.digest.hex()))  # type: ignore[attr-defined]
     return found
 
 
-def replay(clerk: Clerk, claim: Claim, force: bool = True) -> bool:
+def replay(clerk: InboxCaller, claim: Claim, force: bool = True) -> bool:
     asked: Any = clerk.ledger
     return bool(clerk.run(asked.replay(claim.digest.hex(), "once more", "anna", force=force)))
 

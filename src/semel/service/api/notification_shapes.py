@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from semel.service.api.shapes import KEY_PATTERN, Strict
-from semel.values.coming import Step
+from semel.service.api.claim_shapes import KEY_PATTERN, Strict
+from semel.values.delivery_state import STATES
 from semel.values.notification import POLICIES, PRIORITY_MAX, TEXT_MAX, WINDOW_MAX_S, Channel, Policy
-from semel.values.outbox import Told
-from semel.values.sending import STATES
+from semel.values.outbox import SentStatus, Step
 
 LIST_MAX = 1_000
 LIST_DEFAULT = 100
@@ -74,7 +73,7 @@ class NewNotification(Strict, frozen=True):
     ] = None
 
 
-class Taken(Struct, frozen=True):
+class NotificationAdded(Struct, frozen=True):
     """It is durable. `known`: the same call came before, and there is one notification."""
 
     id: IdText
@@ -82,14 +81,14 @@ class Taken(Struct, frozen=True):
     state: StateText
 
 
-class Moved(Struct, frozen=True):
+class NotificationDecided(Struct, frozen=True):
     """Where a notification stands after a person's word."""
 
     id: IdText
     state: StateText
 
 
-class Again(Struct, frozen=True):
+class NotificationResent(Struct, frozen=True):
     """The new generation. `known`: it was there already, and nothing was added."""
 
     id: IdText
@@ -101,33 +100,33 @@ class Again(Struct, frozen=True):
 # ---------------------------------------------------------------------------------------------------------- decide
 
 
-class Resolve(Strict, frozen=True):
+class ResolveRequest(Strict, frozen=True):
     """What came of it, as a person has found out: it was sent; it was not, so send it; or it is given up."""
 
-    says: Literal["sent", "not_sent", "given_up"]
+    resolution: Literal["sent", "not_sent", "given_up"]
     reason: Reason
 
 
-class Cancel(Strict, frozen=True):
+class CancelRequest(Strict, frozen=True):
     """It is not wanted any more."""
 
     reason: Reason
 
 
-class Resend(Strict, frozen=True):
+class ResendRequest(Strict, frozen=True):
     """The same message again, on purpose."""
 
     reason: Reason
 
 
-class Erase(Strict, frozen=True):
+class EraseRequest(Strict, frozen=True):
     """Forget the recipient, and what was said."""
 
     recipient: Text
     reason: Reason
 
 
-class Erased(Struct, frozen=True):
+class RecipientErased(Struct, frozen=True):
     """What is over is forgotten; what is known by its identity stays known."""
 
     erased: Annotated[int, Meta(ge=0)]
@@ -137,11 +136,11 @@ class Erased(Struct, frozen=True):
 # ------------------------------------------------------------------------------------------------------------ read
 
 
-class StatusReport(Struct, frozen=True):
+class NotificationStatus(Struct, frozen=True):
     """Did this customer get the message? Scalars only, so that every platform can map them."""
 
-    told: Annotated[
-        Told,
+    status: Annotated[
+        SentStatus,
         Meta(
             description="never: there is none; not_sent: it is failed, expired or cancelled, and nobody got it; "
             "pending: it will be sent; sent: a provider has taken it; unknown: it may have been sent, and nobody knows "

@@ -6,46 +6,213 @@ The tenant of everything is the token's. Whoever asks for another tenant's notif
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Mapping
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from semel.core.outboxes import StoredOutbox
-from semel.core.resending import resend
-from semel.service.api.asking import check_filled_in, flag, kept, may, query, time_text, told
-from semel.service.api.auth import Credential
-from semel.service.api.bodies import read
-from semel.service.api.idempotency_key import read_key
-from semel.service.api.listing import QUERIES, TEXTS, page
+from semel.core.resend import StoredOutbox, resend
+from semel.ports import Notifications
+from semel.service.api.claim_shapes import KEY_PATTERN
+from semel.service.api.errors import Refused, refusal
 from semel.service.api.notification_shapes import (
-    Again,
-    Cancel,
-    Erase,
-    Erased,
-    Moved,
+    LIST_DEFAULT,
+    LIST_MAX,
+    AttemptLine,
+    CancelRequest,
+    EraseRequest,
     NewNotification,
-    Resend,
-    Resolve,
-    StatusReport,
-    Taken,
+    NextStep,
+    NotificationAdded,
+    NotificationDecided,
+    NotificationLine,
+    NotificationPage,
+    NotificationReport,
+    NotificationResent,
+    NotificationStatus,
+    RecipientErased,
+    ResendRequest,
+    ResolveRequest,
 )
-from semel.service.api.refusals import Refused, refusal
-from semel.service.api.reports import line, report
-from semel.service.api.shapes import KEY_PATTERN
+from semel.service.api.requests import (
+    Credential,
+    check_filled_in,
+    flag,
+    kept,
+    may,
+    ms_of,
+    query,
+    read,
+    read_key,
+    time_text,
+    told,
+)
+from semel.values.delivery_state import LIVE, STATES, ProviderAccess
 from semel.values.errors import ConfigError, MalformedEvent
-from semel.values.masking import Hider
-from semel.values.notification import Guard, Notification
-from semel.values.outbox import MAY_SEND, Decision, Shown, Sought, Status
-from semel.values.recipients import matching_note
-from semel.values.sending import LIVE, ProviderAccess
+from semel.values.notification import Guard, Notification, matching_note
+from semel.values.outbox import (
+    MAY_SEND,
+    Attempt,
+    Decision,
+    NotificationQuery,
+    NotificationView,
+    Status,
+    UpcomingStep,
+    coming,
+)
+from semel.values.redaction import Hider, masked_content, masked_recipient, without
+
+# A notification as it is told outside: masked, unless somebody who may see it has asked for it.
+
+
+def line(shown: NotificationView, revealed: bool) -> NotificationLine:
+    return NotificationLine(**_told(shown, revealed, Hider(shown.notification)))
+
+
+def report(shown: NotificationView, revealed: bool, now_ms: int) -> NotificationReport:
+    hider = Hider(shown.notification)
+    attempts = [_attempt(one, hider, revealed) for one in shown.attempts]
+    return NotificationReport(**_told(shown, revealed, hider), attempts=attempts, next=_next(coming(shown, now_ms)))
+
+
+def _next(next: UpcomingStep | None) -> NextStep | None:
+    if next is None:
+        return None
+    return NextStep(
+        exit=next.exit,
+        at=time_text(next.at_ms) if next.at_ms else "",
+        under_way=next.under_way,
+        policy=next.policy or "",
+        policy_at=time_text(next.policy_ms) if next.policy_ms else "",
+    )
+
+
+def _told(shown: NotificationView, revealed: bool, hider: Hider) -> dict[str, Any]:
+    one = shown.notification
+    return {
+        "id": shown.id,
+        "state": shown.state,
+        "reason": shown.reason if revealed else hider.hidden(shown.reason),
+        "key": one.key if revealed else without(one.key, one.recipient),
+        "kind": one.kind,
+        "recipient": one.recipient if revealed else masked_recipient(one.recipient),
+        "channel": one.channel,
+        "generation": one.generation,
+        "content": masked_content(one),
+        "provider": shown.provider,
+        "priority": one.priority,
+        "not_after": "" if one.not_after is None else time_text(ms_of(one.not_after)),
+        "added": time_text(shown.added_ms),
+        "changed": time_text(shown.changed_ms),
+        "possible_duplicates": shown.possible_duplicates,
+        "suppressed_by": shown.suppressed_by,
+        "erased": shown.erased,
+        "revealed": _all_of(shown) if revealed and not shown.erased else None,
+    }
+
+
+def _all_of(shown: NotificationView) -> dict[str, Any]:
+    """What was asked for, in the names of the request."""
+    asked = asdict(shown.notification)
+    for name in ("tenant", "generation"):
+        del asked[name]
+    builtins: dict[str, Any] = msgspec.to_builtins(asked)
+    return builtins
+
+
+def _attempt(one: Attempt, hider: Hider, revealed: bool) -> AttemptLine:
+    return AttemptLine(
+        number=one.number,
+        provider=one.provider,
+        outcome=one.outcome,
+        at=time_text(one.ended_ms) if one.ended_ms else "",
+        crossed=time_text(one.crossed_ms) if one.crossed_ms else "",
+        evidence=one.evidence if revealed else hider.hidden(one.evidence),
+        reference=one.reference if revealed else hider.hidden(one.reference),
+        by=one.by,
+    )
+
+
+# Pages of notifications, the newest first.
+#
+# A page continues behind the last notification of the page before: its time and its id are the cursor. So nothing is
+# repeated and nothing is left out, whatever is added meanwhile.
+
+TEXTS = ("recipient", "kind", "key", "provider")
+FILTERS = ("state", *TEXTS)
+QUERIES = (*FILTERS, "possible_duplicates", "since", "until", "after", "limit", "reveal")
+CURSOR_PATTERN = re.compile("[0-9a-f]{12}-[0-9a-f]{32}")  # of `next`: milliseconds and an id
+PAGE_MAX_BYTES = 2 * 1024 * 1024  # of contents: what is made of them in memory is several times as large
+
+
+async def page(
+    outbox: Notifications, tenant: str, asked: Mapping[str, str], line: Callable[[NotificationView], NotificationLine]
+) -> Response:
+    """One page, bounded by rows and by bytes. It is masked and written in a thread: other requests do not wait."""
+    sought = sought_in(tenant, asked)
+    found = await outbox.find(replace(sought, limit=sought.limit + 1))
+    return await asyncio.to_thread(_written, found, sought, line)
+
+
+def _written(
+    found: Sequence[NotificationView], sought: NotificationQuery, line: Callable[[NotificationView], NotificationLine]
+) -> Response:
+    shown = found[: sought.limit]
+    has_more = len(found) > sought.limit or sum(one.size for one in found) > PAGE_MAX_BYTES
+    next = f"{shown[-1].added_ms:012x}-{shown[-1].id}" if has_more else None
+    return told(NotificationPage([line(one) for one in shown], next))
+
+
+def sought_in(tenant: str, asked: Mapping[str, str]) -> NotificationQuery:
+    """What is asked for, in the words of the outbox."""
+    if (state := asked.get("state")) is not None and state not in STATES:
+        raise MalformedEvent(f"state: expected one of {', '.join(STATES)}")
+    until_ms, after_id = _cursor(asked["after"]) if "after" in asked else (_time(asked, "until"), None)
+    return NotificationQuery(
+        tenant=tenant,
+        **{name: asked[name] for name in FILTERS if name in asked},
+        possible_duplicates=flag(asked, "possible_duplicates"),
+        since_ms=_time(asked, "since") or 0,
+        until_ms=until_ms,
+        after_id=after_id,
+        limit=_limit(asked),
+        bytes_max=PAGE_MAX_BYTES,
+    )
+
+
+def _limit(asked: Mapping[str, str]) -> int:
+    text = asked.get("limit", str(LIST_DEFAULT))
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6 and 1 <= int(text) <= LIST_MAX):
+        raise MalformedEvent(f"limit: expected a whole number, 1 to {LIST_MAX:,}")
+    return int(text)
+
+
+def _cursor(text: str) -> tuple[int, bytes]:
+    """`next` of another page: the time and the id of its last notification."""
+    if not CURSOR_PATTERN.fullmatch(text):
+        raise MalformedEvent("after: expected `next` of another page")
+    at, _, id = text.partition("-")
+    return int(at, 16), bytes.fromhex(id)
+
+
+def _time(asked: Mapping[str, str], name: str) -> int | None:
+    if name not in asked:
+        return None
+    try:
+        return ms_of(datetime.fromisoformat(asked[name]))
+    except (ValueError, TypeError):  # TypeError: it has no zone
+        like = "2026-03-19T22:04:48.123Z"
+        raise MalformedEvent(f"{name}: expected a time with its zone, as {like} (for + write %2B)") from None
+
 
 NO_OUTBOX = "this ledger keeps no outbox: sqlite and postgresql do (docs/ledgers.md)"
 PAGES_AT_A_TIME = 4  # each may hold contents of some MB, and what is made of them
@@ -92,7 +259,7 @@ class Sending(Struct, frozen=True):
         if added.status == "conflict":
             detail = "this notification is known, and says something else. The first one is untouched"
             return refusal(422, detail, id=added.id, state=added.state)
-        answer = Taken(added.id, added.status, added.state)
+        answer = NotificationAdded(added.id, added.status, added.state)
         return told(answer, 201 if added.status == "added" else 200, _where(added.id))
 
     # -------------------------------------------------------------------------------------------------------- read
@@ -127,36 +294,36 @@ class Sending(Struct, frozen=True):
 
     async def resolve(self, request: Request) -> Response:
         who, id = may(request, "operate"), _id(request)
-        asked = await self._read(request, Resolve)
-        return await self._decide(who, Decision(id, asked.says, kept(asked.reason), who.name))
+        asked = await self._read(request, ResolveRequest)
+        return await self._decide(who, Decision(id, asked.resolution, kept(asked.reason), who.name))
 
     async def cancel(self, request: Request) -> Response:
         who, id = may(request, "operate"), _id(request)
-        asked = await self._read(request, Cancel)
+        asked = await self._read(request, CancelRequest)
         return await self._decide(who, Decision(id, "cancelled", kept(asked.reason), who.name))
 
     async def resend(self, request: Request) -> Response:
         who, id = may(request, "operate"), _id(request)
-        asked = await self._read(request, Resend)
+        asked = await self._read(request, ResendRequest)
         self._check_access((await self._known(id, who.tenant)).notification)
         again = await resend(self.outbox, id, kept(asked.reason), who.name, tenant=who.tenant)
         if again.status == "missing":
             raise _unknown()
         if again.status == "refused":
             return refusal(409, f"it cannot be sent again: {again.reason}", id=again.id, state=again.state)
-        answer = Again(again.id, again.status, again.state, again.generation)
+        answer = NotificationResent(again.id, again.status, again.state, again.generation)
         return told(answer, 201 if again.status == "added" else 200, _where(again.id))
 
     async def erase(self, request: Request) -> Response:
         who = may(request, "operate")
-        asked = await self._read(request, Erase)
+        asked = await self._read(request, EraseRequest)
         _check_texts(recipient=asked.recipient)
         erased = await self.outbox.erase(who.tenant, asked.recipient, kept(asked.reason), who.name)
         left = 0
         for state in LIVE:
-            sought = Sought(tenant=who.tenant, recipient=asked.recipient, state=state, limit=LEFT_MAX)
+            sought = NotificationQuery(tenant=who.tenant, recipient=asked.recipient, state=state, limit=LEFT_MAX)
             left += len([one for one in await self.outbox.find(sought) if not one.erased])
-        return told(Erased(erased, left))
+        return told(RecipientErased(erased, left))
 
     async def _decide(self, who: Credential, decision: Decision) -> Response:
         await self._known(decision.id, who.tenant)  # the tenant is a part of the id: it stays this one's
@@ -167,7 +334,7 @@ class Sending(Struct, frozen=True):
                 detail = f"{decision.says.replace('_', ' ')} cannot be said of it now: it is {now.state}"
                 return refusal(409, f"{detail}. Nothing was written", id=now.id, state=now.state)
             state = now.state
-        return told(Moved(decision.id.hex(), state))
+        return told(NotificationDecided(decision.id.hex(), state))
 
     async def _read(self, request: Request, shape: type[Asked]) -> Asked:
         return await read(request, shape, self.body_max, self.read_timeout)
@@ -176,7 +343,7 @@ class Sending(Struct, frozen=True):
         if reason := self.access.refusal(notification):
             raise Refused(403, f"{reason}. Nothing was added")
 
-    async def _known(self, id: bytes, tenant: str) -> Shown:
+    async def _known(self, id: bytes, tenant: str) -> NotificationView:
         shown = await self.outbox.show(id)
         if shown is None or shown.notification.tenant != tenant:
             raise _unknown()
@@ -261,11 +428,11 @@ def _revealed(request: Request, asked: Mapping[str, str]) -> bool:
 # ------------------------------------------------------------------------------------------------------- answering
 
 
-def _status(status: Status, shown: Shown | None, note: str) -> StatusReport:
+def _status(status: Status, shown: NotificationView | None, note: str) -> NotificationStatus:
     """Without the notification, nothing of what was said of it can be shown."""
     hider = None if shown is None else Hider(shown.notification)
-    return StatusReport(
-        told=status.told,
+    return NotificationStatus(
+        status=status.told,
         may_send=status.told in MAY_SEND,
         id=status.id,
         state=status.state,
@@ -282,7 +449,7 @@ def _where(id: str) -> dict[str, str]:
     return {"Location": f"/v1/notifications/{id}"}
 
 
-def _said_before(now: Shown, decision: Decision) -> bool:
+def _said_before(now: NotificationView, decision: Decision) -> bool:
     """The answer to the same call may have been lost."""
     said = (decision.says, decision.reason, decision.by)
     return any((one.outcome, one.evidence, one.by) == said for one in now.attempts)

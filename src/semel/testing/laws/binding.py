@@ -63,7 +63,7 @@ class RaceBinding(Binding):
 
     @pytest.fixture
     def opener(self, how: str, harness: Harness) -> Callable[[], Ledger]:
-        """Whoever races by processes lives by the store's own clock."""
+        """Opens the store. Racing processes use the store's own clock."""
         return harness.open if how == "threads" or harness.remote is None else harness.remote
 
 

@@ -1,14 +1,19 @@
-"""Laws of a provider: it tells what it knows of a message, and never more. Against the simulator, over real sockets."""
+"""Laws of a provider: its answer reports only facts about the message. Against the simulator, over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple, Protocol, TypeVar, cast, get_args
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -16,11 +21,11 @@ from msgspec.structs import replace
 
 from semel.ports import Provider
 from semel.testing.simulator import LIES, Got, SimulatorProcess
-from semel.values.errors import ConfigError, LeaseLost
-from semel.values.first_byte import checked_by
+from semel.testing.simulator.callbacks import Ending
+from semel.values.delivery_state import Accepted, Answer, DeliveryState, Refused, Unknown
+from semel.values.errors import ConfigError, LeaseLost, MalformedEvent
 from semel.values.notification import Notification
-from semel.values.outbox import Dispatch, Witness
-from semel.values.sending import Accepted, Answer, Refused, Standing, Unknown
+from semel.values.outbox import DeliveryReport, Dispatch, checked_by
 
 T = TypeVar("T")
 
@@ -33,12 +38,12 @@ SHORT_S = 2.0
 class Reporting(Protocol):
     """A provider whose status callbacks can be read."""
 
-    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[Witness]: ...
+    def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]: ...
 
 
 @dataclass(frozen=True)
 class ProviderKit:
-    """What a provider under test brings along."""
+    """The harness of a provider under test."""
 
     simulator: SimulatorProcess
     dialect: str
@@ -52,13 +57,13 @@ class ProviderKit:
     """Texts that may be seen nowhere."""
 
     unfit: Sequence[Notification] = ()
-    """What this provider cannot send."""
+    """Notifications that this provider cannot send."""
 
     limits: bool = True
-    """It can say that a rate limit was met."""
+    """Whether it reports a rate limit."""
 
     replays: bool = True
-    """It answers a key that it knows as it did the first time. False: it only says that it knows it."""
+    """It answers a key that it knows as it did the first time. False: it only reports that it knows the key."""
 
     reads: Callable[[Notification], tuple[str, str, str, str]] = field(
         default=lambda said: (said.recipient, str(said.body), "", "")
@@ -78,7 +83,7 @@ class Opening:
 
 
 def dispatch_of(said: Notification) -> Dispatch:
-    standing = Standing(state="sending", crossed_ms=TAKEN_MS, keyed_ms=TAKEN_MS, doubt_ms=TAKEN_MS)
+    standing = DeliveryState(state="sending", crossed_ms=TAKEN_MS, keyed_ms=TAKEN_MS, doubt_ms=TAKEN_MS)
     return Dispatch(said.id, 1, said, said.content, standing, TAKEN_MS)
 
 
@@ -151,7 +156,9 @@ class SendingLaws(ProviderBinding):
     ) -> None:
         async def story(provider: Provider) -> set[bytes]:
             first = dispatch_of(said)
-            later = replace(first, token=9, slot_ms=5, vanished=True, standing=replace(first.standing, attempts=3))
+            later = replace(
+                first, token=9, slot_ms=5, vanished=True, delivery_state=replace(first.delivery_state, attempts=3)
+            )
             return {provider.prepare(first), provider.prepare(first), provider.prepare(later)}
 
         requests = opened(kit, story) | opened(kit, story)
@@ -325,3 +332,117 @@ class TokenLaws(ProviderBinding):
         assert {type(answer) for answer in accepted} == {Accepted}
         assert renewed == 1
         assert [len(got(kit, one.notification)) for one in many] == [1] * len(many)
+
+
+# Laws of a provider's status callbacks: each identifies its message, and a malformed body is not a report.
+
+DEADLINE_S = 60.0
+NONSENSE = (
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b"[1]",
+    b'"x"',
+    b"\xff\xfe",
+    b"<html>",
+    b"[" * 100_000,
+    b'{"data":{"payload":[]}}',
+)
+
+
+class Heard(NamedTuple):
+    headers: dict[str, str]
+    body: bytes
+    query: str
+
+
+class Ear:
+    """A server that receives callbacks. It answers 200 to all of them."""
+
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+        ear = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:  # the standard library's name
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                ear.heard.append(Heard(headers, body, urlsplit(self.path).query))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing: tests are quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/callbacks"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    def wait_for(self, count: int) -> list[Heard]:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.heard) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return list(self.heard)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class ReportLaws(ProviderBinding):
+    """For a provider that reports the delivery state of a message."""
+
+    @pytest.fixture
+    def ear(self) -> Iterator[Ear]:
+        ear = Ear()
+        try:
+            yield ear
+        finally:
+            ear.close()
+
+    def witnesses(self, kit: ProviderKit, heard: list[Heard]) -> list[DeliveryReport]:
+        async def story() -> list[DeliveryReport]:
+            provider = kit.open(Opening(kit.simulator.url(kit.dialect)))
+            try:
+                return [witness for one in heard for witness in cast(Reporting, provider).reports(*one)]
+            finally:
+                await provider.close()
+
+        return asyncio.run(story())
+
+    def test_callbacks_name_the_message_and_say_what_became_of_it(
+        self, kit: ProviderKit, said: Notification, ear: Ear
+    ) -> None:
+        kit.simulator.callbacks(kit.dialect, "out of order", ear.url)
+        (answer,), provider = sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), callback=ear.url))
+        assert isinstance(answer, Accepted)
+        told = self.witnesses(kit, ear.wait_for(2))
+        assert [one.says for one in told] == ["delivered", "accepted"]
+        assert {one.provider for one in told} == {provider.contract.name}
+        assert {one.reference for one in told} == {answer.reference}
+
+    @pytest.mark.parametrize("ending", get_args(Ending))
+    def test_a_callback_finds_a_message_of_which_nothing_else_is_known(
+        self, kit: ProviderKit, said: Notification, ear: Ear, ending: Ending
+    ) -> None:
+        """Our id comes back: the answer that had the provider's own was lost."""
+        kit.simulator.lie("accept then drop", kit.dialect)
+        assert LIES["accept then drop"].delivers
+        kit.simulator.callbacks(kit.dialect, "twice", ear.url, ending=ending)
+        sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), callback=ear.url))
+        told = self.witnesses(kit, ear.wait_for(4))
+        assert [one.says for one in told] == ["accepted", "accepted", ending, ending]
+        assert {one.id for one in told} == {said.id}
+
+    def test_nonsense_is_no_callback(self, kit: ProviderKit, said: Notification) -> None:
+        async def story() -> None:
+            provider = kit.open(Opening(kit.simulator.url(kit.dialect)))
+            for body in NONSENSE:
+                with suppress(MalformedEvent):
+                    assert cast(Reporting, provider).reports({}, body, f"id={said.id.hex()}") == [], body
+            await provider.close()
+
+        asyncio.run(story())

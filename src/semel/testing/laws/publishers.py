@@ -1,4 +1,4 @@
-"""What is handed on to a broker, and what its sender may rely on."""
+"""Laws of a publisher: forwarded events reach the broker, and an answer means that they are stored there."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from semel.ports import Delivery, Entry, Publisher, Source, Stoppable
-from semel.testing.laws.sources_harness import SOON_S, TOPIC, Handle, Worker, document
-from semel.values.event import Event
-from semel.values.parcel import TOO_LARGE, UNFIT, Note, Parcel
-from semel.values.reading import PLAIN, Reading
+from semel.testing.laws.source_harness import SOON_S, TOPIC, Handle, Worker, document
+from semel.values.event import PLAIN, DecodeOptions, Event
+from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata
 
 TIMEOUT_S = 20.0  # of a publisher in good times: a busy machine is no fault
 SHORT_S = 1.5  # of one whose broker is silent
 RECEIVE_MAX = 50
 TICKS = 5  # of the loop, in which whoever waits hears what has been answered
 LARGE = 150_000  # bytes: two of them do not fit into one request of SQS
-NOTES = (
-    Note(),
-    Note("acme"),
-    Note("é – 漢字", Reading(origin="platform", id_path="a.b", type_path="c"), trace="00-" + "1" * 32 + "-" + "2" * 16),
-    Note("acme", headers={"ce-specversion": "1.0", "ce-id": "1", "content-type": "text/plain; charset=utf-8"}),
+METADATA = (
+    ForwardMetadata(),
+    ForwardMetadata("acme"),
+    ForwardMetadata(
+        "é – 漢字",
+        DecodeOptions(origin="platform", id_path="a.b", type_path="c"),
+        trace="00-" + "1" * 32 + "-" + "2" * 16,
+    ),
+    ForwardMetadata(
+        "acme", headers={"ce-specversion": "1.0", "ce-id": "1", "content-type": "text/plain; charset=utf-8"}
+    ),
 )
 BINARY = {
     "ce-specversion": "1.0",
@@ -61,7 +66,7 @@ class PublisherHarness:
     """Another publisher to this place, with this timeout in seconds."""
 
     source: Callable[[], Source]
-    """The consumer's side, on the running loop: it takes from the same place, and believes the notes (handed_on). Its
+    """The consumer's side, on the running loop: it takes from the same place, and believes the notes (forwarded). Its
     deliveries have `reading` and `headers`."""
 
     app: Callable[[Handle], App]
@@ -71,28 +76,28 @@ class PublisherHarness:
     """While it is open, the broker takes connections or keeps them, and says nothing. What it gives tells whether that
     was noticed: something was sent, and got no answer. After it the broker is well again."""
 
-    unfit: Sequence[Parcel]
-    """What this broker cannot take, whatever is tried. One of them is too large."""
+    unfit: Sequence[ForwardedEvent]
+    """Events that this broker cannot take at any attempt. One of them is too large."""
 
 
 class Got(NamedTuple):
-    """What came out at the other end."""
+    """One event as a consumer receives it."""
 
     body: bytes
     tenant: str
-    reading: Reading
+    reading: DecodeOptions
     headers: tuple[tuple[str, str], ...]
 
 
 def got(delivery: Delivery) -> Got:
     headers: Mapping[str, str] | None = getattr(delivery, "headers", None)
-    reading: Reading | None = getattr(delivery, "reading", None)
+    reading: DecodeOptions | None = getattr(delivery, "reading", None)
     return Got(delivery.body, delivery.tenant, reading or PLAIN, _pairs(headers))
 
 
-def expected(parcel: Parcel) -> Got:
-    note = parcel.note
-    return Got(parcel.body, note.tenant, note.reading, _pairs(note.headers))
+def expected(parcel: ForwardedEvent) -> Got:
+    metadata = parcel.metadata
+    return Got(parcel.body, metadata.tenant, metadata.reading, _pairs(metadata.headers))
 
 
 def _pairs(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
@@ -128,8 +133,10 @@ async def taken(harness: PublisherHarness, wanted: Iterable[Got]) -> list[Got]:
     return found
 
 
-def parcels(count: int, **data: Any) -> list[Parcel]:
-    return [Parcel(document(f"e{number:04}", **data), NOTES[number % len(NOTES)]) for number in range(count)]
+def parcels(count: int, **data: Any) -> list[ForwardedEvent]:
+    return [
+        ForwardedEvent(document(f"e{number:04}", **data), METADATA[number % len(METADATA)]) for number in range(count)
+    ]
 
 
 class PublisherBinding:
@@ -151,7 +158,9 @@ class PublishLaws(PublisherBinding):
                 document("large", text="x" * LARGE),
                 b"no JSON at all",
             ]
-            handed = [Parcel(body, note, f"{at}") for at, body in enumerate(bodies) for note in NOTES]
+            handed = [
+                ForwardedEvent(body, metadata, f"{at}") for at, body in enumerate(bodies) for metadata in METADATA
+            ]
             async with opened(harness) as publisher:
                 assert await publisher.publish(handed) == [""] * len(handed)
             assert set(await taken(harness, map(expected, handed))) == set(map(expected, handed))
@@ -167,7 +176,7 @@ class PublishLaws(PublisherBinding):
 
     def test_more_than_fits_into_one_request_is_published_all_the_same(self, harness: PublisherHarness) -> None:
         async def story() -> None:
-            handed = [*parcels(45), *[Parcel(document(f"large{at}", text="x" * LARGE)) for at in range(4)]]
+            handed = [*parcels(45), *[ForwardedEvent(document(f"large{at}", text="x" * LARGE)) for at in range(4)]]
             async with opened(harness) as publisher:
                 assert await publisher.publish(handed) == [""] * len(handed)
             assert set(await taken(harness, map(expected, handed))) == set(map(expected, handed))
@@ -191,7 +200,7 @@ class PublishLaws(PublisherBinding):
 
     def test_several_publishes_at_a_time_get_their_own_answers(self, harness: PublisherHarness) -> None:
         async def story() -> None:
-            portions = [[Parcel(document(f"{at}-{number}")) for number in range(7)] for at in range(20)]
+            portions = [[ForwardedEvent(document(f"{at}-{number}")) for number in range(7)] for at in range(20)]
             async with opened(harness) as publisher:
                 answers = await asyncio.gather(*[publisher.publish(portion) for portion in portions])
             assert answers == [[""] * 7] * 20
@@ -205,7 +214,7 @@ class PublishLaws(PublisherBinding):
         self, harness: PublisherHarness, used: bool
     ) -> None:
         async def story() -> None:
-            before, during, after = [Parcel(document(event)) for event in ("before", "during", "after")]
+            before, during, after = [ForwardedEvent(document(event)) for event in ("before", "during", "after")]
             async with opened(harness, SHORT_S) as publisher:
                 if used:
                     await _until_there(publisher, before)
@@ -247,16 +256,20 @@ class PublishLaws(PublisherBinding):
 
             app = harness.app(handle)
             data = json.dumps({"text": "x"}).encode()
-            ways: list[tuple[bytes, Note]] = [
-                (document("e"), Note()),
-                (document("e"), Note("acme")),
-                (document("e"), Note("acme", Reading(origin="platform"))),
-                (data, Note("binary", headers=BINARY)),
+            ways: list[tuple[bytes, ForwardMetadata]] = [
+                (document("e"), ForwardMetadata()),
+                (document("e"), ForwardMetadata("acme")),
+                (document("e"), ForwardMetadata("acme", DecodeOptions(origin="platform"))),
+                (data, ForwardMetadata("binary", headers=BINARY)),
             ]
-            for body, note in ways:
-                await app.process(body, tenant=note.tenant, origin=note.reading.origin, headers=note.headers)
+            for body, metadata in ways:
+                await app.process(
+                    body, tenant=metadata.tenant, origin=metadata.reading.origin, headers=metadata.headers
+                )
             async with opened(harness) as publisher:
-                handed = [Parcel(body, note) for body, note in ways] + [Parcel(document("last"), Note("last"))]
+                handed = [ForwardedEvent(body, metadata) for body, metadata in ways] + [
+                    ForwardedEvent(document("last"), ForwardMetadata("last"))
+                ]
                 assert await publisher.publish(handed[:-1]) == [""] * len(ways)
                 assert await publisher.publish(handed[-1:]) == [""]
             source = harness.source()
@@ -278,12 +291,15 @@ class PublishLaws(PublisherBinding):
         asyncio.run(story())
 
 
-class OrderLaws(PublisherBinding):
+class PublishOrderLaws(PublisherBinding):
     """For brokers that keep order within a group."""
 
     def test_parcels_of_a_group_stay_in_order(self, harness: PublisherHarness) -> None:
         async def story() -> None:
-            handed = [Parcel(document(f"{at:03}", group=at % 3), Note(), f"group {at % 3}") for at in range(48)]
+            handed = [
+                ForwardedEvent(document(f"{at:03}", group=at % 3), ForwardMetadata(), f"group {at % 3}")
+                for at in range(48)
+            ]
             async with opened(harness) as publisher:
                 assert await publisher.publish(handed[:36]) == [""] * 36
                 for parcel in handed[36:]:
@@ -297,7 +313,7 @@ class OrderLaws(PublisherBinding):
         asyncio.run(story())
 
 
-async def _until_there(publisher: Publisher, parcel: Parcel) -> None:
+async def _until_there(publisher: Publisher, parcel: ForwardedEvent) -> None:
     """A busy machine may need several tries of a short time."""
     ends = asyncio.get_running_loop().time() + SOON_S
     while (answers := await publisher.publish([parcel])) != [""]:

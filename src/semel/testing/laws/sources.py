@@ -1,13 +1,32 @@
-"""What a source is told, when, and what it makes of it."""
+"""Laws of a source: its answers, its end, order within groups, and killed consumers."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from semel.testing.laws.sources_harness import Consumer, SourceBinding, SourceHarness, document
+import pytest
+
+from semel.ports import Delivery, Source
+from semel.testing.crash import landing
+from semel.testing.laws.source_harness import (
+    LANDED,
+    SAID,
+    SOON_S,
+    Consumer,
+    Process,
+    SourceBinding,
+    SourceHarness,
+    document,
+)
 from semel.values.event import Event
 from semel.values.outcome import Reject, Retry
 
@@ -189,3 +208,313 @@ class AnswerLaws(SourceBinding):
             assert harness.letters() == []
 
         asyncio.run(story())
+
+
+# Laws of the end of a source: a message that was received and not answered is never lost.
+
+MANY = 24
+
+
+async def received(source: Source, count: int) -> list[Delivery]:
+    """This many deliveries, however many receives they take."""
+    deliveries: list[Delivery] = []
+    async with asyncio.timeout(SOON_S):
+        while len(deliveries) < count:
+            some = await source.receive(count)
+            assert some, "the source has ended before everything came"
+            deliveries += some
+    return deliveries
+
+
+class Opened:
+    """A source without a worker, which does not outlive the block."""
+
+    def __init__(self, harness: SourceHarness) -> None:
+        self.source = harness.open()
+        self._harness = harness
+        self._open = True
+
+    async def __aenter__(self) -> Opened:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """As a service ends it."""
+        if self._open:
+            self._open = False
+            self._harness.stop(self.source)
+            await self._harness.close(self.source)
+
+
+class EndLaws(SourceBinding):
+    """Limits, stopping, closing."""
+
+    def test_a_receive_hands_over_no_more_than_was_asked_for(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            harness.put(*[document(f"e{number}") for number in range(7)], group="")
+            bodies: list[bytes] = []
+            async with Opened(harness) as opened:
+                while len(bodies) < 7:
+                    some = await opened.source.receive(2)
+                    assert 1 <= len(some) <= 2
+                    bodies += [delivery.body for delivery in some]
+                    for delivery in some:
+                        await delivery.ack()
+            assert sorted(bodies) == [document(f"e{number}") for number in range(7)]
+            assert harness.left() == 0, "when a source is closed it has been told all answers"
+
+        asyncio.run(story())
+
+    def test_what_was_received_and_not_answered_is_given_back_at_the_end(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            bodies = sorted(document(f"e{number:02}") for number in range(MANY))
+            harness.put(*bodies, group="")
+            async with Opened(harness) as first:
+                some = await first.source.receive(3)
+                assert some
+            began = time.monotonic()
+            assert harness.left() == MANY
+            async with Opened(harness) as second:
+                assert sorted(delivery.body for delivery in await received(second.source, MANY)) == bodies
+                if harness.hold_s:
+                    assert time.monotonic() - began < harness.hold_s, "it was not given back: its time ran out"
+                for delivery in some:
+                    await delivery.ack()  # too late, and harmless
+            if harness.hold_s:
+                assert harness.left() == MANY
+
+        asyncio.run(story())
+
+    def test_an_answer_to_a_later_delivery_does_not_bury_an_earlier_one(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            harness.put(document("first"), document("second"), document("third"), group="")
+            async with Opened(harness) as one:
+                deliveries = {delivery.body: delivery for delivery in await received(one.source, 3)}
+                await deliveries[document("second")].ack()
+                await deliveries[document("third")].ack()
+            assert harness.left() >= 1
+            async with Opened(harness) as other:
+                assert document("first") in [d.body for d in await received(other.source, harness.left())]
+
+        asyncio.run(story())
+
+    def test_a_stopped_consumer_finishes_or_gives_back_what_it_has_in_hand(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            began: Counter[str] = Counter()
+            finished: list[str] = []
+            may_end = asyncio.Event()
+
+            async def handle(event: Event, ctx: Any) -> None:
+                began[event.id] += 1
+                await may_end.wait()
+                finished.append(event.id)
+
+            harness.put(*[document(f"e{number:02}") for number in range(MANY)], group="")
+            async with Consumer(harness, handle) as consumer:
+                await consumer.until(lambda: bool(began), "the handlers to begin")
+                consumer.begin_to_stop()
+                ending = asyncio.ensure_future(consumer.stop())
+                await asyncio.sleep(0.3)
+                assert not ending.done(), "it waits for what is under way"
+                may_end.set()
+                await asyncio.wait_for(ending, SOON_S)
+                assert began == Counter(finished), "what was begun was finished, and nothing more was begun"
+                assert harness.left() == MANY - len(finished)
+                assert len(await consumer.entries("done")) == len(finished)
+            since = time.monotonic()
+            async with Consumer(harness, handle) as other:
+                await other.until_all_is_answered()
+                if harness.hold_s:
+                    assert time.monotonic() - since < harness.hold_s, "it was not given back: its time ran out"
+                assert len(await other.entries("done")) == MANY
+            assert set(began.values()) == {1}
+
+        asyncio.run(story())
+
+
+class WaitLaws(SourceBinding):
+    """Of a source that waits for more when it is empty."""
+
+    def test_a_receive_waits_for_a_delivery_until_the_source_is_stopped(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            async with Opened(harness) as opened:
+                waiting = asyncio.ensure_future(opened.source.receive(10))
+                await asyncio.sleep(0.5)
+                assert not waiting.done()
+                await asyncio.to_thread(harness.put, document("e"))
+                (delivery,) = await asyncio.wait_for(waiting, SOON_S)
+                await delivery.ack()
+                waiting = asyncio.ensure_future(opened.source.receive(10))
+                await asyncio.sleep(0.2)
+                harness.stop(opened.source)
+                assert list(await asyncio.wait_for(waiting, SOON_S)) == []
+                assert list(await opened.source.receive(10)) == [], "it stays so"
+            assert harness.left() == 0
+
+        asyncio.run(story())
+
+
+class HoldLaws(SourceBinding):
+    """Of a source that keeps what one consumer has received from all others, for `hold_s`."""
+
+    def test_a_message_in_hand_is_nobody_elses(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            harness.put(document("e"))
+            async with Opened(harness) as one, Opened(harness) as other:
+                (delivery,) = await one.source.receive(1)
+                looking = asyncio.ensure_future(other.source.receive(1))
+                await asyncio.sleep(1.0)
+                assert not looking.done()
+                await delivery.ack()
+                await one.end()
+                harness.stop(other.source)
+                assert list(await asyncio.wait_for(looking, SOON_S)) == []
+            assert harness.left() == 0
+
+        asyncio.run(story())
+
+
+# For sources that keep order within a group: SQS FIFO queues, partitions of Kafka.
+
+AFTER_S = 0.5
+
+
+class OrderedSourceLaws(SourceBinding):
+    """Order within a group is kept, also through failures."""
+
+    def test_the_events_of_a_group_run_one_after_the_other_in_order(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            ran: list[str] = []
+            running: Counter[str] = Counter()
+            most: Counter[str] = Counter()
+
+            async def handle(event: Event, ctx: Any) -> None:
+                group = event.id[0]
+                running[group] += 1
+                most[group] = max(most[group], running[group])
+                await asyncio.sleep(0.005)
+                running[group] -= 1
+                ran.append(event.id)
+
+            for group in "abc":
+                harness.put(*[document(f"{group}{number:02}") for number in range(15)], group=group)
+            async with Consumer(harness, handle) as consumer:
+                await consumer.until_all_is_answered()
+            assert most == {"a": 1, "b": 1, "c": 1}, "two of a group at a time"
+            for group in "abc":
+                assert [event for event in ran if event[0] == group] == [f"{group}{number:02}" for number in range(15)]
+
+        asyncio.run(story())
+
+    def test_a_group_is_stopped_by_a_failure_and_goes_on_after_it(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            tries: list[str] = []
+
+            async def handle(event: Event, ctx: Any) -> None:
+                tries.append(event.id)
+                if event.id == "a1" and ctx.attempt <= 2:
+                    raise Retry(after=AFTER_S)
+
+            harness.put(*[document(f"a{number}") for number in range(5)], group="a")
+            harness.put(*[document(f"b{number}") for number in range(5)], group="b")
+            async with Consumer(harness, handle) as consumer:
+                await consumer.until_all_is_answered()
+            of_a = [event for event in tries if event[0] == "a"]
+            assert of_a == ["a0", "a1", "a1", "a1", "a2", "a3", "a4"], "nothing overtakes what failed"
+            assert [event for event in tries if event[0] == "b"] == [f"b{number}" for number in range(5)]
+
+        asyncio.run(story())
+
+    def test_a_group_goes_on_after_what_was_given_up(self, harness: SourceHarness) -> None:
+        async def story() -> None:
+            ran: list[str] = []
+
+            async def handle(event: Event, ctx: Any) -> None:
+                if event.id == "a1":
+                    raise Reject("never")
+                ran.append(event.id)
+
+            harness.put(document("a0"), document("a1"), b"{", document("a2"), document("a3"), group="a")
+            async with Consumer(harness, handle) as consumer:
+                await consumer.until_all_is_answered()
+                assert len(await consumer.entries("dead")) == 1
+                await consumer.until(lambda: len(harness.letters()) == 1, "the dead letter")
+            assert ran == ["a0", "a2", "a3"]
+
+        asyncio.run(story())
+
+
+# Laws of a killed consumer: no event is lost and none is processed twice, whichever step the kill hits.
+
+AGAIN = "again"  # `data.again`: the handler asks for a retry in the first attempt
+EACH = 2  # good events for each death
+POLL_S = 0.02
+
+
+class CrashLaws(SourceBinding):
+    """A real process consumes the source and is killed by SIGKILL. Its handler, for the type `law`, has
+    effect="transaction" or another
+    by which an effect happens once; with `data.again` it raises `Retry(after=0)` in its first attempt. Attempts are
+    without limit, leases as short as can be."""
+
+    def test_nothing_is_lost_when_the_consumer_is_killed_at_any_step(
+        self, harness: SourceHarness, tmp_path: Path
+    ) -> None:
+        """One process after the other, each with events of its own and those that the dead have left."""
+        events: list[str] = []
+        malformed: list[bytes] = []
+        for step in harness.steps:
+            mine = [f"{step} {number}" for number in range(EACH)]
+            events += [*mine, f"{step} again"]
+            malformed.append(f"{{ {step}".encode())
+            harness.put(*[document(event) for event in mine], group=step)
+            harness.put(document(f"{step} again", again=True), group=f"{step} again")
+            harness.put(malformed[-1], group=f"{step} malformed")
+            _die(harness, step, tmp_path)
+        with _working(harness, "", tmp_path) as process:
+            _wait(harness, process, tmp_path)
+        assert Counter(harness.happened()) == dict.fromkeys(events, 1)
+        kept = Counter(letter.body for letter in harness.letters())
+        assert set(kept) == set(malformed), "what is no event is kept"
+        assert all(letter.reason for letter in harness.letters())
+
+
+def _die(harness: SourceHarness, step: str, folder: Path) -> None:
+    marker = folder / LANDED
+    marker.unlink(missing_ok=True)
+    with _working(harness, step, folder) as process:
+        try:
+            code = process.wait(SOON_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the consumer did not come to {step} within {SOON_S:g} s{_said(folder)}")
+    assert code in (0, -signal.SIGKILL), f"the consumer failed with {code} before {step}{_said(folder)}"
+    assert marker.exists(), f"inconclusive: the crash at {step} did not land, exit code {code}{_said(folder)}"
+    assert marker.read_text() == landing(step)
+    assert code == -signal.SIGKILL, f"the consumer outlived its crash at {step}{_said(folder)}"
+
+
+def _wait(harness: SourceHarness, process: Process, folder: Path) -> None:
+    ends = time.monotonic() + SOON_S
+    while harness.left():
+        assert process.poll() is None, f"it ended with {process.poll()}{_said(folder)}"
+        assert time.monotonic() < ends, f"{harness.left()} messages are left{_said(folder)}"
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def _working(harness: SourceHarness, step: str, folder: Path) -> Iterator[Process]:
+    process = harness.consumer(step, folder)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _said(folder: Path) -> str:
+    file = folder / SAID
+    return "; it said:\n" + file.read_text("utf-8", "replace")[-4000:] if file.exists() else ""

@@ -8,13 +8,13 @@ import random
 import signal
 import sys
 
-from semel.testing.simulator.dialects import every_dialect
+from semel.testing.simulator.dialect import every_dialect
 from semel.testing.simulator.server import CONTROL, Simulator
 from semel.testing.simulator.state import State
 
-ABOUT = f"""Providers of messages on 127.0.0.1 that can be told to lie. POST {CONTROL}lie plans a lie, GET
-{CONTROL}phone tells what customers have got: docs/outbox.md tries both. POST {CONTROL}callbacks makes it call back,
-signed as the providers sign: docs/callbacks.md tries that."""
+ABOUT = f"""Simulated message providers on 127.0.0.1 that answer wrongly on request. POST {CONTROL}lie plans a lie, GET
+{CONTROL}phone lists the messages that customers got: see docs/outbox.md. POST {CONTROL}callbacks makes it call back,
+signed as the providers sign: see docs/callbacks.md."""
 
 
 async def main(port: int, with_stdin: bool) -> None:
@@ -28,7 +28,7 @@ async def main(port: int, with_stdin: bool) -> None:
     else:
         print(f"Simulated providers at http://127.0.0.1:{http_port}/NAME: {', '.join(dialects)}")
         print(f"Mail (SMTP) at 127.0.0.1:{mail_port}")
-        print(f"What customers got: http://127.0.0.1:{http_port}{CONTROL}phone. Ctrl-C ends it.", flush=True)
+        print(f"Delivered messages: http://127.0.0.1:{http_port}{CONTROL}phone. Ctrl-C ends it.", flush=True)
         await asyncio.Event().wait()
     for server in (http, mail):
         server.close()

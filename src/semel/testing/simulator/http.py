@@ -1,4 +1,4 @@
-"""As much HTTP/1.1 as a provider's clients speak, on asyncio streams: requests with a length, and kept connections."""
+"""The part of HTTP/1.1 that provider clients use, on asyncio streams: requests with a length, and kept connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_json(status: int, document: Any, **headers: str) -> Response:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """None: the client has gone, or does not speak HTTP."""
+    """None: the connection is closed, or its bytes are not HTTP."""
     try:
         first = await reader.readexactly(1)
         if not first.isalpha():

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
-from semel.testing.simulator.calling import Called, Ending, Mode
+from semel.testing.simulator.callbacks import Called, Ending, Mode
 from semel.testing.simulator.server import CONTROL
 from semel.testing.simulator.state import Asked, Got
 
@@ -55,11 +55,11 @@ class SimulatorProcess:
         return f"http://127.0.0.1:{self.port}/{provider}"
 
     def phone(self, to: str = "") -> list[Got]:
-        """What customers have got, in order; or one of them."""
+        """The messages that customers got, in order; or those of one customer."""
         return msgspec.json.decode(self._ask(f"phone?{urlencode({'to': to})}" if to else "phone"), type=list[Got])
 
     def told(self) -> dict[str, Any]:
-        """The lies that were told, by "provider: lie", what the ambiguous ones were about, all requests, and tokens."""
+        """The applied lies by "provider: lie", the messages of ambiguous ones, all requests, and tokens."""
         told: dict[str, Any] = msgspec.json.decode(self._ask("told"))
         return told
 
@@ -99,7 +99,8 @@ class SimulatorProcess:
     def callbacks(
         self, provider: str, mode: Mode, url: str = "", *, late_s: float = 0.5, ending: Ending = "delivered"
     ) -> None:
-        """How a provider tells what became of what it takes from here on. `url`: where a request names none."""
+        """Set how a provider calls back about the messages that it accepts from now on. `url`: where a request names
+        none."""
         self._ask("callbacks", provider=provider, mode=mode, url=url, late_s=late_s, ending=ending)
 
     def called(self) -> list[Called]:

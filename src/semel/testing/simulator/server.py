@@ -1,4 +1,4 @@
-"""The simulator itself: every provider below a path of its own, and a way for tests to tell it what to do."""
+"""The simulator's HTTP server: every provider below a path of its own, and control paths for tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from semel.testing.simulator.calling import Caller, Calls
-from semel.testing.simulator.dialects import Dialect
+from semel.testing.simulator.callbacks import Caller, Calls
+from semel.testing.simulator.dialect import Dialect
 from semel.testing.simulator.http import (
     HEAD_MAX_BYTES,
     Request,
@@ -22,18 +22,16 @@ from semel.testing.simulator.http import (
     read_request,
     write_response,
 )
-from semel.testing.simulator.lies import LIES, Lie
-from semel.testing.simulator.mailing import NAME as SMTP
-from semel.testing.simulator.mailing import MailServer
-from semel.testing.simulator.state import Budget, Message, Planned, State
-from semel.testing.simulator.telling import Teller
+from semel.testing.simulator.smtp import NAME as SMTP
+from semel.testing.simulator.smtp import MailServer
+from semel.testing.simulator.state import LIES, Budget, Lie, Message, Planned, State, Teller
 
-STALL_S = 3_600.0  # longer than anybody waits
+STALL_S = 3_600.0  # longer than any client waits
 CONTROL = "/_simulator/"
 
 
 class Simulator:
-    """`/NAME/…` speaks the dialect of that name."""
+    """Serves each dialect below `/NAME/…`."""
 
     def __init__(self, dialects: Mapping[str, Dialect], state: State, dice: random.Random) -> None:
         self._dialects = dialects

@@ -1,12 +1,14 @@
-"""What a simulated provider remembers: messages that customers got, keys that it honours, and its orders."""
+"""The state of the simulated providers: delivered messages, idempotency keys, planned lies and rate limits."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter, deque
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Got(Struct, frozen=True):
@@ -25,7 +27,7 @@ class Got(Struct, frozen=True):
 
 
 class Message(NamedTuple):
-    """What a request asks for, in the words of all providers."""
+    """The message of a send request, in a form that all dialects share."""
 
     to: str
     text: str
@@ -42,13 +44,13 @@ class Asked(Struct, frozen=True):
 
     provider: str
     to: str
-    text: str  # empty: it was not told yet when the lie was chosen
+    text: str  # empty: not received yet when the lie was chosen
     lie: str  # empty: the truth
     at: float  # Unix time
 
 
 class Planned(Struct, frozen=True):
-    """What is to happen to the next requests of a provider."""
+    """A lie planned for the next requests to a provider."""
 
     lie: str
     times: int
@@ -56,7 +58,7 @@ class Planned(Struct, frozen=True):
 
 
 class Kept(Struct):
-    """A key that a provider remembers."""
+    """An idempotency key and the answer stored for it."""
 
     reference: str
     body: bytes
@@ -64,7 +66,7 @@ class Kept(Struct):
 
 
 class Budget(Struct):
-    """How many requests a provider takes, until it begins to count anew."""
+    """The number of requests that a provider accepts in one period."""
 
     allowed: int
     reset_s: float
@@ -86,8 +88,8 @@ class State:
         self.key_window_s = key_window_s
         self.key_windows_s: dict[str, float] = {}  # of providers that have their own
         self.budgets: dict[str, Budget] = {}
-        self.latency_s = 0.0  # from what is done to what is heard
-        self.tokens: dict[str, str] = {}  # the one that is good now, by provider
+        self.latency_s = 0.0  # between the effect of a request and its answer
+        self.tokens: dict[str, str] = {}  # the valid token, by provider
         self.granted: Counter[str] = Counter()  # tokens, by provider
         self._numbers = 0
 
@@ -121,6 +123,70 @@ class State:
             self.keys[(provider, key)] = Kept(reference, body, time.monotonic() + window_s)
 
     def grant(self, provider: str) -> str:
-        """A token; the one before it goes on being good until it is told to end."""
+        """Issue an access token. The earlier token stays valid until a test revokes it."""
         self.granted[provider] += 1
         return self.tokens.setdefault(provider, f"token-of-{provider}-{self.granted[provider]}-do-not-show")
+
+
+# Lies. A lie has two halves, the same for every provider: whether the message reaches the phone, and which answer the
+# sender gets. If the sender cannot know the outcome, the lie is ambiguous and is recorded with its message.
+
+
+class Lie(NamedTuple):
+    delivers: bool
+    hears: Literal["the answer", "nothing", "a reset", "500", "502", "503", "429", "400", "409", "silence", "a page"]
+    ambiguous: bool
+
+
+LIES: dict[str, Lie] = {
+    "accept then drop": Lie(True, "nothing", True),
+    "drop": Lie(False, "nothing", True),
+    "accept then reset": Lie(True, "a reset", True),
+    "reset": Lie(False, "a reset", True),
+    "500 after sending": Lie(True, "500", True),
+    "500": Lie(False, "500", True),
+    "502 after sending": Lie(True, "502", True),
+    "503 after sending": Lie(True, "503", True),
+    "503": Lie(False, "503", True),
+    "accept then stall": Lie(True, "silence", True),
+    "stall": Lie(False, "silence", True),
+    "a page": Lie(False, "a page", True),  # a proxy answers 200 in the provider's place
+    "429": Lie(False, "429", False),
+    "400": Lie(False, "400", False),
+    "409": Lie(False, "409", False),  # the key is in progress
+}
+TRUTH = Lie(True, "the answer", False)
+
+
+class Teller:
+    """Chooses the lie for each request and records it."""
+
+    def __init__(self, state: State, dice: random.Random) -> None:
+        self._state = state
+        self._dice = dice
+
+    def next(self, provider: str, message: Message) -> Lie:
+        name, lie = self._planned(self._state.plans_for.get((provider, message.to)))
+        if lie is TRUTH:
+            name, lie = self._planned(self._state.plans.get(provider))
+        self._state.book.append(Asked(provider, message.to, message.text, name, time.time()))
+        if lie is not TRUTH:
+            self._state.told[f"{provider}: {name}"] += 1
+            if lie.ambiguous:
+                self._state.lied_about.append((name, message.to, message.text))
+        return lie
+
+    def _planned(self, plans: deque[Planned] | None) -> tuple[str, Lie]:
+        while plans:
+            plan = plans[0]
+            if plan.times <= 0:
+                plans.popleft()
+                continue
+            if self._dice.random() >= plan.share:
+                if len(plans) > 1:
+                    plans.rotate(-1)
+                return "", TRUTH
+            plans[0] = replace(plan, times=plan.times - 1)
+            plans.rotate(-1)  # several plans take turns
+            return plan.lie, LIES[plan.lie]
+        return "", TRUTH

@@ -1,0 +1,232 @@
+"""The sending process of `python -m bench.service`: so many connections, each with one request under way at all times.
+
+It shares its machine with the server that it measures, so it does the least: no tasks, no futures, one write for a
+request and one search for an answer. Its job comes by stdin, what it saw goes out by stdout:
+
+    in:   a job, JSON                 out:  ready
+    in:   <begin> <end>               out:  what was seen between begin and end, JSON
+
+Both times are of the monotonic clock, which all processes of a machine share. It sends from the moment when it is told
+them: what comes before the beginning is warm-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import cycle
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+
+from semel.cli import http_load
+from semel.cli.http_load import AnswerReader, BadAnswer
+
+COPY_BEHIND = 256  # so many originals later comes a copy: by then its original is settled, whatever is under way
+REFUSALS = frozenset({409, 429, 503})  # it may be sent again
+LAST_ANSWERS_S = 10.0  # how long to wait for what is under way at the end
+SHOWN_CHARS = 200
+
+Order: TypeAlias = Literal["once", "copies", "cycle"]
+Clock: TypeAlias = Callable[[], float]
+
+
+class Job(Struct, frozen=True):
+    """What to send, where, and how."""
+
+    port: int
+    requests: str  # the file of `write_requests`
+    order: Order
+    connections: int
+    pause_s: float  # how long a connection waits after a refusal
+    part: int = 0  # of several senders, this one sends every so many-th
+    parts: int = 1
+
+
+class Seen(Struct):
+    """What the answers between begin and end were."""
+
+    good_s: list[float]  # how long each 200 took, from its last try
+    codes: dict[str, int]
+    duplicates: int  # 200 with that status
+    lost: int  # connections that ended, or said what is no HTTP
+    ended_s: float  # after the beginning: the end, or when there was nothing more to send
+    cpu_s: float  # of this process
+    trouble: str = ""  # the first answer that nobody expects
+
+
+def write_requests(path: Path, requests: Sequence[bytes]) -> None:
+    path.write_bytes(msgspec.msgpack.encode(requests))
+
+
+def read_requests(path: Path) -> list[bytes]:
+    return msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+
+
+def in_order(requests: Sequence[bytes], order: Order) -> Iterator[bytes]:
+    """All once; or each once more, some time later, so that half are copies; or again and again."""
+    match order:
+        case "once":
+            yield from requests
+        case "cycle":
+            yield from cycle(requests)
+        case "copies":
+            for at, request in enumerate(requests):
+                yield request
+                if at >= COPY_BEHIND:
+                    yield requests[at - COPY_BEHIND]
+
+
+class Load:
+    """All connections of this process, and what they see."""
+
+    def __init__(self, requests: Iterator[bytes], pause_s: float, clock: Clock = time.monotonic) -> None:
+        self.pause_s = pause_s
+        self.clock = clock
+        self.begin = self.end = float("inf")
+        self.good_s = array("d")
+        self.codes: Counter[int] = Counter()
+        self.duplicates = 0
+        self.lost = 0
+        self.trouble = ""
+        self.dry_at: float | None = None
+        self.over = asyncio.Event()  # every connection has had its last answer
+        self.at_work = 0  # connections
+        self._requests = requests
+
+    def next(self) -> bytes | None:
+        """The next request; None when time is up, or when there is none."""
+        if self.clock() >= self.end:
+            return None
+        request = next(self._requests, None)
+        if request is None and self.dry_at is None:
+            self.dry_at = self.clock()
+        return request
+
+    def ended(self) -> None:
+        """A connection has nothing more to do."""
+        self.at_work -= 1
+        if self.at_work == 0:
+            self.over.set()
+
+    def saw(self, status: int, body: bytes, sent_at: float) -> bool:
+        """Count an answer. False: it was a refusal, which may be sent again."""
+        now = self.clock()
+        if self.begin <= now < self.end:
+            self.codes[status] += 1
+            if status == 200:
+                self.good_s.append(now - sent_at)
+                self.duplicates += b'"duplicate"' in body
+        if status != 200 and status not in REFUSALS and not self.trouble:
+            self.trouble = f"{status} {body[:SHOWN_CHARS].decode('utf-8', 'replace')}"
+        return status not in REFUSALS
+
+
+class Connection(asyncio.Protocol):
+    """Sends the next request as soon as the last one is answered; one that was refused, after a pause."""
+
+    __slots__ = ("_load", "_loop", "_reader", "_request", "_sent_at", "_transport")
+
+    def __init__(self, load: Load, loop: asyncio.AbstractEventLoop) -> None:
+        self._load = load
+        self._loop = loop
+        self._reader = AnswerReader()
+        self._transport: asyncio.Transport | None = None
+        self._request: bytes | None = None
+        self._sent_at = 0.0
+
+    def start(self) -> None:
+        self._load.at_work += 1
+        self._send(self._load.next())
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is not a subclass
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            answer = self._reader.feed(data)
+        except BadAnswer:
+            self.close()
+            return
+        if answer is None:
+            return
+        if self._load.saw(answer.status, answer.body, self._sent_at):
+            self._send(self._load.next())
+        else:
+            self._loop.call_later(self._load.pause_s, self._again)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._request is not None:
+            self._request = None
+            self._load.lost += 1
+            self._load.ended()
+
+    def _again(self) -> None:
+        if self._request is not None:
+            self._send(self._request if self._load.clock() < self._load.end else None)
+
+    def _send(self, request: bytes | None) -> None:
+        self._request = request
+        if request is None or self._transport is None:
+            self._load.ended()
+            return
+        self._sent_at = self._load.clock()
+        self._transport.write(request)
+
+
+async def send(job: Job, hear: Callable[[], str], say: Callable[[str], None]) -> None:
+    """The whole job."""
+    loop = asyncio.get_running_loop()
+    requests = read_requests(Path(job.requests))[job.part :: job.parts]
+    load = Load(in_order(requests, job.order), job.pause_s)
+    connections = [
+        (await loop.create_connection(lambda: Connection(load, loop), "127.0.0.1", job.port))[1]
+        for _ in range(job.connections)
+    ]
+    say("ready")
+    load.begin, load.end = map(float, hear().split())
+    for connection in connections:
+        connection.start()
+    await asyncio.sleep(load.begin - load.clock())
+    cpu_s = time.process_time()
+    await _at_most(load.end - load.clock(), load.over)
+    cpu_s = time.process_time() - cpu_s
+    await _at_most(LAST_ANSWERS_S, load.over)
+    for connection in connections:
+        connection.close()
+    say(msgspec.json.encode(_seen(load, cpu_s)).decode())
+
+
+async def _at_most(seconds: float, over: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await over.wait()
+
+
+def _seen(load: Load, cpu_s: float) -> Seen:
+    ended = load.end if load.dry_at is None else max(load.begin, load.dry_at)
+    codes = {str(code): number for code, number in sorted(load.codes.items())}
+    return Seen(load.good_s.tolist(), codes, load.duplicates, load.lost, ended - load.begin, cpu_s, load.trouble)
+
+
+def main() -> None:
+    gc.disable()  # nothing here is part of a cycle, and a collection would look like a slow answer
+    job = msgspec.json.decode(sys.stdin.readline(), type=Job)
+    http_load.run(send(job, sys.stdin.readline, lambda line: print(line, flush=True)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,0 @@
-"""What arrives, and how it becomes an `Event`. One file for each family of shapes; `decode` tells them apart."""
-
-from semel.adapters.envelopes.decode import decode
-from semel.adapters.envelopes.identities import IDENTITIES, ShapeIdentity
-
-__all__ = ["IDENTITIES", "ShapeIdentity", "decode"]

@@ -1,1 +1,0 @@
-"""Where deliveries come from; one package for each transport."""

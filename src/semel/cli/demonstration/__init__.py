@@ -1,1 +1,0 @@
-"""The workers of `semel demo`, and what kills them."""

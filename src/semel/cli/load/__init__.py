@@ -1,1 +1,0 @@
-"""The storm and its sink: traffic over HTTP, and the count of what came of it."""

@@ -1,1 +1,0 @@
-"""What the commands for operators share: finding the ledger, looking into it, deciding, showing."""

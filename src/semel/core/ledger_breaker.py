@@ -1,0 +1,406 @@
+"""Measures the usual round trip to a store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from semel.core.breaker import Breaker, State
+from semel.ports import Entry, Inbox, Ledger, Telemetry, Traits, Transaction, Waits
+from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
+from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
+from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
+from semel.values.log import log
+from semel.values.outcome import Release
+from semel.values.retry import backoff_s
+
+WINDOW_S = 10.0  # a store that stays slow for twice as long is slow as usual
+WINDOW_CALLS = 5  # a window has at least so many calls: a few slow ones say nothing about what is usual
+
+
+class RoundTrip:
+    """The fastest answered call of the last two windows.
+
+    The minimum ignores calls that waited behind others. It falls with the first fast call. It rises only after every
+    call of two windows was slow, so a store that becomes slow is noticed first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = -math.inf  # the current window
+        self._calls = 0
+        self._fastest = self._fastest_before = math.inf  # of the current window, and of the one before
+
+    @property
+    def usual_s(self) -> float | None:
+        """None: no call was answered yet."""
+        usual_s = min(self._fastest, self._fastest_before)
+        return None if usual_s == math.inf else usual_s
+
+    def add(self, seconds: float) -> None:
+        """A call was answered after this time."""
+        now = self._clock()
+        if now - self._began >= WINDOW_S and (self._calls >= WINDOW_CALLS or self._fastest == math.inf):
+            self._fastest_before, self._fastest = self._fastest, math.inf
+            self._began, self._calls = now, 0
+        self._calls += 1
+        self._fastest = min(self._fastest, seconds)
+
+
+# A store whose round trips are timed. It decides nothing: every call is passed on as it is.
+
+
+class Watched:
+    """What both faces of a store have in common."""
+
+    def __init__(self, telemetry: Telemetry | None) -> None:
+        self._telemetry = telemetry
+
+    async def _timed(self, what: str, asked: Awaitable[T]) -> T:
+        if self._telemetry is None:
+            return await asked
+        begun = time.perf_counter()
+        failed = True
+        try:
+            answer = await asked
+            failed = False
+            return answer
+        finally:
+            self._telemetry.asked(what, time.perf_counter() - begun, failed)
+
+
+class WatchedLedger(Watched):
+    """A ledger, watched."""
+
+    def __init__(self, ledger: Ledger, telemetry: Telemetry | None) -> None:
+        super().__init__(telemetry)
+        self._ledger: Any = ledger
+        self.traits: Traits = ledger.traits
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        verdicts: list[Verdict] = await self._timed("claim", self._ledger.claim(claims))
+        return verdicts
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        held: list[bool] = await self._timed("settle", self._ledger.settle(settlements))
+        return held
+
+    async def renew(self, leases: Sequence[Lease]) -> list[bool]:
+        held: list[bool] = await self._timed("renew", self._ledger.renew(leases))
+        return held
+
+    async def purge(self, limit: int) -> int:
+        forgotten: int = await self._timed("purge", self._ledger.purge(limit))
+        return forgotten
+
+    async def close(self) -> None:
+        await self._ledger.close()
+
+    @property
+    def outbox(self) -> Any:
+        """As the store has it, or None."""
+        return getattr(self._ledger, "outbox", None)
+
+    @property
+    def wait(self) -> Callable[[Claim, float], Awaitable[None]] | None:
+        """As the store has it, or None."""
+        return self._ledger.wait if isinstance(self._ledger, Waits) else None
+
+    def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
+        opened: AbstractAsyncContextManager[Transaction] = self._ledger.transaction(lease)
+        return opened
+
+
+class WatchedInbox(Watched):
+    """An inbox, watched."""
+
+    def __init__(self, inbox: Inbox, telemetry: Telemetry | None) -> None:
+        super().__init__(telemetry)
+        self._inbox = inbox
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
+        return await self._timed("accept", self._inbox.accept(arrivals))
+
+    async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
+        return await self._timed("take", self._inbox.take(wanted, lease_ms))
+
+    async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
+        return await self._timed("finish", self._inbox.finish(endings))
+
+    async def depths(self) -> list[Depth]:
+        return await self._inbox.depths()
+
+    async def history(self, key: str) -> list[Entry]:
+        return await self._inbox.history(key)
+
+
+# Before the store: whoever waits for an answer is told at once when the store is slow or out of reach.
+#
+# Only questions pass here that nothing has been done for yet: claims and arrivals. Settles and renewals go around it,
+# because giving up on them would repeat an effect. A question whose asker was sent away may still be answered later: a
+# lease that comes too late goes back unused, and an event that was accepted too late is a duplicate when it comes
+# again.
+
+T = TypeVar("T")
+
+SLOW_IN_A_ROW = 5  # calls that open the breaker: a few may be slow because the machine was busy
+STUCK = 10  # times the limit: then nobody waits for the call any more
+STUCK_MAX_S = 5.0  # … and not for longer: senders give up after about this time
+USUAL_TIMES = 4  # a call that takes this many times the usual round trip is slow
+LIMIT_MAX_S = 2.0  # a call that takes longer is slow, however usual that is
+ITEM_S = 0.001  # added to the limit for each item under way; SQLite takes 0.06 ms on two cores under load
+
+
+class LedgerBreakerReport(Struct, frozen=True):
+    """The state of the breaker for operators. It names neither the store nor its error: the log does."""
+
+    breaker: State
+    round_trip_ms: float | None  # None: nothing was measured yet
+    open_s: float = 0.0  # how long the breaker has not been closed
+    reason: str = ""  # slow, stuck or failed
+    next_probe_s: float = 0.0
+
+
+class LedgerBreaker:
+    """Refuses calls to a slow or unreachable store. There is one for a store: claims and arrivals share it.
+
+    A call has a limit: a multiple of the store's usual round trip, at least `patience_s` and at most LIMIT_MAX_S, plus
+    ITEM_S for each item that is under way. When several calls in a row exceed their limit, or one is stuck or fails,
+    the breaker opens and calls are refused at once. It closes when a probe answers within its limit. A store that
+    stays slow changes its usual round trip, so its probes succeed after a while."""
+
+    def __init__(self, breaker: Breaker, patience_s: float, excused: Callable[[], bool] = lambda: False) -> None:
+        """`excused`: a handler's own transaction holds the store now, which says nothing about the store."""
+        self.patience_s = patience_s
+        self._breaker = breaker
+        self._excused = excused
+        self._round_trip = RoundTrip()
+        self._items = 0  # under way
+        self._reason = ""  # why the breaker opened
+
+    @property
+    def is_closed(self) -> bool:
+        return self._breaker.state == "closed"
+
+    def report(self) -> LedgerBreakerReport:
+        usual_s = self._round_trip.usual_s
+        state = self._breaker.state
+        return LedgerBreakerReport(
+            state,
+            None if usual_s is None else round(usual_s * 1000, 1),
+            self._breaker.open_for_s(),
+            "" if state == "closed" else self._reason,
+            round(self._breaker.ready_in_s(), 1),
+        )
+
+    async def ask(
+        self, call: Callable[[], Awaitable[T]], too_late: Callable[[T], None] | None = None, items: int = 1
+    ) -> T:
+        """The answer of `call`, if it comes in time. `too_late` gets an answer that comes afterwards."""
+        if not self._breaker.admit():
+            raise LedgerUnavailable("The ledger was slow or out of reach a moment ago.")
+        with self.under_way(items):
+            limit_s = self._limit_s()
+            asked = asyncio.ensure_future(call())
+            begun = time.monotonic()
+            try:
+                limits = await self._wait(asked, limit_s, self._limits(limit_s) if self.is_closed else 1)
+            except asyncio.CancelledError:
+                asked.add_done_callback(lambda late: self._answered_late(late, begun, too_late))
+                raise
+        if not asked.done():
+            self._trip("stuck")
+            asked.add_done_callback(lambda late: self._answered_late(late, begun, too_late))
+            raise LedgerUnavailable("The ledger is stuck.")
+        if isinstance(asked.exception(), LedgerUnavailable):
+            self._trip("failed")
+            return asked.result()
+        if limits is not None:
+            self._round_trip.add(time.monotonic() - begun)
+        if not limits:
+            self._breaker.succeeded()
+        else:
+            self._reason = "slow"
+            self._breaker.failed()
+        return asked.result()
+
+    @contextmanager
+    def under_way(self, items: int) -> Iterator[None]:
+        """The store has to process these items: calls beside them take longer."""
+        self._items += items
+        try:
+            yield
+        finally:
+            self._items -= items
+
+    def _limit_s(self) -> float:
+        usual_s = self._round_trip.usual_s
+        limit_s = LIMIT_MAX_S if usual_s is None else min(USUAL_TIMES * usual_s, LIMIT_MAX_S)
+        return max(limit_s, self.patience_s) + self._items * ITEM_S
+
+    def _limits(self, limit_s: float) -> int:
+        """The number of limits after which a call is stuck."""
+        return max(1, round(min(STUCK * limit_s, max(STUCK_MAX_S, STUCK * self.patience_s)) / limit_s))
+
+    async def _wait(self, asked: asyncio.Future[T], limit_s: float, most: int) -> int | None:
+        """The number of limits that passed, at most `most`. Limits that are excused do not count; None: only such."""
+        passed, excused = 0, False
+        while passed < most:
+            done, _ = await asyncio.wait((asked,), timeout=limit_s)
+            if not done:
+                await asyncio.sleep(0)  # the loop was busy: the answer may be there and its callback due
+            if asked.done():
+                break
+            if self._excused():
+                excused = True
+            else:
+                passed += 1
+        return None if excused and not passed else passed
+
+    def _trip(self, reason: str) -> None:
+        self._reason = reason
+        self._breaker.trip()
+
+    def _answered_late(self, asked: asyncio.Future[T], begun: float, too_late: Callable[[T], None] | None) -> None:
+        """The caller has gone. The round trip counts: without it a store that stays slow would stay an outage."""
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        self._round_trip.add(time.monotonic() - begun)
+        if too_late is not None:
+            too_late(asked.result())
+
+
+class GatedLedger(WatchedLedger):
+    """A ledger whose claims pass a gate."""
+
+    def __init__(self, ledger: Ledger, gate: LedgerBreaker, telemetry: Telemetry | None) -> None:
+        super().__init__(ledger, telemetry)
+        self._gate = gate
+        self._going_back: set[asyncio.Future[list[bool]]] = set()
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        return await self._gate.ask(lambda: super(GatedLedger, self).claim(claims), self._give_back, len(claims))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        with self._gate.under_way(len(settlements)):
+            return await super().settle(settlements)
+
+    def _give_back(self, verdicts: list[Verdict]) -> None:
+        unused = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
+        if unused:
+            back = asyncio.ensure_future(self.settle(unused))
+            self._going_back.add(back)
+            back.add_done_callback(self._gone_back)
+
+    def _gone_back(self, back: asyncio.Future[list[bool]]) -> None:
+        self._going_back.discard(back)
+        if not back.cancelled():
+            back.exception()  # what could not be given back lapses by itself
+
+
+class GatedInbox(WatchedInbox):
+    """An inbox whose arrivals pass a gate."""
+
+    def __init__(self, inbox: Inbox, gate: LedgerBreaker, telemetry: Telemetry | None) -> None:
+        super().__init__(inbox, telemetry)
+        self._gate = gate
+
+    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
+        return await self._gate.ask(lambda: super(GatedInbox, self).accept(arrivals), items=len(arrivals))
+
+
+# Whether the ledger can be written: while it cannot, nobody takes from a source.
+#
+# A delivery about which nothing can be decided goes back to its source, and each return counts there: a queue's own
+# redrive policy would bury in an outage what succeeds after it. So an outage that one worker has noticed stops all of
+# them before the next batch. What a source holds meanwhile stays in its hand.
+
+ASK_S = 5.0  # a store that takes longer to say that it can be written cannot
+AGAIN_BASE_S = 0.2
+AGAIN_CAP_S = 5.0  # deliveries wait for us: they go on soon after the store does
+
+# A store may say that it is well and fail whoever wants something of it. Each time that it is believed, deliveries are
+# taken and go back, so it is believed ever later.
+RELAPSE_WITHIN_S = 60.0
+RELAPSE_BASE_S = 1.0
+RELAPSE_CAP_S = 60.0
+
+
+class Outage:
+    """One for a ledger and a loop. Until it has been asked once, nobody knows: so the first taker asks."""
+
+    def __init__(self, ask: Callable[[], Awaitable[object]], random: Callable[[], float]) -> None:
+        """`ask` raises where the store cannot be written now."""
+        self._ask = ask
+        self._random = random
+        self._well = False
+        self._since: float | None = None  # loop time: when it was noticed; None: all is well, as far as we know
+        self._ended_at = -math.inf  # loop time, of the last one
+        self._relapses = 0  # of this one
+        self._wait_first = False
+        self._one = asyncio.Lock()
+
+    @property
+    def is_there(self) -> bool:
+        return self._since is not None
+
+    def begins(self, why: Exception, asked_at: float) -> None:
+        """Somebody who asked at that loop time could not be answered. What was asked before the end of the last outage
+        is a part of that one."""
+        self._well = False
+        if self._since is not None:
+            return
+        self._since = asyncio.get_running_loop().time()
+        if asked_at >= self._ended_at:
+            is_relapse = self._since - self._ended_at < RELAPSE_WITHIN_S
+            self._relapses = self._relapses + 1 if is_relapse else 0
+            self._wait_first = is_relapse
+        log.error("ledger_unavailable", sources="paused", error=why)
+
+    async def over(self, stopping: asyncio.Event) -> bool:
+        """Return when the ledger can be written; False when we are to stop. One asks, the others wait for it.
+
+        Raises ConfigError: a store that refuses its work does not come back by itself."""
+        failures = 0
+        while not self._well and not stopping.is_set():
+            async with self._one:
+                if self._well or stopping.is_set():
+                    break
+                if self._wait_first:
+                    await pause(backoff_s(self._relapses, self._random, RELAPSE_BASE_S, RELAPSE_CAP_S), stopping)
+                    self._wait_first = False
+                    continue
+                asked_at = asyncio.get_running_loop().time()
+                try:
+                    async with asyncio.timeout(ASK_S):
+                        await self._ask()
+                except ConfigError:
+                    raise
+                except (SemelError, OSError, TimeoutError) as error:
+                    self.begins(error if str(error) else TimeoutError(f"no answer within {ASK_S:g} s"), asked_at)
+                    failures += 1
+                    await pause(backoff_s(failures, self._random, AGAIN_BASE_S, AGAIN_CAP_S), stopping)
+                else:
+                    self._ends()
+        return not stopping.is_set()
+
+    def _ends(self) -> None:
+        self._well = True
+        if self._since is not None:
+            self._ended_at = asyncio.get_running_loop().time()
+            log.warning("ledger_recovered", after_s=round(self._ended_at - self._since))
+            self._since = None
+
+
+async def pause(seconds: float, stopping: asyncio.Event) -> None:
+    """Sleep, unless we are to stop."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,320 @@
+"""The outbox of a PostgreSQL ledger: adds, takes, crosses and records notifications.
+
+The functions run on a connection. `PostgresOutbox` runs them on connections of the ledger's pools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
+
+from semel.ledgers.postgres import outbox_queries
+from semel.ledgers.postgres.pool import Changed, Pool, repeated
+from semel.ledgers.postgres.rows import shown
+from semel.ledgers.postgres.statements import statements
+from semel.values.delivery_state import LIVE, OVER_UNSENT, DeliveryState, Reported, State, reported
+from semel.values.errors import LedgerUnavailable
+from semel.values.log import log
+from semel.values.notification import ADD, Notification, check_batch, who_is
+from semel.values.notification_codec import UNREADABLE, encode, notification_of, options_of, standing_of
+from semel.values.outbox import (
+    Added,
+    Backlog,
+    Crossed,
+    Crossing,
+    CrossingVerdict,
+    Decision,
+    DeliveryReport,
+    Dispatch,
+    Held,
+    Lane,
+    Lost,
+    NotificationQuery,
+    NotificationView,
+    Record,
+    Status,
+    Suppressed,
+    lane_of,
+)
+
+if TYPE_CHECKING:
+    from semel.ledgers.postgres.pool import Connection
+
+
+async def add(
+    connection: Connection, notifications: Sequence[Notification], now: int | None, schema: str
+) -> list[Added]:
+    """Add new notifications, and detect repeats and conflicts by identity.
+
+    One statement, alone or in a transaction of the connection's owner."""
+    columns = columns_of(notifications)
+    rows = await connection.fetch(statements(schema)["add_notifications"], now, *columns)
+    if len(rows) < len(notifications):
+        raise Changed  # a known one was purged before it could be read
+    rows.sort(key=lambda row: row[0])
+    return [Added(id.hex(), status, state) for id, (_, status, state) in zip(columns[0], rows, strict=True)]
+
+
+def columns_of(notifications: Sequence[Notification]) -> list[list[Any]]:
+    """Return the arguments of semel.add_1 after the time, one array each. Other drivers use them, too."""
+    return [list(column) for column in zip(*[_notification_row(item) for item in notifications], strict=True)]
+
+
+def _notification_row(item: Notification) -> tuple[Any, ...]:
+    options = options_of(item)
+    state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
+    ordered = who_is(item.tenant, item.order) if item.order else None
+    return (
+        *(item.id, who_is(item.tenant, item.recipient), item.guarded_by, ordered, item.generation, item.priority),
+        *(item.tenant, item.key, item.kind, item.recipient, item.channel, lane_of(item.provider, item.channel)),
+        *(encode(options).decode(), encode(state), item.content),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- take
+
+AHEAD_MS = 1_000  # slots of a rate are assigned this far into the future
+UNREADABLE_MS = 600_000  # delay before an unreadable notification is tried again
+MOST = 100_000  # dispatches of one lane in one take
+
+
+async def take(
+    connection: Connection, lanes: Mapping[str, Lane], lease_ms: int, now: int | None, schema: str
+) -> list[Dispatch]:
+    """Take dispatches by priority, and then the longest due first. Tenants share the rate of each provider."""
+    wanted = [
+        (shown(name), min(lane.room, MOST), shown(lane.provider), max(lane.per_second, 0.0))
+        for name, lane in lanes.items()
+        if lane.room > 0
+    ]
+    if not wanted:
+        return []
+    columns = [list(column) for column in zip(*wanted, strict=True)]
+    rows = await connection.fetch(statements(schema)["take_dispatches"], *columns, AHEAD_MS, lease_ms, now)
+    rows.sort(key=lambda row: row[2])  # tokens are in sending order
+    read = [_read(row) for row in rows]
+    if unread := [row for row, dispatch in zip(rows, read, strict=True) if dispatch is None]:
+        put_off = [(id, token, vanished, at + UNREADABLE_MS) for at, id, token, _, vanished, *_ in unread]
+        columns = [list(column) for column in zip(*put_off, strict=True)]
+        await connection.execute(statements(schema)["put_off_dispatches"], *columns)
+    return [dispatch for dispatch in read if dispatch is not None]
+
+
+def _read(row: Any) -> Dispatch | None:
+    """Decode a dispatch; None if it is unreadable. It is released, and does not prevent others from being taken."""
+    try:
+        return _dispatch_of(row)
+    except UNREADABLE as error:
+        log.error("notification_unreadable", notification_id=row[1].hex(), error=error)
+        return None
+
+
+def _dispatch_of(row: Any) -> Dispatch:
+    now, id, token, slot, vanished, state, request, tenant, key, kind, recipient, channel, generation, *rest = row
+    content, options, added = rest
+    return Dispatch(
+        id=id,
+        token=token,
+        notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
+        content=content,
+        delivery_state=standing_of(state),
+        taken_ms=now,
+        slot_ms=slot,
+        vanished=vanished,
+        request=request,
+        added_ms=added,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ cross
+
+
+async def cross(
+    connection: Connection, crossings: Sequence[Crossing], now: int | None, schema: str
+) -> list[CrossingVerdict]:
+    """Decide each crossing in order. Each one sees the guards that the crossings before it have passed.
+
+    The first crossing of one dispatch counts."""
+    firsts: dict[bytes, int] = {}
+    for at, crossing in enumerate(crossings):
+        firsts.setdefault(crossing.dispatch.id, at)
+    places = list(firsts.values())
+    columns = [list(column) for column in zip(*[_crossing_row(crossings[at]) for at in places], strict=True)]
+    rows = await connection.fetch(statements(schema)["cross_dispatches"], now, *columns)
+    gates: list[CrossingVerdict] = [Lost()] * len(crossings)
+    for at, gate, by in rows:
+        gates[places[at - 1]] = _gate_of(gate, by)
+    return gates
+
+
+def _gate_of(gate: int, by: bytes) -> CrossingVerdict:
+    match gate:
+        case 1:
+            return Crossed()
+        case 2:
+            return Held(by)
+        case _:
+            return Suppressed(by)
+
+
+def _crossing_row(crossing: Crossing) -> tuple[Any, ...]:
+    dispatch, state = crossing.dispatch, crossing.delivery_state
+    guard = dispatch.notification.guard
+    window = 0 if guard is None else int(1000 * guard.window_s)
+    return (
+        *(dispatch.id, dispatch.token, dispatch.added_ms, dispatch.notification.guarded_by, window),
+        *(bool(state.doubt_ms), shown(state.provider), state.attempts, state.possible_duplicates, encode(state)),
+        crossing.request,
+    )
+
+
+# -------------------------------------------------------------------------------------- records and delivery reports
+
+MOVES = [  # the state changes that delivery reports cause: from, report, to
+    (state, says, after)
+    for state in get_args(State)
+    for says in get_args(Reported)
+    if (after := reported(state, says)) != state
+]
+SENT = ("accepted", "refused", "limited", "unknown")  # outcomes of a notification that has crossed
+
+
+async def record(connection: Connection, records: Sequence[Record], now: int | None, schema: str) -> list[bool]:
+    """Write the records whose token is current. True also for a record that was written before.
+
+    The first record of one token counts."""
+    firsts: dict[tuple[bytes, int], Record] = {}
+    for item in records:
+        firsts.setdefault((item.dispatch.id, item.dispatch.token), item)
+    ids, tokens = zip(*firsts, strict=True)
+    found = [item for item in firsts.values() if item.otherwise is not None]  # another row may be written instead
+    places = {id(item): len(firsts) + at for at, item in enumerate(found, 1)}
+    instead = [places.get(id(item)) for item in firsts.values()]
+    written = [_record_row(item) for item in [*firsts.values(), *[item.unless(b"") for item in found]]]
+    columns = [list(column) for column in zip(*written, strict=True)]
+    sql = statements(schema)["record_dispatches"]
+    rows = await connection.fetch(sql, now, list(ids), list(tokens), instead, *columns)
+    pairs = list(firsts)
+    recorded = {pairs[at - 1] for (at,) in rows}
+    return [(item.dispatch.id, item.dispatch.token) in recorded for item in records]
+
+
+def _record_row(item: Record) -> tuple[Any, ...]:
+    dispatch, after = item.dispatch, item.delivery_state
+    live = after.state in LIVE
+    waits = live and (after.state != "uncertain" or bool(after.exit))
+    tried = dispatch.delivery_state.provider or after.provider
+    same = after.provider == dispatch.delivery_state.provider or not dispatch.delivery_state.provider
+    unsent = after.state in OVER_UNSENT and item.outcome != "policy"  # given up by policy: may have been sent
+    return (
+        *(item.outcome, after.state, shown(after.reason), shown(after.provider)),
+        *(shown(item.reference) or None, after.possible_duplicates, after.attempts, shown(tried)),
+        *(after.crossed_ms if item.outcome in SENT else 0, shown(item.evidence), live, after.due_ms if waits else None),
+        *(shown(lane_of(after.provider, dispatch.notification.channel)), encode(after), same, unsent),
+    )
+
+
+async def apply_reports(
+    connection: Connection, witnesses: Sequence[DeliveryReport], now: int | None, schema: str
+) -> list[State | None]:
+    """Record delivery reports of providers. Returns the state of each notification; None if it is unknown."""
+    columns = [list(column) for column in zip(*[_report_row(item) for item in witnesses], strict=True)]
+    moves = [list(column) for column in zip(*MOVES, strict=True)]
+    rows = await connection.fetch(statements(schema)["witness_notifications"], now, *columns, *moves)
+    return [state for _, state in sorted(rows, key=lambda row: row[0])]
+
+
+def _report_row(item: DeliveryReport) -> tuple[Any, ...]:
+    reference = shown(item.reference) or None
+    return (item.id, item.says, shown(item.provider), reference, item.at_ms, shown(item.evidence))
+
+
+# ------------------------------------------------------------------------------------------------------------ outbox
+
+T = TypeVar("T")
+
+
+class Write(Protocol):
+    """Runs work on a connection of the ledger as one unit."""
+
+    def __call__(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> Awaitable[T]: ...
+
+
+class PostgresOutbox:
+    """The outbox of a ledger's database. Several processes may use it at once."""
+
+    def __init__(self, write: Write, pool: Pool, readers: Pool, now: Callable[[], int | None], schema: str) -> None:
+        self._write = write
+        self._pool = pool
+        self._readers = readers  # for operators, whose queries may take long
+        self._now = now
+        self._schema = schema
+
+    async def add(self, notifications: Sequence[Notification]) -> list[Added]:
+        check_batch(notifications, ADD)
+        if not notifications:
+            return []
+        return await self._repeat(lambda c: add(c, notifications, self._now(), self._schema))
+
+    async def take(self, lanes: Mapping[str, Lane], lease_ms: int) -> list[Dispatch]:
+        pending = asyncio.ensure_future(self._repeat(lambda c: take(c, lanes, lease_ms, self._now(), self._schema)))
+        try:
+            return await asyncio.shield(pending)
+        except asyncio.CancelledError:
+            with suppress(LedgerUnavailable):  # the caller is gone: release now, not when leases lapse
+                await self._give_back(await pending)
+            raise
+
+    async def cross(self, crossings: Sequence[Crossing]) -> list[CrossingVerdict]:
+        if not crossings:
+            return []
+        return await self._repeat(lambda c: cross(c, crossings, self._now(), self._schema))
+
+    async def record(self, records: Sequence[Record]) -> list[bool]:
+        if not records:
+            return []
+        return await self._repeat(lambda c: record(c, records, self._now(), self._schema))
+
+    async def apply_reports(self, witnesses: Sequence[DeliveryReport]) -> list[State | None]:
+        if not witnesses:
+            return []
+        return await self._repeat(lambda c: apply_reports(c, witnesses, self._now(), self._schema))
+
+    # ---------------------------------------------------------------------------------------------------- operators
+
+    async def status(self, tenant: str, *, recipient: str = "", kind: str = "", key: str = "") -> Status:
+        return await self._pool.run(lambda c: outbox_queries.status(c, tenant, recipient, kind, key, self._schema))
+
+    async def find(self, query: NotificationQuery) -> list[NotificationView]:
+        return await self._readers.run(lambda c: outbox_queries.find(c, query, self._schema))
+
+    async def show(self, id: bytes) -> NotificationView | None:
+        return await self._readers.run(lambda c: outbox_queries.show(c, id, self._schema))
+
+    async def decide(self, decision: Decision) -> State | None:
+        return await self._repeat(lambda c: outbox_queries.decide(c, decision, self._now(), self._schema))
+
+    async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
+        return await self._repeat(
+            lambda c: outbox_queries.erase(c, tenant, recipient, reason, by, self._now(), self._schema)
+        )
+
+    async def backlog(self) -> list[Backlog]:
+        return await self._readers.run(lambda c: outbox_queries.backlog(c, self._schema))
+
+    async def purge(self, content_ms: int, identity_ms: int, limit: int) -> int:
+        return await self._repeat(
+            lambda c: outbox_queries.purge(c, content_ms, identity_ms, limit, self._now(), self._schema)
+        )
+
+    # ------------------------------------------------------------------------------------------------------ private
+
+    async def _repeat(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """Run work as one unit. It is repeated after a deadlock."""
+        return await self._write(repeated(work))
+
+    async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
+        """Release dispatches unchanged. One that a vanished relay left behind stays taken, so that this stays known."""
+        await self.record([Record(item, item.delivery_state, "released") for item in dispatches if not item.vanished])

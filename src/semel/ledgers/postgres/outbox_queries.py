@@ -1,0 +1,191 @@
+"""Queries, decisions, erasure and the purge of the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from semel.ledgers.postgres.rows import shown
+from semel.ledgers.postgres.statements import statements
+from semel.values.delivery_state import LIVE, DeliveryState, State, decided, in_doubt, left_in_doubt_ms
+from semel.values.notification import who_any
+from semel.values.notification_codec import encode, readable, readable_standing, standing_of
+from semel.values.outbox import (
+    Attempt,
+    Backlog,
+    Decision,
+    NotificationQuery,
+    NotificationView,
+    Status,
+    told_of,
+    told_unsent,
+)
+
+if TYPE_CHECKING:
+    from semel.ledgers.postgres.pool import Connection
+
+STATUS_ROWS = 1_000  # of one recipient and kind: the newest decide. Few recipients have so many
+SENT: tuple[State, ...] = ("accepted", "delivered")  # states without an index: most notifications are in them
+
+
+async def status(connection: Connection, tenant: str, recipient: str, kind: str, key: str, schema: str) -> Status:
+    sql = statements(schema)
+    if key:
+        found = await connection.fetch(sql["status_by_key"], shown(tenant), shown(key), STATUS_ROWS)
+    elif kind:
+        digests = who_any(tenant, recipient)
+        found = await connection.fetch(sql["status_by_recipient"], digests, shown(kind), STATUS_ROWS)
+    else:
+        found = await connection.fetch(sql["status_by_recipient_alone"], who_any(tenant, recipient), STATUS_ROWS)
+    return told_of(
+        Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
+        for id, state, changed, provider, reference, reason, in_doubt in found
+    )
+
+
+async def find(connection: Connection, query: NotificationQuery, schema: str) -> list[NotificationView]:
+    filters = {condition: value for condition, value in _conditions(query).items() if value is not None}
+    where = [condition.format(f"${at}") for at, condition in enumerate(filters, 1)]
+    if query.possible_duplicates:
+        where.append("n.possible > 0")
+    values: list[Any] = list(filters.values())
+    if query.after_id is not None:
+        values += [query.until_ms, query.after_id]
+        where.append(f"n.added <= ${len(values) - 1} and (n.added < ${len(values) - 1} or n.id > ${len(values)})")
+    values += [query.limit, query.bytes_max]
+    rows = f"{statements(schema)['shown']} where {' and '.join(where) or 'true'}"
+    rows = f"{rows} order by n.added desc, n.id limit ${len(values) - 1}"
+    size = "coalesce(octet_length(s.content), 0)"  # known without reading the content
+    sizes = f"select s.*, sum({size}) over (order by s.added desc, s.id) - {size} as before from ({rows}) s"
+    bound = f"${len(values)}::bigint is null or t.before <= ${len(values)}"
+    page = f"select * from ({sizes}) t where {bound} order by t.added desc, t.id"
+    return [_shown(row[:-1], ()) for row in await connection.fetch(page, *values)]
+
+
+def _conditions(query: NotificationQuery) -> dict[str, Any]:
+    """Return the conditions of a query, each on an indexed column if there is one."""
+    state = query.state or None
+    by = "d" if state in LIVE else "n"  # few notifications are live
+    return {
+        "n.tenant = {}": None if query.tenant is None else shown(query.tenant),
+        "n.who = any ({}::bytea[])": who_any(query.tenant or "", query.recipient) if query.recipient else None,
+        "n.key = {}": shown(query.key) or None,
+        "n.kind = {}": shown(query.kind) or None,
+        "coalesce(d.lane, n.provider) = {}": shown(query.provider) or None,  # not sent yet: its lane
+        "n.added >= {}": query.since_ms or None,
+        "n.added < {}": query.until_ms if query.after_id is None else None,
+        f"{by}.{'state' if by == 'd' or state in SENT else 'ended'} = {{}}": state,
+    }
+
+
+async def show(connection: Connection, id: bytes, schema: str) -> NotificationView | None:
+    sql = statements(schema)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        row = await connection.fetchrow(f"{sql['shown']} where n.id = $1", id)
+        if row is None:
+            return None
+        return _shown(row, [Attempt(*attempt) for attempt in await connection.fetch(sql["attempts_of"], id)])
+
+
+async def backlog(connection: Connection, schema: str) -> list[Backlog]:
+    return [Backlog(*row) for row in await connection.fetch(statements(schema)["backlog"])]
+
+
+def _shown(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
+    id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
+    state, reason, provider, added, changed, due, possible, by, standing, taken = rest
+    return NotificationView(
+        id=id.hex(),
+        notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
+        state=state,
+        reason=reason,
+        provider=provider,
+        added_ms=added,
+        changed_ms=changed,
+        due_ms=due,
+        possible_duplicates=possible,
+        suppressed_by="" if by is None else by.hex(),
+        attempts=tuple(attempts),
+        erased=content is None,
+        delivery_state=readable_standing(standing),
+        taken=bool(taken),
+        size=len(content or b""),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- decisions
+
+
+async def decide(connection: Connection, decision: Decision, now: int | None, schema: str) -> State | None:
+    async with connection.transaction(isolation="read_committed"):
+        found = await connection.fetch(statements(schema)["lock_dispatches"], [decision.id], now)
+        if not found:  # unknown, or over
+            return None
+        ((_, busy, state, standing, at),) = found
+        before = replace(standing_of(standing), state=state)
+        after = decided(before, decision.says, decision.told, not busy, at)
+        if after is not None:
+            await _free_guards(connection, [decision.id] if _is_unsent(before, after) else [], schema)
+            await _write(connection, decision, before, after, at, schema)
+    return None if after is None else after.state
+
+
+def _is_unsent(before: DeliveryState, after: DeliveryState) -> bool:
+    """True if the notification was not sent and never will be."""
+    return after.state not in LIVE and (before.state == "pending" or after.state == "expired")
+
+
+async def _free_guards(connection: Connection, unsent: Sequence[bytes], schema: str) -> None:
+    """Free all guards at once, before a dispatch ends: guards are locked in one order, and order keys after them."""
+    if unsent:
+        await connection.execute(statements(schema)["free_guards"], unsent)
+
+
+async def _write(
+    connection: Connection, decision: Decision, before: DeliveryState, after: DeliveryState, now: int, schema: str
+) -> None:
+    due = after.due_ms if after.state == "pending" else None
+    attempt = (decision.says, now, shown(decision.reason), shown(decision.by))
+    state = (after.state, shown(after.reason), due, encode(after), left_in_doubt_ms(before, after))
+    await connection.execute(statements(schema)["decide_notification"], decision.id, *attempt, *state)
+
+
+# ------------------------------------------------------------------------------------------------ erasure and purge
+
+
+async def erase(
+    connection: Connection, tenant: str, recipient: str, reason: str, by: str, now: int | None, schema: str
+) -> int:
+    """Erase a recipient's notifications. Pending ones are cancelled first; those in flight or uncertain stay."""
+    sql = statements(schema)
+    async with connection.transaction(isolation="read_committed"):
+        ids = [id for (id,) in await connection.fetch(sql["erasable"], who_any(tenant, recipient))]
+        live = await connection.fetch(sql["lock_dispatches"], ids, now)
+        kept: set[bytes] = set()
+        cancelled: list[tuple[Decision, DeliveryState, DeliveryState, int]] = []
+        for id, busy, state, standing, at in live:
+            before = replace(standing_of(standing), state=state)
+            if state != "pending" or busy or in_doubt(before):
+                kept.add(id)
+                continue
+            decision = Decision(id, "cancelled", reason, by)
+            after = decided(before, decision.says, decision.told, True, at)
+            assert after is not None
+            cancelled.append((decision, before, after, at))
+        await _free_guards(connection, [decision.id for decision, *_ in cancelled], schema)
+        for decision, before, after, at in cancelled:
+            await _write(connection, decision, before, after, at, schema)
+        over = sorted(id for id in ids if id not in kept)
+        erased = await connection.fetch(sql["erase_notifications"], over)
+        await connection.execute(sql["erase_attempts"], over)
+    return len(erased)
+
+
+async def purge(
+    connection: Connection, content_ms: int, identity_ms: int, limit: int, now: int | None, schema: str
+) -> int:
+    sql = statements(schema)["purge_notifications"]
+    forgotten: int = await connection.fetchval(sql, now, content_ms, identity_ms, limit)
+    return forgotten

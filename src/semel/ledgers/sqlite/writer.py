@@ -1,0 +1,345 @@
+"""The thread that owns a connection and commits in groups: jobs that arrive during a commit form the next group.
+
+A job is a function of the connection. All jobs of a group run in one transaction and get their results after its
+commit, so a result is always durable. If one job fails, the group is rolled back and each job runs again in its own
+transaction, so that the error of one caller does not affect the others.
+
+Queries use a thread of the same kind with another connection: its transactions begin without a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+import apsw
+
+from semel.values.errors import LedgerUnavailable, TransactionOver
+
+T = TypeVar("T")
+
+ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
+OUTLASTED = "the transaction was open for as long as its lease lasted: it was rolled back"
+FORKED = (
+    "SQLite: this process was forked from one that has the ledger open, and a SQLite connection cannot be used "
+    "after a fork: close the app before forking, or create it in the child"
+)
+READING = "begin deferred"
+FILES_S = 0.5  # interval at which an idle writer checks that its files exist
+SESSIONS_S = 0.02  # time in which a group starts transactions of handlers before it commits
+
+
+class Job:
+    """A function of the connection, and the future for its result on the caller's event loop."""
+
+    __slots__ = ("error", "future", "loop", "value", "work")
+
+    def __init__(self, work: Callable[[apsw.Connection], Any]) -> None:
+        self.work = work
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def run(self, connection: apsw.Connection) -> None:
+        self.value = self.work(connection)
+
+    def answer(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.value)
+
+
+class Opened(Protocol):
+    """The object that the handler uses while its session is open."""
+
+    def close(self) -> None:
+        """Refuse further use."""
+
+
+Held = TypeVar("Held", bound=Opened)
+
+
+class Session(Job, Generic[Held]):
+    """A handler's transaction. The writer thread keeps it open, as a savepoint of the group, until it ends."""
+
+    __slots__ = ("ended", "keep", "lasts_s", "open", "opened", "started")
+
+    def __init__(self, open: Callable[[apsw.Connection], Held], lasts_s: float) -> None:
+        """`lasts_s`: the lease cannot be renewed while the session is open, so this is its longest duration."""
+        super().__init__(lambda connection: None)
+        self.open = open
+        self.opened: asyncio.Future[Held] = self.loop.create_future()
+        self.lasts_s = lasts_s
+        self.ended = threading.Event()
+        self.keep = False
+        self.started = False
+
+    def run(self, connection: apsw.Connection) -> None:
+        if self.started and self.keep:  # it ended and its group failed: a handler does not run twice
+            raise LedgerUnavailable("SQLite: the transaction was rolled back with others of its group")
+        if self.ended.is_set() or self.error is not None:
+            return
+        self.started = True
+        connection.execute("savepoint handler")
+        opened = self.open(connection)
+        self.loop.call_soon_threadsafe(self._open, opened)
+        begun = time.monotonic()
+        while not self.ended.wait(min(1.0, self.lasts_s)):
+            if self.loop.is_closed() or time.monotonic() - begun >= self.lasts_s:
+                opened.close()  # its loop is closed or stuck: other jobs do not wait for it
+                self.error = None if self.ended.is_set() else TransactionOver(OUTLASTED)
+                break
+        keep = self.keep and self.error is None
+        try:
+            if not keep:
+                connection.execute("rollback to handler")
+            connection.execute("release handler")
+        except apsw.SQLError:
+            raise TransactionOver(ENDED_ITSELF) from None
+
+    @property
+    def has_handler_to_run(self) -> bool:
+        """True if the session has not started and its caller still waits for it."""
+        return not self.started and not self.ended.is_set()
+
+    def end(self, keep: bool) -> None:
+        self.keep = keep
+        self.ended.set()
+
+    def answer(self) -> None:
+        if not self.opened.done() and self.error is not None:
+            self.opened.set_exception(self.error)
+        super().answer()
+
+    def _open(self, opened: Held) -> None:
+        if not self.opened.done():
+            self.opened.set_result(opened)
+
+
+class Files(Protocol):
+    """The files of the database."""
+
+    def disconnect(self, connection: apsw.Connection) -> None:
+        """Close a connection."""
+
+    def check(self) -> None:
+        """Raise LedgerUnavailable if the connection must not be used any more."""
+
+    def check_all(self) -> None:
+        """The same, for every file of the database."""
+
+    def save(self, connection: apsw.Connection) -> None:
+        """Save the commits that would be lost with a removed file."""
+
+
+class Writer:
+    """Submits jobs to the thread, which starts with the first job, and again with the first job after `close`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        files: Files,
+        observe: Callable[[str], None] | None = None,
+        begin: str = "begin immediate",
+    ) -> None:
+        """IMMEDIATE takes the write lock before the first read, so that a write never relies on a stale read."""
+        self._connect = connect
+        self._files = files
+        self._observe = observe
+        self._begin = begin
+        self._thread: _Thread | None = None
+        self._changing = threading.Lock()
+
+    @property
+    def in_session(self) -> bool:
+        return self._thread is not None and self._thread.in_session
+
+    def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        job = Job(work)
+        self._put(job)
+        return job.future
+
+    def open_session(self, open: Callable[[apsw.Connection], Held], lasts_s: float) -> Session[Held]:
+        session = Session(open, lasts_s)
+        self._put(session)
+        return session
+
+    def close(self) -> None:
+        """Finish the queued jobs, then close the file."""
+        with self._changing:
+            if self._thread is None or self._thread.pid != os.getpid():
+                return
+            thread, self._thread = self._thread, None
+            thread.queue.put(None)  # the last item: later jobs get a new thread
+        thread.join()
+
+    def _put(self, job: Job) -> None:
+        with self._changing:
+            thread = self._thread
+            if thread is None:
+                thread = self._thread = _Thread(self._connect, self._files, self._observe, self._begin)
+                thread.start()
+            elif thread.pid != os.getpid():
+                raise LedgerUnavailable(FORKED)
+            thread.queue.put(job)
+
+
+class _Thread(threading.Thread):
+    """Owns one connection from open to close. It retries after an error on opening."""
+
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        files: Files,
+        observe: Callable[[str], None] | None,
+        begin: str,
+    ) -> None:
+        super().__init__(name="semel-sqlite", daemon=True)
+        self.queue: SimpleQueue[Job | None] = SimpleQueue()
+        self.pid = os.getpid()
+        self._connect = connect
+        self._files = files
+        self._observe = observe
+        self._begin_sql = begin
+        self._check_every_s = None if begin == READING else FILES_S
+        self._connection: apsw.Connection | None = None
+        self.in_session = False  # while a handler has the connection, a COMMIT is refused
+        self._rolled_back = False
+
+    def run(self) -> None:
+        waiting: list[Job] = []
+        stopping = False
+        while waiting or not stopping:
+            received = self._receive(wait=not waiting)
+            stopping = stopping or None in received
+            waiting += [job for job in received if job is not None]
+            waiting.sort(key=lambda job: isinstance(job, Session))  # handlers last: no other job waits for all of them
+            if waiting:
+                decided, waiting = self._commit(waiting)
+                self._answer(decided)
+        if self._connection is not None:
+            self._files.disconnect(self._connection)
+
+    def _receive(self, wait: bool) -> list[Job | None]:
+        """Return all queued jobs; at least one if `wait`. While it waits, it checks the files."""
+        jobs: list[Job | None] = []
+        while wait and not jobs:
+            try:
+                jobs.append(self.queue.get(timeout=self._check_every_s))
+            except Empty:
+                self._check_idle_files()
+        while True:
+            try:
+                jobs.append(self.queue.get_nowait())
+            except Empty:
+                return jobs
+
+    def _commit(self, group: list[Job]) -> tuple[list[Job], list[Job]]:
+        """Run and commit a group. Returns the decided jobs, and those left for the next transaction."""
+        try:
+            connection = self._begin()
+        except Exception as error:
+            for job in group:
+                job.error = _translate(error)
+            return group, []
+        try:
+            return self._run_and_commit(connection, group)
+        except BaseException as error:
+            if len(group) == 1:
+                group[0].error = _translate(error)
+                return group, []
+        ready = [job for job in group if not (isinstance(job, Session) and job.has_handler_to_run)]
+        for job in ready:
+            self._commit([job])
+        return ready, [job for job in group if job not in ready]
+
+    def _begin(self) -> apsw.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._connection.set_commit_hook(lambda: self.in_session)
+            self._connection.set_rollback_hook(self._mark_rollback)
+        self._check_files(self._files.check)
+        self._connection.execute(self._begin_sql)
+        return self._connection
+
+    def _mark_rollback(self) -> None:
+        self._rolled_back = True
+
+    def _run_and_commit(self, connection: apsw.Connection, group: list[Job]) -> tuple[list[Job], list[Job]]:
+        try:
+            begun = time.monotonic()
+            taken = 0
+            for job in group:
+                if taken and isinstance(job, Session) and time.monotonic() - begun > SESSIONS_S:
+                    break
+                self.in_session, self._rolled_back = isinstance(job, Session), False
+                try:
+                    job.run(connection)
+                finally:
+                    self.in_session = False
+                if self._rolled_back:  # the other jobs of this group are rolled back, too
+                    raise TransactionOver(ENDED_ITSELF)
+                taken += 1
+            if self._observe is not None:
+                self._observe("before_commit")
+            connection.execute("commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        if self._observe is not None:
+            self._observe("after_commit")
+        if self._check_every_s is not None:
+            self._check_files(self._files.check_all)  # a commit into a deleted file is not acknowledged
+        return group[:taken], group[taken:]
+
+    def _check_files(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except LedgerUnavailable:
+            if self._connection is not None and self._check_every_s is not None:
+                self._files.save(self._connection)
+            raise
+
+    def _check_idle_files(self) -> None:
+        """Check the files of an idle writer. The next caller gets the error."""
+        if self._connection is not None:
+            with suppress(LedgerUnavailable):
+                self._check_files(self._files.check_all)
+
+    def _answer(self, jobs: list[Job]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        for job in jobs:
+            by_loop.setdefault(job.loop, []).append(job)
+        for loop, answered in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_answer_all, answered)
+            except RuntimeError:
+                continue  # that loop is closed: its callers are gone
+
+
+def _answer_all(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.answer()
+
+
+def _translate(error: BaseException) -> BaseException:
+    if isinstance(error, apsw.BusyError):
+        return LedgerUnavailable(f"SQLite: another process holds the write lock ({error})")
+    if isinstance(error, apsw.FullError):
+        return LedgerUnavailable(f"SQLite: the disk is full ({error})")
+    if isinstance(error, apsw.SQLError) and str(error).startswith(("no such table: semel_", "no such column")):
+        return LedgerUnavailable(f"SQLite: the file has an older schema ({error}): run `semel migrate`")
+    if isinstance(error, apsw.Error):
+        return LedgerUnavailable(f"SQLite: {error}")
+    return error if isinstance(error, Exception) else LedgerUnavailable(f"SQLite: {error!r}")

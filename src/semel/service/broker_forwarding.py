@@ -1,0 +1,133 @@
+"""Forwards verified events to a broker, for consumers elsewhere. A delivery is answered when the broker has it.
+
+    delivery -> event -> forwarded event -> lane -> Publisher.publish -> response
+
+Nothing is routed or claimed here: this process may have no handler at all. The consumer makes the same key and finds
+duplicates, conflicts and ignored events. Events that arrive while a lane publishes form its next batch. Events of one
+group share a lane, so that none overtakes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from zlib import crc32
+
+from semel.app import Message
+from semel.core.batcher import Batcher
+from semel.core.breaker import Breaker, State
+from semel.core.routing import CONTROL, Planner
+from semel.ports import Publisher
+from semel.service.incident_log import IncidentLog
+from semel.values.cloudevents import SHAPE as CLOUDEVENTS
+from semel.values.cloudevents import STRUCTURED
+from semel.values.errors import MalformedEvent
+from semel.values.event import Event
+from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata
+from semel.values.outcome import Outcome
+
+PATIENCE_S = 4.0  # EventBridge's API destinations wait for 5 s
+LANES = 8  # concurrent publishes; with the usual 64 senders each lane fills a batch of SQS (10)
+OPEN_S = 0.1  # how long the breaker stays open, at first and at most: as for the ledger
+OPEN_MAX_S = 1.0
+DOWN = "the broker was unavailable a moment ago"
+LATE = f"no answer within {PATIENCE_S:g} s"
+
+
+def forwarded_event(planner: Planner, message: Message, trace: str = "") -> tuple[ForwardedEvent, Outcome] | Outcome:
+    """The event to publish, and the outcome once the broker has it. An outcome alone: there is nothing to publish."""
+    try:
+        event, options = planner.read(message)
+        if event.shape == CONTROL:
+            return Outcome("ignored", reason="a control message of the channel, not an event")
+        event.document  # noqa: B018 - parsed strictly here: a webhook sender gets the error, a queue does not
+    except MalformedEvent as error:
+        return Outcome("malformed", reason=str(error))
+    metadata = ForwardMetadata(tenant=event.tenant, reading=options, trace=trace)
+    content_type = STRUCTURED if event.shape == CLOUDEVENTS else ""
+    return ForwardedEvent(event.raw, metadata, group_of(event), content_type), Outcome("accepted", id=event.id)
+
+
+def group_of(event: Event) -> str:
+    """The ordering group: the events of one subject (such as a conversation) of one tenant."""
+    subject = event.subject or event.id
+    return f"{event.tenant}/{subject}" if event.tenant and subject else subject
+
+
+def _is_permanent(reason: str) -> bool:
+    return reason.startswith((TOO_LARGE, UNFIT))
+
+
+class BrokerForwarding:
+    """Publishes to one broker, on one event loop, behind a breaker."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._lanes = [Batcher(self._publish) for _ in range(LANES)]
+        self._next = 0
+        self._error = ""
+        self._unavailable = IncidentLog("broker_unavailable", "broker_recovered")
+        self._partly = IncidentLog("broker_events_failed")
+        self._refused = IncidentLog("broker_events_refused")
+        self._breaker = Breaker(
+            1, OPEN_S, open_max_s=OPEN_MAX_S, clock=time.monotonic, random=random.random, moved=self._breaker_changed
+        )
+        self._connecting = asyncio.ensure_future(self._connect())  # connects ahead of the first delivery
+
+    async def forward(self, event: ForwardedEvent) -> str:
+        """Publish. Empty: the broker has it. Else: why that is not confirmed."""
+        if self._breaker.ready_in_s() > 0:
+            return DOWN
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                (answer,) = await self._lane(event.group).ask([event])
+        except TimeoutError:  # it may still arrive; the sender's repetition is a duplicate then
+            self._failed(LATE)
+            return LATE
+        return answer
+
+    def _lane(self, group: str) -> Batcher[ForwardedEvent, str]:
+        if group:
+            return self._lanes[crc32(group.encode("utf-8", "surrogatepass")) % LANES]
+        self._next = (self._next + 1) % LANES
+        return self._lanes[self._next]
+
+    async def _publish(self, events: Sequence[ForwardedEvent]) -> list[str]:
+        if not self._breaker.admit():
+            return [DOWN] * len(events)
+        try:
+            answers = await self._publisher.publish(events)
+        except Exception as error:  # of an adapter: these senders retry, and the next batch is tried
+            self._failed(f"{type(error).__name__}: {error}")
+            return [DOWN] * len(events)
+        self._judge([reason for reason in answers if not _is_permanent(reason)])
+        for reason in filter(_is_permanent, answers):
+            self._refused.report(reason)
+        return answers
+
+    def _judge(self, answers: Sequence[str]) -> None:
+        """Update the breaker from the answers to events that the broker could take."""
+        failures = [reason for reason in answers if reason]
+        if failures and len(failures) == len(answers):
+            self._failed(failures[0])
+            return
+        self._breaker.succeeded()
+        if failures:
+            self._partly.report(failures[0])
+
+    async def _connect(self) -> None:
+        with suppress(Exception):  # the first delivery reports it
+            await self._publisher.publish([])
+
+    def _failed(self, error: str) -> None:
+        self._error = error
+        self._breaker.trip()
+
+    def _breaker_changed(self, state: State) -> None:
+        if state == "open":
+            self._unavailable.report(self._error)
+        elif state == "closed":
+            self._unavailable.resolve()

@@ -1,0 +1,65 @@
+"""Processes verified deliveries: through the engine, into the inbox, or without a ledger that is unavailable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from semel.app import Message, Semel
+from semel.core import fail_open
+from semel.core.inbox_flow import Acceptor
+from semel.core.ledger_breaker import LedgerBreaker
+from semel.ports import Inbox
+from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.served_ledger import served_inbox, served_ledger
+from semel.values.errors import ConfigError, NotRecorded
+from semel.values.log import log
+from semel.values.outcome import Outcome
+
+NOT_RECORDED_S = 5.0  # by then its lease has expired, or the ledger is back
+
+
+class DeliveryHandler:
+    """Processes the deliveries of one event loop. Its ledger calls pass the breaker, if there is one."""
+
+    def __init__(
+        self,
+        app: Semel,
+        *,
+        gate: LedgerBreaker | None = None,
+        health: StoreHealth | None = None,
+        accepted: Callable[[], None] = lambda: None,
+        trace: Callable[[], str] = lambda: "",
+        failed_open: Callable[[str], None] = lambda handler: None,
+    ) -> None:
+        ledger, telemetry = app.ledger, app.telemetry
+        self._app, self._trace, self._failed_open = app, trace, failed_open
+        self._health = health = health or StoreHealth(IncidentLog("deliveries_refused", "deliveries_resumed"))
+        self._engine = app.new_engine(served_ledger(ledger, telemetry, health, gate))
+        self._acceptor: Acceptor | None = None
+        if isinstance(ledger, Inbox):
+            inbox = served_inbox(ledger, telemetry, health, gate)
+            self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
+
+    async def process(self, message: Message) -> Outcome:
+        try:
+            with self._health.as_unavailable():  # also of a transaction; a handler's exceptions end inside the engine
+                (outcome,) = await self._engine.process([message])
+        except NotRecorded as error:  # the handler ran: a route that fails open must not run it again
+            return Outcome("busy", reason=str(error), after=NOT_RECORDED_S)
+        return outcome
+
+    async def accept(self, message: Message) -> Outcome:
+        if self._acceptor is None:
+            raise ConfigError(
+                f"{self._app.ledger.traits.name} has no inbox: set mode = 'inline', or use another ledger"
+            )
+        return await self._acceptor.accept(message, self._trace())
+
+    async def without_ledger(self, message: Message) -> Outcome | None:
+        plan = self._app.planner.plan(message)
+        if isinstance(plan, Outcome) or not fail_open.may_run(plan):
+            return None
+        for handler in plan.handlers:
+            self._failed_open(handler.name)
+            log.warning("fail_open_run", handler=handler.name)
+        return await fail_open.run(plan)

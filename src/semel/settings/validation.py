@@ -1,0 +1,382 @@
+"""From the parsed document to `Settings`, noting everything that does not fit.
+
+msgspec stops at the first mistake. So the tables are walked here, and msgspec converts each value by itself. Where a
+value does not fit, its default (or something empty) takes its place: the rules that follow can then look at the rest,
+and are told what is not worth looking at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct, inspect
+from msgspec.structs import replace
+
+from semel.settings.errors import Fault, SettingPath, did_you_mean, nearest, quoted
+from semel.settings.places import named
+from semel.settings.schema import (
+    Brokers,
+    Callbacks,
+    Channels,
+    Destination,
+    Endpoint,
+    KafkaBroker,
+    KafkaSource,
+    Outbox,
+    Provider,
+    RabbitBroker,
+    RabbitSource,
+    Route,
+    Server,
+    Settings,
+    SqsBroker,
+    SqsSource,
+    Token,
+    Verify,
+)
+from semel.settings.secrets import Secret
+from semel.wiring import provider_forms
+
+T = TypeVar("T", bound=Struct)
+
+PLACES: dict[type[Struct], str] = {  # for a key that stands in the wrong table
+    Settings: "at the top, before the first [table]",
+    Server: "in [server]",
+    Endpoint: "in [[endpoints]]",
+    Verify: "in [endpoints.verify]",
+    Destination: 'in [destinations.NAME], to which a route has forward = "NAME"',
+    SqsSource: 'in [[sources]] with kind = "sqs"',
+    KafkaSource: 'in [[sources]] with kind = "kafka"',
+    RabbitSource: 'in [[sources]] with kind = "rabbitmq"',
+    Brokers: "in [brokers]",
+    SqsBroker: "in [brokers.sqs]",
+    KafkaBroker: "in [brokers.kafka]",
+    RabbitBroker: "in [brokers.rabbitmq]",
+    Route: "in [[routes]]",
+    Provider: "in [providers.NAME]",
+    Callbacks: "in [providers.NAME.callbacks]",
+    Channels: "in [channels]",
+    Outbox: "in [outbox]",
+    Token: "in [[tokens]]",
+}
+TAG = "kind"
+FORMS = {
+    "reference": '"env:NAME" or "file:path"',
+    "plain": 'a text, "env:NAME" or "file:path"',
+    "url": 'a URL, "env:NAME" or "file:path"',
+}
+LONG_BITS = 200  # a number with more is not worth showing, and beyond 4,300 digits Python refuses to
+
+Form: TypeAlias = Literal["reference", "plain", "url"]
+"""How a secret may be written: as a reference alone; also as it is; or also as a URL whose password is a reference."""
+
+ReadSecret = Callable[[str, Form], Secret]
+"""From what is written to the secret. Raises BadReference."""
+
+
+class BadReference(Exception):
+    """A secret that could not be read. Its text may be shown."""
+
+
+class Shaped(Struct, frozen=True):
+    """Settings as far as they fit, and what does not."""
+
+    settings: Settings
+    faults: list[Fault]
+    wrong: set[SettingPath]  # what no rule need look at: it has been told, or follows from something told
+
+    def tells(self, fault: Fault) -> bool:
+        """True when a further fault is news: nothing that it is about is wrong already."""
+        return not any(
+            path[:length] in self.wrong for path in (fault.path, *fault.about) for length in range(len(path) + 1)
+        )
+
+
+def shape(document: Mapping[str, Any], read_secret: ReadSecret) -> Shaped:
+    shaper = _Shaper(read_secret)
+    return Shaped(shaper.table(Settings, document, ()), shaper.faults, shaper.wrong)
+
+
+def fault_in(kind: type[Struct], table: Mapping[str, Any]) -> str:
+    """What is wrong with a single table that holds no secrets; empty when nothing is."""
+    shaper = _Shaper(lambda written, form: Secret(written))
+    shaper.table(kind, table, ())
+    return "; ".join(fault.what for fault in shaper.faults)
+
+
+class _Shaper:
+    def __init__(self, read_secret: ReadSecret) -> None:
+        self._read_secret = read_secret
+        self.faults: list[Fault] = []
+        self.wrong: set[SettingPath] = set()
+
+    def table(self, kind: type[T], value: Any, path: SettingPath) -> T:
+        """A table of the schema. What it does not know, and what it misses, is told."""
+        if not isinstance(value, Mapping):
+            doubled = isinstance(value, list) and isinstance(path[-1], str)
+            expected = f"one table: write [{_dotted(path)}]" if doubled else "a table"
+            self._wrong(path, f"{named(path)}: expected {expected}, got {_sort(value)}")
+            return _hollow(kind)
+        kinds = kinds_of(kind)
+        meant = self._unknown_keys(kinds, value, path)
+        members: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):
+            at = (*path, field.name)
+            if field.name in value:
+                members[field.name] = self._value(kinds[field.name], value[field.name], at)
+            elif field.required:
+                if field.name not in meant:
+                    self._wrong(at, f'"{field.name}" is missing')
+                members[field.name] = _stand_in(kinds[field.name])
+        return kind(**members)
+
+    def _unknown_keys(self, kinds: Mapping[str, Any], table: Mapping[str, Any], path: SettingPath) -> set[str]:
+        """Tells the unknown keys. Answers which ones were probably meant: those are neither missing nor unset."""
+        meant: set[str] = set()
+        for key in table:
+            if key in kinds:
+                continue
+            homes = [place for other, place in PLACES.items() if key in other.__struct_fields__]
+            near = nearest(key, kinds) if len(homes) != 1 else _plural(key, kinds)
+            if near:
+                meant.add(near)
+                self.wrong.add((*path, near))
+            hint = f"; did you mean {quoted(near)}?" if near else f"; it belongs {' or '.join(homes)}" if homes else ""
+            self._wrong((*path, key), f"unknown key {quoted(key)}{hint}")
+        return meant
+
+    def _value(self, kind: Any, value: Any, path: SettingPath) -> Any:
+        bare, meta = unwrapped(kind)
+        if tagged := _tagged(bare):
+            return self._one_of(tagged, value, path)
+        if bare is Provider and isinstance(value, Mapping):
+            return self._provider(value, path)
+        if isinstance(bare, type) and issubclass(bare, Struct):
+            return self.table(bare, value, path)
+        if bare is Secret:
+            return self._secret(value, path, _form(meta))
+        if get_origin(bare) is list:
+            return self._list(get_args(bare)[0], meta, value, path)
+        if isinstance(value, list) and (item := _item_of_list(bare)) is not None:
+            return self._list(item, None, value, path)
+        if get_origin(bare) is dict:
+            return self._dict(get_args(bare), value, path)
+        return self._scalar(kind, value, path)
+
+    def _one_of(self, tagged: Mapping[str, type[Struct]], value: Any, path: SettingPath) -> Any:
+        """A table whose `kind` says which of several it is."""
+        first, *_ = tagged.values()
+        if not isinstance(value, Mapping):
+            return self.table(first, value, path)
+        said = value.get(TAG)
+        if isinstance(said, str) and said in tagged:
+            return self.table(tagged[said], {key: one for key, one in value.items() if key != TAG}, path)
+        expected = f"one of {', '.join(map(quoted, tagged))}"
+        guess = did_you_mean(said, tagged) if isinstance(said, str) else ""
+        what = f"{TAG}: expected {expected}, got {_shown(said)}{guess}"
+        self._wrong((*path, TAG), what if TAG in value else f'"{TAG}" is missing: {expected}')
+        self.wrong.add(path)  # what else is in it, nobody can judge
+        return _hollow(first)
+
+    def _provider(self, value: Mapping[str, Any], path: SettingPath) -> Provider:
+        """What all kinds have, and beside it the options of its own, which their adapter judges."""
+        own = {"kind", "callbacks"}
+        said = self.table(Provider, {key: one for key, one in value.items() if key in own}, path)
+        forms = provider_forms(said.kind)
+        options = {
+            key: self._option(forms.get(key, "as it is"), one, (*path, key))
+            for key, one in value.items()
+            if key not in own
+        }
+        return replace(said, options=options)
+
+    def _option(self, form: str, value: Any, path: SettingPath) -> Any:
+        if form == "secret":
+            return self._secret(value, path, "reference")
+        if form == "secrets" and isinstance(value, Mapping):
+            return {name: self._secret(one, (*path, name), "plain") for name, one in value.items()}
+        return value
+
+    def _list(self, item: Any, meta: Meta | None, value: Any, path: SettingPath) -> list[Any]:
+        tables = _is_table(item)
+        if not isinstance(value, list):
+            expected = f"tables: write [[{_dotted(path)}]]" if tables else _example(item, value)
+            self._wrong(path, f"{named(path)}: expected a list of {expected}, got {_sort(value)}")
+            return []
+        if meta is not None and len(value) < (meta.min_length or 0):
+            self._wrong(path, f"{named(path)}: expected at least {meta.min_length} in the list, got none")
+        return [self._value(item, one, (*path, index)) for index, one in enumerate(value)]
+
+    def _dict(self, kinds: tuple[Any, ...], value: Any, path: SettingPath) -> dict[str, Any]:
+        key, item = kinds
+        if not isinstance(value, Mapping):
+            inside = f"[{_dotted(path)}.NAME]" if _is_table(item) else f"[{_dotted(path)}]"
+            self._wrong(path, f"{named(path)}: expected {inside}, got {_sort(value)}")
+            return {}
+        for name in value:
+            if not _fits(name, key):
+                self._wrong((*path, name), f"{named(path)}: expected {_expected(key)}, got {quoted(name)}")
+        return {name: self._value(item, one, (*path, name)) for name, one in value.items()}
+
+    def _secret(self, value: Any, path: SettingPath, form: Form) -> Secret:
+        expected = FORMS[form]
+        what = f"expected {expected}, got {_sort(value)}"
+        if isinstance(value, str):
+            try:
+                return self._read_secret(value, form)
+            except BadReference as error:
+                what = str(error)
+        self._wrong(path, f"{named(path)}: {what}")
+        return Secret("")
+
+    def _scalar(self, kind: Any, value: Any, path: SettingPath) -> Any:
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            _, meta = unwrapped(kind)
+            shown = _sort(value) if _extra(meta, "hidden") else _shown(value)
+            expected = _expected(kind)
+            offered = [choice for choice in _choices(kind) if quoted(choice) in expected]
+            guess = did_you_mean(value, offered) if isinstance(value, str) else ""
+            self._wrong(path, f"{named(path)}: expected {expected}, got {shown}{guess}")
+            return _stand_in(kind)
+
+    def _wrong(self, path: SettingPath, what: str) -> None:
+        self.faults.append(Fault(path, what))
+        self.wrong.add(path)
+
+
+# ------------------------------------------------------------------------------------------------------ the schema
+
+
+def _item_of_list(union: Any) -> Any:
+    """What a list holds, where a setting is a list or something else; None where it is no list."""
+    return next((get_args(one)[0] for one in get_args(union) if get_origin(one) is list), None)
+
+
+@cache
+def kinds_of(table: type[Struct]) -> dict[str, Any]:
+    """The type of each setting of a table."""
+    return get_type_hints(table, include_extras=True)
+
+
+def unwrapped(kind: Any) -> tuple[Any, Meta | None]:
+    """The type without `| None` (TOML has no null) and without its annotations."""
+    meta = None
+    while True:
+        if get_origin(kind) is Annotated:
+            kind, *metas = get_args(kind)
+            meta = metas[0]
+        elif get_origin(kind) in (Union, UnionType) and len(get_args(kind)) == 2 and NoneType in get_args(kind):
+            kind = next(one for one in get_args(kind) if one is not NoneType)
+        else:
+            return kind, meta
+
+
+def _is_table(kind: Any) -> bool:
+    bare, _ = unwrapped(kind)
+    return bool(_tagged(bare)) or (isinstance(bare, type) and issubclass(bare, Struct))
+
+
+def _tagged(kind: Any) -> dict[str, type[Struct]]:
+    """The tables of a union by what their `kind` says; empty where it is none."""
+    if get_origin(kind) not in (Union, UnionType):
+        return {}
+    tables = [one for one in get_args(kind) if isinstance(one, type) and issubclass(one, Struct)]
+    return {str(one.__struct_config__.tag): one for one in tables}
+
+
+def _extra(meta: Meta | None, name: str) -> bool:
+    return bool(meta is not None and (meta.extra or {}).get(name))
+
+
+def _form(meta: Meta | None) -> Form:
+    return "url" if _extra(meta, "url") else "plain" if _extra(meta, "plain") else "reference"
+
+
+def _hollow(kind: type[T]) -> T:
+    """A table in which every needed setting is something empty."""
+    kinds = kinds_of(kind)
+    return kind(
+        **{field.name: _stand_in(kinds[field.name]) for field in msgspec.structs.fields(kind) if field.required}
+    )
+
+
+def _stand_in(kind: Any) -> Any:
+    """Something empty of this type, in the place of what did not fit."""
+    bare, _ = unwrapped(kind)
+    if get_origin(bare) is Literal:
+        return get_args(bare)[0]
+    return {list: list, int: int, float: float, bool: bool}.get(get_origin(bare) or bare, str)()
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+# --------------------------------------------------------------------------------------------------- words for people
+
+
+def _dotted(path: SettingPath) -> str:
+    return ".".join(part for part in path if isinstance(part, str))
+
+
+def _choices(kind: Any) -> list[str]:
+    bare, _ = unwrapped(kind)
+    return [str(value) for value in get_args(bare)] if get_origin(bare) is Literal else []
+
+
+def _example(kind: Any, value: Any) -> str:
+    """How a list of this kind is written: with what stands there alone, where it is no secret."""
+    if unwrapped(kind)[0] is Secret:
+        return 'references, ["env:NAME"]'
+    return f"texts, [{quoted(value)}]" if isinstance(value, str) else "texts"
+
+
+def _expected(kind: Any) -> str:
+    bare, meta = unwrapped(kind)
+    if meta is not None and meta.description:
+        return meta.description
+    if get_origin(bare) is Literal:
+        return "one of " + ", ".join(quoted(one) if isinstance(one, str) else str(one) for one in get_args(bare))
+    match inspect.type_info(Annotated[bare, meta] if meta is not None else bare):
+        case inspect.IntType(ge=least, le=most) | inspect.FloatType(ge=least, le=most) as number:
+            word = "a whole number" if isinstance(number, inspect.IntType) else "a number"
+            return f"{word} from {least} to {most}" if least is not None and most is not None else word
+        case inspect.BoolType():
+            return "true or false"
+    return "a text"
+
+
+def _shown(value: Any) -> str:
+    """A value that did not fit, where it is no secret."""
+    if isinstance(value, str):
+        return f"the text {quoted(value)}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= LONG_BITS):
+        return str(value)
+    return _sort(value)
+
+
+def _sort(value: Any) -> str:
+    """What kind of value it is, without showing it."""
+    if isinstance(value, bool):
+        return "true or false"
+    names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    names |= {date: "a date", datetime: "a date", time: "a time"}
+    return names.get(type(value), "something else")
+
+
+def _plural(key: str, kinds: Mapping[str, Any]) -> str:
+    """`topics` for `topic`, and the other way round: nearer than a key of that name in another table."""
+    return next((name for name in (f"{key}s", key.removesuffix("s")) if name != key and name in kinds), "")

@@ -1,0 +1,135 @@
+"""Sources for `app.consume`, with the options of `[[sources]]` in `semel.toml`. `app.consume` opens them.
+
+    from semel import Semel, sources
+
+    await app.consume(sources.sqs("https://sqs.eu-central-1.amazonaws.com/123456789012/events", dead_letters="https://…"))
+
+Common options:
+
+    dead_letters            queue or topic that keeps rejected messages, with the reason
+    tenant, origin          default tenant and origin of its events
+    id_path, type_path      dotted paths to the id and the type of an event in any JSON document
+    forwarded               endpoints of Semel fill it: metadata of a message is trusted, including its tenant
+
+Each function raises ConfigError for an invalid option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semel import wiring
+from semel.values.event import PLAIN, DecodeOptions
+from semel.wiring import OpenSource
+
+
+def sqs(
+    queue: str,
+    *,
+    dead_letters: str = "",
+    region: str = "",
+    endpoint: str = "",
+    pollers: int = 4,
+    max_in_flight: int = 256,
+    visibility: int = 30,
+    wait: int = 20,
+    tenant: str = "",
+    origin: str = "",
+    id_path: str | None = None,
+    type_path: str | None = None,
+    forwarded: bool = False,
+) -> OpenSource:
+    """An Amazon SQS queue, standard or FIFO, by its URL. Credentials come from the usual AWS chain.
+
+    dead_letters: the URL of another queue; without it the queue needs a redrive policy.
+    visibility: seconds for which a received message is invisible. It must exceed the lease of every handler; the source
+        extends it while the message is in flight.
+    """
+    return wiring.source(
+        "sqs",
+        {
+            "queue": queue,
+            "dead_letters": dead_letters,
+            "region": region,
+            "endpoint": endpoint,
+            "pollers": pollers,
+            "max_in_flight": max_in_flight,
+            "visibility": visibility,
+            "wait": wait,
+            **_decode_options(tenant, origin, id_path, type_path, forwarded),
+        },
+    )
+
+
+def kafka(
+    servers: str,
+    topics: Sequence[str],
+    *,
+    group: str,
+    dead_letters: str,
+    in_order: bool = False,
+    max_in_flight: int = 1_000,
+    options: Mapping[str, str] | None = None,
+    tenant: str = "",
+    origin: str = "",
+    id_path: str | None = None,
+    type_path: str | None = None,
+    forwarded: bool = False,
+) -> OpenSource:
+    """Kafka topics, read as a member of a consumer group.
+
+    in_order: messages of one key run one after the other. options: options of librdkafka, for example TLS and SASL.
+    """
+    return wiring.source(
+        "kafka",
+        {
+            "servers": servers,
+            "topics": topics,
+            "group": group,
+            "dead_letters": dead_letters,
+            "in_order": in_order,
+            "max_in_flight": max_in_flight,
+            "options": options or {},
+            **_decode_options(tenant, origin, id_path, type_path, forwarded),
+        },
+    )
+
+
+def rabbitmq(
+    url: str,
+    queue: str,
+    *,
+    dead_letters: str,
+    prefetch: int = 250,
+    declare: bool = False,
+    consumer_timeout: float = 1800.0,
+    tenant: str = "",
+    origin: str = "",
+    id_path: str | None = None,
+    type_path: str | None = None,
+    forwarded: bool = False,
+) -> OpenSource:
+    """A RabbitMQ queue, with an amqp:// or amqps:// URL.
+
+    declare: create missing queues. consumer_timeout: the broker's setting, in seconds.
+    """
+    return wiring.source(
+        "rabbitmq",
+        {
+            "url": url,
+            "queue": queue,
+            "dead_letters": dead_letters,
+            "prefetch": prefetch,
+            "declare": declare,
+            "consumer_timeout": consumer_timeout,
+            **_decode_options(tenant, origin, id_path, type_path, forwarded),
+        },
+    )
+
+
+def _decode_options(
+    tenant: str, origin: str, id_path: str | None, type_path: str | None, forwarded: bool
+) -> dict[str, Any]:
+    options = DecodeOptions(origin, id_path, type_path)
+    return {"tenant": tenant, "reading": None if options == PLAIN else options, "forwarded": forwarded}

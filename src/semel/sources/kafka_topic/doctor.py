@@ -1,0 +1,75 @@
+"""Facts about topics for `semel doctor`, read once. These functions block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from semel.sources.kafka_topic.options import KafkaOptions
+from semel.sources.kafka_topic.poller import DebugLogger, driver
+from semel.values.errors import ConfigError
+
+ASK_S = 5.0
+UNREACHABLE = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE")  # what may be over in a moment
+
+
+def diagnose(
+    options: KafkaOptions, servers: str, topics: Sequence[str], group: str, dead_letters: str
+) -> list[tuple[str, str]]:
+    """A value that begins with "error: " or "warning: " is a finding."""
+    with _topic_query(options, group) as query:
+        return [
+            ("servers", servers),
+            ("group", group),
+            *[(f"topic {topic}", query(topic, _describe_lag)) for topic in topics],
+            ("dead letters", query(dead_letters, _describe_size)),
+        ]
+
+
+def diagnose_topic(options: KafkaOptions, servers: str, topic: str) -> list[tuple[str, str]]:
+    with _topic_query(options, "semel-doctor") as query:  # a consumer needs a group; it never joins it
+        return [("servers", servers), (f"topic {topic}", query(topic, _describe_size))]
+
+
+@contextmanager
+def _topic_query(options: KafkaOptions, group: str) -> Iterator[Callable[[str, Callable[[Any, list[Any]], str]], str]]:
+    """Yield a function that describes a topic, or describes the error."""
+    try:
+        kafka = driver()
+        consumer = kafka.Consumer(options.consumer(group), logger=DebugLogger())
+    except Exception as error:  # no driver, or a refused option
+        text = str(error) if isinstance(error, ConfigError) else options.redact(error)
+        yield lambda topic, describe: f"error: {text}"
+        return
+
+    def query_topic(topic: str, describe: Callable[[Any, list[Any]], str]) -> str:
+        try:
+            metadata = consumer.list_topics(topic, timeout=ASK_S).topics[topic]
+            if metadata.error is not None:
+                return f"error: {metadata.error.str()}: create the topic, or correct its name"
+            return describe(consumer, [kafka.TopicPartition(topic, number) for number in sorted(metadata.partitions)])
+        except kafka.KafkaException as error:
+            away = "out of reach: " if error.args[0].name() in UNREACHABLE else ""
+            return f"error: {away}{options.redact(error.args[0].str())}"
+
+    try:
+        yield query_topic
+    finally:
+        consumer.close()
+
+
+def _describe_lag(consumer: Any, partitions: list[Any]) -> str:
+    waiting = 0
+    for partition in consumer.committed(partitions, timeout=ASK_S):
+        low, high = consumer.get_watermark_offsets(partition, timeout=ASK_S)
+        waiting += high - max(low, partition.offset)
+    return f"{len(partitions)} partitions, {waiting:,} messages to be acknowledged"
+
+
+def _describe_size(consumer: Any, partitions: list[Any]) -> str:
+    kept = 0
+    for partition in partitions:
+        low, high = consumer.get_watermark_offsets(partition, timeout=ASK_S)
+        kept += high - low
+    return f"{len(partitions)} partitions, {kept:,} messages"

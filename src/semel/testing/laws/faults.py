@@ -1,0 +1,348 @@
+"""What must hold for each effect when a storm is over: the promises of `values/effect.py`, checked against what the
+world outside the ledger saw."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+
+import pytest
+
+from semel.ports import Entry
+from semel.testing.child_processes import start_child
+from semel.testing.folder_source import FolderSource
+from semel.testing.proxy import FaultProxy
+from semel.values.outcome import Outcome
+
+
+class Happened(NamedTuple):
+    """One call of a handler, as its resource saw it."""
+
+    effect: str
+    event: str
+    key: str
+    token: int
+    attempt: int
+    applied: bool = True  # False: the resource refused it, its token was old
+
+
+class Known(NamedTuple):
+    """What the ledger says of one event in the end."""
+
+    state: str  # of the catalog
+    token: int | None  # of the run that was settled; handlers return theirs
+
+
+Kept: TypeAlias = Callable[[Sequence[Happened], Mapping[str, Known]], None]
+
+
+def exactly_once(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+    assert Counter(call.event for call in calls) == dict.fromkeys(known, 1)
+
+
+def once_by_key(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+    """Calls may repeat, always with the same key: a downstream that honours it has applied each event once."""
+    keys = {(call.event, call.key) for call in calls}
+    assert Counter(event for event, _ in keys) == dict.fromkeys(known, 1)
+    assert len({key for _, key in keys}) == len(known), "no two events share a key"
+
+
+def last_token_wins(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+    """What the resource ends with is what the settled run wrote: nothing that was let in came after it."""
+    assert {call.event: call.token for call in calls if call.applied} == {
+        name: one.token for name, one in known.items()
+    }
+
+
+def at_least_once(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+    assert {call.event for call in calls} == set(known)
+
+
+def at_most_once(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+    """What is done happened once; what is in doubt happened once or not at all, and is listed."""
+    times = Counter(call.event for call in calls)
+    assert {event for event, count in times.items() if count > 1} == set()
+    assert {event for event, one in known.items() if one.state == "done" and not times[event]} == set()
+
+
+KEPT: dict[str, Kept] = {
+    "transaction": exactly_once,
+    "keyed": once_by_key,
+    "fenced": last_token_wins,
+    "retry": at_least_once,
+    "park": at_most_once,
+}
+ENDINGS = {effect: {"done"} for effect in KEPT} | {"park": {"done", "uncertain"}}
+
+
+def check_kept(effect: str, calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+    """Every event has ended as its effect may end, and the promise was kept. `calls` are those of this effect."""
+    strange = {event: one.state for event, one in known.items() if one.state not in ENDINGS[effect]}
+    assert strange == {}, f"{effect}: not every event has ended"
+    assert {call.event for call in calls} <= set(known)
+    KEPT[effect](calls, known)
+
+
+# The load under which faults are injected: worker processes on one store get duplicates while the faults last, and
+# drain their sources afterwards.
+
+SOON_S = 60.0  # for whatever must happen; a busy machine may need long
+DRAIN_S = 60.0
+LAST_WORDS_S = 1.0
+POLL_S = 0.01
+WORKERS = ("one", "two")
+BACKLOG = 24  # messages that wait for each worker: there is always work, and the end is near
+FEED = 10
+AMID_S = 0.2  # kills come at any moment of a batch, and not always when it has just been acknowledged
+LONELY = 0.5  # share of the events that come once
+FINISHED = "finished"  # a file of this name tells workers to end when their source is empty
+UNDECIDED = "undecided"
+ENTRIES_MAX = 100_000
+
+
+class App(Protocol):
+    """`semel.Semel`, with a handler for each effect, named after it, on the topic of that name."""
+
+    ledger: Any
+
+    async def process(self, body: Mapping[str, Any]) -> Outcome: ...
+    async def process_many(self, bodies: Sequence[Mapping[str, Any]]) -> list[Outcome]: ...
+    async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]: ...
+    async def close(self) -> None: ...
+
+
+class Killable(Protocol):
+    """A server process that a law kills and starts again on its data."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass
+class FaultHarness:
+    """One store behind a proxy, and the ways to it. The store is fresh."""
+
+    home: Path
+    proxy: FaultProxy
+
+    app: Callable[[], App]
+    """Opens the store by way of the proxy. Each handler returns its token."""
+
+    hasty: Callable[[], App]
+    """The same with short leases, and short timeouts: for laws that wait for each of them."""
+
+    worker: Callable[[str], Sequence[str]]
+    """The command of a process that works off the folder of this name in `home`, by way of the proxy, with the same
+    handlers. Retries come back soon. For each delivery that goes back because nothing can be decided it adds a byte to
+    the file UNDECIDED in `home`. It ends with 0 when its folder is empty and `home` has a file FINISHED."""
+
+    happened: Callable[[], list[Happened]]
+    """Every call so far, in order, without the proxy; also when the store has been killed and started again."""
+
+    effects: Sequence[str]
+    """Those that the store has."""
+
+    server: Killable | None = None
+    """None: it is somebody else's, and stays alive."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the workers."""
+
+
+def document(event: str) -> dict[str, str]:
+    return {"id": event, "type": event.partition("-")[0]}
+
+
+def inconclusive(what: str) -> NoReturn:
+    """A fault that did not land has proven nothing."""
+    pytest.fail(f"inconclusive: {what}")
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = SOON_S) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > ends:
+            pytest.fail(f"waited {seconds:g} s for {what}")
+        time.sleep(POLL_S)
+
+
+class Storm:
+    """A block under load. When it ends, everything is drained, and every promise is checked."""
+
+    def __init__(self, harness: FaultHarness) -> None:
+        self.harness = harness
+        self.events: list[str] = []
+        self.kills = 0
+        self._dice = random.Random(repr(harness.effects))
+        self._sources = {name: FolderSource(harness.home / name) for name in WORKERS}
+        self._put = dict.fromkeys(WORKERS, 0)
+        self._enough = threading.Event()
+        self._feeder = threading.Thread(target=self._feed, name="feeder", daemon=True)
+        self._stack = ExitStack()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Storm:
+        self._top_up()
+        for name in WORKERS:
+            self._start(name)
+        self._feeder.start()
+        try:
+            self.goes_on()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._drain()
+        finally:
+            self._stop()
+        if error is None:
+            self.check()
+
+    # -------------------------------------------------------------------------------------------------- while it lasts
+
+    def goes_on(self, more: int = 12) -> None:
+        """Wait until so many messages more have been acknowledged: the load is on, and nothing stands still."""
+        wanted = self.acked + more
+        wait_until(lambda: self.acked >= wanted, f"{more} more acknowledgements{self._said()}")
+
+    @property
+    def acked(self) -> int:
+        return sum(self._acked_by(name) for name in WORKERS)
+
+    def _acked_by(self, name: str) -> int:
+        return self._put[name] - len(self._sources[name].left())
+
+    def is_undecided(self) -> None:
+        """Wait until a worker has given deliveries back, because the store is out of reach: the fault has come through
+        whatever the ledger rides over by itself."""
+        before = self.undecided
+        wait_until(lambda: self.undecided > before, f"a worker that cannot decide{self._said()}")
+
+    @property
+    def undecided(self) -> int:
+        path = self.harness.home / UNDECIDED
+        return path.stat().st_size if path.exists() else 0
+
+    def kill_worker(self) -> None:
+        """SIGKILL one of them when it is at work, and start it again on what it has not acknowledged."""
+        name = WORKERS[self.kills % len(WORKERS)]
+        begun = self._acked_by(name)
+        wait_until(lambda: self._acked_by(name) > begun, f"worker {name} at work{self._said()}")
+        time.sleep(self._dice.uniform(0.0, AMID_S))
+        process = self._running[name]
+        process.kill()
+        code = process.wait()
+        assert code == -signal.SIGKILL, f"worker {name} ended by itself with {code}{self._said()}"
+        self.kills += 1
+        self._start(name)
+
+    # ------------------------------------------------------------------------------------------------------- afterwards
+
+    def check(self) -> None:
+        """Nothing is lost, nothing is left, nothing happens any more, and every effect has kept its promise."""
+        for source in self._sources.values():
+            assert source.left() == []
+            assert source.rejected() == {}
+        before = self.harness.happened()
+        known = asyncio.run(self._ask())
+        assert self.harness.happened() == before, "a settled event has no further effect"
+        for effect in self.harness.effects:
+            mine = {event: one for event, one in known.items() if event.partition("-")[0] == effect}
+            assert mine, f"inconclusive: the load had no event of {effect}"
+            check_kept(effect, [call for call in before if call.effect == effect], mine)
+
+    async def _ask(self) -> dict[str, Known]:
+        """What the ledger lists of each event, and what it answers when the event comes once more."""
+        app = self.harness.app()
+        try:
+            listed = {entry.text: entry.state for entry in await app.entries(limit=ENTRIES_MAX)}
+            outcomes = await app.process_many([document(event) for event in self.events])
+        finally:
+            await app.close()
+        assert {event: one.status for event, one in zip(self.events, outcomes, strict=True)} == dict.fromkeys(
+            self.events, "duplicate"
+        )
+        assert set(self.events) <= set(listed), "every event is listed"
+        return {
+            event: Known(listed[event], one.result if isinstance(one.result, int) else None)
+            for event, one in zip(self.events, outcomes, strict=True)
+        }
+
+    # -------------------------------------------------------------------------------------------------------- its parts
+
+    def _feed(self) -> None:
+        while not self._enough.wait(POLL_S):
+            self._top_up()
+
+    def _top_up(self) -> None:
+        """New events. Some come once, to one worker: who acknowledges them wrongly has lost them. The others come to
+        everybody, some of them twice, in another order for each."""
+        if min(len(source.left()) for source in self._sources.values()) >= BACKLOG:
+            return
+        first = len(self.events)
+        effects = self.harness.effects
+        new = [f"{effects[number % len(effects)]}-{number:05}" for number in range(first, first + FEED)]
+        self.events += new
+        common = [event for event in new if self._dice.random() > LONELY]
+        deliveries = {name: [*common, *self._dice.sample(common, len(common) // 3)] for name in WORKERS}
+        for event in set(new).difference(common):
+            deliveries[self._dice.choice(WORKERS)].append(event)
+        for name, source in self._sources.items():
+            self._dice.shuffle(deliveries[name])
+            for event in deliveries[name]:
+                source.put(f"{self._put[name]:06}", document(event))
+                self._put[name] += 1  # afterwards: what is not there yet does not count as acknowledged
+
+    def _start(self, name: str) -> None:
+        with (self.harness.home / "said").open("ab") as said:
+            self._running[name] = self._stack.enter_context(
+                start_child(
+                    [sys.executable, "-W", "error", *self.harness.worker(name)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    env=dict(self.harness.environment) or None,
+                )
+            )
+
+    def _drain(self) -> None:
+        self._enough.set()
+        self._feeder.join()
+        (self.harness.home / FINISHED).touch()
+        ends = time.monotonic() + DRAIN_S
+        for name, process in self._running.items():
+            try:
+                code = process.wait(max(1.0, ends - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGUSR1)  # a worker may say where it stands
+                time.sleep(LAST_WORDS_S)
+                left = [(self.harness.home / name / f"{one}.json").read_text() for one in self._sources[name].left()]
+                pytest.fail(f"worker {name} does not come to an end: {left} are left{self._said()}")
+            assert code == 0, f"worker {name} ended with {code}{self._said()}"
+
+    def _stop(self) -> None:
+        self._enough.set()
+        self._feeder.join()
+        for process in self._running.values():
+            process.kill()
+        self._stack.close()
+
+    def _said(self) -> str:
+        text = (self.harness.home / "said").read_text("utf-8", "replace")[-4_000:]
+        return f"; the workers said:\n{text}" if text else ""

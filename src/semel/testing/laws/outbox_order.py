@@ -1,0 +1,454 @@
+"""Laws of what waits: behind others of its order key, and for the rate of its provider."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from semel.testing.harness import (
+    Harness,
+    OutboxCaller,
+    altered,
+    answered,
+    decide,
+    keys_of,
+    notification,
+    people,
+    provider,
+    released,
+    shown,
+    status,
+    with_standing,
+)
+from semel.testing.laws.outbox import OutboxBinding
+from semel.values import delivery_state
+from semel.values.delivery_state import Accepted, Refused, Resolution, Unknown
+from semel.values.notification import Guard, Notification
+from semel.values.outbox import Crossed, DeliveryReport, Dispatch, Lane, NotificationView, Record, Suppressed
+
+MANY = 700  # more than a store looks at in one go
+
+
+class QueueOrderLaws(OutboxBinding):
+    def test_of_one_order_key_only_the_oldest_is_taken(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        ledger.add(
+            *[notification(harness, f"n-{number}", order="customer", priority=9 - number) for number in range(3)]
+        )
+        ledger.add(notification(harness, "free", priority=9))
+        first, free = sorted(ledger.take(harness), key=lambda one: one.notification.key, reverse=True)
+        assert keys_of([first, free]) == ["n-0", "free"]
+        assert other.take(harness) == [], "it is in somebody's hands"
+        ledger.record(released(first, due_ms=first.taken_ms + harness.unit_ms))
+        assert other.take(harness) == [], "it waits, and so do those behind it"
+        harness.advance(harness.unit_ms)
+        first = other.take_one(harness)
+        other.send(harness, first, Accepted())
+        assert keys_of(ledger.take(harness)) == ["n-1"]
+
+    def test_the_order_of_one_tenant_is_nobody_elses(self, harness: Harness, ledger: OutboxCaller) -> None:
+        one = notification(harness, order="customer")
+        ledger.add(one, altered(one, tenant=f"{harness.namespace} 2"))
+        assert len(ledger.take(harness)) == 2
+
+    def test_thousands_behind_one_keep_nobody_else_waiting(self, harness: Harness, ledger: OutboxCaller) -> None:
+        self.queue(harness, ledger)
+        ledger.add(notification(harness, "free"))
+        assert keys_of(ledger.take(harness, room=1)) == ["free"]
+        assert ledger.take(harness, room=1) == []
+
+    def test_who_stood_behind_one_comes_forward_when_that_is_over(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        head = self.queue(harness, ledger)
+        assert ledger.take(harness, room=1) == other.take(harness, room=1) == [], "they are looked at, and stay"
+        assert shown(ledger, notification(harness, "n-0", order="o")).due_ms > 0, "it waits for its turn, not for ever"
+        assert decide(other, head.notification, "sent") == "accepted"
+        for number in range(3):
+            (next_one,) = other.take(harness)
+            assert next_one.notification.key == f"n-{number}"
+            assert ledger.take(harness) == []
+            other.send(harness, next_one, Accepted())
+        third, fourth = (notification(harness, f"n-{number}", order="o") for number in (3, 4))
+        assert decide(ledger, third, "cancelled") == decide(ledger, fourth, "cancelled") == "cancelled"
+        assert keys_of(ledger.take(harness)) == ["n-5"]
+
+    def test_who_leaves_the_middle_of_a_queue_lets_nobody_pass(self, harness: Harness, ledger: OutboxCaller) -> None:
+        head = self.queue(harness, ledger)
+        assert ledger.take(harness, room=1) == []
+        assert decide(ledger, notification(harness, "n-1", order="o"), "cancelled") == "cancelled"
+        assert ledger.take(harness) == []
+        decide(ledger, head.notification, "given_up")
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        assert keys_of(ledger.take(harness)) == ["n-2"]
+
+    def queue(self, harness: Harness, ledger: OutboxCaller) -> Dispatch:
+        """Many behind one of which nobody knows what came of it."""
+        ledger.add(notification(harness, "head", order="o"))
+        head = ledger.take_one(harness)
+        ledger.send(harness, head, Unknown("timeout"))
+        ledger.add(*[notification(harness, f"n-{number}", order="o") for number in range(MANY)])
+        return head
+
+
+class RateLaws(OutboxBinding):
+    def test_a_rate_holds_over_all_relays_and_counts_nothing_against_anybody(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        per_second = 4.0
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
+        began_ms = None
+        slots: list[int] = []
+        for turn in range(40):
+            relay = (ledger, other)[turn % 2]
+            for dispatch in relay.take(harness, room=3, per_second=per_second):
+                began_ms = began_ms or dispatch.taken_ms
+                slots.append(max(dispatch.slot_ms, dispatch.taken_ms))
+                assert (dispatch.delivery_state.attempts, dispatch.delivery_state.claims, dispatch.vanished) == (
+                    0,
+                    0,
+                    False,
+                )
+                relay.send(harness, dispatch, Accepted())
+            if len(slots) == 20:
+                break
+            harness.advance(500)
+        assert len(slots) == 20
+        seconds = Counter(slot - slots[0] for slot in slots)
+        assert max(seconds.values()) == 1, "evenly"
+        assert max(slots) - min(slots) >= 19 * 1000 / per_second - 20
+
+    def test_a_rate_is_for_each_tenant(self, harness: Harness, ledger: OutboxCaller) -> None:
+        busy = [notification(harness, f"n-{number}") for number in range(30)]
+        ledger.add(*busy, altered(busy[0], tenant=f"{harness.namespace} 2"))
+        taken: list[str] = []
+        for _ in range(8):
+            taken += [one.notification.tenant for one in ledger.take(harness, room=5, per_second=1.0)]
+        assert f"{harness.namespace} 2" in taken, "who has too much keeps nobody else waiting"
+
+    def test_whoever_waits_for_the_rate_is_not_overtaken(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        """Also by what is added while it waits, though somebody takes all the time."""
+        ledger.add(*[notification(harness, f"early {number}") for number in range(8)])
+        order: list[str] = []
+        for turn in range(60):
+            relay = (ledger, other)[turn % 2]
+            for dispatch in relay.take(harness, room=2 + turn % 3, per_second=4.0):
+                order.append(dispatch.notification.key)
+                relay.send(harness, dispatch, Accepted())
+            if turn < 8:
+                ledger.add(notification(harness, f"late {turn}"))
+            if len(order) == 16:
+                break
+            harness.advance(125)
+        assert order == [*[f"early {number}" for number in range(8)], *[f"late {number}" for number in range(8)]]
+
+    def test_who_waits_for_the_rate_is_not_overtaken_by_those_behind_it_in_order(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        ledger.add(*[notification(harness, f"n-{number}", order="o", priority=9 - number) for number in range(6)])
+        ledger.add(*[notification(harness, f"free {number}") for number in range(6)])
+        order: list[str] = []
+        for turn in range(60):
+            relay = (ledger, other)[turn % 2]
+            for dispatch in relay.take(harness, per_second=4.0):
+                order.append(dispatch.notification.key)
+                relay.send(harness, dispatch, Accepted())
+            if len(order) == 12:
+                break
+            harness.advance(125)
+        assert [key for key in order if key.startswith("n-")] == [f"n-{number}" for number in range(6)]
+        assert len(order) == 12, "nobody waits for ever"
+
+    def test_what_is_urgent_goes_before_all_that_waits_for_the_rate(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(30)])
+        while ledger.take(harness, per_second=4.0):
+            pass
+        ledger.add(notification(harness, "urgent", priority=0))
+        harness.advance(1_000)
+        assert keys_of(ledger.take(harness, per_second=4.0))[0] == "urgent"
+
+    def test_lanes_and_relays_that_share_a_provider_share_its_limit(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        """One knows a channel that leads there, another has less room, or takes more often: the limit is one."""
+        whose = provider(harness)
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(15)])
+        ledger.add(
+            *[notification(harness, f"other {number}", provider=provider(harness, "way")) for number in range(15)]
+        )
+        slots: list[int] = []
+        for turn in range(80):
+            lanes = {provider(harness, "way"): Lane(50, whose, 10.0)}
+            if turn % 3:
+                lanes[whose] = Lane(2, whose, 10.0)
+            relay = (ledger, other)[turn % 2]
+            taken = relay.run(relay.outbox.take(lanes, 100 * harness.lease_ms))
+            slots += [max(dispatch.slot_ms, dispatch.taken_ms) for dispatch in taken]
+            if len(slots) == 30:
+                break
+            harness.advance(100)
+        assert len(slots) == 30
+        apart = [later - sooner for sooner, later in pairwise(sorted(slots))]
+        assert min(apart) >= 99, "ten in a second, and no more"
+
+    def test_who_waits_for_the_rate_is_as_it_was(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = [notification(harness, f"n-{number}") for number in range(10)]
+        ledger.add(*said)
+        before = [shown(ledger, one) for one in said]
+        taken = ledger.take(harness, per_second=2.0)
+        assert 0 < len(taken) < 10
+        waiting = {one.id: one for one in before if one.id not in {each.id.hex() for each in taken}}
+        for id, one in waiting.items():
+            assert shown(ledger, one.notification) == one, id
+
+
+# Laws of an outbox where two mechanisms meet: clocks that go back, guards that are freed, reports of two providers.
+
+REFUSED = Refused("no such number", final=True)
+
+
+class InterplayLaws(OutboxBinding):
+    # ------------------------------------------------------------------------------------------------------- guards
+
+    def test_who_is_refused_leaves_the_guard_to_who_passed_before(self, harness: Harness, ledger: OutboxCaller) -> None:
+        brief = 2 * harness.unit_ms / 1000
+        told = _guarded(harness, "told", brief)
+        ledger.add(told)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        harness.advance(2 * harness.unit_ms)
+        ledger.add(_guarded(harness, "refused", brief))
+        ledger.send(harness, ledger.take_one(harness), REFUSED)
+        ledger.add(_guarded(harness, "later"))
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
+
+    def test_two_who_are_refused_leave_the_guard_to_who_was_sent_before_them(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        """The second one of them passed when nobody knew yet what would come of the first."""
+        brief = 2 * harness.unit_ms / 1000
+        told = _guarded(harness, "told", brief)
+        ledger.add(told)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        refused = []
+        for key in ("one", "two"):
+            harness.advance(2 * harness.unit_ms)
+            ledger.add(_guarded(harness, key, brief))
+            refused.append(ledger.take_one(harness))
+            assert ledger.cross(refused[-1]) == [Crossed()]
+        for dispatch in refused:
+            assert ledger.answer(harness, dispatch, REFUSED)
+        ledger.add(_guarded(harness, "later"))
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(told.id)], "its window is longer"
+
+    def test_a_guard_is_not_left_to_who_was_suppressed_meanwhile(self, harness: Harness, ledger: OutboxCaller) -> None:
+        brief = 2 * harness.unit_ms / 1000
+        ledger.add(_guarded(harness, "refused at first"))
+        ledger.send(harness, ledger.take_one(harness), Refused("busy"))
+        harness.advance(max(2_000, 2 * harness.unit_ms))
+        again = ledger.take_one(harness)
+        passing = _guarded(harness, "passes", brief)
+        ledger.add(passing)
+        ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
+        assert ledger.cross(again) == [Suppressed(passing.id)]
+        assert ledger.apply_reports(DeliveryReport("refused", passing.id)) == ["failed"]
+        ledger.add(_guarded(harness, "later"))
+        assert ledger.cross(ledger.take_one(harness)) == [Crossed()], "nobody was told"
+
+    # ------------------------------------------------------------------------------------------------------- people
+
+    def test_a_person_decides_about_what_a_relay_has_left_behind_when_its_lease_is_over(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        assert decide(ledger, said, "given_up") is None, "it may be leaving at this moment"
+        harness.advance(harness.lease_ms)
+        assert decide(ledger, said, "given_up") == "failed"
+
+    def test_what_was_not_sent_and_is_too_late_is_told_to_who_wants_it_sent(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        """Whoever hears "pending" would take it for sent; the relay would let it expire."""
+        ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
+        one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
+        aged = with_standing(one, delivery_state.aging(one.delivery_state, one.taken_ms + harness.unit_ms))
+        ledger.send(harness, aged, Unknown("timeout"))
+        harness.advance(2 * harness.unit_ms)
+        assert decide(ledger, one.notification, "not_sent") == "expired"
+        assert shown(ledger, one.notification).state == "expired"
+        assert ledger.cross(two) == [Crossed()], "nobody was told"
+
+    def test_who_was_told_once_is_told_whatever_failed_since(self, harness: Harness, ledger: OutboxCaller) -> None:
+        """Whoever asks would else tell this customer again."""
+        ledger.add(told := notification(harness, "told"))
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        harness.advance(1)
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(60)])
+        dispatches = ledger.take(harness)
+        ledger.cross(*dispatches)
+        assert all(ledger.record(*[answered(harness, one, REFUSED) for one in dispatches]))
+        assert (status(ledger, told).told, status(ledger, told).id) == ("sent", told.id.hex())
+
+    # ---------------------------------------------------------------------------------------------------- witnesses
+
+    def test_two_providers_that_have_it_may_both_have_sent_it(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        two = provider(harness, "two")
+        fallback = with_standing(dispatch, altered(dispatch.delivery_state, others=(two,)))
+        ledger.send(harness, fallback, REFUSED)
+        ledger.send(harness, ledger.take_one(harness, "two"), Accepted())
+        assert ledger.apply_reports(DeliveryReport("delivered", said.id, provider(harness))) == ["delivered"]
+        assert shown(ledger, said).possible_duplicates == 1
+
+    @pytest.mark.parametrize("again", ["a look-up found nothing", "a person said so"])
+    def test_a_refusal_says_nothing_of_what_was_sent_after_a_doubt(
+        self, harness: Harness, ledger: OutboxCaller, again: str
+    ) -> None:
+        """It may be about the first message, which was there after all. The second one may have been sent."""
+        said = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(said)
+        first = ledger.take_one(harness)
+        ledger.send(harness, first, Unknown("timeout"), looks_up=True, settle_s=harness.unit_ms / 1000)
+        harness.advance(harness.unit_ms)
+        if again == "a person said so":
+            assert decide(ledger, said, "not_sent") == "pending"
+        else:
+            looked = ledger.take_one(harness)
+            absent = delivery_state.absent(looked.delivery_state, looked.taken_ms)
+            assert ledger.record(Record(looked, absent, "absent", "look-up")) == [True]
+        second = ledger.take_one(harness)
+        ledger.cross(second)
+        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["sending"]
+        assert ledger.answer(harness, second, Unknown("timeout"))
+        assert ledger.apply_reports(DeliveryReport("refused", said.id, provider(harness))) == ["uncertain"]
+
+
+class MovedClockLaws(OutboxBinding):
+    """Of an outbox whose clock the tests can move: it goes back."""
+
+    def test_a_clock_that_went_back_makes_nobody_a_stranger_to_its_own_guard(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
+        one, two = _guarded(harness, "n-1"), _guarded(harness, "n-2")
+        ledger.add(one, two)
+        first, second = ledger.take(harness)
+        harness.clock.now_ms -= 5
+        ledger.send(harness, first, Refused("busy"))
+        harness.advance(2_000)
+        again = ledger.take_one(harness)
+        assert ledger.cross(again) == [Crossed()]
+        assert ledger.answer(harness, again, REFUSED)
+        assert ledger.cross(second) == [Crossed()], "nobody was told"
+
+    def test_a_clock_that_went_back_gives_out_slots_all_the_same(self, harness: Harness, ledger: OutboxCaller) -> None:
+        assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(20)])
+        assert len(ledger.take(harness, per_second=2.0)) == 3
+        harness.clock.now_ms -= 3_600_000
+        ledger.add(notification(harness, "later"))
+        harness.advance(3_000)
+        assert [one.notification.key for one in ledger.take(harness, per_second=2.0)] == ["later"]
+
+    def test_a_clock_that_went_back_gives_out_no_slot_a_second_time(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        """Slots are compared by how far each is ahead of its take: no time passes between the two takes."""
+        assert harness.clock is not None, "bind RealTimeOutboxLaws to a store with its own clock"
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(3)])
+        before = [max(one.slot_ms - one.taken_ms, 0) for one in ledger.take(harness, per_second=2.0)]
+        harness.clock.now_ms -= 3_600_000
+        ledger.add(*[notification(harness, f"later-{number}") for number in range(3)])
+        after = [max(one.slot_ms - one.taken_ms, 0) for one in ledger.take(harness, per_second=2.0)]
+        assert len(before) == 3
+        assert min(after, default=max(before)) >= max(before)
+
+
+def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notification:
+    return notification(harness, key, guard=Guard(window_s=window_s))
+
+
+# Laws of isolation: a change to one notification changes no other, also within the same tenant.
+#
+# `OutboxBystanders` plants notifications of another tenant around every law. These laws have theirs in the same tenant,
+# with the same recipient and provider, where a condition that is missing or too wide reaches most.
+
+
+def ways(sender: OutboxCaller, said: Notification) -> list[str]:
+    """The answer to every way of asking about it."""
+    ask = people(sender).status
+    asked = (
+        ask(said.tenant, recipient=said.recipient, kind=said.kind),
+        ask(said.tenant, recipient=said.recipient),
+        ask(said.tenant, key=said.key),
+    )
+    return [sender.run(one).told for one in asked]
+
+
+def uncertain_ones(harness: Harness, ledger: OutboxCaller) -> list[Notification]:
+    many = [notification(harness, f"uncertain-{number}") for number in range(3)]
+    ledger.add(*many)
+    for dispatch in ledger.take(harness):
+        ledger.send(harness, dispatch, Unknown("timeout"))
+    return many
+
+
+class BystanderLaws(OutboxBinding):
+    @pytest.mark.parametrize("says", ["sent", "not_sent", "given_up"])
+    def test_a_decision_changes_no_other_notification(
+        self, harness: Harness, ledger: OutboxCaller, says: Resolution
+    ) -> None:
+        uncertain = uncertain_ones(harness, ledger)
+        waiting = notification(harness, "waiting")
+        ledger.add(waiting)
+        decided, *others = uncertain
+        before = [shown(ledger, one) for one in (*others, waiting)]
+        assert decide(ledger, decided, says) is not None
+        assert [shown(ledger, one) for one in (*others, waiting)] == before
+        due = ["uncertain-0", "waiting"] if says == "not_sent" else ["waiting"]
+        assert sorted(keys_of(ledger.take(harness))) == due, "what is uncertain is not sent again"
+
+    def test_a_suppressed_one_ends_no_other(self, harness: Harness, ledger: OutboxCaller) -> None:
+        uncertain = uncertain_ones(harness, ledger)
+        guarded = [notification(harness, f"guarded-{n}", guard=Guard(window_s=3600)) for n in range(2)]
+        free = notification(harness, "free")
+        ledger.add(guarded[0])
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        ledger.add(guarded[1], free)
+        taken = {one.notification.key: one for one in ledger.take(harness)}
+        waiting = notification(harness, "waiting")
+        ledger.add(waiting)
+        others = [*uncertain, waiting, guarded[0]]
+        before: list[NotificationView] = [shown(ledger, one) for one in others]
+        assert ledger.cross(taken["guarded-1"], taken["free"]) == [Suppressed(guarded[0].id), Crossed()]
+        assert [shown(ledger, one) for one in others] == before
+        assert ledger.answer(harness, taken["free"], Accepted("r-1")), "its dispatch is still there"
+        assert keys_of(ledger.take(harness)) == ["waiting"]
+
+    def test_every_way_of_asking_gives_one_answer(self, harness: Harness, ledger: OutboxCaller) -> None:
+        """Of what was given up: whether it may have been sent is known by whether it had left."""
+        left = notification(harness, "left", recipient="+4915100000001")
+        ledger.add(left)
+        ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
+        untried = notification(harness, "untried", recipient="+4915100000002")
+        refused = notification(harness, "refused", recipient="+4915100000003")
+        ledger.add(untried, refused)
+        (dispatch,) = [one for one in ledger.take(harness) if one.notification.key == "refused"]
+        ledger.send(harness, dispatch, Refused("no such number", final=True))
+        harness.advance(10 * harness.lease_ms)
+        for said in (left, untried):
+            assert decide(ledger, said, "given_up") == "failed"
+        assert ways(ledger, left) == ["unknown"] * 3
+        assert ways(ledger, untried) == ["not_sent"] * 3
+        assert ways(ledger, refused) == ["not_sent"] * 3

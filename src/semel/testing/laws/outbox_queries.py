@@ -1,0 +1,599 @@
+"""Laws of the operator's side of an outbox: status, lists, decisions, erasure, backlog and purge."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from semel.testing.harness import (
+    Harness,
+    OutboxCaller,
+    contract,
+    decide,
+    notification,
+    overdue,
+    people,
+    provider,
+    shown,
+    status,
+)
+from semel.testing.laws.outbox import OutboxBinding
+from semel.values import delivery_state
+from semel.values.delivery_state import Accepted, Answer, Refused, Unknown
+from semel.values.notification import Guard, Notification
+from semel.values.outbox import (
+    Crossed,
+    DeliveryReport,
+    NotificationQuery,
+    NotificationView,
+    Record,
+    Status,
+    Suppressed,
+)
+
+REFUSED = Refused("no such number", final=True)
+
+
+class StatusLaws(OutboxBinding):
+    def test_nobody_knows_of_what_was_never_added(self, harness: Harness, ledger: OutboxCaller) -> None:
+        assert status(ledger, notification(harness)) == Status("never")
+
+    @pytest.mark.parametrize(
+        ("answer", "told"),
+        [
+            (Accepted("r-1"), "sent"),
+            (Unknown("timeout"), "unknown"),
+            (Refused("busy"), "pending"),
+            (REFUSED, "not_sent"),
+        ],
+    )
+    def test_it_is_told_what_is_known(
+        self,
+        harness: Harness,
+        ledger: OutboxCaller,
+        other: OutboxCaller,
+        answer: Accepted | Unknown | Refused,
+        told: str,
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        assert status(other, said).told == "pending"
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        assert status(other, said).told == "unknown", "it is leaving"
+        ledger.answer(harness, dispatch, answer)
+        now = status(other, said)
+        assert now.told == told
+        if told == "sent":
+            assert (now.id, now.state, now.reference) == (said.id.hex(), "accepted", "r-1")
+            assert now.provider == provider(harness)
+
+    def test_what_was_given_up_in_doubt_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
+        assert decide(ledger, said, "given_up") == "failed"
+        assert (status(ledger, said).told, status(ledger, said).state) == ("unknown", "failed")
+        by_key = ledger.run(people(ledger).status(said.tenant, key=said.key))
+        alone = ledger.run(people(ledger).status(said.tenant, recipient=said.recipient))
+        assert (by_key.told, alone.told) == ("unknown", "unknown")
+        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 1
+        assert status(ledger, said).told == "unknown", "nobody knows any better now"
+        assert ledger.apply_reports(DeliveryReport("delivered", said.id)) == ["delivered"]
+        assert status(ledger, said).told == "sent"
+
+    def test_what_was_given_up_by_policy_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness, policy="give_up")
+        ledger.add(said)
+        overdue(harness, ledger)
+        assert (status(ledger, said).told, status(ledger, said).state) == ("unknown", "failed")
+
+    def test_what_was_given_up_before_anything_was_accepted_was_never_sent(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        refused, untried = notification(harness, "refused"), notification(harness, "untried", recipient="+492")
+        ledger.add(refused)
+        ledger.send(harness, ledger.take_one(harness), Refused("busy", after_s=1000))
+        ledger.add(untried)
+        for said in (refused, untried):
+            assert decide(ledger, said, "given_up") == "failed"
+            assert status(ledger, said).told == "not_sent"
+
+    def test_what_failed_is_told_with_its_reason_and_counted(self, harness: Harness, ledger: OutboxCaller) -> None:
+        first, second = notification(harness, "n-1"), notification(harness, "n-2")
+        bystander = notification(harness, "n-3", recipient="+4915100000001")
+        ledger.add(bystander)
+        ledger.send(harness, ledger.take_one(harness), Accepted("r-1"))
+        for said in (first, second):
+            ledger.add(said)
+            ledger.send(harness, ledger.take_one(harness), REFUSED)
+            harness.advance(harness.unit_ms)
+        found = status(ledger, first)
+        assert (found.told, found.unsent, found.id) == ("not_sent", 2, second.id.hex())
+        assert (found.state, found.evidence) == ("failed", REFUSED.reason)
+        assert status(ledger, bystander).unsent == 0
+
+    def test_another_spelling_of_the_recipient_finds_the_same(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness, recipient="+49 (170) 123-4567")
+        other = notification(harness, "other", recipient="+491701234568")
+        ledger.add(said, other)
+        for spelling in ("+491701234567", "0049 170 1234567", "tel:+49170/1234567"):
+            asked = people(ledger).status(said.tenant, recipient=spelling, kind=said.kind)
+            alone = people(ledger).status(said.tenant, recipient=spelling)
+            listed = people(ledger).find(NotificationQuery(tenant=said.tenant, recipient=spelling))
+            assert ledger.run(asked).id == ledger.run(alone).id == said.id.hex()
+            assert [one.id for one in ledger.run(listed)] == [said.id.hex()]
+        before = shown(ledger, other)
+        assert ledger.run(people(ledger).erase(said.tenant, "0049 170 1234567", "asked to", "ada")) == 1
+        assert shown(ledger, said).erased
+        assert shown(ledger, other) == before
+
+    def test_what_was_sent_says_more_than_what_came_later(self, harness: Harness, ledger: OutboxCaller) -> None:
+        first = notification(harness, "n-1")
+        ledger.add(first)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        harness.advance(harness.unit_ms)
+        ledger.add(notification(harness, "n-2"))
+        assert status(ledger, first).id == first.id.hex()
+
+    def test_a_suppressed_one_names_what_suppressed_it(self, harness: Harness, ledger: OutboxCaller) -> None:
+        first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
+        ledger.add(first, second)
+        one, two = ledger.take(harness)
+        ledger.send(harness, one, Accepted())
+        ledger.cross(two)
+        found = shown(ledger, two.notification)
+        assert (found.state, found.suppressed_by) == ("suppressed", one.id.hex())
+
+    def test_a_business_key_can_be_asked_for(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        ask = people(ledger).status
+        assert ledger.run(ask(harness.namespace, key="order-1")).told == "sent"
+        assert ledger.run(ask(harness.namespace, key="order-2")).told == "never"
+        assert ledger.run(ask("another tenant", key="order-1")).told == "never"
+
+
+class ListLaws(OutboxBinding):
+    def test_the_newest_come_first_and_only_those_that_were_asked_for(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        for number in range(4):
+            ledger.add(notification(harness, f"n-{number}", kind=("a", "b")[number % 2], recipient=f"+49{number}"))
+            harness.advance(harness.unit_ms)
+
+        def keys(**sought: object) -> list[str]:
+            asked = NotificationQuery(tenant=harness.namespace, **sought)  # type: ignore[arg-type]
+            return [one.notification.key for one in ledger.run(people(ledger).find(asked))]
+
+        assert keys() == ["n-3", "n-2", "n-1", "n-0"]
+        assert keys(limit=2) == ["n-3", "n-2"]
+        assert keys(kind="a") == ["n-2", "n-0"]
+        assert keys(recipient="+491") == ["n-1"]
+        assert keys(key="n-3") == ["n-3"]
+        assert keys(state="pending") == ["n-3", "n-2", "n-1", "n-0"]
+        (dispatch,) = ledger.take(harness, room=1)
+        ledger.send(harness, dispatch, REFUSED)
+        assert keys(state="failed") == ["n-0"]
+        assert keys(state="pending") == ["n-3", "n-2", "n-1"]
+        assert keys(provider=provider(harness), state="failed") == ["n-0"]
+        second = shown(ledger, notification(harness, "n-1", kind="b", recipient="+491"))
+        assert keys(since_ms=second.added_ms) == ["n-3", "n-2", "n-1"]
+        assert keys(until_ms=second.added_ms) == ["n-0"]
+
+    @pytest.mark.parametrize("bytes_max", [None, 0, 5_000])
+    def test_pages_hold_each_notification_once(
+        self, harness: Harness, ledger: OutboxCaller, bytes_max: int | None
+    ) -> None:
+        """Also where many were added at one time, and whatever their contents weigh."""
+        sizes = {f"n-{number}": (number % 4) * 1_000 + 10 for number in range(11)}
+        ledger.add(*(notification(harness, key, body="x" * size) for key, size in sizes.items()))
+        harness.advance(harness.unit_ms)
+        ledger.add(notification(harness, "newest", body="x"), notification(harness, "other", tenant="another"))
+        sought = NotificationQuery(tenant=harness.namespace, limit=4, bytes_max=bytes_max)
+        found: list[NotificationView] = []
+        while page := ledger.run(people(ledger).find(sought)):
+            weights = [len(one.notification.content) for one in page]
+            assert len(page) <= 4
+            assert bytes_max is None or sum(weights[:-1]) <= bytes_max, "only the last one exceeds it"
+            found += page
+            sought = replace(sought, until_ms=page[-1].added_ms, after_id=bytes.fromhex(page[-1].id))
+        keys = [one.notification.key for one in found]
+        assert keys[0] == "newest"
+        assert sorted(keys) == sorted([*sizes, "newest"])
+        assert [(-one.added_ms, one.id) for one in found] == sorted((-one.added_ms, one.id) for one in found)
+
+    def test_every_attempt_is_shown_with_its_evidence(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        ledger.send(harness, ledger.take_one(harness), Refused("busy"))
+        harness.advance(2_000)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        under_way = shown(ledger, said).attempts
+        assert [(one.number, one.outcome, one.evidence) for one in under_way] == [(1, "refused", "busy"), (2, "", "")]
+        ledger.answer(harness, dispatch, Accepted("r-1", "202"))
+        ledger.apply_reports(
+            DeliveryReport("delivered", said.id, evidence="callback"), DeliveryReport("delivered", said.id)
+        )
+        attempts = shown(ledger, said).attempts
+        assert [(one.outcome, one.evidence) for one in attempts] == [
+            ("refused", "busy"),
+            ("accepted", "202"),
+            ("delivered", "callback"),
+        ]
+        assert [one.crossed_ms > 0 for one in attempts] == [True, True, False]
+
+    def test_a_crossing_that_was_taken_back_is_shown(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        assert ledger.record(Record(dispatch, dispatch.delivery_state, "released", "not answered")) == [True]
+        told = [(one.outcome, one.evidence, one.crossed_ms) for one in shown(ledger, said).attempts]
+        assert told == [("released", "not answered", 0)]
+
+    def test_what_may_have_been_sent_twice_is_listed(self, harness: Harness, ledger: OutboxCaller) -> None:
+        ledger.add(notification(harness, policy="resend"))
+        overdue(harness, ledger)
+        ledger.add(notification(harness, "another"))
+        sought = NotificationQuery(tenant=harness.namespace, possible_duplicates=True)
+        assert [one.notification.key for one in ledger.run(people(ledger).find(sought))] == ["order-1"]
+
+
+class DecideLaws(OutboxBinding):
+    def uncertain(self, harness: Harness, ledger: OutboxCaller, **said: object) -> Notification:
+        notified = notification(harness, **said)  # type: ignore[arg-type]
+        ledger.add(notified)
+        dispatch = next(one for one in ledger.take(harness) if one.id == notified.id)
+        ledger.send(harness, dispatch, Unknown("timeout"))
+        return notified
+
+    @pytest.mark.parametrize(("says", "state"), [("sent", "accepted"), ("not_sent", "pending"), ("given_up", "failed")])
+    def test_a_person_decides_what_is_uncertain(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller, says: str, state: str
+    ) -> None:
+        said = self.uncertain(harness, ledger)
+        assert decide(other, said, says) == state
+        found = shown(ledger, said)
+        assert found.state == state
+        assert ("because", "ada") in [(one.evidence, one.by) for one in found.attempts]
+        assert len(ledger.take(harness)) == (1 if says == "not_sent" else 0)
+
+    def test_what_is_uncertain_cannot_be_cancelled(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = self.uncertain(harness, ledger)
+        assert decide(ledger, said, "cancelled") is None
+        assert shown(ledger, said).state == "uncertain"
+
+    def test_what_is_pending_can_be_cancelled_unless_somebody_has_it(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        assert decide(other, said, "cancelled") is None, "it may leave at any moment"
+        harness.advance(harness.lease_ms)
+        assert decide(other, said, "cancelled") == "cancelled"
+        assert type(ledger.cross(dispatch)[0]).__name__ == "Lost"
+        assert [one.state for one in ledger.add(said)] == ["cancelled"]
+
+    def test_a_doubt_outlives_a_cancellation(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.cross(dispatch)
+        crossed = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
+        keyed = contract(harness, key=delivery_state.Key(header="Idempotency-Key"))
+        doubt = delivery_state.doubtful(crossed, "timeout", keyed, dispatch.taken_ms, lambda: 0.0)
+        assert ledger.record(Record(dispatch, delivery_state.replayed(doubt), "unknown", "timeout")) == [True]
+        assert shown(ledger, said).state == "pending", "the same key is about to be sent again"
+        assert decide(ledger, said, "cancelled") == "uncertain", "the first attempt may have been accepted"
+
+    @pytest.mark.parametrize("says", ["sent", "not_sent", "given_up", "cancelled"])
+    def test_what_is_over_is_over(self, harness: Harness, ledger: OutboxCaller, says: str) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        assert decide(ledger, notification(harness, "unknown"), says) is None
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        assert decide(ledger, said, says) is None
+        assert shown(ledger, said).state == "accepted"
+
+    def test_a_cancelled_one_lets_the_next_one_of_its_guard_through(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
+        ledger.add(first)
+        ledger.send(harness, ledger.take_one(harness), Refused("busy", after_s=1000))
+        assert decide(ledger, first, "cancelled") == "cancelled"
+        ledger.add(second)
+        assert ledger.cross(ledger.take_one(harness)) == [Crossed()]
+
+    def test_a_word_that_comes_while_a_relay_looks_counts(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.send(harness, dispatch, Unknown("?"), looks_up=True, settle_s=harness.unit_ms / 1000)
+        harness.advance(harness.unit_ms)
+        looking = ledger.take_one(harness)
+        assert decide(other, said, "sent") == "accepted"
+        absent = delivery_state.absent(looking.delivery_state, looking.taken_ms)
+        assert ledger.record(Record(looking, absent, "absent")) == [False]
+        assert shown(ledger, said).state == "accepted"
+
+
+class EraseLaws(OutboxBinding):
+    def test_what_was_said_and_to_whom_is_gone_and_is_still_known(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        said = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
+        ledger.add(said)
+        ledger.send(harness, ledger.take_one(harness), Accepted("r-1", "to +49 secret"))
+        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 1
+        found = shown(other, said)
+        assert found.erased
+        assert "secret" not in repr(found)
+        assert [(one.status, one.state) for one in other.add(said)] == [("known", "accepted")]
+        again = notification(
+            harness, recipient="+49 secret", body="secret words", key="n-2", guard=Guard(window_s=3600)
+        )
+        ledger.add(again)
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(said.id)], "the guard holds"
+        assert status(ledger, said).told == "sent"
+
+    def test_what_has_not_left_is_cancelled_and_what_is_uncertain_waits(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        waiting, doubtful = notification(harness, "waiting"), notification(harness, "doubtful")
+        ledger.add(doubtful)
+        ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
+        ledger.add(waiting, notification(harness, "of another", recipient="+492"))
+        assert ledger.run(people(ledger).erase(waiting.tenant, waiting.recipient, "asked to", "ada")) == 1
+        assert (shown(ledger, waiting).state, shown(ledger, waiting).erased) == ("cancelled", True)
+        assert (shown(ledger, doubtful).state, shown(ledger, doubtful).erased) == ("uncertain", False)
+        assert [one.notification.key for one in ledger.take(harness)] == ["of another"]
+
+    def test_what_is_leaving_is_not_touched_and_can_be_erased_when_it_is_over(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        said = notification(harness, guard=Guard(window_s=3600))
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        erase = people(other).erase
+        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 0, "it may leave at any moment"
+        assert ledger.cross(dispatch) == [Crossed()]
+        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 0
+        assert decide(other, said, "cancelled") is None
+        assert ledger.answer(harness, dispatch, Accepted("r-1"))
+        assert other.run(erase(said.tenant, said.recipient, "asked to", "ada")) == 1
+        assert (shown(ledger, said).state, shown(ledger, said).erased) == ("accepted", True)
+
+    def test_what_may_have_left_and_is_to_be_sent_again_waits(self, harness: Harness, ledger: OutboxCaller) -> None:
+        """Were its content gone, a person who says that it was not sent would have nothing to send."""
+        said = notification(harness, policy="resend")
+        ledger.add(said)
+        overdue(harness, ledger)
+        assert shown(ledger, said).state == "pending"
+        assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 0
+        assert (shown(ledger, said).state, shown(ledger, said).erased) == ("pending", False)
+        assert decide(ledger, said, "cancelled") == "uncertain"
+        assert decide(ledger, said, "not_sent") == "pending"
+        assert ledger.take_one(harness).notification.body == said.body
+
+    def test_an_answer_that_comes_after_a_person_gave_up_counts(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        dispatch = ledger.take_one(harness)
+        ledger.send(harness, dispatch, Unknown("timeout"))
+        assert decide(other, said, "given_up") == "failed"
+        assert ledger.apply_reports(DeliveryReport("delivered", said.id)) == ["delivered"], "the provider knows better"
+        assert ledger.take(harness) == []
+
+
+# Laws of `backlog` and `purge`: the waiting messages are counted, and finished ones are deleted in time.
+
+NEVER_MS = 10**12
+ACCEPTED = Accepted("r-1")
+
+
+def purge(sender: OutboxCaller, content_ms: int, identity_ms: int = NEVER_MS) -> int:
+    """All of it, in steps."""
+    total = 0
+    while count := sender.run(people(sender).purge(content_ms, identity_ms, 1_000)):
+        total += count
+    return total
+
+
+def sent(harness: Harness, sender: OutboxCaller, *said: Notification, answer: Answer = ACCEPTED) -> None:
+    sender.add(*said)
+    taken = {one.id: one for one in sender.take(harness)}
+    for one in said:
+        sender.send(harness, taken[one.id], answer)
+
+
+class BacklogLaws(OutboxBinding):
+    def test_what_is_not_over_is_counted_by_provider_and_state(self, harness: Harness, ledger: OutboxCaller) -> None:
+        first = notification(harness, "n-0")
+        ledger.add(first)
+        harness.advance(harness.unit_ms)
+        ledger.add(*[notification(harness, f"n-{number}") for number in range(1, 6)])
+        ledger.add(notification(harness, "elsewhere", provider=provider(harness, "two")))
+        over, doubtful, leaving = ledger.take(harness, room=3)
+        ledger.send(harness, over, Accepted())
+        ledger.send(harness, doubtful, Unknown("timeout"))
+        ledger.cross(leaving)
+        told = ledger.run(people(ledger).backlog())
+        ours = {(one.provider, one.state): one.count for one in told if one.provider.endswith(harness.namespace)}
+        one, two = provider(harness), provider(harness, "two")
+        counts = {(one, "uncertain"): 1, (one, "sending"): 1, (one, "pending"): 3, (two, "pending"): 1}
+        assert ours == counts, "what is over waits for nothing"
+
+    def test_the_oldest_tells_when_it_was_added(self, harness: Harness, ledger: OutboxCaller) -> None:
+        first = notification(harness, "n-0")
+        ledger.add(first)
+        harness.advance(harness.unit_ms)
+        ledger.add(notification(harness, "n-1"))
+        (waiting,) = [one for one in ledger.run(people(ledger).backlog()) if one.provider == provider(harness)]
+        assert waiting.oldest_ms == shown(ledger, first).added_ms
+
+    def test_what_names_no_provider_waits_at_its_channel(self, harness: Harness, ledger: OutboxCaller) -> None:
+        def waiting() -> int:
+            told = ledger.run(people(ledger).backlog())
+            return sum(one.count for one in told if (one.provider, one.state) == ("@voice", "pending"))
+
+        before = waiting()
+        ledger.add(notification(harness, provider="", channel="voice"))
+        assert waiting() == before + 1
+
+
+class PurgeLaws(OutboxBinding):
+    def test_what_is_over_says_nothing_after_its_time_and_is_still_known(
+        self, harness: Harness, ledger: OutboxCaller, other: OutboxCaller
+    ) -> None:
+        said = notification(harness, body="secret words", recipient="+49 secret", guard=Guard(window_s=3600))
+        sent(harness, ledger, said, answer=Accepted("r-1", "to +49 secret"))
+        harness.advance(6 * harness.unit_ms)
+        purge(ledger, 600 * harness.unit_ms)
+        assert not shown(ledger, said).erased, "not before its time"
+        assert purge(ledger, 6 * harness.unit_ms) >= 1
+        found = shown(other, said)
+        assert found.erased
+        assert "secret" not in repr(found)
+        assert [one.outcome for one in found.attempts] == ["accepted"]
+        changed = notification(harness, body="other words", recipient="+49 secret", guard=Guard(window_s=3600))
+        assert [(one.status, one.state) for one in other.add(said, changed)] == [("known", "accepted")] * 2
+        assert (status(other, said).told, status(other, said).reference) == ("sent", "r-1")
+
+    @pytest.mark.parametrize("answer", [REFUSED, Accepted()], ids=["failed", "accepted"])
+    def test_every_end_is_forgotten(self, harness: Harness, ledger: OutboxCaller, answer: Answer) -> None:
+        said = notification(harness)
+        sent(harness, ledger, said, answer=answer)
+        harness.advance(harness.unit_ms)
+        purge(ledger, harness.unit_ms)
+        assert shown(ledger, said).erased
+
+    def test_what_is_not_over_stays_however_old_it_is(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = {key: notification(harness, key) for key in ("uncertain", "refused", "leaving", "waiting")}
+        ledger.add(*said.values())
+        taken = {one.notification.key: one for one in ledger.take(harness)}
+        ledger.send(harness, taken["uncertain"], Unknown("timeout"))
+        ledger.send(harness, taken["refused"], Refused("busy"))
+        ledger.cross(taken["leaving"])
+        harness.advance(30 * harness.unit_ms)
+        purge(ledger, 0, 0)
+        states = {key: shown(ledger, one).state for key, one in said.items()}
+        assert states == {"uncertain": "uncertain", "refused": "pending", "leaving": "sending", "waiting": "pending"}
+        assert not any(shown(ledger, one).erased for one in said.values())
+        assert len(shown(ledger, said["refused"]).attempts) == 1, "and so does its evidence"
+
+    def test_the_time_runs_from_its_end_and_not_from_its_beginning(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        ledger.add(said)
+        harness.advance(40 * harness.unit_ms)
+        ledger.send(harness, ledger.take_one(harness), Accepted())
+        purge(ledger, 39 * harness.unit_ms, 39 * harness.unit_ms)
+        assert not shown(ledger, said).erased
+
+    def test_an_identity_is_forgotten_after_its_time_with_all_that_was_known(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        sent(harness, ledger, said, answer=Accepted(f"r-{harness.namespace}"))
+        harness.advance(10 * harness.unit_ms)
+        purge(ledger, harness.unit_ms, 600 * harness.unit_ms)
+        assert [one.status for one in ledger.add(said)] == ["known"]
+        purge(ledger, harness.unit_ms, 10 * harness.unit_ms)
+        assert ledger.run(people(ledger).show(said.id)) is None
+        by_reference = DeliveryReport("delivered", None, provider(harness), f"r-{harness.namespace}")
+        assert ledger.apply_reports(by_reference, DeliveryReport("delivered", said.id)) == [None, None]
+        assert [one.status for one in ledger.add(said)] == ["added"]
+        assert shown(ledger, said).attempts == ()
+
+    def test_no_step_forgets_more_than_it_was_asked_to(self, harness: Harness, ledger: OutboxCaller) -> None:
+        said = [notification(harness, f"n-{number}") for number in range(5)]
+        sent(harness, ledger, *said)
+        harness.advance(harness.unit_ms)
+        gone = 0
+        while count := ledger.run(people(ledger).purge(harness.unit_ms, NEVER_MS, 2)):
+            assert count <= 2
+            now = sum(shown(ledger, one).erased for one in said)
+            assert now - gone <= 2
+            gone = now
+        assert gone == 5
+
+    def test_a_guard_holds_though_the_content_of_who_passed_it_is_forgotten(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
+        sent(harness, ledger, first)
+        harness.advance(harness.unit_ms)
+        purge(ledger, 0)
+        assert shown(ledger, first).erased
+        ledger.add(second)
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
+
+    def test_a_guard_holds_though_nobody_knows_who_passed_it_any_more(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
+        sent(harness, ledger, first)
+        harness.advance(harness.unit_ms)
+        purge(ledger, 0, 0)
+        assert ledger.run(people(ledger).show(first.id)) is None
+        ledger.add(second)
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
+        assert [one.status for one in ledger.add(first)] == ["added"], "it is another one, of the same name"
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)], "which has passed nothing"
+
+    def test_who_has_the_name_of_a_forgotten_one_does_not_free_its_guard(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        first, second = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
+        sent(harness, ledger, first)
+        harness.advance(harness.unit_ms)
+        purge(ledger, 0, 0)
+        ledger.add(first)
+        assert decide(ledger, first, "cancelled") == "cancelled"
+        ledger.add(second)
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
+
+    def test_a_window_that_is_longer_than_that_of_who_passed_is_kept_too(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        short, long = (Guard(window_s=units * harness.unit_ms / 1000, key="g") for units in (2, 300))
+        first, second = notification(harness, "n-1", guard=short), notification(harness, "n-2", guard=long)
+        sent(harness, ledger, first)
+        harness.advance(5 * harness.unit_ms)
+        purge(ledger, 0, 200 * harness.unit_ms)
+        ledger.add(second)
+        assert ledger.cross(ledger.take_one(harness)) == [Suppressed(first.id)]
+
+    def test_a_guard_whose_window_is_over_is_forgotten_and_lets_through(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        window = Guard(window_s=2 * harness.unit_ms / 1000)
+        sent(harness, ledger, notification(harness, "n-1", guard=window))
+        harness.advance(3 * harness.unit_ms)
+        purge(ledger, 0, 0)
+        ledger.add(notification(harness, "n-2", guard=window))
+        assert ledger.cross(ledger.take_one(harness)) == [Crossed()]
+
+    def test_what_a_provider_says_of_a_forgotten_content_counts_without_its_words(
+        self, harness: Harness, ledger: OutboxCaller
+    ) -> None:
+        said = notification(harness)
+        reference = f"r-{harness.namespace}"
+        sent(harness, ledger, said, answer=Accepted(reference))
+        harness.advance(harness.unit_ms)
+        purge(ledger, 0)
+        word = DeliveryReport("delivered", None, provider(harness), reference, evidence="to +49 secret")
+        assert ledger.apply_reports(word) == ["delivered"]
+        found = shown(ledger, said)
+        assert (found.state, [one.outcome for one in found.attempts]) == ("delivered", ["accepted", "delivered"])
+        assert "secret" not in repr(found)

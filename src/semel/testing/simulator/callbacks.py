@@ -1,0 +1,212 @@
+"""Status callbacks of a provider: sent once, twice, late, out of order or never, and signed as the provider signs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from urllib.parse import parse_qsl, urldefrag, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from semel.testing.simulator import twilio
+from semel.testing.simulator.dialect import Dialect
+from semel.testing.simulator.state import Message
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Mode: TypeAlias = Literal["never", "once", "twice", "late", "out of order"]
+MODES: tuple[str, ...] = get_args(Mode)
+Ending: TypeAlias = Literal["delivered", "undelivered"]
+PATIENCE_S = 30.0
+
+
+class Calls(Struct, frozen=True):
+    """How a provider calls back."""
+
+    mode: Mode
+    url: str = ""  # where the request names none
+    late_s: float = 0.5
+    ending: Ending = "delivered"
+
+
+class Called(Struct, frozen=True):
+    """One callback and the status of its answer; 0: no answer."""
+
+    provider: str
+    reference: str
+    word: str
+    status: int
+
+
+class Caller:
+    def __init__(self) -> None:
+        self.plans: dict[str, Calls] = {}
+        self.called: list[Called] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def about(self, dialect: Dialect, message: Message, reference: str) -> None:
+        plan = self.plans.get(dialect.name)
+        if plan is None or plan.mode == "never" or not (message.callback or plan.url):
+            return
+        task = asyncio.create_task(self._tell(plan, dialect, message, reference))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, plan: Calls, dialect: Dialect, message: Message, reference: str) -> None:
+        words = ["accepted", plan.ending]
+        match plan.mode:
+            case "late":
+                await asyncio.sleep(plan.late_s)
+            case "twice":
+                words = [word for word in words for _ in range(2)]
+            case "out of order":
+                words.reverse()
+        for word in words:
+            callback = dialect.callback(message, reference, word)
+            if callback is None:
+                return
+            url, (content_type, body) = message.callback or plan.url, callback
+            headers = {"Content-Type": content_type, **signature(dialect.name, url, body)}
+            status = await _post(url, headers, body)
+            self.called.append(Called(dialect.name, reference, word, status))
+
+
+async def _post(url: str, headers: Mapping[str, str], body: bytes) -> int:
+    """The status; 0: no answer."""
+    parts = urlsplit(url)
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    usual = {"Host": parts.netloc, "Content-Length": str(len(body)), "Connection": "close"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**usual, **headers}.items())
+    head = f"POST {target} HTTP/1.1\r\n{lines}\r\n"
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            try:
+                writer.write(head.encode("latin-1") + body)
+                await writer.drain()
+                line = await reader.readline()
+            finally:
+                writer.close()
+        return int(line.split(b" ")[1])
+    except (OSError, TimeoutError, ValueError, IndexError):
+        return 0
+
+
+# Signatures of callbacks, written by hand from each provider's documentation (docs/callbacks.md), with public secrets
+# that the same page lists. SES does not sign: SNS delivers its events with a certificate of Amazon's, which a
+# simulator cannot have.
+
+WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+VONAGE = "the-signature-secret-of-a-vonage-account"
+BREVO = "Bearer a-token-that-brevo-was-given"
+HMAC = "the-secret-of-your-own-endpoint"
+
+
+class Ink(NamedTuple):
+    """The inputs of a signature. Tests change one of them."""
+
+    at_s: float
+    other: bool = False  # with another secret
+
+
+@cache
+def p256(other: bool) -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ec  # when it is needed: most callbacks are signed without
+
+    return ec.derive_private_key(7_777 + other, ec.SECP256R1())
+
+
+@cache
+def ed25519_key(other: bool) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    return ed25519.Ed25519PrivateKey.from_private_bytes(bytes([other] * 32))
+
+
+def public_keys() -> dict[str, str]:
+    """As the providers show them: what is put into `secrets`."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    der = p256(False).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    raw = ed25519_key(False).public_key().public_bytes_raw()
+    return {"sendgrid": _base64(der), "telnyx": _base64(raw)}
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _twilio(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    fields = "".join(name + value for name, value in sorted(parse_qsl(body.decode("latin-1"), keep_blank_values=True)))
+    digest = hmac.digest(b"another" if ink.other else twilio.SECRET.encode(), (url + fields).encode(), "sha1")
+    return {"X-Twilio-Signature": _base64(digest)}
+
+
+def _sendgrid(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    at = str(int(ink.at_s))
+    return {
+        "X-Twilio-Email-Event-Webhook-Signature": _base64(p256(ink.other).sign(at.encode() + body, ECDSA(SHA256()))),
+        "X-Twilio-Email-Event-Webhook-Timestamp": at,
+    }
+
+
+def _telnyx(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    at = str(int(ink.at_s))
+    signature = ed25519_key(ink.other).sign(at.encode() + b"|" + body)
+    return {"Telnyx-Signature-Ed25519": _base64(signature), "Telnyx-Timestamp": at}
+
+
+def _resend(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    at, id = str(int(ink.at_s)), "msg_1"
+    key = b"another" if ink.other else base64.b64decode(WHSEC.removeprefix("whsec_"))
+    digest = hmac.digest(key, f"{id}.{at}.".encode() + body, "sha256")
+    return {"Svix-Id": id, "Svix-Timestamp": at, "Svix-Signature": "v1," + _base64(digest)}
+
+
+def _vonage(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    def part(said: Any) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(said)).rstrip(b"=").decode()
+
+    claims = {"iat": int(ink.at_s), "jti": "1", "iss": "Vonage", "payload_hash": hashlib.sha256(body).hexdigest()}
+    signed = f"{part({'typ': 'JWT', 'alg': 'HS256'})}.{part(claims)}"
+    digest = hmac.digest(b"another" if ink.other else VONAGE.encode(), signed.encode(), "sha256")
+    return {"Authorization": f"Bearer {signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"}
+
+
+def _brevo(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    return {"Authorization": "Bearer another" if ink.other else BREVO}
+
+
+def _hmac(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+    key = b"another" if ink.other else HMAC.encode()
+    return {"X-Hub-Signature-256": "sha256=" + hmac.new(key, body, "sha256").hexdigest()}
+
+
+HANDS: dict[str, Callable[[str, bytes, Ink], dict[str, str]]] = {
+    "twilio": _twilio,
+    "sendgrid": _sendgrid,
+    "resend": _resend,
+    "telnyx": _telnyx,
+    "vonage": _vonage,
+    "brevo": _brevo,
+    "http": _hmac,
+}
+
+
+def signature(kind: str, url: str, body: bytes, ink: Ink | None = None) -> Mapping[str, str]:
+    """The headers by which a provider of this kind proves that it calls `url`; none where it does not. What stands
+    behind a # is for the caller, and no part of the URL that is called."""
+    hand = HANDS.get(kind)
+    return hand(urldefrag(url).url, body, ink or Ink(time.time())) if hand else {}

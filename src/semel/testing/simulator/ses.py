@@ -1,0 +1,69 @@
+"""Amazon SES v2: JSON with a Signature Version 4, which is checked here from the raw request."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from hashlib import sha256
+
+import msgspec
+
+from semel.testing.simulator.dialect import Callback, Dialect, careless, document, given, mail
+from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.state import Message, State
+
+KEY_ID, SECRET, REGION = "AKIDSIMULATED", "ses-secret", "eu-central-1"
+PATH = "/v2/email/outbound-emails"
+_PROOF = re.compile(
+    rf"AWS4-HMAC-SHA256 Credential={KEY_ID}/(?P<day>\d{{8}})/{REGION}/ses/aws4_request, "
+    r"SignedHeaders=(?P<signed>[a-z0-9;-]+), Signature=(?P<signature>[0-9a-f]{64})"
+)
+_WORDS = {"accepted": "Send", "delivered": "Delivery", "undelivered": "Bounce"}
+
+
+class Ses(Dialect):
+    name = "ses"
+    prefix = "0100-"
+
+    def other(self, request: Request, state: State) -> Response | None:
+        if (request.method, request.path) != ("POST", PATH):
+            return self.refused(404, "not found")
+        return None if _is_signed(request, f"/{self.name}{PATH}") else self.refused(403, careless(given(request)))
+
+    def read(self, request: Request) -> Message:
+        said = document(request)
+        try:
+            (to,), (tag,) = said["Destination"]["ToAddresses"], said["EmailTags"]
+            simple = said["Content"]["Simple"]
+            texts = {kind: part["Data"] for kind, part in simple["Body"].items()}
+            if not said["FromEmailAddress"] or tag["Name"] != "semel-id":
+                raise ValueError("there is no sender, or another tag")
+            return mail(to, simple["Subject"]["Data"], texts.get("Text"), texts.get("Html"), ours=tag["Value"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"missing: {error}") from None
+
+    def accepted(self, message: Message, reference: str) -> Response:
+        return as_json(200, {"MessageId": reference})
+
+    def refused(self, status: int, reason: str) -> Response:
+        return as_json(status, {"message": reason}, x_amzn_ErrorType="Simulated")
+
+    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
+        about = {"messageId": reference, "timestamp": "2026-05-01T14:00:00.000Z", "tags": {"semel-id": [message.ours]}}
+        return "application/json", msgspec.json.encode({"eventType": _WORDS[word], "mail": about})
+
+
+def _is_signed(request: Request, path: str) -> bool:
+    found = _PROOF.fullmatch(given(request))
+    if found is None or "host" not in found["signed"].split(";"):
+        return False
+    names = found["signed"].split(";")
+    headers = "".join(f"{name}:{request.headers.get(name, '')}\n" for name in names)
+    canonical = f"{request.method}\n{path}\n\n{headers}\n{found['signed']}\n{sha256(request.body).hexdigest()}"
+    scope = f"{found['day']}/{REGION}/ses/aws4_request"
+    moment = request.headers.get("x-amz-date", "")
+    to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{SECRET}".encode()
+    for part in (found["day"], REGION, "ses", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.compare_digest(hmac.digest(key, to_sign.encode(), "sha256").hex(), found["signature"])

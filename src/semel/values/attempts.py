@@ -1,0 +1,71 @@
+"""What came of each attempt at an event that did not succeed at once.
+
+A store keeps the attempts of one key as one run of bytes, in order: 8 at_ms | 4 attempt | 2 size | reason, big-endian.
+Room for the next one is made when it is granted, so that whoever ends a lease has only to append, and need not read.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Layout
+
+from msgspec import Struct
+
+TRIED_MAX = 16  # of one key: the first and the newest ones
+REASON_MAX = 500  # characters of one attempt's reason
+
+_HEAD = Layout(">QIH")
+
+
+class FailedAttempt(Struct, frozen=True, array_like=True):
+    """One attempt that failed. An attempt whose process vanished has left none."""
+
+    attempt: int
+    at_ms: int  # UTC
+    reason: str
+
+
+def cut(reason: str) -> bytes:
+    """As much of a reason as is kept of an attempt; half a character in it must not keep it from being written."""
+    if len(reason) > REASON_MAX:
+        reason = reason[: REASON_MAX - 1] + "…"
+    return reason.encode(errors="replace")
+
+
+def line(attempt: int, at_ms: int, reason: str) -> bytes:
+    """One attempt, to be appended to those before it."""
+    said = cut(reason)
+    return _HEAD.pack(at_ms, attempt, len(said)) + said
+
+
+def lines(kept: bytes) -> list[bytes]:
+    """Each attempt by itself."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(kept):
+        size = _HEAD.size + _HEAD.unpack_from(kept, at)[2]
+        found.append(kept[at : at + size])
+        at += size
+    return found
+
+
+def load(kept: bytes | None) -> tuple[FailedAttempt, ...]:
+    return tuple([_load(one) for one in lines(kept)]) if kept else ()
+
+
+def _load(one: bytes) -> FailedAttempt:
+    at_ms, attempt, _ = _HEAD.unpack_from(one)
+    return FailedAttempt(attempt, at_ms, one[_HEAD.size :].decode(errors="replace"))
+
+
+def with_room(kept: bytes) -> bytes:
+    """The first and the newest, so that one more is not too many."""
+    if not kept:
+        return kept
+    found = lines(kept)
+    return kept if len(found) < TRIED_MAX else b"".join([found[0], *found[2 - TRIED_MAX :]])
+
+
+def one_more(before: tuple[FailedAttempt, ...], attempt: int, at_ms: int, reason: str) -> bytes:
+    """What a store keeps that is told of the attempts before: a letterbox."""
+    kept = b"".join([line(one.attempt, one.at_ms, one.reason) for one in before[:1] + before[1:][2 - TRIED_MAX :]])
+    return kept + line(attempt, at_ms, reason)

@@ -1,0 +1,149 @@
+"""The ledger's judgement, as a pure function: what is known, what is asked, what time it is.
+
+A store that can hold a batch's keys still while it decides (a lock, a write transaction) reads what it knows of them,
+calls `judge`, and writes the grants. The life of a key on one line of time:
+
+    claim             lease ends       retry is due                 settled             retention ends
+      │── leased: Busy ────│── takeover ►    │                            │── Settled ─────────│── as new ►
+      │── leased ─ Retry ─ waiting: Busy ────│── next attempt ►
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+from msgspec import Struct
+
+from semel.values.attempts import with_room
+from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Stale, Verdict
+from semel.values.outcome import Final
+
+
+class State(IntEnum):
+    """Where a key stands. The numbers are stored."""
+
+    LEASED = 1
+    WAITING = 2  # between attempts
+    SETTLED = 3
+
+
+class Known(Struct, gc=False):
+    """What a ledger remembers of one key."""
+
+    token: int
+    state: State
+    until_ms: int  # end of the lease, of the wait, or of the retention
+    attempts: int
+    first_ms: int  # the first grant
+    fingerprint: bytes | None
+    suspect: bool = False  # a holder of this lease vanished before; a release must not forget that
+    outcome: Final | None = None
+    tried: bytes = b""  # what came of its failed attempts, as `semel.values.attempts` writes it
+
+
+class Subject(Struct):
+    """What a ledger remembers of one subject: the newest applied position and who is acting on it."""
+
+    newest: int | None = None
+    holder: bytes | None = None
+    token: int = 0
+    until_ms: int = 0  # when nobody need remember it any more
+
+
+class Grant(Struct, frozen=True, gc=False):
+    """A lease to be written. `replaced` has, for each of the claim's keys, the token that it must still have now."""
+
+    lease: Lease
+    known: Known
+    replaced: tuple[int | None, ...]
+
+
+def judge(
+    claims: Sequence[Claim],
+    known: dict[bytes, Known],
+    subjects: dict[bytes, Subject],
+    now_ms: int,
+    next_token: Callable[[], int],
+) -> tuple[list[Verdict], list[Grant]]:
+    """Decide claims in order, each seeing the grants before it. `known` and `subjects` follow along."""
+    verdicts: list[Verdict] = []
+    grants: list[Grant] = []
+    for claim in claims:
+        refusal = _refusal(claim, known, subjects, now_ms)
+        if refusal is not None:
+            verdicts.append(refusal)
+            continue
+        grant, verdict = _grant(claim, known, now_ms, next_token())
+        known[claim.digest] = grant.known
+        for alias in claim.aliases:
+            known[alias.digest] = grant.known
+        if claim.order is not None:
+            subject = subjects.setdefault(claim.order.subject, Subject())
+            subject.holder, subject.token = claim.digest, grant.lease.token
+        grants.append(grant)
+        verdicts.append(verdict)
+    return verdicts, grants
+
+
+def _refusal(
+    claim: Claim, known: dict[bytes, Known], subjects: dict[bytes, Subject], now_ms: int
+) -> Settled | Conflict | Busy | Stale | None:
+    """Why this claim is not granted; None when it is."""
+    if (mine := known.get(claim.digest)) is not None and (refusal := _by_key(claim, mine, now_ms)) is not None:
+        return refusal
+    for alias in claim.aliases:
+        other = known.get(alias.digest)
+        if other is not None and (refusal := _by_key(claim, other, now_ms)) is not None:
+            return refusal
+    if claim.order is not None and (subject := subjects.get(claim.order.subject)) is not None:
+        in_doubt = mine is not None and mine.state is State.LEASED
+        if not (claim.doubt_first and in_doubt):
+            return _by_subject(claim, claim.order.position, subject, known, now_ms)
+    return None
+
+
+def _by_key(claim: Claim, known: Known, now_ms: int) -> Settled | Conflict | Busy | None:
+    live = known.until_ms > now_ms
+    if known.state is State.SETTLED and not live:
+        return None  # retention is over: gone, whether or not a sweeper has been here
+    if claim.fingerprint is not None and known.fingerprint not in (None, claim.fingerprint):
+        return Conflict()
+    if known.outcome is not None:
+        return Settled(known.outcome)
+    return Busy(known.until_ms - now_ms) if live else None
+
+
+def _by_subject(
+    claim: Claim, position: int, subject: Subject, known: dict[bytes, Known], now_ms: int
+) -> Busy | Stale | None:
+    if subject.newest is not None and position < subject.newest:
+        return Stale(subject.newest)
+    if subject.holder is None or subject.holder == claim.digest:
+        return None
+    holder = known.get(subject.holder)
+    acting = holder is not None and holder.state is State.LEASED and holder.token == subject.token
+    return Busy(holder.until_ms - now_ms) if holder and acting and holder.until_ms > now_ms else None
+
+
+def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> tuple[Grant, Granted]:
+    ours = [known.get(claim.digest), *[known.get(alias.digest) for alias in claim.aliases]]
+    earlier = [one for one in ours if one is not None and one.state is not State.SETTLED]
+    takeover = any(one.state is State.LEASED for one in earlier)  # under whichever of its keys the effect was tried
+    fresh = Known(
+        token=token,
+        state=State.LEASED,
+        until_ms=now_ms + claim.lease_ms,
+        attempts=max(one.attempts for one in earlier) + 1 if earlier else 1,
+        first_ms=min(one.first_ms for one in earlier) if earlier else now_ms,
+        fingerprint=next((one.fingerprint for one in earlier if one.fingerprint is not None), claim.fingerprint),
+        suspect=takeover,
+        tried=with_room(next((one.tried for one in earlier if one.tried), b"")) if earlier else b"",
+    )
+    lease = Lease(claim, token)
+    verdict = Granted(lease, fresh.attempts, takeover, now_ms - fresh.first_ms)
+    return Grant(lease, fresh, tuple([_live_token(one) for one in ours])), verdict
+
+
+def _live_token(known: Known | None) -> int | None:
+    return known.token if known is not None and known.state is not State.SETTLED else None

@@ -1,0 +1,145 @@
+"""Notifications as stores keep them: identity and content in columns of their own, the rest as one JSON document."""
+
+from __future__ import annotations
+
+from copy import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+
+from semel.values.delivery_state import DeliveryState
+from semel.values.errors import ConfigError
+from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
+
+# Notifications as stores keep them: identity and content in columns of their own, the rest as one JSON.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ERASED = b'{"body":"(erased)"}'
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""Of a content that somebody wrote into the table by hand: what Python adds, and semel.notify, can be read."""
+encode = msgspec.json.Encoder().encode
+standing_of = msgspec.json.Decoder(DeliveryState).decode
+
+
+class Options(Struct, frozen=True, omit_defaults=True):
+    """What a notification asks for, besides its identity and content."""
+
+    order: str = ""
+    priority: int = 5
+    not_after_ms: int | None = None
+    guard: Guard | None = None
+    provider: str = ""
+    policy: Policy | None = None
+
+
+_options = msgspec.json.Decoder(Options).decode
+_ANY = Notification(key="?", kind="?", recipient="?", channel="event", body="?")
+
+
+def options_of(one: Notification) -> Options:
+    not_after = None if one.not_after is None else int(one.not_after.timestamp() * 1000)
+    return Options(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
+
+
+def not_after_of(options: str | bytes) -> datetime | None:
+    """When a notification expires, as it was asked for."""
+    not_after_ms = _options(options).not_after_ms
+    return None if not_after_ms is None else _time(not_after_ms)
+
+
+def by_wall_clock(standing: DeliveryState, not_after: datetime | None, ahead_ms: int) -> DeliveryState:
+    """The time that somebody gave, by a clock that is `ahead_ms` ahead of the wall clock. What a relay wrote there
+    before may be by another clock: of an earlier boot, or before the wall clock was corrected."""
+    not_after_ms = None if not_after is None else (not_after - _EPOCH) // timedelta(milliseconds=1) + ahead_ms
+    return standing if standing.not_after_ms == not_after_ms else replace(standing, not_after_ms=not_after_ms)
+
+
+def readable_standing(standing: bytes | None) -> DeliveryState | None:
+    """As people see it: None for what is over, and for what somebody wrote by hand."""
+    try:
+        return None if standing is None else standing_of(standing)
+    except UNREADABLE:
+        return None
+
+
+def guard_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> bytes | None:
+    """What a notification's guard watches; None: it has none."""
+    guard = _options(options).guard
+    return None if guard is None else watched(guard, tenant, recipient, kind)
+
+
+def notification_of(
+    tenant: str,
+    key: str,
+    kind: str,
+    recipient: str,
+    channel: Channel,
+    generation: int,
+    content: bytes | None,
+    options: str | bytes,
+) -> Notification:
+    said, asked = read_content(content or ERASED), _options(options)
+    fields: dict[str, Any] = {
+        "key": key,
+        "kind": kind,
+        "recipient": recipient or "(erased)",
+        "channel": channel,
+        "body": said.body,
+        "subject": said.subject,
+        "sender": said.sender,
+        "template": said.template,
+        "data": said.data,
+        "tenant": tenant,
+        "not_after": None if asked.not_after_ms is None else _time(asked.not_after_ms),
+        "priority": asked.priority,
+        "order": asked.order,
+        "guard": asked.guard,
+        "provider": asked.provider,
+        "policy": asked.policy,
+        "generation": generation,
+    }
+    try:
+        one = Notification(**fields)
+    except ConfigError:
+        return _as_it_stands(fields)
+    if one.recipient != fields["recipient"]:  # older than the normal form: its id and its guard are of this spelling
+        force_setattr(one, "recipient", fields["recipient"])
+    return one
+
+
+def readable(
+    tenant: str,
+    key: str,
+    kind: str,
+    recipient: str,
+    channel: Channel,
+    generation: int,
+    content: bytes | None,
+    options: str | bytes,
+) -> Notification:
+    """As people see it, who look at all there is."""
+    identity = (tenant, key, kind, recipient, channel, generation)
+    try:
+        return notification_of(*identity, content, options)
+    except UNREADABLE:
+        return notification_of(*identity, b'{"body":"(cannot be read)"}', b"{}")
+
+
+def _time(ms: int) -> datetime:
+    """PostgreSQL knows later years than Python does."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _as_it_stands(fields: dict[str, Any]) -> Notification:
+    """It was judged when it was added, by SQL or by another version, which know other letters than we do. Refusing it
+    here would keep all that is due beside it from being taken."""
+    one = copy(_ANY)
+    for name, value in fields.items():
+        force_setattr(one, name, value)
+    return one

@@ -1,0 +1,32 @@
+"""Hold the walk of one webhook event in CONTRIBUTING.md to the code: every file and function that it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+STEPS = re.findall(
+    r"^\| [^|]+ \| `(src/[\w/]+\.py)` \| `([\w.]+)` \|$",
+    (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
+    re.MULTILINE,
+)
+
+
+def functions_in(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name
+        elif isinstance(node, ast.ClassDef):
+            yield from functions_in(node.body, f"{node.name}.")
+
+
+def test_the_walk_names_functions_that_exist() -> None:
+    assert len(STEPS) >= 10
+    assert [
+        (file, function)
+        for file, function in STEPS
+        if function not in functions_in(ast.parse((ROOT / file).read_text("utf-8")).body)
+    ] == []
