@@ -29,11 +29,12 @@ with said as (
 ), clock as (
     select coalesce($17::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) as now
 ), held as (
-    select s.*, t.attempts from said s join semel.key t on t.k = s.k and t.token = s.token
+    select s.*, t.attempts, t.keep from said s join semel.key t on t.k = s.k and t.token = s.token
     where t.state = 1
     order by t.k for update of t
 ), whole as (
-    select * from held where i in (select i from held group by i having count(*) = max(keys))
+    select *, max(keep) filter (where own) over (partition by i) as own_keep
+    from held where i in (select i from held group by i having count(*) = max(keys))
 ), ended as (
     update semel.key t
     set state = case when w.ending <= 3 then 3 when w.ending = 4 or not t.suspect then 2 else 1 end,
@@ -41,6 +42,8 @@ with said as (
         outcome = case when w.ending <= 3 then w.ending else 0 end,
         result = case when w.ending = 5 then null else w.result end,
         attempts = t.attempts - (w.ending = 5)::integer,
+        -- A retry that is never claimed again expires with all its keys at once. The next grant sets it again.
+        keep = case when w.ending <= 3 then t.keep else w.own_keep end,
         until = case w.ending when 5 then 0 when 4 then c.now + w.delay else c.now + t.keep end,
         tried = case when w.why is null then t.tried
                      else coalesce(t.tried, '') || int8send(c.now) || int4send(t.attempts)

@@ -248,6 +248,15 @@ class KeepLaws(Binding):
         ledger.purge()
         assert ledger.is_done(harness.claim("b", aliases=["x"]), b"1")
 
+    def test_purge_forgets_an_unclaimed_retry_with_all_its_aliases(self, harness: Harness, ledger: Caller) -> None:
+        long_ms = 10 * SWEPT_MS if harness.clock else 100 * harness.unit_ms
+        claim = harness.claim("a", aliases=["x"], retention_ms=harness.unit_ms, alias_retention_ms=long_ms)
+        ledger.settle(ledger.grant(claim), Retry(harness.unit_ms / 1000))
+        harness.advance(2 * harness.unit_ms + (SWEPT_MS if harness.clock else 0))
+        ledger.purge()
+        assert ledger.grant(harness.claim("b", aliases=["x"])).attempt == 1
+        assert ledger.grant(harness.claim("a")).attempt == 1
+
     def test_purge_forgets_what_is_over_and_at_most_the_limit(self, harness: Harness, ledger: Caller) -> None:
         claims = [harness.claim(f"key {at}", retention_ms=harness.unit_ms) for at in range(25)]
         granted = [verdict for verdict in ledger.claim_all(claims) if isinstance(verdict, Granted)]
