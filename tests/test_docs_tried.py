@@ -33,7 +33,7 @@ def test_the_first_messages_of_a_newcomer_go_as_the_page_says(tmp_path: Path) ->
         settings, first, lie = TRIED.findall(text.replace("settle = 5", "settle = 1").replace("sleep 6", "sleep 2"))
         (tmp_path / "semel.toml").write_text(settings, "utf-8")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        tried = subprocess.run(
+        attempt_log = subprocess.run(
             ["sh", "-ec", first + lie],
             cwd=tmp_path,
             env={"HOME": str(tmp_path), "PATH": path},
@@ -41,8 +41,8 @@ def test_the_first_messages_of_a_newcomer_go_as_the_page_says(tmp_path: Path) ->
             text=True,
             timeout=120,
         )
-        assert tried.returncode == 0, tried.stderr
-        assert re.search(".*".join(map(re.escape, OUTPUT)), tried.stdout, re.DOTALL), tried.stdout
+        assert attempt_log.returncode == 0, attempt_log.stderr
+        assert re.search(".*".join(map(re.escape, OUTPUT)), attempt_log.stdout, re.DOTALL), attempt_log.stdout
         assert [(got.to, got.text) for got in simulator.phone()] == [
             ("+491701234567", "On its way."),
             ("+491701234568", "On its way."),

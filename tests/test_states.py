@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, Harness, InboxCaller, arrival
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.claim import DeadLetter, Granted, Settlement
 from semel.values.delivery_state import (
     ATTEMPTS_MAX,
@@ -129,23 +129,23 @@ def next_states(state: DeliveryState, contract: Contract) -> Iterator[DeliverySt
     """All that can happen to a notification in this state."""
     made: list[Callable[[], DeliveryState | None]] = []
     if state.state == "pending":
-        made += [lambda: delivery_state.ready(state, contract, NOW_MS, none)]
-        made += [lambda: delivery_state.crossed(state, NOW_MS), lambda: replace(state, state="suppressed")]
+        made += [lambda: states.ready(state, contract, NOW_MS, none)]
+        made += [lambda: states.crossed(state, NOW_MS), lambda: replace(state, state="suppressed")]
     if state.state in ("pending", "sending"):
-        made += [lambda: delivery_state.lapsed(state, contract, NOW_MS, none)]
+        made += [lambda: states.lapsed(state, contract, NOW_MS, none)]
     if state.state == "sending":
         for answer in ANSWERS:
-            yield delivery_state.answered(state, answer, contract, NOW_MS, none)
+            yield states.answered(state, answer, contract, NOW_MS, none)
     if state.state == "uncertain":
-        made += [lambda: delivery_state.replayed(state), lambda: delivery_state.found(state, "SM1")]
-        made += [lambda: delivery_state.absent(state, NOW_MS), lambda: delivery_state.overdue(state, NOW_MS)]
-        made += [lambda: delivery_state.unclear(state, "HTTP 503", contract, NOW_MS, none)]
+        made += [lambda: states.replayed(state), lambda: states.found(state, "SM1")]
+        made += [lambda: states.absent(state, NOW_MS), lambda: states.overdue(state, NOW_MS)]
+        made += [lambda: states.unclear(state, "HTTP 503", contract, NOW_MS, none)]
     yield from filter(None, (make() for make in made))
     for resolution, free in product(get_args(Resolution), (True, False)):
-        if decided := delivery_state.decided(state, resolution, "by hand", free, NOW_MS):
+        if decided := states.decided(state, resolution, "by hand", free, NOW_MS):
             yield decided
     for report in get_args(Reported):
-        yield replace(state, state=delivery_state.reported(state.state, report))
+        yield replace(state, state=states.reported(state.state, report))
 
 
 def starts() -> Iterator[DeliveryState]:

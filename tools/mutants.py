@@ -59,7 +59,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("core/relay.py", ("tests/outbox", "tests/proof/outbox", "tests/service/relaying")),
     ("core/provider_calls.py", ("tests/outbox", "tests/proof/outbox", "tests/service/relaying")),
     ("core/resend.py", ("tests/outbox",)),
-    ("core/", ("tests/engine", "tests/proof/test_*.py", "tests/service", "tests/stores/letterbox")),
+    ("core/", ("tests/engine", "tests/proof/test_*.py", "tests/service", "tests/stores/dead_letter_store")),
     ("values/delivery_state.py", ("tests/outbox",)),
     ("values/", ("tests/envelopes", "tests/engine", "tests/settings", "tests/test_guarantees.py")),
     ("envelopes", ("tests/envelopes", "tests/service/test_*.py")),

@@ -199,18 +199,18 @@ async def carry(outbox: Outbox, room: int) -> int:
     """One batch through the three steps of a relay, all of it accepted by nobody. Returns how many it was."""
     lane = Lane(room, NAME)
     dispatches = await outbox.take({NAME: lane, lane_of("", CHANNEL): lane}, LEASE_MS)
-    standings = [crossed(replace(one.delivery_state, provider=NAME), one.taken_ms) for one in dispatches]
-    gates = await outbox.cross([Crossing(*one, b"{}") for one in zip(dispatches, standings, strict=True)])
+    delivery_states = [crossed(replace(one.delivery_state, provider=NAME), one.taken_ms) for one in dispatches]
+    gates = await outbox.cross([Crossing(*one, b"{}") for one in zip(dispatches, delivery_states, strict=True)])
     if not all(isinstance(gate, Crossed) for gate in gates):
         raise AssertionError("measured something else than messages that may leave")
-    await outbox.record([_record(*one) for one in zip(dispatches, standings, strict=True)])
+    await outbox.record([_record(*one) for one in zip(dispatches, delivery_states, strict=True)])
     return len(dispatches)
 
 
-def _record(dispatch: Dispatch, standing: DeliveryState) -> Record:
+def _record(dispatch: Dispatch, delivery_state: DeliveryState) -> Record:
     reference = f"m{dispatch.id.hex()}"
     answer = Accepted(reference, "200")
-    after = answered(standing, answer, _CONTRACT, dispatch.taken_ms, lambda: 0.0)
+    after = answered(delivery_state, answer, _CONTRACT, dispatch.taken_ms, lambda: 0.0)
     return Record(dispatch, after, "accepted", answer.evidence, reference)
 
 

@@ -180,7 +180,7 @@ def legend(report: Report) -> str:
             "rounds' own; CPU is what the server used, in all its threads, for each 200.",
             *[f"  {scenario.label}: {scenario.meaning}" for scenario in SCENARIOS.values()],
             f"  {SCENARIOS['duplicates'].label}: {median(copies):.0%} of the answers said duplicate",
-            f"  inbox: {_letters(report.measured['inbox'])}",
+            f"  inbox: {_dead_letters(report.measured['inbox'])}",
             f"  overload: {in_flight:.0f} deliveries in the service at a time, {refused:.0%} of the answers were "
             f"refusals; memory {_memory(overload)}",
             f"  {_senders(report)}",
@@ -188,7 +188,7 @@ def legend(report: Report) -> str:
     )
 
 
-def _letters(rounds: Sequence[Measured]) -> str:
+def _dead_letters(rounds: Sequence[Measured]) -> str:
     handled = median([one.handled_rate or 0.0 for one in rounds])
     emptied = [one.emptied_rate for one in rounds if one.emptied_rate is not None]
     afterwards = f"{median(emptied):,.0f} /s when nothing came any more" if emptied else "nearly none was left over"

@@ -47,7 +47,7 @@ class Message(Struct, frozen=True):
 
     body: bytes
     tenant: str = ""
-    reading: DecodeOptions | None = None  # None: the app's own
+    decode_options: DecodeOptions | None = None  # None: the app's own
     headers: Mapping[str, str] | None = None
 
 
@@ -254,14 +254,14 @@ class Semel:
         as_ms("lease", lease, LEASE_MIN_S)
         self.ledger = wiring.open_ledger(ledger, observe, dead_letters)
         self._tenant = tenant
-        self._reading = DecodeOptions(origin, id_path, type_path)
+        self._decode_options = DecodeOptions(origin, id_path, type_path)
         self._lease_s = lease
         self.concurrency = concurrency
         self._random = random
         self._observe = observe
         self.telemetry = telemetry
         self._router = Router()
-        self.planner = Planner(self._router, self._decode, self._reading)
+        self.planner = Planner(self._router, self._decode, self._decode_options)
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._backgrounds: dict[asyncio.AbstractEventLoop, Background] = {}
         self._sync = SyncFace()
@@ -458,7 +458,7 @@ class Semel:
 
     def topic_of(self, delivery: Arrived) -> str:
         """The type of its event, for people; empty for what is no event, as the heartbeat of a channel."""
-        event = self._decode(delivery, getattr(delivery, "reading", None) or self._reading)
+        event = self._decode(delivery, getattr(delivery, "decode_options", None) or self._decode_options)
         return "" if event.shape == CONTROL else event.type
 
     def new_engine(self, ledger: Ledger) -> Engine:
@@ -599,24 +599,24 @@ class Semel:
             engine = self._engines[loop] = self.new_engine(self.ledger)
         return engine
 
-    def _decode(self, delivery: Arrived, reading: DecodeOptions) -> Event:
+    def _decode(self, delivery: Arrived, decode_options: DecodeOptions) -> Event:
         return wiring.decode(
             delivery.body,
             tenant=delivery.tenant or self._tenant,
-            origin=reading.origin,
-            id_path=reading.id_path,
-            type_path=reading.type_path,
-            message_id=reading.message_id,
+            origin=decode_options.origin,
+            id_path=decode_options.id_path,
+            type_path=decode_options.type_path,
+            message_id=decode_options.message_id,
             headers=getattr(delivery, "headers", None),
-            default_origin=reading.default_origin,
+            default_origin=decode_options.default_origin,
         )
 
     def _reading_at(self, path: str, origin: str, *, verified: bool) -> DecodeOptions:
-        reading = replace(self._reading, origin=origin) if origin else self._reading
-        return replace(reading, default_origin=path) if verified else reading
+        decode_options = replace(self._decode_options, origin=origin) if origin else self._decode_options
+        return replace(decode_options, default_origin=path) if verified else decode_options
 
     def _message(
         self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None
     ) -> Message:
-        reading = replace(self._reading, origin=origin) if origin else None
-        return Message(to_bytes(body), tenant or "", reading, headers)
+        decode_options = replace(self._decode_options, origin=origin) if origin else None
+        return Message(to_bytes(body), tenant or "", decode_options, headers)

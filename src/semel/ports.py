@@ -236,7 +236,7 @@ class Entry(Struct, frozen=True):
     result: bytes | None = None  # JSON, of what is done
     generation: int = 1  # 2 after the first replay
     decision: str = ""  # "replayed" or "discarded" by whom, when and why
-    tried: tuple[
+    attempt_log: tuple[
         FailedAttempt, ...
     ] = ()  # each failed attempt of this generation, the oldest first; `done` may have forgotten
 

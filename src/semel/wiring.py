@@ -96,11 +96,11 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
     if dead_letters.startswith("eventbridge:"):
         return _announced(ledger, open_letters(dead_letters))
     with _shown(dead_letters):
-        letterbox: Any = _one_ledger(dead_letters, None)
-        _check_letterbox(ledger, letterbox)
-    from semel.core.dead_letter_store import letters_elsewhere
+        dead_letter_store: Any = _one_ledger(dead_letters, None)
+        _check_letterbox(ledger, dead_letter_store)
+    from semel.core.dead_letter_store import dead_letters_elsewhere
 
-    return letters_elsewhere(ledger, letterbox)
+    return dead_letters_elsewhere(ledger, dead_letter_store)
 
 
 def open_letters(url: str) -> EventBridgeTarget:
@@ -180,16 +180,16 @@ def _need(driver: str, extra: str, what: str = "this kind of ledger") -> None:
         raise ConfigError(f"{what} needs {driver}: pip install 'semel[{extra}]'")
 
 
-def _check_letterbox(ledger: StoredLedger, letterbox: StoredLedger) -> None:
+def _check_letterbox(ledger: StoredLedger, dead_letter_store: StoredLedger) -> None:
     _check_no_inbox(ledger)
     if (
-        not isinstance(letterbox, DeadLetterStore)
-        or not isinstance(letterbox, DeadLetters)
-        or not letterbox.traits.durable
+        not isinstance(dead_letter_store, DeadLetterStore)
+        or not isinstance(dead_letter_store, DeadLetters)
+        or not dead_letter_store.traits.durable
     ):
         raise ConfigError(
-            f"dead_letters: {letterbox.traits.name} cannot keep letters of another ledger: name a sqlite:///file.db, "
-            "a postgresql:// database or an eventbridge:// bus"
+            f"dead_letters: {dead_letter_store.traits.name} cannot store dead letters of another ledger: "
+            "use a sqlite:///file.db, a postgresql:// database or an eventbridge:// bus"
         )
 
 

@@ -115,8 +115,8 @@ def test_an_event_without_a_key_for_one_handler_is_its_dead_letter_and_not_a_fai
     for _ in range(2):
         assert handler(shape([small("1")]), Clocked(60)) in (failures(), summary(errors=1), summary(skipped=1))
     assert noting.acted == ["1"]
-    (letter,) = asyncio.run(noting.app.entries("dead"))
-    assert letter.handler == "crm"
+    (dead_letter,) = asyncio.run(noting.app.entries("dead"))
+    assert dead_letter.handler == "crm"
 
 
 def test_a_copy_of_what_failed_fails_with_it() -> None:

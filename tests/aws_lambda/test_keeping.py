@@ -34,13 +34,13 @@ def test_a_stream_goes_on_behind_what_is_no_event_which_the_ledger_keeps(
 def test_a_letter_that_is_no_event_may_be_replayed_and_comes_once_more(tmp_path: Path) -> None:
     noting = Noting(f"sqlite:///{tmp_path}/semel.db")
     handler = noting.app.lambda_handler()
-    letters: Any = noting.app.ledger
+    dead_letters: Any = noting.app.ledger
     assert handler(kinesis([b"{"]), Clocked(60)) == failures()
-    (entry,) = noting.app._sync.call(lambda: letters.entries("dead"))
-    assert noting.app._sync.call(lambda: letters.replay(entry.key, "try again", "kim"))
-    assert noting.app._sync.call(letters.depths) == [], "nobody takes it from an inbox"
+    (entry,) = noting.app._sync.call(lambda: dead_letters.entries("dead"))
+    assert noting.app._sync.call(lambda: dead_letters.replay(entry.key, "try again", "kim"))
+    assert noting.app._sync.call(dead_letters.depths) == [], "nobody takes it from an inbox"
     assert handler(kinesis([b"{"]), Clocked(60)) == failures()
-    assert len(noting.app._sync.call(lambda: letters.entries("dead"))) == 1
+    assert len(noting.app._sync.call(lambda: dead_letters.entries("dead"))) == 1
     noting.app.close_sync()
 
 

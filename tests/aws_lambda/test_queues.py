@@ -89,7 +89,7 @@ def test_what_never_succeeds_goes_to_the_dead_letter_queue_and_the_rest_is_done(
     mapping.run()
     assert sorted(noting.acted) == ["1", "2", "3"]
     assert queue.left() == 0
-    assert sorted(message["Body"] for message in queue.letters()) == ["no event", "{}"]
+    assert sorted(message["Body"] for message in queue.dead_letters()) == ["no event", "{}"]
     assert sum(failed for _, failed in mapping.batches) == 2 * 3
 
 

@@ -382,4 +382,4 @@ def test_a_ledger_without_letters_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert semel("status", "--ledger", url, "--json").json["inbox"] is None
     ended = semel("dead", "replay", "--all", "--yes", *REASON, "--ledger", url)
     assert ended.code == 2
-    assert "letters" in ended.err
+    assert "dead_letters" in ended.err

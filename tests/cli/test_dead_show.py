@@ -52,8 +52,8 @@ class Life:
             self._clock.now_ms += 60_000  # a vanished one's lease is over by then
             if isinstance(ending, str):
                 continue
-            letter = DeadLetter(event, verdict.attempt) if isinstance(ending, Reject) else None
-            assert await ledger.settle([Settlement(verdict.lease, ending, letter)]) == [True]
+            dead_letter = DeadLetter(event, verdict.attempt) if isinstance(ending, Reject) else None
+            assert await ledger.settle([Settlement(verdict.lease, ending, dead_letter)]) == [True]
         await ledger.close()
 
     def show(self, *options: str) -> Any:
@@ -74,13 +74,13 @@ def test_each_attempt_is_told_with_its_time_and_its_error(tmp_path: Path) -> Non
     assert lacks(told[1], "attempt 2 process ledger") == []
     assert lacks(told[2], "attempt 3 2025-06-15 15:09:40 UTC timed out") == []
     assert lacks(told[3], "attempt 4 2025-06-15 15:10:40 UTC no customer") == []
-    tried = life.show("--json").json["tried"]
-    assert [(one["attempt"], one["reason"]) for one in tried] == [
+    attempt_log = life.show("--json").json["attempt_log"]
+    assert [(one["attempt"], one["reason"]) for one in attempt_log] == [
         (1, "the CRM answered 503"),
         (3, "timed out"),
         (4, "no customer"),
     ]
-    assert tried[0]["at"] == "2025-06-15T15:07:40.000Z"
+    assert attempt_log[0]["at"] == "2025-06-15T15:07:40.000Z"
 
 
 def test_attempts_that_were_too_many_to_be_kept_have_not_vanished(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_audit_trail_says_who_decided_when_and_why(tmp_path: Path) -> None:
     assert lacks(out, "anna fixed") == []
     (first,) = [entry for entry in life.show("--json").json["history"] if entry["state"] == "replayed"]
     assert lacks(first["decision"], "anna UTC fixed") == []
-    assert [one["reason"] for one in first["tried"]] == ["503", "unknown customer"]
+    assert [one["reason"] for one in first["attempt_log"]] == ["503", "unknown customer"]
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r[bold red]\u202e[/]\x9b31m\n$(reboot) [link=file:///etc/passwd]x[/link]\x00\u2028"

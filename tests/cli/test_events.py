@@ -159,11 +159,11 @@ def test_letters_come_first_and_others_are_found_too(tmp_path: Path, monkeypatch
     monkeypatch.setattr(find, "PREFIX_MIN_CHARS", 1)
     monkeypatch.setattr(find, "PAGE", 3)
     options = ("--ledger", fill(tmp_path, dead=1, uncertain=0, done=40))
-    letter = listed("dead", "list", *options)[0]["key"]
+    dead_letter = listed("dead", "list", *options)[0]["key"]
     done = [entry["key"] for entry in listed("events", "list", "--state", "done", *options)]
-    assert any(key[0] == letter[0] for key in done), "inconclusive: nothing to confuse the letter with"
-    assert semel("dead", "show", letter[0], "--json", *options).json["key"] == letter
-    assert semel("events", "show", letter[0], *options).code == 2
+    assert any(key[0] == dead_letter[0] for key in done), "inconclusive: nothing to confuse the letter with"
+    assert semel("dead", "show", dead_letter[0], "--json", *options).json["key"] == dead_letter
+    assert semel("events", "show", dead_letter[0], *options).code == 2
     for command in ("dead", "events"):
         assert semel(command, "show", done[0][:12], "--json", *options).json["state"] == "done"
 

@@ -53,14 +53,14 @@ def test_what_cannot_be_used_is_told_and_ends_with_2(arguments: tuple[str, ...],
 
 def test_letters_of_a_ledger_in_memory_can_be_looked_at_and_discarded_and_not_replayed(tmp_path: Path) -> None:
     """They outlive the process, and what it still remembers cannot be changed from outside."""
-    letters = f"sqlite:///{tmp_path}/letters.db"
+    dead_letters = f"sqlite:///{tmp_path}/letters.db"
     path = tmp_path / "semel.toml"
-    path.write_text(f'ledger = "memory://"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n')
+    path.write_text(f'ledger = "memory://"\ndead_letters = "{dead_letters}"\n[[endpoints]]\nmode = "inline"\n')
     option = ("-c", str(path))
     assert semel("dead", "list", *option).code == 2, "nothing was given up on yet: there is nothing to look at"
 
     async def give_up() -> None:
-        async with Semel("memory://", dead_letters=letters, origin="test") as app:
+        async with Semel("memory://", dead_letters=dead_letters, origin="test") as app:
 
             @app.on("**", name="to-crm")
             async def refuse(event: Event, ctx: Context) -> None:
@@ -70,21 +70,21 @@ def test_letters_of_a_ledger_in_memory_can_be_looked_at_and_discarded_and_not_re
             assert (await app.process(message("crm", "1", customer="c"))).status == "duplicate"
 
     asyncio.run(give_up())
-    (letter,) = semel("dead", "list", "--json", *option).json
-    assert letter["reason"] == "unknown customer"
-    replay = semel("dead", "replay", letter["key"], "--reason", "x", *option)
+    (dead_letter,) = semel("dead", "list", "--json", *option).json
+    assert dead_letter["reason"] == "unknown customer"
+    replay = semel("dead", "replay", dead_letter["key"], "--reason", "x", *option)
     assert replay.code == 1
-    assert letter["key"] in replay.out
-    assert [one["key"] for one in semel("dead", "list", "--json", *option).json] == [letter["key"]]
-    assert semel("dead", "discard", letter["key"], "--reason", "x", *option).code == 0
+    assert dead_letter["key"] in replay.out
+    assert [one["key"] for one in semel("dead", "list", "--json", *option).json] == [dead_letter["key"]]
+    assert semel("dead", "discard", dead_letter["key"], "--reason", "x", *option).code == 0
     assert semel("dead", "list", "--json", *option).json == []
 
 
 def test_a_letterbox_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
-    path, letters = tmp_path / "semel.toml", tmp_path / "letters.db"
-    letters.write_bytes(b"holiday pictures")
-    path.write_text(f'ledger = "redis://127.0.0.1:1"\ndead_letters = "sqlite:///{letters}"\n')
+    path, dead_letters = tmp_path / "semel.toml", tmp_path / "letters.db"
+    dead_letters.write_bytes(b"holiday pictures")
+    path.write_text(f'ledger = "redis://127.0.0.1:1"\ndead_letters = "sqlite:///{dead_letters}"\n')
     ended = semel("status", "-c", str(path))
     assert ended.code == 2
     assert lacks(ended.err, "letters.db no ledger") == []
-    assert letters.read_bytes() == b"holiday pictures"
+    assert dead_letters.read_bytes() == b"holiday pictures"

@@ -59,8 +59,8 @@ def test_whatever_a_handler_raises_is_its_own_outcome_and_takes_no_neighbour_alo
             outcomes = await app.process_many(bodies)
             assert [outcome.status for outcome in outcomes] == ["done", "dead", "done"]
             assert [outcome.status for outcome in await app.process_many(bodies)] == ["duplicate"] * 3
-            (letter,) = await app.entries("dead")
-            assert letter.reason == outcomes[1].reason
+            (dead_letter,) = await app.entries("dead")
+            assert dead_letter.reason == outcomes[1].reason
 
     run(story())
 
@@ -265,7 +265,7 @@ def test_a_transaction_undone_by_a_neighbour_is_given_back_without_counting_the_
             statuses = [[outcome.status for outcome in await app.process_many(bodies)] for _ in range(4)]
             assert statuses[-1] == ["duplicate", "duplicate"]
             assert set(attempts) == {1}
-            assert [letter.text for letter in await app.entries("dead")] == ["bad"]
+            assert [dead_letter.text for dead_letter in await app.entries("dead")] == ["bad"]
 
     run(story())
     assert written(tmp_path) == ["good"]

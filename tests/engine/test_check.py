@@ -98,7 +98,7 @@ def test_a_run_that_a_check_ends_is_lost_and_no_failed_attempt(
         await asyncio.sleep(LEASE_S + 0.1)
         assert (await app.process(body)).status == "done"
         (entry,) = await app.entries()
-        assert (effects, entry.attempts, entry.tried) == ([2], 2, ())
+        assert (effects, entry.attempts, entry.attempt_log) == ([2], 2, ())
 
     story(ledger, tmp_path, tell)
 

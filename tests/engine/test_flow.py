@@ -149,10 +149,10 @@ def test_an_exception_is_retried_with_full_jitter_until_the_attempts_are_used_up
 
             body = message("a")
             outcomes = [await app.process(body) for _ in range(4)]
-            (letter,) = await app.entries("dead")
-            assert letter.event is not None
-            assert json.loads(letter.event)["id"] == "a"
-            assert letter.attempts == 3
+            (dead_letter,) = await app.entries("dead")
+            assert dead_letter.event is not None
+            assert json.loads(dead_letter.event)["id"] == "a"
+            assert dead_letter.attempts == 3
             return outcomes
 
     outcomes = run(story())

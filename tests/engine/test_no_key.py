@@ -65,10 +65,10 @@ def test_the_other_handlers_run_and_the_event_is_a_dead_letter_of_the_one(ledger
         assert outcome.final
         assert outcome.parts[1].reason.startswith(NO_KEY)
         assert desk.ran == ["audit"]
-        (letter,) = await desk.dead()
-        assert (letter.handler, letter.key, letter.text) == ("crm", outcome.parts[1].key, "e-1")
-        assert "detail.interactionId" in letter.reason
-        assert letter.event == to_bytes(bridged())
+        (dead_letter,) = await desk.dead()
+        assert (dead_letter.handler, dead_letter.key, dead_letter.text) == ("crm", outcome.parts[1].key, "e-1")
+        assert "detail.interactionId" in dead_letter.reason
+        assert dead_letter.event == to_bytes(bridged())
 
     story(ledger, tmp_path, tell)
 
@@ -132,8 +132,8 @@ def test_whatever_of_a_key_cannot_be_computed_it_is_a_dead_letter(ledger: str, t
     async def tell(desk: Desk) -> None:
         outcome = await desk.app.process(bridged())
         assert parts(outcome) == {"audit": "done", "crm": "dead"}
-        (letter,) = await desk.dead()
-        assert letter.reason.startswith(NO_KEY)
+        (dead_letter,) = await desk.dead()
+        assert dead_letter.reason.startswith(NO_KEY)
         assert desk.ran == ["audit"]
 
     story(ledger, tmp_path, tell, **WITHOUT_KEY[name])
@@ -147,9 +147,9 @@ def test_an_id_that_cannot_be_a_key_is_kept_and_shown(ledger: str, tmp_path: Pat
             app.on("**", name="h")(lambda event, ctx: None)
             outcome = await app.process({"id": id, "type": "t", "data": {}})
             assert outcome.status == "dead"
-            (letter,) = await app.entries("dead")
-            assert letter.text
-            assert letter.text.isprintable()
+            (dead_letter,) = await app.entries("dead")
+            assert dead_letter.text
+            assert dead_letter.text.isprintable()
 
     run(told())
 
@@ -201,8 +201,8 @@ def test_a_crash_between_claim_and_settle_leaves_one_dead_letter_with_its_reason
             await asyncio.sleep(0.15)  # its holder has vanished, and its lease lapses
         outcomes = [await desk.app.process(bridged()) for _ in range(2)]
         assert [parts(outcome)["crm"] for outcome in outcomes] == ["dead", "duplicate"]
-        (letter,) = await desk.dead()
-        assert letter.reason.startswith(NO_KEY)
+        (dead_letter,) = await desk.dead()
+        assert dead_letter.reason.startswith(NO_KEY)
         assert desk.ran == ["audit"]
 
     story(ledger, tmp_path, tell, lease=0.1, timeout=0.05, max_attempts=2, effect="park")
@@ -261,8 +261,8 @@ class Inboxed(Desk):
 
     async def replay(self) -> None:
         assert isinstance(self.app.ledger, DeadLetters)
-        (letter,) = await self.dead()
-        assert await self.app.ledger.replay(letter.key, "the field is another one now", "anna")
+        (dead_letter,) = await self.dead()
+        assert await self.app.ledger.replay(dead_letter.key, "the field is another one now", "anna")
 
 
 def test_the_inbox_accepts_the_event_for_each_handler_and_one_becomes_a_dead_letter(tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ def test_the_inbox_accepts_the_event_for_each_handler_and_one_becomes_a_dead_let
         assert parts(await desk.accept(bridged())) == {"audit": "duplicate", "crm": "duplicate"}
         await desk.handle()
         assert desk.ran == ["audit"]
-        (letter,) = await desk.dead()
-        assert (letter.handler, letter.reason.startswith(NO_KEY)) == ("crm", True)
+        (dead_letter,) = await desk.dead()
+        assert (dead_letter.handler, dead_letter.reason.startswith(NO_KEY)) == ("crm", True)
         assert parts(await desk.accept(bridged())) == {"audit": "duplicate", "crm": "duplicate"}
         assert parts(await desk.app.process(bridged())) == {"audit": "duplicate", "crm": "duplicate"}
         await desk.app.close()
@@ -287,8 +287,8 @@ def test_a_replay_without_a_change_is_a_dead_letter_again(tmp_path: Path) -> Non
         await desk.app.process(bridged())
         await desk.replay()
         await desk.handle()
-        (letter,) = await desk.dead()
-        assert (letter.generation, letter.reason.startswith(NO_KEY)) == (2, True)
+        (dead_letter,) = await desk.dead()
+        assert (dead_letter.generation, dead_letter.reason.startswith(NO_KEY)) == (2, True)
         await desk.app.close()
 
     run(told())
@@ -303,13 +303,13 @@ def test_a_replay_after_a_change_of_settings_computes_the_key_anew(tmp_path: Pat
             await before.handle()
         else:
             await before.app.process(bridged())
-        (letter,) = await before.dead()
+        (dead_letter,) = await before.dead()
         await before.app.close()
         after = Inboxed(tmp_path, keys.fields("detail.eventId"))
         await after.replay()
         await after.handle()
         assert after.ran == ["crm"]
-        assert after.keys != [letter.key], "the handler sees the key of its event"
+        assert after.keys != [dead_letter.key], "the handler sees the key of its event"
         assert await after.dead() == []
         again = await after.app.process(bridged())
         assert (parts(again)["crm"], again.parts[1].key) == ("duplicate", after.keys[0])
@@ -343,9 +343,9 @@ def test_a_discarded_one_still_answers_its_copies(tmp_path: Path) -> None:
     async def told() -> None:
         desk = Inboxed(tmp_path)
         await desk.app.process(bridged())
-        (letter,) = await desk.dead()
+        (dead_letter,) = await desk.dead()
         assert isinstance(desk.app.ledger, DeadLetters)
-        assert await desk.app.ledger.discard(letter.key, "no use", "anna")
+        assert await desk.app.ledger.discard(dead_letter.key, "no use", "anna")
         assert parts(await desk.app.process(bridged()))["crm"] == "duplicate"
         assert await desk.dead() == []
         await desk.app.close()

@@ -244,18 +244,18 @@ def test_a_bug_around_a_letter_is_no_hot_loop_and_does_not_end_the_pump(tmp_path
     async def tell(scene: Scene) -> None:
         scene.app.on("**", name="h")(lambda event, ctx: None)
         await scene.accept(message("1"))
-        tried = 0
+        attempt_log = 0
 
         async def broken(_: Any) -> Any:
-            nonlocal tried
-            tried += 1
+            nonlocal attempt_log
+            attempt_log += 1
             raise ZeroDivisionError
 
         pump = InboxWorker(scene.inbox, broken, scene.app.handlers, 8)
         running = asyncio.create_task(pump.run())
         await asyncio.sleep(0.5)
         assert not running.done()
-        assert tried == 1
+        assert attempt_log == 1
         await pump.stop(10)
         await running
 

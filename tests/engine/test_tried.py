@@ -30,8 +30,8 @@ def test_each_attempt_is_told_by_its_exception(ledger: str, tmp_path: Path) -> N
 
             for _ in range(4):
                 await app.process(message("a"))
-            (letter,) = await app.entries("dead")
-            return [(one.attempt, one.reason) for one in letter.tried]
+            (dead_letter,) = await app.entries("dead")
+            return [(one.attempt, one.reason) for one in dead_letter.attempt_log]
 
     first, second, third, fourth = run(story())
     assert (first, second) == ((1, "ValueError: attempt 1"), (2, "not yet"))
@@ -52,11 +52,11 @@ def test_what_waits_tells_why_and_what_is_done_at_once_has_nothing_to_tell(ledge
             await app.process(message("slow"))
             await app.process(message("done"))
             (waiting,) = await app.entries("waiting")
-            (one,) = waiting.tried
+            (one,) = waiting.attempt_log
             assert (one.attempt, len(one.reason), one.reason) == (1, REASON_MAX, waiting.reason)
             assert one.reason.startswith("OSError: xxx")
             (done,) = await app.entries("done")
-            assert done.tried == ()
+            assert done.attempt_log == ()
 
     run(story())
 
@@ -77,9 +77,9 @@ def test_a_transaction_that_was_undone_tells_why(tmp_path: Path) -> None:
                 for _ in range(2):
                     await app.process(message(id))
             (dead,) = await app.entries("dead")
-            assert [(one.attempt, one.reason) for one in dead.tried] == [(1, "locked"), (2, "no such customer")]
+            assert [(one.attempt, one.reason) for one in dead.attempt_log] == [(1, "locked"), (2, "no such customer")]
             (done,) = await app.entries("done")
-            assert [(one.attempt, one.reason) for one in done.tried] == [(1, "locked")]
+            assert [(one.attempt, one.reason) for one in done.attempt_log] == [(1, "locked")]
             assert (done.attempts, done.result) == (2, b'"done"')
 
     run(story())
@@ -102,7 +102,7 @@ def test_a_cancelled_run_tells_so(tmp_path: Path) -> None:
             async with asyncio.timeout(60):
                 while not (waiting := await app.entries("waiting")):  # noqa: ASYNC110  it is told in its own time
                     await asyncio.sleep(0.01)
-            (attempt,) = waiting[0].tried
+            (attempt,) = waiting[0].attempt_log
             assert "cancelled" in attempt.reason
 
     run(story())

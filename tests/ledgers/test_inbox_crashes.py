@@ -50,8 +50,8 @@ async def story(ledger: SqliteLedger, clock: FakeClock) -> AsyncIterator[str]:
     claims = [HARNESS.claim("a"), HARNESS.claim("b"), aliased]
     one, two, three = [verdict for verdict in await ledger.claim(claims) if isinstance(verdict, Granted)]
     yield "granted"
-    letter = DeadLetter(b"b", 1)
-    await ledger.settle([Settlement(one.lease, Done(b"1")), Settlement(two.lease, Reject("no"), letter)])
+    dead_letter = DeadLetter(b"b", 1)
+    await ledger.settle([Settlement(one.lease, Done(b"1")), Settlement(two.lease, Reject("no"), dead_letter)])
     yield "settled"
     assert await ledger.finish([Finished(a), Finished(b)]) == [True, True]
     yield "finished"

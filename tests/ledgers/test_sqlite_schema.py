@@ -68,15 +68,15 @@ def test_a_file_of_version_1_goes_forward_and_keeps_what_it_knows(tmp_path: Path
         assert [type(clerk.claim(claim)) for claim in (LEASED, WAITING)] == [Busy, Busy]
         counts = {"accepted": 0, "leased": 1, "waiting": 1, "done": 1, "dead": 1, "uncertain": 0}
         assert clerk.run(clerk.store.counts()) == counts
-        (letter,) = clerk.run(clerk.store.entries("dead"))
-        assert (letter.event, letter.reason, letter.generation) == (b'{"id":2}', "no", 1)
+        (dead_letter,) = clerk.run(clerk.store.entries("dead"))
+        assert (dead_letter.event, dead_letter.reason, dead_letter.generation) == (b'{"id":2}', "no", 1)
         assert clerk.accept(arrival(HARNESS, DONE)) == "duplicate: done"
         assert clerk.accept(arrival(HARNESS, LEASED)) == "accepted"
         clock.now_ms += 10_000
         assert [clerk.grant(claim).attempt for claim in (LEASED, WAITING)] == [2, 2]
         assert clerk.replay(DEAD) is True
         (taken,) = clerk.take_all({DEAD.handler: 5}, 1000)
-        assert (taken.event, taken.reading, taken.only) == (b'{"id":2}', PLAIN, DEAD.handler)
+        assert (taken.event, taken.decode_options, taken.only) == (b'{"id":2}', PLAIN, DEAD.handler)
         clock.now_ms += KEPT_MS + SWEPT_MS
         assert clerk.purge() > 0
         assert clerk.grant(DONE).attempt == 1

@@ -153,8 +153,9 @@ MUTANTS = [
     Mutant(
         "what came of earlier attempts is forgotten with the next",
         DECISION,
-        'tried=with_room(next((one.tried for one in earlier if one.tried), b"")) if earlier else b"",',
-        'tried=b"",',
+        "attempt_log=with_room(next((one.attempt_log for one in earlier if one.attempt_log), b"
+        '"")) if earlier else b"",',
+        'attempt_log=b"",',
         f"{LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
     ),
     Mutant(

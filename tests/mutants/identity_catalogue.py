@@ -113,15 +113,15 @@ IDENTITY_MUTANTS = [
     Mutant(
         "the path of an endpoint becomes the origin of events that name theirs",
         OPTIONS,
-        "return replace(reading or own, default_origin=endpoint.path)",
-        "return replace(reading or own, origin=endpoint.path)",
+        "return replace(decode_options or own, default_origin=endpoint.path)",
+        "return replace(decode_options or own, origin=endpoint.path)",
         f"{SPACES}::test_an_event_that_names_its_origin_is_one_event_at_both_endpoints",
     ),
     Mutant(
         "a verified endpoint forgets how the app decodes",
         OPTIONS,
-        "return replace(reading or own, default_origin=endpoint.path)",
-        "return replace(reading or PLAIN, default_origin=endpoint.path)",
+        "return replace(decode_options or own, default_origin=endpoint.path)",
+        "return replace(decode_options or PLAIN, default_origin=endpoint.path)",
         f"{SPACES}::test_a_verified_endpoint_keeps_how_an_app_in_python_decodes",
     ),
     Mutant(

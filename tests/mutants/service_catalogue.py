@@ -267,8 +267,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "the signed id of a message is not kept with its event",
         "values/event.py",
-        'return b"" if reading == PLAIN else _encode(reading)',
-        'return b"" if not reading.origin and not reading.id_path else _encode(reading)',
+        'return b"" if decode_options == PLAIN else _encode(decode_options)',
+        'return b"" if not decode_options.origin and not decode_options.id_path else _encode(decode_options)',
         f"{MESSAGE_IDS}::test_an_accepted_event_keeps_its_message_id_in_the_inbox",
     ),
     Mutant(

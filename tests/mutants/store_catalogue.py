@@ -26,7 +26,7 @@ REDIS = "tests/ledgers/redis"
 REDIS_LAWS = f"{REDIS}/test_redis_laws.py::TestRedisLedger"
 DYNAMO = "tests/ledgers/dynamodb"
 DYNAMO_LAWS = f"{DYNAMO}/test_dynamodb_laws.py::TestDynamo"
-LETTERS_ELSEWHERE = "tests/stores/letterbox/test_letterbox_crashes.py"
+LETTERS_ELSEWHERE = "tests/stores/dead_letter_store/test_letterbox_crashes.py"
 
 STORE_MUTANTS = [
     # ------------------------------------------------------------------------------------------------- PostgreSQL
@@ -189,28 +189,28 @@ STORE_MUTANTS = [
     Mutant(
         "DynamoDB gives every attempt the number of the last one",
         DYNAMO_ITEMS,
-        "return [[one.at_ms, one.reason, one.attempt] for one in tried] or None",
-        "return [[one.at_ms, one.reason] for one in tried] or None",
+        "return [[one.at_ms, one.reason, one.attempt] for one in attempt_log] or None",
+        "return [[one.at_ms, one.reason] for one in attempt_log] or None",
         f"{DYNAMO_LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
     ),
     # ------------------------------------------------------------------------------------------------- two stores
     Mutant(
         "a letter elsewhere does not tell of the attempts before",
         LETTERBOX,
-        "if letter is None or letter.attempts == 1 or letter.tried:",
-        "if letter is None or letter.attempts >= 1 or letter.tried:",
-        "tests/stores/letterbox/test_letters_elsewhere_laws.py::TestLettersOfMemory"
+        "if dead_letter is None or dead_letter.attempts == 1 or dead_letter.attempt_log:",
+        "if dead_letter is None or dead_letter.attempts >= 1 or dead_letter.attempt_log:",
+        "tests/stores/dead_letter_store/test_letters_elsewhere_laws.py::TestLettersOfMemory"
         "::test_each_failed_attempt_is_told_the_oldest_first",
     ),
     Mutant(
         "an event is given up before its letter is kept",
         LETTERBOX,
         "        if kept:\n"
-        "            await self.letterbox.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))\n"
+        "            await self.dead_letter_store.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))\n"
         "        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])\n",
         "        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])\n"
         "        if kept:\n"
-        "            await self.letterbox.keep(kept)\n",
+        "            await self.dead_letter_store.keep(kept)\n",
         f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_letterbox_is_out_of_reach",
     ),
     Mutant(

@@ -14,7 +14,7 @@ import pytest
 from semel.core.provider_calls import ProviderPauses
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, DeliveryState, Refused, Unknown
 from semel.values.notification import Notification
 from semel.values.outbox import DeliveryReport, Dispatch, Lane, LookedUp, NotificationView, Unclear
@@ -74,8 +74,8 @@ def test_no_message_fails_and_one_at_a_time_probes(tmp_path: Path, caplog: pytes
             await asyncio.sleep(2.0)
             burst = wrong.contract.concurrency + wrong.contract.concurrency // 2
             assert len(wrong.asked) <= burst + 4, "those under way, and a few probes"
-            states = {one.state for one in await shown(ledger, *many)}
-            assert states == {"pending"}
+            found_states = {one.state for one in await shown(ledger, *many)}
+            assert found_states == {"pending"}
             wrong.answer = Accepted("r")
             await until(lambda: len(set(wrong.asked)) == len(many))
             await relay.stop(10.0)
@@ -176,11 +176,11 @@ def test_probes_come_less_and_less_often() -> None:
 
 def test_a_refused_configuration_burns_no_attempt_however_often() -> None:
     contract = Contract(name="p", channels=("sms",))
-    standing = DeliveryState(provider="p")
-    for _ in range(2 * delivery_state.ATTEMPTS_MAX):
-        crossed = delivery_state.crossed(standing, 1)
-        standing = delivery_state.answered(crossed, WRONG, contract, 2, lambda: 0.5)
-        assert (standing.state, standing.attempts) == ("pending", 1)
+    delivery_state = DeliveryState(provider="p")
+    for _ in range(2 * states.ATTEMPTS_MAX):
+        crossed = states.crossed(delivery_state, 1)
+        delivery_state = states.answered(crossed, WRONG, contract, 2, lambda: 0.5)
+        assert (delivery_state.state, delivery_state.attempts) == ("pending", 1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import (
     ATTEMPTS_MAX,
     ATTEMPTS_OF_FIRST,
@@ -42,13 +42,13 @@ def none() -> float:
     return 0.0
 
 
-def sent(contract: Contract = PLAIN, **standing: object) -> DeliveryState:
+def sent(contract: Contract = PLAIN, **delivery_state: object) -> DeliveryState:
     """Crossed, and not yet answered."""
-    return delivery_state.crossed(DeliveryState(provider=contract.name, **standing), NOW_MS)  # type: ignore[arg-type]
+    return states.crossed(DeliveryState(provider=contract.name, **delivery_state), NOW_MS)  # type: ignore[arg-type]
 
 
-def answered(standing: DeliveryState, answer: Answer, contract: Contract = PLAIN) -> DeliveryState:
-    return delivery_state.answered(standing, answer, contract, NOW_MS, one)
+def answered(delivery_state: DeliveryState, answer: Answer, contract: Contract = PLAIN) -> DeliveryState:
+    return states.answered(delivery_state, answer, contract, NOW_MS, one)
 
 
 # ------------------------------------------------------------------------------------------------------- crossing
@@ -57,9 +57,7 @@ def answered(standing: DeliveryState, answer: Answer, contract: Contract = PLAIN
 def test_a_crossing_counts_an_attempt_and_begins_the_key_window_once() -> None:
     first = sent(KEYED)
     assert (first.state, first.attempts, first.keyed_ms) == ("sending", 1, NOW_MS)
-    again = delivery_state.crossed(
-        delivery_state.replayed(delivery_state.doubtful(first, "?", KEYED, NOW_MS, one)), NOW_MS + 5
-    )
+    again = states.crossed(states.replayed(states.doubtful(first, "?", KEYED, NOW_MS, one)), NOW_MS + 5)
     assert (again.attempts, again.keyed_ms, again.crossed_ms) == (2, NOW_MS, NOW_MS + 5)
 
 
@@ -70,42 +68,42 @@ def test_a_refusal_comes_again_and_honours_what_the_provider_asks_for() -> None:
 
 
 def test_a_rate_limit_burns_no_attempt_however_often_it_comes() -> None:
-    standing = DeliveryState(provider="plain")
+    delivery_state = DeliveryState(provider="plain")
     for _ in range(10 * ATTEMPTS_MAX):
-        standing = answered(delivery_state.crossed(standing, NOW_MS), Refused("429", after_s=1, limited=True))
-    assert (standing.state, standing.attempts) == ("pending", 0)
+        delivery_state = answered(states.crossed(delivery_state, NOW_MS), Refused("429", after_s=1, limited=True))
+    assert (delivery_state.state, delivery_state.attempts) == ("pending", 0)
 
 
 def test_refusals_end_after_their_attempts() -> None:
-    standing = DeliveryState(provider="plain")
+    delivery_state = DeliveryState(provider="plain")
     crossings = 0
-    while standing.state == "pending":
-        standing = answered(delivery_state.crossed(standing, NOW_MS), Refused("500 and not accepted"))
+    while delivery_state.state == "pending":
+        delivery_state = answered(states.crossed(delivery_state, NOW_MS), Refused("500 and not accepted"))
         crossings += 1
-    assert (standing.state, crossings) == ("failed", ATTEMPTS_MAX)
+    assert (delivery_state.state, crossings) == ("failed", ATTEMPTS_MAX)
 
 
 def test_where_another_can_be_asked_a_provider_that_is_down_is_not_asked_for_hours() -> None:
-    standing = DeliveryState(provider="plain", others=("second",))
+    delivery_state = DeliveryState(provider="plain", others=("second",))
     crossings = 0
-    while standing.provider == "plain":
-        standing = answered(delivery_state.crossed(standing, NOW_MS), Refused("nobody is there"))
+    while delivery_state.provider == "plain":
+        delivery_state = answered(states.crossed(delivery_state, NOW_MS), Refused("nobody is there"))
         crossings += 1
-    assert (standing.state, standing.provider, standing.attempts) == ("pending", "second", 0)
+    assert (delivery_state.state, delivery_state.provider, delivery_state.attempts) == ("pending", "second", 0)
     assert crossings == ATTEMPTS_OF_FIRST < ATTEMPTS_MAX
 
 
 def test_a_final_refusal_goes_on_to_the_next_provider_with_a_window_of_its_own() -> None:
-    standing = answered(sent(others=("second", "third")), Refused("bad number", final=True))
-    assert (standing.state, standing.provider, standing.others) == ("pending", "second", ("third",))
-    assert (standing.attempts, standing.keyed_ms) == (0, 0)
+    delivery_state = answered(sent(others=("second", "third")), Refused("bad number", final=True))
+    assert (delivery_state.state, delivery_state.provider, delivery_state.others) == ("pending", "second", ("third",))
+    assert (delivery_state.attempts, delivery_state.keyed_ms) == (0, 0)
     assert answered(sent(), Refused("bad number", final=True)).state == "failed"
 
 
 def test_an_unknown_outcome_never_goes_to_another_provider() -> None:
     for contract in CONTRACTS:
-        standing = answered(sent(contract, others=("second",)), Unknown("timeout"), contract)
-        assert (standing.state, standing.provider) == ("uncertain", contract.name)
+        delivery_state = answered(sent(contract, others=("second",)), Unknown("timeout"), contract)
+        assert (delivery_state.state, delivery_state.provider) == ("uncertain", contract.name)
 
 
 def test_what_would_be_too_late_expires() -> None:
@@ -113,16 +111,16 @@ def test_what_would_be_too_late_expires() -> None:
 
 
 def test_a_relay_that_vanished_before_a_byte_left_is_harmless_until_it_is_a_habit() -> None:
-    standing = DeliveryState(provider="plain")
+    delivery_state = DeliveryState(provider="plain")
     for _ in range(CLAIMS_MAX - 1):
-        standing = delivery_state.lapsed(standing, PLAIN, NOW_MS, one)
-        assert standing.state == "pending"
-    assert delivery_state.lapsed(standing, PLAIN, NOW_MS, one).state == "failed"
+        delivery_state = states.lapsed(delivery_state, PLAIN, NOW_MS, one)
+        assert delivery_state.state == "pending"
+    assert states.lapsed(delivery_state, PLAIN, NOW_MS, one).state == "failed"
 
 
 def test_a_relay_that_vanished_after_the_crossing_leaves_a_doubt() -> None:
     for contract in CONTRACTS:
-        assert delivery_state.lapsed(sent(contract), contract, NOW_MS, one).state == "uncertain"
+        assert states.lapsed(sent(contract), contract, NOW_MS, one).state == "uncertain"
 
 
 # ------------------------------------------------------------------------------------------------------- in doubt
@@ -130,60 +128,62 @@ def test_a_relay_that_vanished_after_the_crossing_leaves_a_doubt() -> None:
 
 @pytest.mark.parametrize("refused", [Refused("401", final=True), Refused("429", limited=True), Refused("busy")])
 def test_a_refusal_says_nothing_of_the_attempt_before(refused: Refused) -> None:
-    doubt = delivery_state.doubtful(sent(KEYED, others=("second",)), "timeout", KEYED, NOW_MS, none)
-    again = delivery_state.crossed(delivery_state.replayed(doubt), NOW_MS + 1)
+    doubt = states.doubtful(sent(KEYED, others=("second",)), "timeout", KEYED, NOW_MS, none)
+    again = states.crossed(states.replayed(doubt), NOW_MS + 1)
     after = answered(again, refused, KEYED)
     assert (after.state, after.provider, after.exit) == ("uncertain", "keyed", "replay")
 
 
 def test_a_doubt_does_not_expire_and_is_not_worn_out() -> None:
-    doubt = delivery_state.replayed(
-        delivery_state.doubtful(sent(KEYED, not_after_ms=NOW_MS + 5_000), "?", KEYED, NOW_MS, none)
-    )
-    assert delivery_state.ready(doubt, KEYED, NOW_MS + 4_000, one).state == "pending"
-    assert delivery_state.ready(doubt, KEYED, NOW_MS + 6_000, one).state == "uncertain"
+    doubt = states.replayed(states.doubtful(sent(KEYED, not_after_ms=NOW_MS + 5_000), "?", KEYED, NOW_MS, none))
+    assert states.ready(doubt, KEYED, NOW_MS + 4_000, one).state == "pending"
+    assert states.ready(doubt, KEYED, NOW_MS + 6_000, one).state == "uncertain"
     for _ in range(CLAIMS_MAX):
-        doubt = delivery_state.lapsed(doubt, KEYED, NOW_MS, one)
+        doubt = states.lapsed(doubt, KEYED, NOW_MS, one)
     assert doubt.state == "uncertain"
 
 
 def test_a_key_is_sent_again_only_inside_its_window() -> None:
-    early = delivery_state.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS + 1, none)
+    early = states.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS + 1, none)
     assert early.exit == "replay"
     assert KEYED.key is not None
     late_ms = NOW_MS + int(1000 * KEYED_SHARE * KEYED.key.window_s)
-    late = delivery_state.doubtful(sent(KEYED), "timeout", KEYED, late_ms, none)
+    late = states.doubtful(sent(KEYED), "timeout", KEYED, late_ms, none)
     assert (late.state, late.exit) == ("uncertain", "")
 
 
 def test_a_look_up_waits_for_the_settle_time() -> None:
-    standing = delivery_state.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS + 1, none)
-    assert (standing.exit, standing.due_ms) == ("look_up", NOW_MS + 1 + 60_000), "from when it was known to be over"
+    delivery_state = states.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS + 1, none)
+    assert (delivery_state.exit, delivery_state.due_ms) == ("look_up", NOW_MS + 1 + 60_000), (
+        "from when it was known to be over"
+    )
 
 
 def test_a_look_up_that_fails_relabels_nothing() -> None:
-    standing = delivery_state.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS, none)
+    delivery_state = states.doubtful(sent(LOOKS), "timeout", LOOKS, NOW_MS, none)
     for _ in range(50):
-        standing = delivery_state.unclear(standing, "503", LOOKS, standing.due_ms, one)
-        assert standing.state == "uncertain"
+        delivery_state = states.unclear(delivery_state, "503", LOOKS, delivery_state.due_ms, one)
+        assert delivery_state.state == "uncertain"
 
 
 def test_look_ups_that_fail_all_day_do_not_make_the_reason_longer() -> None:
-    standing = delivery_state.doubtful(sent(LOOKS), "timeout; of 15 s", LOOKS, NOW_MS, none)
+    delivery_state = states.doubtful(sent(LOOKS), "timeout; of 15 s", LOOKS, NOW_MS, none)
     for _ in range(50):
-        standing = delivery_state.unclear(standing, "its list; could not be read", LOOKS, standing.due_ms, one)
-    assert standing.reason == "timeout; of 15 s; its list, could not be read"
+        delivery_state = states.unclear(
+            delivery_state, "its list; could not be read", LOOKS, delivery_state.due_ms, one
+        )
+    assert delivery_state.reason == "timeout; of 15 s; its list, could not be read"
 
 
 def test_look_ups_end_in_the_policy() -> None:
-    standing = delivery_state.doubtful(sent(LOOKS, policy="give_up"), "timeout", LOOKS, NOW_MS, none)
+    delivery_state = states.doubtful(sent(LOOKS, policy="give_up"), "timeout", LOOKS, NOW_MS, none)
     looks = 0
-    while standing.exit == "look_up":
-        standing = delivery_state.unclear(standing, "503", LOOKS, standing.due_ms, one)
+    while delivery_state.exit == "look_up":
+        delivery_state = states.unclear(delivery_state, "503", LOOKS, delivery_state.due_ms, one)
         looks += 1
     assert 1 < looks < 120, "of a whole day: they come more and more seldom"
-    assert (standing.state, standing.exit) == ("uncertain", "policy")
-    assert standing.due_ms >= NOW_MS + int(1000 * LOOKS.policy_after_s)
+    assert (delivery_state.state, delivery_state.exit) == ("uncertain", "policy")
+    assert delivery_state.due_ms >= NOW_MS + int(1000 * LOOKS.policy_after_s)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_look_ups_end_in_the_policy() -> None:
     [("hold", "uncertain"), ("presume_sent", "accepted"), ("give_up", "failed"), ("resend", "pending")],
 )
 def test_a_policy_decides_at_its_deadline(policy: str, state: str) -> None:
-    standing = delivery_state.doubtful(sent(policy=policy), "timeout", PLAIN, NOW_MS, none)
-    assert standing.state == "uncertain"
-    after = delivery_state.overdue(standing, NOW_MS)
+    delivery_state = states.doubtful(sent(policy=policy), "timeout", PLAIN, NOW_MS, none)
+    assert delivery_state.state == "uncertain"
+    after = states.overdue(delivery_state, NOW_MS)
     assert after.state == state
     assert after.possible_duplicates == (1 if policy == "resend" else 0), "only that may be a second message"
 
@@ -223,58 +223,58 @@ def test_nothing_is_sent_twice_that_may_have_left(
 ) -> None:
     """The relay's own rules on random histories. Messages that may be at the customer's are counted from outside."""
     not_after_ms = None if not_after_s is None else NOW_MS + 1000 * not_after_s
-    standing = DeliveryState(provider=contract.name, policy=policy, not_after_ms=not_after_ms)
+    delivery_state = DeliveryState(provider=contract.name, policy=policy, not_after_ms=not_after_ms)
     now_ms = NOW_MS
     may_have_left = 0  # attempts that nobody has proven absent, beyond one for all with the same honoured key
     for (answer, later_ms), look in zip(story, look_ups, strict=False):
-        if standing.state == "pending":
-            now_ms = max(now_ms, standing.due_ms) + later_ms
-            standing = delivery_state.ready(standing, contract, now_ms, one)
-            if standing.state != "pending":
+        if delivery_state.state == "pending":
+            now_ms = max(now_ms, delivery_state.due_ms) + later_ms
+            delivery_state = states.ready(delivery_state, contract, now_ms, one)
+            if delivery_state.state != "pending":
                 continue
-            remembered = contract.key is not None and now_ms < standing.keyed_ms + 1000 * contract.key.window_s
-            new = 0 if remembered and standing.doubt_ms else 1
-            standing = delivery_state.crossed(standing, now_ms)
-            standing = delivery_state.answered(standing, answer, contract, now_ms, one)
+            remembered = contract.key is not None and now_ms < delivery_state.keyed_ms + 1000 * contract.key.window_s
+            new = 0 if remembered and delivery_state.doubt_ms else 1
+            delivery_state = states.crossed(delivery_state, now_ms)
+            delivery_state = states.answered(delivery_state, answer, contract, now_ms, one)
             if not isinstance(answer, Refused):
                 may_have_left += new
-        elif standing.state == "uncertain" and standing.exit:
-            now_ms = max(now_ms, standing.due_ms)
-            match standing.exit:
+        elif delivery_state.state == "uncertain" and delivery_state.exit:
+            now_ms = max(now_ms, delivery_state.due_ms)
+            match delivery_state.exit:
                 case "replay":
-                    standing = delivery_state.replayed(standing)
+                    delivery_state = states.replayed(delivery_state)
                 case "policy":
-                    standing = delivery_state.overdue(standing, now_ms)
+                    delivery_state = states.overdue(delivery_state, now_ms)
                 case "look_up" if look == "found":
-                    standing = delivery_state.found(standing, "id")
+                    delivery_state = states.found(delivery_state, "id")
                 case "look_up" if look == "absent":
-                    standing = delivery_state.absent(standing, now_ms)
-                    may_have_left = standing.possible_duplicates
+                    delivery_state = states.absent(delivery_state, now_ms)
+                    may_have_left = delivery_state.possible_duplicates
                 case _:
-                    standing = delivery_state.unclear(standing, "503", contract, now_ms, one)
+                    delivery_state = states.unclear(delivery_state, "503", contract, now_ms, one)
         else:
             break
-    assert may_have_left <= 1 + standing.possible_duplicates
-    if standing.state in ("failed", "expired") and policy != "give_up":
-        assert may_have_left == standing.possible_duplicates, "an unknown outcome is never called failed"
+    assert may_have_left <= 1 + delivery_state.possible_duplicates
+    if delivery_state.state in ("failed", "expired") and policy != "give_up":
+        assert may_have_left == delivery_state.possible_duplicates, "an unknown outcome is never called failed"
 
 
 # ------------------------------------------------------------------------------------------------------- evidence
 
 
 @given(st.sampled_from(STATES), st.lists(st.sampled_from(get_args(Reported)), max_size=6))
-def test_a_report_moves_a_state_up_or_not_at_all(state: delivery_state.State, reports: list[Reported]) -> None:
+def test_a_report_moves_a_state_up_or_not_at_all(state: states.State, reports: list[Reported]) -> None:
     for report in reports:
-        after = delivery_state.reported(state, report)
+        after = states.reported(state, report)
         assert RANK.get(after, 0) >= RANK.get(state, 0)
         state = after
 
 
 @given(st.permutations(["accepted", "undelivered", "delivered", "accepted", "delivered"]))
 def test_reports_in_any_order_come_to_the_same(reports: list[Reported]) -> None:
-    state: delivery_state.State = "uncertain"
+    state: states.State = "uncertain"
     for report in reports:
-        state = delivery_state.reported(state, report)
+        state = states.reported(state, report)
     assert state == "delivered"
 
 
@@ -282,23 +282,23 @@ def test_what_may_have_been_sent_is_not_called_expired_when_its_time_is_over() -
     doubted = DeliveryState(
         state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1, not_after_ms=NOW_MS
     )
-    after = delivery_state.overdue(doubted, NOW_MS + 1)
+    after = states.overdue(doubted, NOW_MS + 1)
     assert (after.state, after.exit, after.due_ms, after.possible_duplicates) == ("uncertain", "", 0, 0)
-    assert delivery_state.overdue(doubted, NOW_MS).state == "pending"
+    assert states.overdue(doubted, NOW_MS).state == "pending"
 
 
 def test_without_a_not_after_it_ages_and_never_lives_longer_than_it_asked_for() -> None:
-    assert delivery_state.aging(DeliveryState(), 7).not_after_ms == 7
-    assert delivery_state.aging(DeliveryState(not_after_ms=5), 7).not_after_ms == 5
-    assert delivery_state.aging(DeliveryState(not_after_ms=9), 7).not_after_ms == 7
-    late = delivery_state.aging(DeliveryState(), NOW_MS - 1)
-    assert delivery_state.ready(late, PLAIN, NOW_MS, one).state == "expired"
+    assert states.aging(DeliveryState(), 7).not_after_ms == 7
+    assert states.aging(DeliveryState(not_after_ms=5), 7).not_after_ms == 5
+    assert states.aging(DeliveryState(not_after_ms=9), 7).not_after_ms == 7
+    late = states.aging(DeliveryState(), NOW_MS - 1)
+    assert states.ready(late, PLAIN, NOW_MS, one).state == "expired"
 
 
 def test_a_channel_is_sent_by_whoever_is_named_or_by_the_only_one_that_can() -> None:
     both = [PLAIN, Contract(name="mail", channels=("email", "sms"))]
-    assert delivery_state.routes_of(both, {}) == {"email": ["mail"]}
-    assert delivery_state.routes_of(both, {"sms": ["mail", "plain"], "voice": []}) == {
+    assert states.routes_of(both, {}) == {"email": ["mail"]}
+    assert states.routes_of(both, {"sms": ["mail", "plain"], "voice": []}) == {
         "email": ["mail"],
         "sms": ["mail", "plain"],
     }
@@ -306,18 +306,18 @@ def test_a_channel_is_sent_by_whoever_is_named_or_by_the_only_one_that_can() -> 
 
 def test_a_policy_sends_again_once_and_then_a_person_decides() -> None:
     doubted = DeliveryState(state="uncertain", policy="resend", exit="policy", crossed_ms=1, doubt_ms=1)
-    again = delivery_state.overdue(doubted, NOW_MS)
+    again = states.overdue(doubted, NOW_MS)
     assert (again.state, again.possible_duplicates) == ("pending", 1)
-    unknown = delivery_state.doubtful(delivery_state.crossed(again, NOW_MS), "timeout", PLAIN, NOW_MS, one)
-    held = delivery_state.overdue(unknown, NOW_MS)
+    unknown = states.doubtful(states.crossed(again, NOW_MS), "timeout", PLAIN, NOW_MS, one)
+    held = states.overdue(unknown, NOW_MS)
     assert (held.state, held.exit, held.possible_duplicates) == ("uncertain", "", 1)
 
 
 def test_who_waits_for_a_guard_asks_ever_less_often_and_stays_what_it_was() -> None:
-    doubted = delivery_state.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS, none)
+    doubted = states.doubtful(sent(KEYED), "timeout", KEYED, NOW_MS, none)
     waits_ms = []
     for waited_s in (0, 10, 100, 86_400):
-        held = delivery_state.held(doubted, b"by", NOW_MS - 1000 * waited_s, NOW_MS)
+        held = states.held(doubted, b"by", NOW_MS - 1000 * waited_s, NOW_MS)
         assert (held.state, held.exit, held.doubt_ms, held.attempts) == ("uncertain", "replay", doubted.doubt_ms, 1)
         waits_ms.append(held.due_ms - NOW_MS)
     assert waits_ms == [1_000, 1_000, 10_000, 30_000]

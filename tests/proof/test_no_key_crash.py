@@ -48,14 +48,14 @@ def dead_letters(scene: Scene) -> Sequence[Entry]:
 def check(scene: Scene) -> None:
     """One dead letter, one effect, nothing left at the source; a redelivery changes nothing."""
     assert FolderSource(scene.home / "source").left() == []
-    (letter,) = dead_letters(scene)
-    assert letter.handler == NO_KEY_HANDLER
-    assert letter.reason.startswith(NO_KEY)
-    assert letter.event == document("a")
+    (dead_letter,) = dead_letters(scene)
+    assert dead_letter.handler == NO_KEY_HANDLER
+    assert dead_letter.reason.startswith(NO_KEY)
+    assert dead_letter.event == document("a")
     assert times(scene.rows()) == {"a": 1}
     again = scene.deliver_again(["a"])["a"]
     assert {part.handler: part.status for part in again.parts} == {"act": "duplicate", NO_KEY_HANDLER: "duplicate"}
-    assert [one.key for one in dead_letters(scene)] == [letter.key]
+    assert [one.key for one in dead_letters(scene)] == [dead_letter.key]
     assert times(scene.rows()) == {"a": 1}
 
 

@@ -200,7 +200,10 @@ def test_an_event_forwarded_to_a_broker_takes_its_message_id_along() -> None:
         counter = Counter(broker, app, verifier=verifier("standard-webhooks", secrets=[SECRET]))
         for message_id in ("msg_1", "msg_2"):
             assert (await counter.post(CONTACT, signed(CONTACT, message_id))).json["id"] == message_id
-        readings = [parcel.metadata.reading for parcel in broker.parcels]
-        assert [(reading.message_id, reading.origin) for reading in readings] == [("msg_1", "crm"), ("msg_2", "crm")]
+        readings = [parcel.metadata.decode_options for parcel in broker.parcels]
+        assert [(decode_options.message_id, decode_options.origin) for decode_options in readings] == [
+            ("msg_1", "crm"),
+            ("msg_2", "crm"),
+        ]
 
     asyncio.run(story())

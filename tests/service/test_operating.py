@@ -75,9 +75,9 @@ def test_a_key_that_cannot_be_computed_is_a_dead_letter_of_its_handler_until_it_
         else:
             assert status == {"audit": "accepted", "crm": "accepted"}
         running.until(lambda: semel(running, "dead", "list"), "not listed")
-        (letter,) = semel(running, "dead", "list")
-        assert letter["handler"] == "crm"
-        assert letter["reason"].startswith(NO_KEY)
+        (dead_letter,) = semel(running, "dead", "list")
+        assert dead_letter["handler"] == "crm"
+        assert dead_letter["reason"].startswith(NO_KEY)
         assert running.post(path, body).json["status"] == "duplicate"
         running.until(lambda: runs(running, "p1") == ["p1 audit"], "the other handler did not run")
         (tmp_path / "mended").touch()
@@ -94,8 +94,8 @@ def test_an_event_without_a_usable_id_is_kept_and_not_refused(tmp_path: Path, pa
     with service(tmp_path, BOTH, APP) as running:
         assert running.post(path, body).status == 200
         running.until(lambda: semel(running, "dead", "list"), "not listed")
-        (letter,) = semel(running, "dead", "list")
-        assert letter["reason"].startswith(NO_KEY)
+        (dead_letter,) = semel(running, "dead", "list")
+        assert dead_letter["reason"].startswith(NO_KEY)
 
 
 @pytest.mark.parametrize("path", ["/inline", "/inbox"])
@@ -147,7 +147,7 @@ def test_a_route_forwards_with_the_key_and_the_trace_it_came_with(tmp_path: Path
 
 
 def test_a_dead_destination_holds_up_nobody_but_itself(tmp_path: Path) -> None:
-    with downstream(503) as (down, tried), downstream() as (up, got):
+    with downstream(503) as (down, attempt_log), downstream() as (up, got):
         settings = f"""
             [destinations.down]
             url = "{down}"
@@ -172,7 +172,7 @@ def test_a_dead_destination_holds_up_nobody_but_itself(tmp_path: Path) -> None:
             page = running.get("/metrics").body.decode()
             assert 'semel_destination_breaker_state{destination="down"} 2.0' in page  # open
             assert 'semel_destination_breaker_state{destination="up"} 0.0' in page
-            assert len(tried) < 100  # the breaker and the budget spare it
+            assert len(attempt_log) < 100  # the breaker and the budget spare it
             assert re.search(r'semel_inbox_depth\{lane="to-down",\w+="waiting"\} [1-9]', page)
             assert semel(running, "dead", "list") == []  # waiting for a destination burns no attempts
 

@@ -26,7 +26,7 @@ TOKEN = Token(name="t", digest="sha256:" + "0" * 64, scopes=["keys"])
 LONG = Secret("a secret of some length", "env:LONG")
 VERIFIED = Verify(scheme="genesys", secrets=[LONG])
 CHECKS = ["routes", "timeout", "retention", "window", "destination", "drain", "inline", "inbox", "sources"]
-CHECKS += ["providers", "credentials", "durability", "letters", "access", "secrets", "fail-open"]
+CHECKS += ["providers", "credentials", "durability", "dead_letters", "access", "secrets", "fail-open"]
 
 
 def found(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> list[Finding]:
@@ -140,7 +140,7 @@ def test_every_route_that_is_too_slow_for_an_inline_answer_is_named() -> None:
     assert "route a" in endless.what
 
 
-@pytest.mark.parametrize("store", [MEMORY, REDIS, replace(REDIS, letterbox=True)])
+@pytest.mark.parametrize("store", [MEMORY, REDIS, replace(REDIS, dead_letter_store=True)])
 def test_an_inbox_needs_a_store_that_keeps_one(store: StoreFacts) -> None:
     endpoints = [Endpoint(path="/a"), Endpoint(path="/b", mode="inline"), Endpoint(path="/c")]
     refused = errors(found(Settings(endpoints=endpoints), QUICK, store=store))
@@ -159,7 +159,7 @@ def test_what_is_advised_for_a_slow_inline_answer_is_possible(store: StoreFacts)
     (change,) = [one.change for one in found(slow, store=store) if one.check == "inline"]
     assert 'mode = "inbox"' not in change
     assert lacks(change, "timeout 5 s ledger sqlite:///") == []
-    assert found(slow, QUICK, store=replace(REDIS, letterbox=True)) == []
+    assert found(slow, QUICK, store=replace(REDIS, dead_letter_store=True)) == []
 
 
 def test_a_caveat_points_to_what_tells_more() -> None:
@@ -171,14 +171,14 @@ def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
     inline = Settings(endpoints=[Endpoint(mode="inline")])
     assert [(one.level, one.check) for one in found(inline, QUICK, store=MEMORY)] == [
         ("warning", "durability"),
-        ("warning", "letters"),
+        ("warning", "dead_letters"),
     ]
 
 
 def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_loses_them() -> None:
     inline = Settings(endpoints=[Endpoint(mode="inline")])
     finding = only(inline, QUICK, store=REDIS)
-    assert (finding.level, finding.check) == ("warning", "letters")
+    assert (finding.level, finding.check) == ("warning", "dead_letters")
     for words in ("Redis", "power loss", "the last second", "failover", "what was not copied yet"):
         assert words in finding.what
     both = replace(REDIS.traits, loses=DataLoss(store_killed="everything", power_loss="everything"))
@@ -186,7 +186,7 @@ def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_lose
     assert lacks(together, "kill power loss") == []
     assert together.count("everything") == 1, "the same loss is named once"
     assert "dead_letters" in finding.change
-    assert found(inline, QUICK, store=replace(REDIS, letterbox=True)) == []
+    assert found(inline, QUICK, store=replace(REDIS, dead_letter_store=True)) == []
 
 
 def test_workers_need_a_store_that_they_share() -> None:

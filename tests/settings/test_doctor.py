@@ -118,7 +118,7 @@ def test_nothing_is_called_well_of_a_store_that_could_not_be_looked_at() -> None
     def well(store: Store) -> set[str]:
         return {one.check for one in looked(store).findings if one.level == "ok"}
 
-    of_store = {"inbox", "durability", "letters"}
+    of_store = {"inbox", "durability", "dead_letters"}
     assert well(Telling(("journal", "wal"))) >= of_store
     assert well(Telling(("readable", "error: connection refused"))) & of_store == set()
     assert well(Broken()) & of_store == set()
@@ -142,8 +142,8 @@ def test_every_destination_is_tried_and_a_reason_is_an_error() -> None:
         raise OSError("no route")
 
     crm = {"crm": Destination(url="https://crm.example/hook/k3y")}
-    tried = {"crm": refused, "http://a.example/k3y": fine, "http://b.example/k3y": raising}
-    found = looked(Store(), Settings(destinations=crm), tried)
+    attempt_log = {"crm": refused, "http://a.example/k3y": fine, "http://b.example/k3y": raising}
+    found = looked(Store(), Settings(destinations=crm), attempt_log)
     of_crm, of_a, of_b = [one for one in found.findings if one.check == "reach"]
     assert (of_crm.level, of_a.level, of_b.level) == ("error", "ok", "error")
     assert lacks(of_crm.what, "destination crm https://crm.example connection refused") == []

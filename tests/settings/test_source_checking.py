@@ -25,7 +25,7 @@ from semel.settings.schema import (
 from semel.settings.secrets import Secret
 
 SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
-NO_INBOX = StoreFacts(Traits("DynamoDB", durable=True, transactional=True), inbox=False, letterbox=True)
+NO_INBOX = StoreFacts(Traits("DynamoDB", durable=True, transactional=True), inbox=False, dead_letter_store=True)
 FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * 86_400, window_s=900.0)
 URL = "https://sqs.eu-central-1.amazonaws.com/1/events"
 SQS = SqsSource(queue=URL)

@@ -129,10 +129,12 @@ def test_a_source_reads_like_its_settings_say(tmp_path: Path) -> None:
     more = 'tenant = "t"\nid_path = "a.b"\nforwarded = true\nregion = "eu-west-1"\n'
     settings = loaded(tmp_path, 'origin = "o"\n' + SQS + more)
     options = source_options(settings.sources[0], settings)
-    assert options["reading"] == DecodeOptions("o", "a.b")
+    assert options["decode_options"] == DecodeOptions("o", "a.b")
     assert (options["tenant"], options["forwarded"], options["region"]) == ("t", True, "eu-west-1")
     plain = Settings(sources=[SqsSource(queue=URL)])
-    assert source_options(plain.sources[0], plain)["reading"] is None, "the app's own, which may come from Python"
+    assert source_options(plain.sources[0], plain)["decode_options"] is None, (
+        "the app's own, which may come from Python"
+    )
 
 
 def test_every_option_of_the_settings_is_one_of_the_adapter(tmp_path: Path) -> None:
@@ -195,9 +197,9 @@ def test_python_and_settings_have_the_same_options_and_defaults(make: Any, said:
 
 def test_sources_are_made_by_python_as_by_settings() -> None:
     made: Any = sources.sqs(URL, tenant="t", id_path="a.b")
-    assert (made.queue, made.tenant, made.reading) == (URL, "t", DecodeOptions("", "a.b"))
+    assert (made.queue, made.tenant, made.decode_options) == (URL, "t", DecodeOptions("", "a.b"))
     plain: Any = sources.sqs(URL)
-    assert plain.reading is None
+    assert plain.decode_options is None
     with pytest.raises(ConfigError, match=r"queue.*'x'"):
         sources.sqs("x")
     assert sources.kafka("a:9092", ["t"], group="g", dead_letters="d") is not None

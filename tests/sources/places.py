@@ -17,7 +17,7 @@ from semel.core.crash_points import Boundary
 from semel.sources.sqs_queue import SqsSource
 from semel.sources.sqs_queue.answers import SqsStep
 from semel.testing.folder_source import FolderSource
-from semel.testing.source_laws import LEASE_S, TOPIC, Letter, SourceHarness
+from semel.testing.source_laws import LEASE_S, TOPIC, SourceDeadLetter, SourceHarness
 
 # One for each gap between two steps; tests/proof tries every boundary of the flow.
 FLOW_STEPS = (Boundary.BEFORE_CLAIM, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
@@ -50,9 +50,9 @@ def folder_harness(home: Path) -> SourceHarness:
         for body in bodies:
             place.put(f"{next(numbers):06}", body)
 
-    def letters() -> list[Letter]:
+    def dead_letters() -> list[SourceDeadLetter]:
         return [
-            Letter((folder / "rejected" / f"{name}.json").read_bytes(), reason)
+            SourceDeadLetter((folder / "rejected" / f"{name}.json").read_bytes(), reason)
             for name, reason in place.rejected().items()
             if (folder / "rejected" / f"{name}.json").exists()
         ]
@@ -62,7 +62,7 @@ def folder_harness(home: Path) -> SourceHarness:
         open=lambda: FolderSource(folder, patience_s=0.5),
         app=make_app(home),
         left=lambda: len(place.left()),
-        letters=letters,
+        dead_letters=dead_letters,
         consumer=starting(Plan(home=str(home), folder=str(folder))),
         steps=(*FLOW_STEPS, Boundary.AFTER_ACK),
         happened=lambda: happened(home / "ledger.db"),
@@ -125,7 +125,7 @@ class Queue:
     def visible_of(self, url: str) -> int:
         return self.attributes(url)["ApproximateNumberOfMessages"]
 
-    def letters(self) -> list[dict[str, Any]]:
+    def dead_letters(self) -> list[dict[str, Any]]:
         """The messages among the dead letters. They are not hidden from the next look."""
         found: list[dict[str, Any]] = []
         while True:
@@ -157,7 +157,9 @@ class Queue:
             open=self.source,
             app=make_app(home),
             left=self.left,
-            letters=lambda: [Letter(message["Body"].encode(), reason_of(message)) for message in self.letters()],
+            dead_letters=lambda: [
+                SourceDeadLetter(message["Body"].encode(), reason_of(message)) for message in self.dead_letters()
+            ],
             consumer=starting(self.plan(home)),
             steps=FIFO_STEPS if self.fifo else SQS_STEPS,
             happened=lambda: happened(home / "ledger.db"),

@@ -277,7 +277,7 @@ def test_a_message_that_cannot_be_made_a_dead_letter_goes_back(queue: Queue) -> 
         assert (source.counts.dead_letters, source.counts.returned) == (0, 1)
         await source.close()
         assert queue.left() == 1
-        assert queue.letters() == []
+        assert queue.dead_letters() == []
 
     asyncio.run(story())
 
@@ -293,17 +293,17 @@ def test_a_dead_letter_says_what_it_was_and_why(queue: Queue) -> None:
             await delivery.reject("a reason with \x00 and \ud800 in it, and an end " + "…" * 5_000)
         await source.close()
         assert queue.left() == 0
-        letters = {letter["Body"][:5]: letter for letter in queue.letters()}
-        assert set(letters) == {"whole", "plain", "ééééé"}
-        for letter in letters.values():
-            assert reason_of(letter).startswith("a reason with � and � in it")
-            assert len(letter["MessageAttributes"]) <= 10
-            assert letter["MessageAttributes"]["semel.queue"]["StringValue"] == queue.url
-            assert letter["MessageAttributes"]["semel.receives"]["StringValue"] == "1"
-        assert "semel.truncated" not in letters["plain"]["MessageAttributes"]
-        assert letters["plain"]["MessageAttributes"]["a"] == theirs["a0"]
-        assert "attributes" in letters["whole"]["MessageAttributes"]["semel.truncated"]["StringValue"]
-        cut = letters["ééééé"]
+        dead_letters = {dead_letter["Body"][:5]: dead_letter for dead_letter in queue.dead_letters()}
+        assert set(dead_letters) == {"whole", "plain", "ééééé"}
+        for dead_letter in dead_letters.values():
+            assert reason_of(dead_letter).startswith("a reason with � and � in it")
+            assert len(dead_letter["MessageAttributes"]) <= 10
+            assert dead_letter["MessageAttributes"]["semel.queue"]["StringValue"] == queue.url
+            assert dead_letter["MessageAttributes"]["semel.receives"]["StringValue"] == "1"
+        assert "semel.truncated" not in dead_letters["plain"]["MessageAttributes"]
+        assert dead_letters["plain"]["MessageAttributes"]["a"] == theirs["a0"]
+        assert "attributes" in dead_letters["whole"]["MessageAttributes"]["semel.truncated"]["StringValue"]
+        cut = dead_letters["ééééé"]
         assert "262,144" in cut["MessageAttributes"]["semel.truncated"]["StringValue"]
         assert 0 < len(cut["Body"].encode()) < 262_144
         assert set(cut["Body"]) == {"é"}, "it is cut between characters"
@@ -317,13 +317,13 @@ def test_a_dead_letter_says_what_it_was_and_why(queue: Queue) -> None:
 def test_a_dead_letter_fits_into_its_queue(size_max: int, text: str, reason: str) -> None:
     theirs = {f"attribute-{number}": {"DataType": "String", "StringValue": "v" * 40} for number in range(10)}
     message = {"MessageId": "m" * 36, "ReceiptHandle": "r", "Body": text, "MessageAttributes": theirs}
-    letter = SqsDeadLetter(SqsMessage(message, 0.0, 0.0), reason, "https://sqs/" + "q" * 80, True, size_max)
-    entry = letter.entry
+    dead_letter = SqsDeadLetter(SqsMessage(message, 0.0, 0.0), reason, "https://sqs/" + "q" * 80, True, size_max)
+    entry = dead_letter.entry
     size = len(entry["MessageBody"].encode()) + sum(
         len(name) + len(value["DataType"]) + len(value["StringValue"].encode())
         for name, value in entry["MessageAttributes"].items()
     )
-    assert size <= letter.size <= size_max
+    assert size <= dead_letter.size <= size_max
     assert len(entry["MessageAttributes"]) <= 10
     assert text.startswith(entry["MessageBody"])
     assert entry["MessageAttributes"]["semel.reason"]["StringValue"]

@@ -54,6 +54,6 @@ def test_unreadable_attributes_make_a_dead_letter_with_the_reason(queue: Queue) 
         await source.close()
 
     asyncio.run(story())
-    (letter,) = queue.letters()
-    assert letter["Body"] == ORDER
-    assert "specversion" in reason_of(letter)
+    (dead_letter,) = queue.dead_letters()
+    assert dead_letter["Body"] == ORDER
+    assert "specversion" in reason_of(dead_letter)

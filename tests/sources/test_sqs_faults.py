@@ -161,8 +161,8 @@ def test_no_mixture_of_failures_loses_or_doubles_anything_or_breaks_the_order(
         if fifo:
             for group, events in groups.items():
                 assert [event for event in succeeded if event[0] == group] == events
-        assert {letter["Body"] for letter in queue.letters()} == {"{"}
-        assert len(queue.letters()) >= 3
+        assert {dead_letter["Body"] for dead_letter in queue.dead_letters()} == {"{"}
+        assert len(queue.dead_letters()) >= 3
         assert min(faults.fell[kind] for kind in ("refused", "not arrived", "answer lost", "in part")) >= 1, faults.fell
         assert consumers >= 2
 
@@ -203,4 +203,4 @@ def test_two_consumers_of_which_one_is_killed_lose_nothing_and_double_nothing(qu
             time.sleep(0.05)
     assert len([killed for killed in killed_at if killed]) >= 3, f"inconclusive: {killed_at}"
     assert Counter(happened(home / "sink.db")) == dict.fromkeys(events, 1)
-    assert queue.letters() == []
+    assert queue.dead_letters() == []

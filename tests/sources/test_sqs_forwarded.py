@@ -27,7 +27,7 @@ BROKEN: tuple[str | bytes, ...] = (
     "\u00e9",
     b"\xff",
     b"{",
-    '{"reading":{"x":' + "[" * 5_000 + "]" * 5_000 + "}}",
+    '{"decode_options":{"x":' + "[" * 5_000 + "]" * 5_000 + "}}",
 )
 
 
@@ -58,8 +58,14 @@ async def received(queue: Queue, count: int, **options: Any) -> list[SqsDelivery
 def test_a_note_says_whose_event_it_is_and_how_it_is_read(queue: Queue, quick_end: None) -> None:
     async def story() -> None:
         put(queue, b"{}", encode_metadata(METADATA))
-        (delivery,) = await received(queue, 1, forwarded=True, tenant="mine", reading=DecodeOptions(origin="here"))
-        assert (delivery.body, delivery.tenant, delivery.reading) == (b"{}", "acme", DecodeOptions(origin="platform"))
+        (delivery,) = await received(
+            queue, 1, forwarded=True, tenant="mine", decode_options=DecodeOptions(origin="here")
+        )
+        assert (delivery.body, delivery.tenant, delivery.decode_options) == (
+            b"{}",
+            "acme",
+            DecodeOptions(origin="platform"),
+        )
         assert delivery.headers == {"ce-id": "1"}
 
     asyncio.run(story())
@@ -68,8 +74,10 @@ def test_a_note_says_whose_event_it_is_and_how_it_is_read(queue: Queue, quick_en
 def test_an_empty_note_says_that_nothing_is_assumed(queue: Queue, quick_end: None) -> None:
     async def story() -> None:
         put(queue, b"{}", "{}")
-        (delivery,) = await received(queue, 1, forwarded=True, tenant="mine", reading=DecodeOptions(origin="here"))
-        assert (delivery.tenant, delivery.reading, delivery.headers) == ("", DecodeOptions(), None)
+        (delivery,) = await received(
+            queue, 1, forwarded=True, tenant="mine", decode_options=DecodeOptions(origin="here")
+        )
+        assert (delivery.tenant, delivery.decode_options, delivery.headers) == ("", DecodeOptions(), None)
 
     asyncio.run(story())
 
@@ -83,9 +91,9 @@ def test_what_has_a_note_is_not_taken_for_anybodys_event_where_notes_are_not_bel
         put(queue, b'"bare"')
         (delivery,) = await received(queue, 1, tenant="mine")
         assert (delivery.body, delivery.tenant) == (b'"bare"', "mine")
-        letters = queue.letters()
-        assert [letter["Body"] for letter in letters] == ["{}"] * 3
-        assert all("forwarded" in reason_of(letter) for letter in letters)
+        dead_letters = queue.dead_letters()
+        assert [dead_letter["Body"] for dead_letter in dead_letters] == ["{}"] * 3
+        assert all("forwarded" in reason_of(dead_letter) for dead_letter in dead_letters)
 
     asyncio.run(story())
 
@@ -122,15 +130,15 @@ def test_a_note_that_nobody_can_read_makes_a_dead_letter_once(new_queue: Any, tm
         )  # an attribute of bytes says the same
         async with Consumer(harness, handle) as consumer:
             await consumer.until_all_is_answered()
-            await consumer.until(lambda: len(queue.letters()) == len(BROKEN), "the dead letters")
+            await consumer.until(lambda: len(queue.dead_letters()) == len(BROKEN), "the dead letters")
             assert consumer.answers() == {"ack": 2}, "nobody was given what nobody can read"
         assert sorted(ran) == ["acme", "other"]
-        assert sorted(json.loads(letter["Body"])["id"] for letter in queue.letters()) == [
+        assert sorted(json.loads(dead_letter["Body"])["id"] for dead_letter in queue.dead_letters()) == [
             f"e{number}" for number in range(len(BROKEN))
         ]
-        for letter in queue.letters():
-            assert "metadata" in reason_of(letter)
-            assert "x" * 50 not in reason_of(letter), "the note itself is not repeated"
+        for dead_letter in queue.dead_letters():
+            assert "metadata" in reason_of(dead_letter)
+            assert "x" * 50 not in reason_of(dead_letter), "the note itself is not repeated"
 
     asyncio.run(story())
 
@@ -145,22 +153,22 @@ def test_a_dead_letter_keeps_its_note(queue: Queue, tmp_path: Path, quick_end: N
         app = make_app(tmp_path)(_done)
         source = queue.source(forwarded=True)
         working = asyncio.ensure_future(app.worker(source).run())
-        letters = await asyncio.to_thread(first_letters, queue)
+        dead_letters = await asyncio.to_thread(first_letters, queue)
         source.stop()
         await working
         await source.close()
         await app.close()
-        assert letters[0]["MessageAttributes"]["semel"]["StringValue"] == encode_metadata(ForwardMetadata("acme"))
+        assert dead_letters[0]["MessageAttributes"]["semel"]["StringValue"] == encode_metadata(ForwardMetadata("acme"))
 
     asyncio.run(story())
 
 
 def first_letters(queue: Queue) -> list[dict[str, Any]]:
     ends = time.monotonic() + SOON_S
-    while not (letters := queue.letters()):
+    while not (dead_letters := queue.dead_letters()):
         assert time.monotonic() < ends, "there is no dead letter"
         time.sleep(0.05)
-    return letters
+    return dead_letters
 
 
 async def _done(event: Event, ctx: Any) -> None: ...

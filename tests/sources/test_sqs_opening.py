@@ -129,7 +129,7 @@ def test_what_is_rejected_without_dead_letters_of_ours_is_left_to_the_redrive_po
         await source.close()
 
     asyncio.run(story())
-    assert queue.letters()[0]["Body"] == "{"
+    assert queue.dead_letters()[0]["Body"] == "{"
     assert "message_left_to_redrive" in caplog.text
     assert "2 receives" in caplog.text
 
@@ -244,7 +244,7 @@ def test_the_doctor_is_told_what_the_queue_says_of_itself(queue: Queue) -> None:
 def test_deliveries_have_the_tenant_and_the_reading_of_their_source(queue: Queue) -> None:
     async def story() -> None:
         queue.aws.send_message(QueueUrl=queue.url, MessageBody='{"any": {"number": 4711}}')
-        source = queue.source(tenant="acme", reading=DecodeOptions(origin="crm", id_path="any.number"))
+        source = queue.source(tenant="acme", decode_options=DecodeOptions(origin="crm", id_path="any.number"))
         async with Semel("memory://") as app:
             seen: list[Event] = []
 

@@ -121,8 +121,8 @@ def test_a_dead_letter_is_the_message_as_it_was_with_its_wrapping(queue: Queue) 
         await source.close()
 
     asyncio.run(story())
-    (letter,) = queue.letters()
-    assert letter["Body"] == wrapped
+    (dead_letter,) = queue.dead_letters()
+    assert dead_letter["Body"] == wrapped
 
 
 def test_an_event_that_comes_by_eventbridge_arrives_as_it_is(queue: Queue) -> None:

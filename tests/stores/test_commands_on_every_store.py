@@ -165,9 +165,9 @@ def test_doctor_tells_what_every_store_says_of_itself(store: str, tmp_path: Path
     assert report.code == 0
     document = report.json
     assert document["store"]
-    letters = [one for one in document["findings"] if one["check"] == "letters"]
+    dead_letters = [one for one in document["findings"] if one["check"] == "dead_letters"]
     keeps = store.startswith(("sqlite", "postgresql"))
-    assert [one["level"] for one in letters] == ["ok" if keeps else "warning"]
+    assert [one["level"] for one in dead_letters] == ["ok" if keeps else "warning"]
     (promise,) = document["guarantees"]
     assert "at least once" in promise["line"]
 

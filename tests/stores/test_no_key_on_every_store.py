@@ -18,7 +18,7 @@ from semel.core.routing import NO_KEY
 BODY = {"id": "bus-1", "detail-type": "t", "source": "shop", "detail": {"eventId": "e-1", "eventType": "order.created"}}
 ELSEWHERE = True  # dead letters are kept by another store
 PLACES = [(name, False) for name in STORES] + [("redis", ELSEWHERE), ("dynamodb", ELSEWHERE)]
-pytestmark = pytest.mark.parametrize(("store", "letters"), PLACES, indirect=True)
+pytestmark = pytest.mark.parametrize(("store", "dead_letters"), PLACES, indirect=True)
 
 REASON = ("--reason", "fixed", "--by", "anna", "--yes")
 
@@ -60,7 +60,7 @@ def parts(outcome: Outcome) -> dict[str, str]:
 
 
 @pytest.fixture
-def letters(request: pytest.FixtureRequest, store: str, tmp_path: Path) -> tuple[str, ...]:
+def dead_letters(request: pytest.FixtureRequest, store: str, tmp_path: Path) -> tuple[str, ...]:
     """The URLs of the ledger and of the store of its dead letters, where that is another one."""
     migrated(store)
     return (store, f"sqlite:///{tmp_path}/letters.db") if request.param else (store,)
@@ -70,42 +70,42 @@ def listed(*places: str) -> Any:
     return semel("dead", "list", "--json", "--ledger", places[-1]).json
 
 
-def test_it_is_listed_once_and_the_other_handler_runs(letters: tuple[str, ...]) -> None:
-    desk = Desk(*letters)
+def test_it_is_listed_once_and_the_other_handler_runs(dead_letters: tuple[str, ...]) -> None:
+    desk = Desk(*dead_letters)
     assert desk.process(2) == [{"audit": "done", "crm": "dead"}, {"audit": "duplicate", "crm": "duplicate"}]
     assert desk.ran == ["audit"]
-    (letter,) = listed(*letters)
-    assert (letter["handler"], letter["text"]) == ("crm", "e-1")
-    assert letter["reason"].startswith(NO_KEY)
-    shown = semel("dead", "show", letter["key"], "--ledger", letters[-1])
+    (dead_letter,) = listed(*dead_letters)
+    assert (dead_letter["handler"], dead_letter["text"]) == ("crm", "e-1")
+    assert dead_letter["reason"].startswith(NO_KEY)
+    shown = semel("dead", "show", dead_letter["key"], "--ledger", dead_letters[-1])
     assert "detail.interactionId" in shown.out
 
 
-def test_it_is_replayed_when_its_key_can_be_computed(letters: tuple[str, ...], tmp_path: Path) -> None:
-    Desk(*letters).process()
-    (letter,) = listed(*letters)
+def test_it_is_replayed_when_its_key_can_be_computed(dead_letters: tuple[str, ...], tmp_path: Path) -> None:
+    Desk(*dead_letters).process()
+    (dead_letter,) = listed(*dead_letters)
     settings = tmp_path / "semel.toml"
-    beside = f'dead_letters = "{letters[1]}"\n' if letters[1:] else ""
+    beside = f'dead_letters = "{dead_letters[1]}"\n' if dead_letters[1:] else ""
     settings.write_text(
-        f'ledger = "{letters[0]}"\n{beside}[[endpoints]]\nmode = "inline"\n'
+        f'ledger = "{dead_letters[0]}"\n{beside}[[endpoints]]\nmode = "inline"\n'
         '[[routes]]\nname = "crm"\ntopics = ["**"]\nconsole = true\n'
     )
-    replayed = semel("dead", "replay", letter["key"], *REASON, "-c", str(settings))
+    replayed = semel("dead", "replay", dead_letter["key"], *REASON, "-c", str(settings))
     assert replayed.code == 0, replayed.out
-    desk = Desk(letters[0], "".join(letters[1:]), path="detail.eventId")
+    desk = Desk(dead_letters[0], "".join(dead_letters[1:]), path="detail.eventId")
     if inbox_of(desk.app.ledger) is not None:
         desk.handle_inbox()
         assert desk.ran == ["crm"]
         assert desk.process() == [{"audit": "duplicate", "crm": "duplicate"}]
     else:  # the next delivery is acted on
         assert desk.process() == [{"audit": "duplicate", "crm": "done"}]
-    assert listed(*letters) == []
+    assert listed(*dead_letters) == []
 
 
-def test_it_is_discarded_and_its_copies_are_duplicates(letters: tuple[str, ...]) -> None:
-    Desk(*letters).process()
-    (letter,) = listed(*letters)
-    assert semel("dead", "discard", letter["key"], *REASON, "--ledger", letters[-1]).code == 0
-    assert listed(*letters) == []
-    assert Desk(*letters).process() == [{"audit": "duplicate", "crm": "duplicate"}]
-    assert listed(*letters) == []
+def test_it_is_discarded_and_its_copies_are_duplicates(dead_letters: tuple[str, ...]) -> None:
+    Desk(*dead_letters).process()
+    (dead_letter,) = listed(*dead_letters)
+    assert semel("dead", "discard", dead_letter["key"], *REASON, "--ledger", dead_letters[-1]).code == 0
+    assert listed(*dead_letters) == []
+    assert Desk(*dead_letters).process() == [{"audit": "duplicate", "crm": "duplicate"}]
+    assert listed(*dead_letters) == []

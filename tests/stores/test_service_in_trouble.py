@@ -115,10 +115,10 @@ def test_an_app_says_what_it_runs_and_where_its_ledger_is(redis_url: str, tmp_pa
 
 
 def test_letters_elsewhere_are_listed_while_the_ledger_is_out_of_reach(redis_url: str, tmp_path: Path) -> None:
-    letters = f"sqlite:///{tmp_path}/letters.db"
-    fill(redis_url, letters)
+    dead_letters = f"sqlite:///{tmp_path}/letters.db"
+    fill(redis_url, dead_letters)
     port = free_port()
-    path = settings(tmp_path, f"redis://127.0.0.1:{port}?timeout=1", f'dead_letters = "{letters}"\n{ROUTE}')
+    path = settings(tmp_path, f"redis://127.0.0.1:{port}?timeout=1", f'dead_letters = "{dead_letters}"\n{ROUTE}')
     listed = semel("dead", "list", "-c", str(path), "--json")
     assert listed.code == 0
     assert sorted(entry["state"] for entry in listed.json) == ["dead", "dead", "uncertain"]
@@ -132,8 +132,8 @@ def test_letters_elsewhere_are_listed_while_the_ledger_is_out_of_reach(redis_url
 def test_a_store_of_letters_that_cannot_be_used_is_not_called_the_ledger(
     redis_url: str, database: str, tmp_path: Path
 ) -> None:
-    def told(letters: str) -> tuple[list[dict[str, Any]], list[str]]:
-        path = str(settings(tmp_path, redis_url, f'dead_letters = "{letters}"\n{ROUTE}'))
+    def told(dead_letters: str) -> tuple[list[dict[str, Any]], list[str]]:
+        path = str(settings(tmp_path, redis_url, f'dead_letters = "{dead_letters}"\n{ROUTE}'))
         findings = semel("doctor", "-c", path, "--json").json["findings"]
         wrong = [one for one in findings if one["level"] == "error" and one["check"] in ("store", "migrations")]
         commands = [semel(*command, "-c", path).err for command in (("status",), ("dead", "list"))]
@@ -153,7 +153,7 @@ def test_doctor_looks_at_a_ledger_alone(store: str) -> None:
     ready = semel("doctor", "--ledger", migrated(store) if not store.startswith("sqlite") else filled(store), "--json")
     assert ready.code == 0
     assert ready.json["store"]
-    assert {one["check"] for one in ready.json["findings"]} == {"durability", "letters", "store"}
+    assert {one["check"] for one in ready.json["findings"]} == {"durability", "dead_letters", "store"}
 
 
 def filled(store: str) -> str:

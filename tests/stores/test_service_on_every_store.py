@@ -52,13 +52,13 @@ def test_postgres_keeps_an_inbox_for_several_workers(database: str, tmp_path: Pa
         assert not any(secret in "\n".join(running.log) for secret in SECRETS)
 
 
-@pytest.mark.parametrize("letters", ["sqlite", "postgres"])
+@pytest.mark.parametrize("dead_letters", ["sqlite", "postgres"])
 def test_a_letter_of_redis_is_kept_elsewhere_and_replayed_from_there(
-    letters: str, redis_url: str, tmp_path: Path, request: pytest.FixtureRequest
+    dead_letters: str, redis_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The whole way: given up, listed, decided by a person, brought to its handler by the letterbox's inbox, done."""
     target = f"sqlite:///{tmp_path}/letters.db"
-    if letters == "postgres":
+    if dead_letters == "postgres":
         target = migrated(str(request.getfixturevalue("database")))
     known, effects = tmp_path / "known", tmp_path / "effects"
     env = {"LEDGER": redis_url, "LETTERS": target, "KNOWN": str(known), "EFFECTS": str(effects)}
@@ -69,33 +69,33 @@ def test_a_letter_of_redis_is_kept_elsewhere_and_replayed_from_there(
     def shown(key: str) -> Any:
         return semel("events", "show", key, "--json", *option, env=env).json
 
-    if letters == "sqlite":
+    if dead_letters == "sqlite":
         empty = semel("status", "--json", *option, env=env).json
         assert sum(empty["states"].values()) == 0
         assert not (tmp_path / "letters.db").exists(), "looking makes nothing"
     with service(tmp_path, INLINE, "tests.stores.letters_app:app", env=env) as running:
         assert running.post("/events", event(1)).json["status"] == "dead"
         assert running.post("/events", event(1)).json["status"] in ("dead", "duplicate")
-        (letter,) = semel("dead", "list", "--json", *option, env=env).json
-        assert (letter["state"], letter["reason"]) == ("dead", "unknown customer")
-        assert semel("dead", "show", letter["key"], "--json", *option, env=env).json["event"] == event(1)
-        alone = semel("dead", "show", letter["key"], "--json", "--ledger", redis_url).json
+        (dead_letter,) = semel("dead", "list", "--json", *option, env=env).json
+        assert (dead_letter["state"], dead_letter["reason"]) == ("dead", "unknown customer")
+        assert semel("dead", "show", dead_letter["key"], "--json", *option, env=env).json["event"] == event(1)
+        alone = semel("dead", "show", dead_letter["key"], "--json", "--ledger", redis_url).json
         assert alone["event"] is None, "the event is in the letterbox alone"
 
         known.touch()
-        replay = semel("dead", "replay", letter["key"], "--reason", "a customer now", "--json", *option, env=env)
+        replay = semel("dead", "replay", dead_letter["key"], "--reason", "a customer now", "--json", *option, env=env)
         assert replay.code == 0
         assert [one["goes_to"] for one in replay.json["events"]] == ["inbox"]
         running.until(effects.exists, "the replay did not run")
-        running.until(lambda: shown(letter["key"])["state"] == "done", "the replay was not settled")
-        assert [one["state"] for one in shown(letter["key"])["history"]] == ["done", "replayed"]
+        running.until(lambda: shown(dead_letter["key"])["state"] == "done", "the replay was not settled")
+        assert [one["state"] for one in shown(dead_letter["key"])["history"]] == ["done", "replayed"]
         assert running.post("/events", event(1)).json["status"] == "duplicate"
         assert effects.read_text().splitlines() == ["e-1"]
         running.terminate()
         assert running.wait() == 0
     report = json.loads(semel("doctor", "-c", str(path), "--json", env=env).out)
-    assert [one["level"] for one in report["findings"] if one["check"] == "letters"] == ["ok"]
-    assert "0" in report["store"]["letters"].split()
+    assert [one["level"] for one in report["findings"] if one["check"] == "dead_letters"] == ["ok"]
+    assert "0" in report["store"]["dead_letters"].split()
 
 
 def test_a_letterbox_that_is_not_ready_keeps_the_service_from_starting(

@@ -126,7 +126,7 @@ def examine_ledger(url: str, target: str | None, config: Path | None) -> DoctorR
 MIGRATE = "run `semel migrate`"
 REACH_S = 10.0  # a destination that says nothing for so long is not there
 LEDGER, LETTERS = "the ledger", "the store of dead_letters"
-OF_STORE = ("inbox", "durability", "letters")  # checks that speak for the store
+OF_STORE = ("inbox", "durability", "dead_letters")  # checks that speak for the store
 SERVER = re.compile(r"(.+) (\S+:[0-9]+)")  # a fact of one of several servers: "persistence 10.0.0.7:6379"
 BAD: tuple[Level, ...] = ("error", "warning")
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[bold red]error[/]"}
@@ -223,18 +223,18 @@ async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]
 def _is_the_same(fact: str, value: str, unready: Sequence[Finding]) -> bool:
     """A store that is not ready says so itself, once more."""
     of_letters = any(LETTERS in finding.what for finding in unready)
-    return "semel migrate" in value or (of_letters and fact.startswith("letters"))
+    return "semel migrate" in value or (of_letters and fact.startswith("dead_letters"))
 
 
 async def _unready(ledger: Ledger) -> list[Finding]:
     """What has to be done to the ledger, and to the store of its letters, before they can be used."""
-    letterbox: Any = getattr(ledger, "letterbox", None)
+    dead_letter_store: Any = getattr(ledger, "dead_letter_store", None)
     elsewhere: list[str] = []
     try:
-        elsewhere = await _steps(letterbox)
+        elsewhere = await _steps(dead_letter_store)
     except (SemelError, OSError) as error:
         return [_unusable(LETTERS, error)]
-    of_letters = _to_migrate(f"{LETTERS}, {letterbox.traits.name},", elsewhere) if elsewhere else []
+    of_letters = _to_migrate(f"{LETTERS}, {dead_letter_store.traits.name},", elsewhere) if elsewhere else []
     try:
         steps = await _steps(ledger)
     except (SemelError, OSError) as error:

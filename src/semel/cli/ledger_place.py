@@ -26,8 +26,10 @@ class Place(Struct, frozen=True):
 
     def __str__(self) -> str:
         way = "on" if self.publishes_to_bus else "in"
-        letters = f", dead letters {way} {masked(self.dead_letters.reveal())}" if self.dead_letters is not None else ""
-        return masked(self.ledger.reveal()) + letters
+        dead_letters = (
+            f", dead letters {way} {masked(self.dead_letters.reveal())}" if self.dead_letters is not None else ""
+        )
+        return masked(self.ledger.reveal()) + dead_letters
 
     @property
     def publishes_to_bus(self) -> bool:
@@ -39,7 +41,7 @@ class Place(Struct, frozen=True):
         """The dead-letter store as a ledger of its own; None if there is none, or not yet."""
         if self.dead_letters is None or self.publishes_to_bus:
             return None
-        return Place(self.dead_letters) if _letters(self) else None
+        return Place(self.dead_letters) if _dead_letters(self) else None
 
 
 def place(ledger: str | None, config: Path | None) -> Place:
@@ -60,15 +62,15 @@ def place(ledger: str | None, config: Path | None) -> Place:
 @asynccontextmanager
 async def opened(where: Place, *, reads: bool = False) -> AsyncIterator[StoredLedger]:
     """Open the ledger. `reads`: nothing is created, migrated or written."""
-    url, letters = where.ledger.reveal(), _letters(where)
-    if not letters or not url.startswith("memory:"):
+    url, dead_letters = where.ledger.reveal(), _dead_letters(where)
+    if not dead_letters or not url.startswith("memory:"):
         check_there("ledger", url)
-    ledger = open_ledger(url, dead_letters=letters)
+    ledger = open_ledger(url, dead_letters=dead_letters)
     if reads:
         make_read_only(ledger)
     try:
         await refuse_unready(ledger, where)
-        if where.dead_letters is not None and not letters:
+        if where.dead_letters is not None and not dead_letters:
             await _refuse_missing_store(ledger, where.dead_letters.reveal())
         yield ledger
     finally:
@@ -84,8 +86,12 @@ def make_read_only(ledger: object) -> None:
 
 async def refuse_unready(ledger: object, where: Place) -> None:
     """Refuse a store that needs `semel migrate` first, with one clear error."""
-    letterbox, letters = getattr(ledger, "letterbox", None), where.dead_letters
-    stores = [("dead_letters", letters, letterbox)] if letters is not None and letterbox is not None else []
+    dead_letter_store, dead_letters = getattr(ledger, "dead_letter_store", None), where.dead_letters
+    stores = (
+        [("dead_letters", dead_letters, dead_letter_store)]
+        if dead_letters is not None and dead_letter_store is not None
+        else []
+    )
     for role, url, store in [
         *stores,
         ("ledger", where.ledger, ledger),
@@ -113,7 +119,7 @@ async def _refuse_missing_store(ledger: StoredLedger, url: str) -> None:
             )
 
 
-def _letters(where: Place) -> str:
+def _dead_letters(where: Place) -> str:
     """The URL of the dead-letter store; empty until the first dead letter creates its file."""
     if where.dead_letters is None:
         return ""

@@ -182,7 +182,7 @@ def preview(ask: ProcessRequest) -> int:
 
     async def look() -> dict[str, int]:
         try:
-            options = replace(ask.options, reading=_reading(built.app, ask))
+            options = replace(ask.options, decode_options=_decode_options(built.app, ask))
             ledger = built.app.ledger if _is_there(built.app) else None
             return await process_dry_run.would(built.app, ledger, inputs, options, lambda one: print(as_line(one)))
         finally:
@@ -203,7 +203,7 @@ async def _run(
         work = _work_of(app, ask, where)
         begun = [begin(given, ask.options, work) for given in inputs]
         _tell_of_earlier(begun, ask.options)
-        options = replace(ask.options, reading=_reading(app, ask), forcing=_forcing(app, ask, begun))
+        options = replace(ask.options, decode_options=_decode_options(app, ask), forcing=_forcing(app, ask, begun))
         running = Run(app, options, work, show, observe)
         with _Signals(running):
             return await running.run(begun)
@@ -289,7 +289,7 @@ def _forcing(app: Semel, ask: ProcessRequest, begun: list[Begun]) -> Forcing | N
 # ---------------------------------------------------------------------------------------------------- what is meant
 
 
-def _reading(app: Semel, ask: ProcessRequest) -> Any:
+def _decode_options(app: Semel, ask: ProcessRequest) -> Any:
     """The app's own, with what the command line says besides."""
     said = {
         "origin": ask.origin,
@@ -298,7 +298,7 @@ def _reading(app: Semel, ask: ProcessRequest) -> Any:
         "type_path": ask.type_path,
     }
     given = {name: value for name, value in said.items() if value}
-    return replace(app._reading, **given) if given else None
+    return replace(app._decode_options, **given) if given else None
 
 
 def _work_of(app: Semel, ask: ProcessRequest, where: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Asked(Struct, frozen=True):
 
     body: bytes
     tenant: str
-    reading: DecodeOptions | None
+    decode_options: DecodeOptions | None
 
 
 async def would(
@@ -81,7 +81,7 @@ async def _of(
     at = (name, document.line, document.start)
     plan: Any = Outcome("malformed", reason=document.broken)
     if not document.broken:
-        plan = app.planner.plan(Asked(document.body, options.tenant, options.reading))
+        plan = app.planner.plan(Asked(document.body, options.tenant, options.decode_options))
     if isinstance(plan, Outcome):
         return [Would(*at, "", "", "", plan.status, plan.reason)]
     return [

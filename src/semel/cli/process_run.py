@@ -41,7 +41,7 @@ class ProcessOptions(Struct, frozen=True, kw_only=True):
     """What the command line says."""
 
     tenant: str = ""
-    reading: DecodeOptions | None = None
+    decode_options: DecodeOptions | None = None
     resume: bool = False
     progress: Path | None = None  # None: beside the file
     rejects: Path | None = None
@@ -158,7 +158,7 @@ class Run:
             return FileSource(
                 stream,
                 tenant=options.tenant,
-                reading=options.reading,
+                decode_options=options.decode_options,
                 place=done.place if done is not None else None,
                 counts=done.counts if done is not None else None,
                 progress=begun.progress,

@@ -49,13 +49,13 @@ class Step(StrEnum):
 class FileDelivery:
     """One document."""
 
-    __slots__ = ("_source", "body", "document", "first_tried", "left", "reading", "settled", "status", "tenant")
+    __slots__ = ("_source", "body", "decode_options", "document", "first_tried", "left", "settled", "status", "tenant")
 
     def __init__(self, source: FileSource, document: Document) -> None:
         self.document = document
         self.body = document.body
         self.tenant = source.tenant
-        self.reading = source.reading
+        self.decode_options = source.decode_options
         self.status = ""  # what it came to, where somebody counts that
         self.settled = False
         self.left = False
@@ -88,7 +88,7 @@ class FileSource:
         stream: Stream,
         *,
         tenant: str = "",
-        reading: DecodeOptions | None = None,
+        decode_options: DecodeOptions | None = None,
         place: FilePosition | None = None,
         counts: Mapping[str, int] | None = None,
         progress: Path | None = None,
@@ -102,7 +102,7 @@ class FileSource:
     ) -> None:
         self.stream = stream
         self.tenant = tenant
-        self.reading = reading
+        self.decode_options = decode_options
         self.place = place or FilePosition()  # everything below it is settled
         self.counts = Counter(counts or {})  # of what is below it, by outcome
         self.trouble = ""  # why it could not be read to its end
@@ -122,7 +122,7 @@ class FileSource:
         self._observe = observe
         self._read: deque[Document] = deque()  # not yet handed over
         self._ahead: asyncio.Future[list[Document]] | None = None
-        self._reading = asyncio.Lock()
+        self._decode_options = asyncio.Lock()
         self._open: deque[FileDelivery] = deque()  # handed over, from the first that is not settled
         self._waiting: list[tuple[float, FileDelivery]] = []  # a heap, by when they are due
         self._waiting_bytes = 0
@@ -205,7 +205,7 @@ class FileSource:
 
     async def _next(self, limit: int) -> list[Delivery]:
         """What the thread has read. It reads on meanwhile."""
-        async with self._reading:
+        async with self._decode_options:
             if self.most is not None:
                 limit = min(limit, self.most)
             if not self._read and limit:

@@ -194,8 +194,8 @@ def _told(app: Semel, facts: list[tuple[str, str]]) -> str:
     """Where the ledger of an app is, and its letters: the first thing that a store tells of itself, without secrets."""
     name = app.ledger.traits.name
     where = facts[0][1] if facts else ""
-    letters = next((f", letters in {value}" for fact, value in facts if fact.startswith("letters, ")), "")
-    return (where if where.startswith(name) else f"{name} {where}".rstrip()) + letters
+    dead_letters = next((f", letters in {value}" for fact, value in facts if fact.startswith("letters, ")), "")
+    return (where if where.startswith(name) else f"{name} {where}".rstrip()) + dead_letters
 
 
 def _again(

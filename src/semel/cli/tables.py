@@ -154,8 +154,8 @@ def attempts(entry: Entry) -> list[str]:
     """What came of each attempt, a line for each; and that some have left nothing."""
     lines: list[str] = []
     expected = 1
-    for at, one in enumerate(entry.tried):
-        dropped = at == 1 and len(entry.tried) >= TRIED_MAX - 1  # the first one and the newest are kept
+    for at, one in enumerate(entry.attempt_log):
+        dropped = at == 1 and len(entry.attempt_log) >= TRIED_MAX - 1  # the first one and the newest are kept
         lines += _gap(expected, one.attempt - 1, "not kept" if dropped else "")
         lines.append(f"attempt {one.attempt}, {moment(one.at_ms)}: {plain(one.reason)}")
         expected = one.attempt + 1
@@ -205,9 +205,9 @@ def _generations(history: Sequence[Entry]) -> Text:
     for entry in history:
         how = f"{entry.state}, {moment(entry.at_ms)}, {counted(entry.attempts, 'attempt')}"
         lines.append(f"generation {entry.generation}: {how}")
-        tried = attempts(entry) if entry is not history[0] else []
-        told = [] if tried and entry.tried[-1].reason == entry.reason else [entry.reason]
-        lines += [f"    {line}" for line in (*tried, *(plain(text) for text in (*told, entry.decision) if text))]
+        attempt_log = attempts(entry) if entry is not history[0] else []
+        told = [] if attempt_log and entry.attempt_log[-1].reason == entry.reason else [entry.reason]
+        lines += [f"    {line}" for line in (*attempt_log, *(plain(text) for text in (*told, entry.decision) if text))]
     return Text("\n".join(lines))
 
 
@@ -244,9 +244,9 @@ def members(entry: Entry) -> dict[str, Any]:
         "generation": entry.generation,
         "reason": entry.reason,
         "decision": entry.decision,
-        "tried": [
+        "attempt_log": [
             {"attempt": one.attempt, "at": iso(one.at_ms), "at_ms": one.at_ms, "reason": one.reason}
-            for one in entry.tried
+            for one in entry.attempt_log
         ],
     }
 

@@ -73,20 +73,20 @@ def inbox_of(ledger: Ledger) -> Inbox | None:
     return replays if isinstance(replays, Inbox) else None
 
 
-def letters_elsewhere(ledger: ReadLedger, letterbox: DeadLetterLedger) -> LedgerWithDeadLetterStore:
+def dead_letters_elsewhere(ledger: ReadLedger, dead_letter_store: DeadLetterLedger) -> LedgerWithDeadLetterStore:
     """The ledger, with another store for its letters. Abilities of the ledger are kept."""
     if isinstance(ledger, TransactionalLedger):
-        return TransactionalLedgerWithDeadLetterStore(ledger, letterbox)
-    return LedgerWithDeadLetterStore(ledger, letterbox)
+        return TransactionalLedgerWithDeadLetterStore(ledger, dead_letter_store)
+    return LedgerWithDeadLetterStore(ledger, dead_letter_store)
 
 
 class LedgerWithDeadLetterStore:
     """A ledger and its letterbox, as one."""
 
-    def __init__(self, ledger: ReadLedger, letterbox: DeadLetterLedger) -> None:
+    def __init__(self, ledger: ReadLedger, dead_letter_store: DeadLetterLedger) -> None:
         self.traits = ledger.traits
-        self.letterbox = letterbox
-        self.replays: Inbox | None = letterbox if isinstance(letterbox, Inbox) else None
+        self.dead_letter_store = dead_letter_store
+        self.replays: Inbox | None = dead_letter_store if isinstance(dead_letter_store, Inbox) else None
         self._ledger = ledger
         self._doubts: dict[bytes, None] = {}  # keys that were taken over, in the order of their grants
 
@@ -124,28 +124,28 @@ class LedgerWithDeadLetterStore:
     async def _give_up(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Whoever has lost its lease keeps nothing: the ledger is asked first. Raises LedgerUnavailable when the
         letterbox cannot be written, and then nothing was settled."""
-        letters = [s for s in settlements if _has_letter(s)]
-        current = await self._ledger.renew([s.lease for s in letters])
-        kept = [s for s, holds in zip(letters, current, strict=True) if holds]
+        dead_letters = [s for s in settlements if _has_letter(s)]
+        current = await self._ledger.renew([s.lease for s in dead_letters])
+        kept = [s for s, holds in zip(dead_letters, current, strict=True) if holds]
         if kept:
-            await self.letterbox.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))
+            await self.dead_letter_store.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))
         held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])
         stand = {_identity(s) for s, holds in zip(settlements, held, strict=True) if holds and _has_letter(s)}
         for settlement in kept:
             self._doubts.pop(settlement.lease.claim.digest, None)  # it has ended: its letter is right, or goes
         if refused := [s.lease for s in kept if _identity(s) not in stand]:
-            await _if_possible(self.letterbox.withdraw(refused), "withdraw")
+            await _if_possible(self.dead_letter_store.withdraw(refused), "withdraw")
         return held
 
     async def _with_what_was_tried(self, settlement: Settlement) -> Settlement:
         """What came of the attempts before: only the ledger has seen them. It is asked where there were some, of an
         event that is given up on; whoever succeeds does not pay for it."""
-        letter = settlement.dead_letter
-        if letter is None or letter.attempts == 1 or letter.tried:
+        dead_letter = settlement.dead_letter
+        if dead_letter is None or dead_letter.attempts == 1 or dead_letter.attempt_log:
             return settlement
         known = await self._ledger.history(settlement.lease.claim.digest.hex())
-        tried = next((entry.tried for entry in known if entry.state == "leased"), ())
-        return replace(settlement, dead_letter=replace(letter, tried=tried))
+        attempt_log = next((entry.attempt_log for entry in known if entry.state == "leased"), ())
+        return replace(settlement, dead_letter=replace(dead_letter, attempt_log=attempt_log))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._ledger.renew(leases)
@@ -153,14 +153,14 @@ class LedgerWithDeadLetterStore:
     async def purge(self, limit: int) -> int:
         forgotten = await self._ledger.purge(limit)
         if forgotten < limit:
-            forgotten += await self.letterbox.purge(limit - forgotten)
+            forgotten += await self.dead_letter_store.purge(limit - forgotten)
         return forgotten
 
     async def close(self) -> None:
         try:
             await self._ledger.close()
         finally:
-            await self.letterbox.close()
+            await self.dead_letter_store.close()
 
     def _doubt(self, lease: Lease) -> None:
         while len(self._doubts) >= DOUBTS_MAX:
@@ -175,7 +175,7 @@ class LedgerWithDeadLetterStore:
             digest = settlement.lease.claim.digest
             if digest in self._doubts and isinstance(settlement.outcome, Done):
                 del self._doubts[digest]
-                discarded = self.letterbox.discard(digest.hex(), DONE_AFTER_ALL, BY)
+                discarded = self.dead_letter_store.discard(digest.hex(), DONE_AFTER_ALL, BY)
                 await _if_possible(discarded, "discard", digest.hex())
 
     # ------------------------------------------------------------------------------------------------ the letters
@@ -196,17 +196,17 @@ class LedgerWithDeadLetterStore:
             known = await self._ledger.history(key)
             if known and known[0].state in (*LETTERS, "discarded", "done"):
                 return False  # somebody else has just decided, or it is done: the ledger would answer the replay so
-        return await self.letterbox.replay(key, reason, by)
+        return await self.dead_letter_store.replay(key, reason, by)
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
         if not await self._waits_for_a_person(key):
             return False
         if isinstance(self._ledger, DeadLetters):
             await self._ledger.discard(key, reason, by)
-        return await self.letterbox.discard(key, reason, by)
+        return await self.dead_letter_store.discard(key, reason, by)
 
     async def _waits_for_a_person(self, key: str) -> bool:
-        return any(entry.state in LETTERS for entry in await self.letterbox.history(key))
+        return any(entry.state in LETTERS for entry in await self.dead_letter_store.history(key))
 
     # ------------------------------------------------------------------------------------------------ the catalog
 
@@ -224,7 +224,7 @@ class LedgerWithDeadLetterStore:
         wanted = STATES if state is None else (state,)
         found: list[Entry] = []
         for one in wanted:
-            store: Catalog = self._ledger if one in HERE else self.letterbox
+            store: Catalog = self._ledger if one in HERE else self.dead_letter_store
             found += await store.entries(
                 one,
                 limit,
@@ -242,23 +242,23 @@ class LedgerWithDeadLetterStore:
         """How the key stands in the ledger, or stood when it was done; then its letters. Where none was kept, what the
         ledger knows."""
         known = await self._ledger.history(key)
-        letters = await self.letterbox.history(key)
-        if not letters:
+        dead_letters = await self.dead_letter_store.history(key)
+        if not dead_letters:
             return known
         here = [entry for entry in known if entry.state in HERE]
         if before := [entry for entry in known if entry.state not in HERE and entry.result is not None]:
-            letters = sorted([*letters, *before], key=lambda entry: entry.at_ms, reverse=True)
-        return here + letters
+            dead_letters = sorted([*dead_letters, *before], key=lambda entry: entry.at_ms, reverse=True)
+        return here + dead_letters
 
     async def counts(self) -> dict[str, int]:
-        here, there = await self._ledger.counts(), await self.letterbox.counts()
+        here, there = await self._ledger.counts(), await self.dead_letter_store.counts()
         return {state: (here if state in HERE else there).get(state, 0) for state in STATES}
 
     # --------------------------------------------------------------------------------------------- making it ready
 
     def read_only(self) -> None:
         """Reading commands create nothing, in neither store."""
-        for store in (self._ledger, self.letterbox):
+        for store in (self._ledger, self.dead_letter_store):
             if isinstance(store, Upgrades):
                 store.read_only()
 
@@ -269,28 +269,31 @@ class LedgerWithDeadLetterStore:
         return [step for store in self._migrating() for step in await store.migrate()]
 
     def _migrating(self) -> list[Migrates]:
-        return [store for store in (self._ledger, self.letterbox) if isinstance(store, Migrates)]
+        return [store for store in (self._ledger, self.dead_letter_store) if isinstance(store, Migrates)]
 
     async def diagnose(self) -> list[tuple[str, str]]:
         """What both say of themselves. A letterbox that is somebody's ledger is an error: their events would be taken
         for replays."""
         facts: list[tuple[str, str]] = []
         if (ask := getattr(self._ledger, "diagnose", None)) is not None:
-            facts += [(fact, value) for fact, value in await ask() if fact != "letters"]  # it has none
-        name = self.letterbox.traits.name
-        if (ask := getattr(self.letterbox, "diagnose", None)) is not None:
+            facts += [(fact, value) for fact, value in await ask() if fact != "dead_letters"]  # it has none
+        name = self.dead_letter_store.traits.name
+        if (ask := getattr(self.dead_letter_store, "diagnose", None)) is not None:
             of_letters = await ask()
             facts += [(f"letters, {fact}", value) for fact, value in of_letters]
             if "created" in dict(of_letters):
                 return facts  # there is nothing to count yet
         try:
-            counts = await self.letterbox.counts()
+            counts = await self.dead_letter_store.counts()
         except LedgerUnavailable as error:
-            return [*facts, ("letters", f"error: {error}")]
+            return [*facts, ("dead_letters", f"error: {error}")]
         if any(counts.get(state) for state in HERE):
-            return [*facts, ("letters", f"error: {name} there is a ledger in use; name a store of its own for letters")]
+            return [
+                *facts,
+                ("dead_letters", f"error: {name} there is a ledger in use; use a separate store"),
+            ]
         waiting = sum(counts.get(state, 0) for state in LETTERS)
-        return [*facts, ("letters", f"{waiting:,} wait in {name}")]
+        return [*facts, ("dead_letters", f"{waiting:,} wait in {name}")]
 
 
 class TransactionalLedgerWithDeadLetterStore(LedgerWithDeadLetterStore):

@@ -112,7 +112,7 @@ class Engine:
             for number, (handler, claim) in enumerate(zip(plan.handlers, plan.claims, strict=True)):
                 # a handler that changes its event changes only its own copy
                 event = msgspec.structs.replace(plan.event) if number else plan.event
-                runs.append(HandlerRun(index, event, handler, claim, plan.reading, until))
+                runs.append(HandlerRun(index, event, handler, claim, plan.decode_options, until))
         return runs
 
     async def _claim(self, runs: Sequence[HandlerRun]) -> None:

@@ -25,7 +25,7 @@ def may_run(plan: Plan) -> bool:
 async def run(plan: Plan) -> Outcome:
     """Run all handlers of an event, one after the other."""
     runs = [
-        HandlerRun(0, plan.event, handler, claim, plan.reading)
+        HandlerRun(0, plan.event, handler, claim, plan.decode_options)
         for handler, claim in zip(plan.handlers, plan.claims, strict=True)
     ]
     return combine([await _run_one(run) for run in runs])

@@ -145,7 +145,7 @@ class HandlerRun:
     __slots__ = (
         *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("abandon", "effects_until", "cause", "claimed_at", "reading", "task", "times_out", "until"),
+        *("abandon", "effects_until", "cause", "claimed_at", "decode_options", "task", "times_out", "until"),
     )
 
     def __init__(
@@ -154,14 +154,14 @@ class HandlerRun:
         event: Event,
         handler: Handler,
         claim: Claim,
-        reading: DecodeOptions = PLAIN,
+        decode_options: DecodeOptions = PLAIN,
         until: float | None = None,
     ) -> None:
         self.delivery = delivery
         self.event = event
         self.handler = handler
         self.claim = claim
-        self.reading = reading
+        self.decode_options = decode_options
         self.granted: Granted | None = None
         self.result: Any = None  # returned by the handler
         self.cause: object = None  # the ending of its run, for the log
@@ -194,7 +194,7 @@ class HandlerRun:
         assert self.granted is not None
         dead_letter = None
         if isinstance(ending, (Reject, Uncertain)):
-            dead_letter = DeadLetter(self.event.raw, self.granted.attempt, self.reading)
+            dead_letter = DeadLetter(self.event.raw, self.granted.attempt, self.decode_options)
         return Settlement(self.granted.lease, ending, dead_letter)
 
     def shorten_lease(self, seconds: float) -> None:

@@ -57,7 +57,7 @@ class Acceptor:
 
 
 def _arrival(plan: Plan, claim: Claim, trace: str) -> Arrival:
-    return Arrival((claim,), claim.handler, plan.event.raw, claim.tenant, plan.reading, trace)
+    return Arrival((claim,), claim.handler, plan.event.raw, claim.tenant, plan.decode_options, trace)
 
 
 def _outcome(answer: Acceptance, handler: Handler, claim: Claim, plan: Plan) -> Outcome:
@@ -149,15 +149,15 @@ HELD_S = 0.5  # whoever holds the key mostly ends long before its lease does
 CANCEL_S = 1.0  # for handlers to be cancelled; what refuses that is left behind
 
 
-class Letter:
+class InboxDelivery:
     """A taken letter as a delivery for one handler."""
 
-    __slots__ = ("body", "key", "only", "reading", "tenant")
+    __slots__ = ("body", "decode_options", "key", "only", "tenant")
 
     def __init__(self, taken: Taken) -> None:
         self.body = taken.event
         self.tenant = taken.tenant
-        self.reading = taken.reading
+        self.decode_options = taken.decode_options
         self.only = taken.only or taken.lane
         self.key = taken.key
 
@@ -168,7 +168,7 @@ class InboxWorker:
     def __init__(
         self,
         inbox: Inbox,
-        process: Callable[[Sequence[Letter]], Awaitable[list[Outcome]]],
+        process: Callable[[Sequence[InboxDelivery]], Awaitable[list[Outcome]]],
         handlers: Sequence[Handler],
         concurrency: int,
         resume: Callable[[str], AbstractContextManager[object]] | None = None,
@@ -281,7 +281,7 @@ class InboxWorker:
         if taken.lapses > LAPSES_MAX:
             return GivenUp(taken, f"{taken.lapses} takers vanished with it")
         try:
-            (outcome,) = await self._process([Letter(taken)])
+            (outcome,) = await self._process([InboxDelivery(taken)])
         except LedgerUnavailable as error:
             log.error("ledger_unavailable", handler=taken.lane, next_in_s=LEDGER_DOWN_S, error=error)
             return Postponed(taken, round(LEDGER_DOWN_S * 1000))

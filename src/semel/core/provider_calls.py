@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.ports import Provider
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, DeliveryState, Refused, Unknown
 from semel.values.errors import ConfigError, LeaseLost
 from semel.values.log import log
@@ -240,7 +240,7 @@ def record_of_answer(
         answer = replace(answer, reference=_storable(answer.reference), evidence=_storable(answer.evidence))
     else:
         answer = replace(answer, reason=_storable(answer.reason))
-    after = delivery_state.answered(state, answer, contract, now_ms, random)
+    after = states.answered(state, answer, contract, now_ms, random)
     match answer:
         case Accepted():
             return Record(dispatch, after, "accepted", answer.evidence, answer.reference)
@@ -259,13 +259,13 @@ def record_of_look_up(
         case Found(reference=reference):
             reference = _storable(reference)
             reason = f"its look-up found {reference}, which is another's message"
-            otherwise = delivery_state.unclear(state, reason, contract, now_ms, random)
-            return Record(dispatch, delivery_state.found(state, reference), "accepted", "look-up", reference, otherwise)
+            otherwise = states.unclear(state, reason, contract, now_ms, random)
+            return Record(dispatch, states.found(state, reference), "accepted", "look-up", reference, otherwise)
         case Absent():
-            return Record(dispatch, delivery_state.absent(state, now_ms), "absent", "look-up")
+            return Record(dispatch, states.absent(state, now_ms), "absent", "look-up")
         case Unclear(reason=reason):
             reason = _storable(reason)
-            after = delivery_state.unclear(state, reason, contract, now_ms, random)
+            after = states.unclear(state, reason, contract, now_ms, random)
             return Record(dispatch, after, "unclear", reason)
 
 

@@ -28,7 +28,7 @@ from semel.core.provider_calls import (
     record_of_look_up,
 )
 from semel.ports import Outbox, Provider
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Answer, DeliveryState, ProviderAccess, Refused
 from semel.values.errors import LeaseLost, LedgerUnavailable, SemelError
 from semel.values.log import log
@@ -306,7 +306,7 @@ class Relay:
         if self._stopping:  # a send would delay the end, or be cut off by it
             return Record(dispatch, _untried(dispatch), "released")
         self._observe(RelayBoundary.BEFORE_CROSS)
-        crossed = delivery_state.crossed(state, now_ms())
+        crossed = states.crossed(state, now_ms())
         try:
             verdict = await _ask_batched(self._crossings, self._outbox.cross, Crossing(dispatch, crossed, request))
         except LedgerUnavailable:
@@ -326,7 +326,7 @@ class Relay:
             case Held(by=by):
                 self._metrics.recorded(provider.contract.name, "held")
                 return Record(
-                    dispatch, delivery_state.held(dispatch.delivery_state, by, dispatch.added_ms, now_ms()), "released"
+                    dispatch, states.held(dispatch.delivery_state, by, dispatch.added_ms, now_ms()), "released"
                 )
             case Suppressed() | Lost():
                 self._metrics.recorded(provider.contract.name, type(verdict).__name__.lower())
@@ -338,22 +338,22 @@ class Relay:
         """The next step of a taken notification. Without a record: send it in this state."""
         state, contract = dispatch.delivery_state, provider.contract
         if dispatch.vanished:
-            after = delivery_state.lapsed(state, contract, now_ms(), self._random)
+            after = states.lapsed(state, contract, now_ms(), self._random)
             is_new_doubt = after.state == "uncertain" != state.state  # an uncertain one does not become so twice
             return after, Record(dispatch, after, "unknown" if is_new_doubt else "released", after.reason)
         if state.state == "uncertain":
             match state.exit:
                 case "replay":
-                    state = delivery_state.replayed(state)
+                    state = states.replayed(state)
                 case "look_up" if self._stopping:  # it would delay the end, as a send would
                     return state, Record(dispatch, state, "released")
                 case "look_up":
                     result = await self._calls.look_up(provider, dispatch, LOOK_UP_SHARE * (ends_at - self._clock()))
                     return state, record_of_look_up(dispatch, result, contract, now_ms(), self._random)
                 case _:
-                    after = delivery_state.overdue(state, now_ms())
+                    after = states.overdue(state, now_ms())
                     return after, Record(dispatch, after, "policy", after.reason)
-        ready = delivery_state.ready(state, contract, now_ms(), self._random)
+        ready = states.ready(state, contract, now_ms(), self._random)
         if ready.state != "pending":
             return ready, Record(dispatch, ready, "released", ready.reason)
         return ready, None
@@ -364,7 +364,7 @@ class Relay:
         if dispatch.added_ms:
             # Its time was read from the clock of this boot or of an earlier one: use the later end.
             ahead_ms = max(0, dispatch.ahead_ms)
-            state = delivery_state.aging(state, dispatch.added_ms + self._max_age_ms + ahead_ms)
+            state = states.aging(state, dispatch.added_ms + self._max_age_ms + ahead_ms)
         if not state.provider:
             first, *others = self._access.providers_for(dispatch.notification) or [""]
             state = replace(state, provider=first, others=tuple(others))
@@ -387,7 +387,7 @@ class Relay:
         if left_s < provider.contract.timeout_s:
             return "too little of its lease was left when it had crossed: another relay may have it before it is over"
         latest_ms = dispatch.taken_ms + self._lease_ms - int(1000 * left_s)  # correct also if the outbox was slow
-        if delivery_state.ready(state, provider.contract, latest_ms, _no_jitter).state != "pending":
+        if states.ready(state, provider.contract, latest_ms, _no_jitter).state != "pending":
             return "its time, or that of its key, was over when it had crossed"
         return ""
 

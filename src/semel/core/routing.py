@@ -276,7 +276,7 @@ class Plan(Struct, frozen=True):
     """An event with its handlers and their claims. All keys are fixed before any handler sees the event."""
 
     event: Event
-    reading: DecodeOptions
+    decode_options: DecodeOptions
     handlers: Sequence[Handler]
     claims: Sequence[Claim]
 
@@ -284,21 +284,21 @@ class Plan(Struct, frozen=True):
 class Planner:
     """Decodes a delivery, finds its handlers and computes their claims."""
 
-    def __init__(self, router: Router, decode: Decode, reading: DecodeOptions) -> None:
+    def __init__(self, router: Router, decode: Decode, decode_options: DecodeOptions) -> None:
         self._router = router
         self._decode = decode
-        self.reading = reading  # for deliveries without decode options of their own
+        self.decode_options = decode_options  # for deliveries without decode options of their own
 
     def read(self, delivery: Arrived) -> tuple[Event, DecodeOptions]:
         """The event of a delivery and its decode options. Raises MalformedEvent."""
-        reading: DecodeOptions = getattr(delivery, "reading", None) or self.reading
-        return self._decode(delivery, reading), reading
+        decode_options: DecodeOptions = getattr(delivery, "decode_options", None) or self.decode_options
+        return self._decode(delivery, decode_options), decode_options
 
     def plan(self, delivery: Arrived) -> Plan | Outcome:
         """The plan of a delivery, or its outcome where no handler has to run."""
         only = getattr(delivery, "only", "")
         try:
-            event, reading = self.read(delivery)
+            event, decode_options = self.read(delivery)
             handlers = self._router.match(event)
             if only:
                 handlers = [handler for handler in handlers if handler.name == only]
@@ -314,8 +314,8 @@ class Planner:
             handlers, claims = [handler for handler, _ in planned], [claim for _, claim in planned]
         key = getattr(delivery, "key", b"")
         if key and key != claims[0].digest:
-            return _under_accepted_key(Plan(event, reading, handlers, claims), key, delivery.tenant)
-        return Plan(event, reading, handlers, claims)
+            return _under_accepted_key(Plan(event, decode_options, handlers, claims), key, delivery.tenant)
+        return Plan(event, decode_options, handlers, claims)
 
 
 def _under_accepted_key(plan: Plan, key: bytes, tenant: str) -> Plan | Outcome:
@@ -337,7 +337,7 @@ def _under_accepted_key(plan: Plan, key: bytes, tenant: str) -> Plan | Outcome:
     else:
         own = (Alias(claim.digest, handler.retention_ms),) if handler.identifies else ()
         claim = replace(claim, digest=key, aliases=(*claim.aliases, *own))
-    return Plan(plan.event, plan.reading, plan.handlers, [claim])
+    return Plan(plan.event, plan.decode_options, plan.handlers, [claim])
 
 
 def _claim_or_stand_in(handler: Handler, event: Event) -> tuple[Handler, Claim]:

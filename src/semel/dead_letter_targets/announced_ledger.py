@@ -38,7 +38,7 @@ class AnnouncingLedger:
 
     def __init__(self, ledger: KeepingLedger, bus: EventBridgeTarget) -> None:
         self.traits = ledger.traits
-        self.letterbox = bus
+        self.dead_letter_store = bus
         self._ledger = ledger
 
     @property
@@ -57,32 +57,32 @@ class AnnouncingLedger:
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Letters first go to the bus. What needs none does not wait for it. Raises LedgerUnavailable when a letter is
         not known to be there, and then no letter was settled."""
-        letters = [s for s in settlements if _has_letter(s)]
+        dead_letters = [s for s in settlements if _has_letter(s)]
         plain = [s for s in settlements if not _has_letter(s)]
-        if not letters:
+        if not dead_letters:
             return await self._ledger.settle(settlements)
         if len({s.lease.claim.digest for s in settlements}) < len(settlements):  # their order matters
-            await self._announce(letters)
+            await self._announce(dead_letters)
             return await self._ledger.settle(settlements)
         settled = iter(await self._ledger.settle(plain) if plain else ())
-        await self._announce(letters)
-        given_up = iter(await self._ledger.settle(letters))
+        await self._announce(dead_letters)
+        given_up = iter(await self._ledger.settle(dead_letters))
         return [next(given_up) if _has_letter(s) else next(settled) for s in settlements]
 
-    async def _announce(self, letters: Sequence[Settlement]) -> None:
+    async def _announce(self, dead_letters: Sequence[Settlement]) -> None:
         """Whoever has lost its lease puts nothing there: the ledger is asked first."""
-        held = await self._ledger.renew([s.lease for s in letters])
-        if kept := [s for s, holds in zip(letters, held, strict=True) if holds]:
-            await self.letterbox.keep(await asyncio.gather(*map(self._with_attempts, kept)))
+        held = await self._ledger.renew([s.lease for s in dead_letters])
+        if kept := [s for s, holds in zip(dead_letters, held, strict=True) if holds]:
+            await self.dead_letter_store.keep(await asyncio.gather(*map(self._with_attempts, kept)))
 
     async def _with_attempts(self, settlement: Settlement) -> Settlement:
         """What the ledger knows of the attempts before this one is told on the bus too."""
-        letter = settlement.dead_letter
-        if letter is None or letter.attempts == 1 or letter.tried:
+        dead_letter = settlement.dead_letter
+        if dead_letter is None or dead_letter.attempts == 1 or dead_letter.attempt_log:
             return settlement
         known = await self._ledger.history(settlement.lease.claim.digest.hex())
-        tried = next((entry.tried for entry in known if entry.state == "leased"), ())
-        return replace(settlement, dead_letter=replace(letter, tried=tried))
+        attempt_log = next((entry.attempt_log for entry in known if entry.state == "leased"), ())
+        return replace(settlement, dead_letter=replace(dead_letter, attempt_log=attempt_log))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._ledger.renew(leases)
@@ -94,7 +94,7 @@ class AnnouncingLedger:
         try:
             await self._ledger.close()
         finally:
-            await self.letterbox.close()
+            await self.dead_letter_store.close()
 
     # ------------------------------------------------------------------------------------------------ for people
 
@@ -139,7 +139,7 @@ class AnnouncingLedger:
         """What both say of themselves."""
         ask = getattr(self._ledger, "diagnose", None)
         facts: list[tuple[str, str]] = [] if ask is None else await ask()
-        return [*facts, *((f"letters, {fact}", value) for fact, value in await self.letterbox.diagnose())]
+        return [*facts, *((f"letters, {fact}", value) for fact, value in await self.dead_letter_store.diagnose())]
 
 
 class TransactionalAnnouncingLedger(AnnouncingLedger):

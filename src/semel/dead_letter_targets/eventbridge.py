@@ -262,9 +262,9 @@ class Entry(Struct, frozen=True):
 
 def entry_of(settlement: Settlement, at_ms: int, address: Address) -> Entry:
     """The letter of an event that was given up on, or that is in doubt."""
-    claim, letter, key = settlement.lease.claim, settlement.dead_letter, settlement.lease.claim.digest.hex()
+    claim, dead_letter, key = settlement.lease.claim, settlement.dead_letter, settlement.lease.claim.digest.hex()
     reason = getattr(settlement.outcome, "reason", "")
-    attempts, before = (letter.attempts, letter.tried) if letter is not None else (1, ())
+    attempts, before = (dead_letter.attempts, dead_letter.attempt_log) if dead_letter is not None else (1, ())
     facts: dict[str, Any] = {
         "id": f"{key}-{settlement.lease.token}",
         "state": "uncertain" if isinstance(settlement.outcome, Uncertain) else "dead",
@@ -274,13 +274,13 @@ def entry_of(settlement: Settlement, at_ms: int, address: Address) -> Entry:
         "tenant": _cut(claim.tenant, NAME_MAX_CHARS),
         "reason": _cut(reason, TEXT_MAX_CHARS),
         "attempts": attempts,
-        "tried": [
+        "attempt_log": [
             {"attempt": one.attempt, "at": _iso(one.at_ms), "reason": _cut(one.reason, REASON_MAX)}
             for one in (*before, FailedAttempt(attempts, at_ms, reason))
         ],
         "token": settlement.lease.token,
     }
-    return _entry(facts, letter.event if letter is not None else None, at_ms, address)
+    return _entry(facts, dead_letter.event if dead_letter is not None else None, at_ms, address)
 
 
 def entry_aside(body: bytes, reason: str, at_ms: int, address: Address) -> Entry:

@@ -166,7 +166,7 @@ class MemoryLedger:
         if not self._has_all_keys(lease):
             return False
         if isinstance(outcome, (Retry, Reject, Uncertain)):
-            known.tried += line(known.attempts, now, outcome.reason)
+            known.attempt_log += line(known.attempts, now, outcome.reason)
         match outcome:
             case Done() | Reject() | Uncertain():
                 known.state, known.outcome = State.SETTLED, outcome
@@ -223,7 +223,7 @@ class MemoryLedger:
             at_ms=at_ms,
             event=dead_letter.event if dead_letter else None,
             result=known.outcome.result if isinstance(known.outcome, Done) else None,
-            tried=load(known.tried),
+            attempt_log=load(known.attempt_log),
         )
 
 

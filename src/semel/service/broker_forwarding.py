@@ -46,7 +46,7 @@ def forwarded_event(planner: Planner, message: Message, trace: str = "") -> tupl
         event.document  # noqa: B018 - parsed strictly here: a webhook sender gets the error, a queue does not
     except MalformedEvent as error:
         return Outcome("malformed", reason=str(error))
-    metadata = ForwardMetadata(tenant=event.tenant, reading=options, trace=trace)
+    metadata = ForwardMetadata(tenant=event.tenant, decode_options=options, trace=trace)
     content_type = STRUCTURED if event.shape == CLOUDEVENTS else ""
     return ForwardedEvent(event.raw, metadata, group_of(event), content_type), Outcome("accepted", id=event.id)
 

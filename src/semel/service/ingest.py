@@ -174,7 +174,8 @@ class Ingest:
         """Decode options with the proven message id. They are stored with the event: a replay makes the same key."""
         assert self._planner is not None  # every caller with event endpoints passes one
         return replace(
-            endpoint.decode_options or self._planner.reading, message_id=self._message_id_of[endpoint.path](headers)
+            endpoint.decode_options or self._planner.decode_options,
+            message_id=self._message_id_of[endpoint.path](headers),
         )
 
     async def _record_callback(

@@ -109,7 +109,7 @@ def assemble(built: BuiltService, metrics: Metrics) -> Service:
     served = served_ledger(app.ledger, telemetry, health, gate)
     keyring = Keyring(settings.tokens)
     outbox = outbox_of(app.ledger)
-    endpoints = served_endpoints(settings, built.publishers, built.providers, app.planner.reading)
+    endpoints = served_endpoints(settings, built.publishers, built.providers, app.planner.decode_options)
 
     relay = api_outbox = None
     if outbox is not None:

@@ -23,12 +23,12 @@ from semel.values.delivery_state import routes_of
 from semel.values.event import PLAIN, DecodeOptions
 
 
-def reading_of(said: Endpoint | AnySource, settings: Settings) -> DecodeOptions | None:
+def decode_options_of(said: Endpoint | AnySource, settings: Settings) -> DecodeOptions | None:
     """How its events are read; None: in the app's own way, which may come from Python."""
-    reading = DecodeOptions(said.origin, said.id_path, said.type_path)
-    if reading == PLAIN:
+    decode_options = DecodeOptions(said.origin, said.id_path, said.type_path)
+    if decode_options == PLAIN:
         return None
-    return reading if said.origin else replace(reading, origin=settings.origin)
+    return decode_options if said.origin else replace(decode_options, origin=settings.origin)
 
 
 def endpoint_reading(endpoint: Endpoint, settings: Settings, own: DecodeOptions) -> DecodeOptions | None:
@@ -36,11 +36,11 @@ def endpoint_reading(endpoint: Endpoint, settings: Settings, own: DecodeOptions)
 
     Senders choose their own ids. An endpoint with a secret or an id_path of its own therefore has an id space of its
     own, named by its path, for all shapes that do not name the platform that made them."""
-    reading = reading_of(endpoint, settings)
+    decode_options = decode_options_of(endpoint, settings)
     verified = endpoint.verify is not None and endpoint.verify.scheme != "none"
     if not verified and endpoint.id_path is None:
-        return reading
-    return replace(reading or own, default_origin=endpoint.path)
+        return decode_options
+    return replace(decode_options or own, default_origin=endpoint.path)
 
 
 def source_options(said: AnySource, settings: Settings) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def source_options(said: AnySource, settings: Settings) -> dict[str, Any]:
         **own,
         "dead_letters": said.dead_letters or "",
         "tenant": said.tenant,
-        "reading": reading_of(said, settings),
+        "decode_options": decode_options_of(said, settings),
         "forwarded": said.forwarded,
     }
 

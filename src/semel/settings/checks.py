@@ -285,11 +285,11 @@ class StoreFacts(Struct, frozen=True):
 
     traits: Traits
     inbox: bool = True  # it can keep events that were accepted and not handled
-    letterbox: bool = False  # what it gives up on is kept in another store
+    dead_letter_store: bool = False  # what it gives up on is kept in another store
 
 
 def store_facts(ledger: Ledger) -> StoreFacts:
-    return StoreFacts(ledger.traits, isinstance(ledger, Inbox), hasattr(ledger, "letterbox"))
+    return StoreFacts(ledger.traits, isinstance(ledger, Inbox), hasattr(ledger, "dead_letter_store"))
 
 
 def check(
@@ -314,7 +314,7 @@ def check(
         *_one("providers", provider_findings(settings), providers_ok(settings)),
         *_one("credentials", credential_findings(settings), "no key of a provider is a placeholder or of another form"),
         *_one("durability", _durability(settings, store.traits), f"{store.traits.name} keeps what it has answered"),
-        *_one("letters", _letters(store), "what is given up on waits for a person in a store that keeps it"),
+        *_one("dead_letters", _dead_letters(store), "what is given up on waits for a person in a store that keeps it"),
         *_one("access", _access(settings, leads), _access_ok(settings)),
         *_one("secrets", _secrets(settings), "no secret is short or sent in the clear"),
         *_one("fail-open", _fail_open(settings.routes), "nothing runs without the ledger"),
@@ -467,9 +467,9 @@ def _inbox_ok(settings: Settings) -> str:
     return "nothing is accepted before it is handled"
 
 
-def _letters(store: StoreFacts) -> Iterator[Finding]:
+def _dead_letters(store: StoreFacts) -> Iterator[Finding]:
     """A store with an inbox keeps letters as safely as that. Elsewhere a replay cannot bring the event by itself."""
-    if store.inbox or store.letterbox:
+    if store.inbox or store.dead_letter_store:
         return
     name, loses = store.traits.name, store.traits.loses
     by_loss: dict[str, list[str]] = {}

@@ -301,9 +301,11 @@ def broken_rules(settings: Settings) -> Iterator[Fault]:
 
 def _ledger(settings: Settings) -> Iterator[Fault]:
     faults = list(_store("ledger", settings.ledger))
-    letters = settings.dead_letters
-    if letters is not None and not letters.reveal().startswith("eventbridge:"):  # a bus is no store: it is judged below
-        faults += _store("dead_letters", letters)
+    dead_letters = settings.dead_letters
+    if dead_letters is not None and not dead_letters.reveal().startswith(
+        "eventbridge:"
+    ):  # a bus is no store: it is judged below
+        faults += _store("dead_letters", dead_letters)
     yield from faults
     if settings.dead_letters is not None and not faults:  # each of them is right: do they fit together?
         try:

@@ -132,4 +132,4 @@ def _decode_options(
     tenant: str, origin: str, id_path: str | None, type_path: str | None, forwarded: bool
 ) -> dict[str, Any]:
     options = DecodeOptions(origin, id_path, type_path)
-    return {"tenant": tenant, "reading": None if options == PLAIN else options, "forwarded": forwarded}
+    return {"tenant": tenant, "decode_options": None if options == PLAIN else options, "forwarded": forwarded}

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from semel.ports import Catalog, DeadLetters, Entry, Inbox, Ledger, Notifications, Outbox
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.claim import Alias, Claim, DeadLetter, Granted, Lease, Order, Settled, Settlement, Verdict
 from semel.values.delivery_state import Accepted, Answer, Contract, DeliveryState, Refused, State, Unknown
 from semel.values.event import PLAIN, DecodeOptions
@@ -190,8 +190,8 @@ class Caller:
         return answers
 
     def settle(self, granted: Granted, outcome: Ending, event: bytes | None = None) -> bool:
-        letter = None if event is None else DeadLetter(event, granted.attempt)
-        (answer,) = self.settle_all([Settlement(granted.lease, outcome, letter)])
+        dead_letter = None if event is None else DeadLetter(event, granted.attempt)
+        (answer,) = self.settle_all([Settlement(granted.lease, outcome, dead_letter)])
         return answer
 
     def do(self, claim: Claim, result: bytes = b"null") -> Granted:
@@ -243,12 +243,12 @@ def arrival(
     event: bytes = b"{}",
     to: str = "lane",
     fingerprint: str | None = None,
-    reading: DecodeOptions = PLAIN,
+    decode_options: DecodeOptions = PLAIN,
     trace: str = "",
 ) -> Arrival:
     """A text is short for the claim on that key."""
     asked = tuple(harness.claim(c, fingerprint=fingerprint) if isinstance(c, str) else c for c in claims)
-    return Arrival(asked, lane(harness, to), event, harness.namespace, reading, trace)
+    return Arrival(asked, lane(harness, to), event, harness.namespace, decode_options, trace)
 
 
 def of_handler(harness: Harness, name: str, text: str, fingerprint: str | None = None) -> Claim:
@@ -308,17 +308,21 @@ class InboxCaller(Caller):
     def handle(self, harness: Harness, claim: Claim, outcome: Ending, to: str = "lane") -> Granted:
         """Process the inbox item of one claim as a worker does: take, claim, settle, finish."""
         taken = self.take_one(harness, to)
-        granted = self.die(claim, outcome, taken.event, taken.reading)
+        granted = self.die(claim, outcome, taken.event, taken.decode_options)
         assert self.finish(Finished(taken)) is True
         return granted
 
     def die(
-        self, claim: Claim, outcome: Ending | None = None, event: bytes | None = b"{}", reading: DecodeOptions = PLAIN
+        self,
+        claim: Claim,
+        outcome: Ending | None = None,
+        event: bytes | None = b"{}",
+        decode_options: DecodeOptions = PLAIN,
     ) -> Granted:
         """Claim and settle, with a dead letter if an event is given."""
         granted = self.grant(claim)
-        letter = None if event is None else DeadLetter(event, granted.attempt, reading)
-        settlement = Settlement(granted.lease, Reject("no") if outcome is None else outcome, letter)
+        dead_letter = None if event is None else DeadLetter(event, granted.attempt, decode_options)
+        settlement = Settlement(granted.lease, Reject("no") if outcome is None else outcome, dead_letter)
         assert self.settle_all([settlement]) == [True]
         return granted
 
@@ -424,13 +428,13 @@ def open_outbox_caller(open: Callable[[], Ledger]) -> OutboxCaller:
 
 
 def crossing(dispatch: Dispatch, request: bytes | None = b"request") -> Crossing:
-    return Crossing(dispatch, delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms), request)
+    return Crossing(dispatch, states.crossed(dispatch.delivery_state, dispatch.taken_ms), request)
 
 
 def answered(harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any) -> Record:
     """As the relay records it."""
-    crossed = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
-    after = delivery_state.answered(crossed, answer, contract(harness, **terms), dispatch.taken_ms, lambda: 0.0)
+    crossed = states.crossed(dispatch.delivery_state, dispatch.taken_ms)
+    after = states.answered(crossed, answer, contract(harness, **terms), dispatch.taken_ms, lambda: 0.0)
     match answer:
         case Accepted():
             return Record(dispatch, after, "accepted", answer.evidence, answer.reference)
@@ -440,17 +444,17 @@ def answered(harness: Harness, dispatch: Dispatch, answer: Answer, **terms: Any)
             return Record(dispatch, after, "unknown", answer.reason)
 
 
-def released(dispatch: Dispatch, **standing: Any) -> Record:
+def released(dispatch: Dispatch, **delivery_state: Any) -> Record:
     """Given back, as it was or with something changed."""
-    return Record(dispatch, altered(dispatch.delivery_state, **standing), "released")
+    return Record(dispatch, altered(dispatch.delivery_state, **delivery_state), "released")
 
 
 def keys_of(dispatches: Sequence[Dispatch]) -> list[str]:
     return [one.notification.key for one in dispatches]
 
 
-def with_standing(dispatch: Dispatch, standing: DeliveryState) -> Dispatch:
-    return altered(dispatch, delivery_state=standing)
+def with_standing(dispatch: Dispatch, delivery_state: DeliveryState) -> Dispatch:
+    return altered(dispatch, delivery_state=delivery_state)
 
 
 def people(sender: OutboxCaller) -> Notifications:
@@ -477,5 +481,5 @@ def overdue(harness: Harness, sender: OutboxCaller) -> None:
     sender.send(harness, sender.take_one(harness), Unknown("timeout"), policy_after_s=harness.unit_ms / 1000)
     harness.advance(harness.unit_ms)
     late = sender.take_one(harness)
-    after = delivery_state.overdue(late.delivery_state, late.taken_ms)
+    after = states.overdue(late.delivery_state, late.taken_ms)
     assert sender.record(Record(late, after, "policy", after.reason)) == [True]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
 from semel.testing.harness import Harness, InboxCaller, lane
-from semel.testing.inbox_model import InboxModel, Letter
+from semel.testing.inbox_model import InboxModel, ModelItem
 from semel.testing.model import OPEN, Model
 from semel.values.claim import Claim, DeadLetter, Granted, Lease, Settlement
 from semel.values.inbox import Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -117,21 +117,25 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
             for name, limit in zip(self.lanes, room, strict=True):
                 due = self.model.due(name, now)[:limit]
                 mine = [self._found(one) for one in got if one.lane == name]
-                assert [letter.due for letter in mine] == [letter.due for letter in due], "the longest due first"
-                dues += [letter.due for letter in due]
+                assert [dead_letter.due for dead_letter in mine] == [dead_letter.due for dead_letter in due], (
+                    "the longest due first"
+                )
+                dues += [dead_letter.due for dead_letter in due]
             assert [self._found(one).due for one in got] == sorted(dues)
             for one in got:
                 self._check(one)
                 self.model.take(self._found(one), one.token, now + lease_ms)
             return got
 
-        def _found(self, taken: Taken) -> Letter:
-            (letter,) = [one for one in self.model.letters if one.event == taken.event and one.lane == taken.lane]
-            return letter
+        def _found(self, taken: Taken) -> ModelItem:
+            (dead_letter,) = [
+                one for one in self.model.dead_letters if one.event == taken.event and one.lane == taken.lane
+            ]
+            return dead_letter
 
         def _check(self, taken: Taken) -> None:
-            letter = self._found(taken)
-            assert (taken.only, taken.lapses) == (letter.only, letter.lapses + letter.in_hands)
+            dead_letter = self._found(taken)
+            assert (taken.only, taken.lapses) == (dead_letter.only, dead_letter.lapses + dead_letter.in_hands)
             assert taken.token > self.newest_token
             self.newest_token = taken.token
 
@@ -183,8 +187,8 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
         @rule(who=WHO, lease=leases, ending=ENDINGS)
         def settle(self, who: int, lease: Lease, ending: Ending) -> None:
             now, event = self.clock(), b"%d" % next(self.numbers)
-            letter = DeadLetter(event, 1) if isinstance(ending, Reject | Uncertain) else None
-            (answer,) = self.workers[who].settle_all([Settlement(lease, ending, letter)])
+            dead_letter = DeadLetter(event, 1) if isinstance(ending, Reject | Uncertain) else None
+            (answer,) = self.workers[who].settle_all([Settlement(lease, ending, dead_letter)])
             ended = lease.token in self.ledger.ended
             expected = self.ledger.settle(lease, ending, now)
             assert expected == OPEN or answer is expected
@@ -220,15 +224,15 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
         @rule(who=WHO)
         def look(self, who: int) -> None:
             now, worker = self.clock(), self.workers[who]
-            hands = [one.in_hands and one.due > now for one in self.model.letters]
+            hands = [one.in_hands and one.due > now for one in self.model.dead_letters]
             depths = worker.run(worker.store.depths())
             seen = [(sum(d.waiting for d in depths), sum(d.taken for d in depths))]
             assert seen == [(hands.count(False), hands.count(True))]
             counts = worker.run(worker.store.counts())
             dead = [type(record.ending) for record in self.model.dead()]
-            assert counts["accepted"] <= len(self.model.letters)
+            assert counts["accepted"] <= len(self.model.dead_letters)
             if counts["leased"] + counts["waiting"] == 0:  # what is begun is counted as that
-                assert counts["accepted"] == len(self.model.letters)
+                assert counts["accepted"] == len(self.model.dead_letters)
             assert (counts["dead"], counts["uncertain"]) == (dead.count(Reject), dead.count(Uncertain))
             listed = worker.run(worker.store.entries("dead")) + worker.run(worker.store.entries("uncertain"))
             assert sorted(entry.event or b"" for entry in listed) == sorted(one.event for one in self.model.dead())

@@ -17,7 +17,7 @@ from semel.values.outcome import Done, Final, Reject
 
 
 @dataclass(eq=False)
-class Letter:
+class ModelItem:
     """One accepted event."""
 
     claims: tuple[Claim, ...]
@@ -42,7 +42,7 @@ class Record:
     event: bytes
     at: int
     until: dict[bytes, int]  # for each of its keys
-    letter: Letter | None = None  # given up by the inbox
+    dead_letter: ModelItem | None = None  # given up by the inbox
     life: Life | None = None  # settled in the ledger
     decided: Literal["", "replayed", "discarded"] = ""
 
@@ -52,7 +52,7 @@ class InboxModel:
 
     def __init__(self, ledger: Model) -> None:
         self.ledger = ledger
-        self.letters: list[Letter] = []
+        self.dead_letters: list[ModelItem] = []
         self.records: list[Record] = []
         self.answering: dict[bytes, Record] = {}  # for each key the last record of it
 
@@ -65,7 +65,7 @@ class InboxModel:
             return "conflict"
         if "" not in told:
             return "duplicate"
-        self.letters.append(Letter(arrival.claims, arrival.event, arrival.lane, "", now))
+        self.dead_letters.append(ModelItem(arrival.claims, arrival.event, arrival.lane, "", now))
         return "accepted"
 
     def _standing(self, claim: Claim, now: int) -> str:
@@ -75,47 +75,51 @@ class InboxModel:
         if any(life.state == "settled" for life in lives):
             return "settled"
         same = False
-        for letter, theirs in self._known(claim, now):
+        for dead_letter, theirs in self._known(claim, now):
             if _differ(theirs.fingerprint, claim.fingerprint):
                 return "conflict"
-            same = same or (None if letter.comes_from else theirs.order) == claim.order
+            same = same or (None if dead_letter.comes_from else theirs.order) == claim.order
         return "known" if same else ""
 
-    def _known(self, claim: Claim, now: int) -> list[tuple[Letter, Claim]]:
+    def _known(self, claim: Claim, now: int) -> list[tuple[ModelItem, Claim]]:
         """The letters that one of this claim's keys is of, each with its own claim on that key."""
-        given_up = [record.letter for record in self.records if record.letter and _answers(record, now)]
+        given_up = [record.dead_letter for record in self.records if record.dead_letter and _answers(record, now)]
         return [
-            (letter, theirs)
-            for letter in [*self.letters, *given_up]
-            for theirs in letter.claims
+            (dead_letter, theirs)
+            for dead_letter in [*self.dead_letters, *given_up]
+            for theirs in dead_letter.claims
             if set(keys(theirs)) & set(keys(claim))
         ]
 
     # --------------------------------------------------------------------------------------------- take and finish
 
-    def due(self, lane: str, now: int) -> list[Letter]:
-        return sorted([one for one in self.letters if one.lane == lane and one.due <= now], key=lambda one: one.due)
+    def due(self, lane: str, now: int) -> list[ModelItem]:
+        return sorted(
+            [one for one in self.dead_letters if one.lane == lane and one.due <= now], key=lambda one: one.due
+        )
 
-    def take(self, letter: Letter, token: int, until: int) -> None:
-        letter.lapses += letter.in_hands
-        letter.in_hands, letter.token, letter.due = True, token, until
+    def take(self, dead_letter: ModelItem, token: int, until: int) -> None:
+        dead_letter.lapses += dead_letter.in_hands
+        dead_letter.in_hands, dead_letter.token, dead_letter.due = True, token, until
 
     def finish(self, ending: InboxEnding, now: int) -> bool:
-        letter = self._held(ending.taken)
-        if letter is None:
+        dead_letter = self._held(ending.taken)
+        if dead_letter is None:
             return False
         match ending:
             case Finished():
-                self.letters.remove(letter)
+                self.dead_letters.remove(dead_letter)
             case Postponed(after_ms=after_ms):
-                letter.in_hands, letter.lapses, letter.due = False, 0, now + after_ms
+                dead_letter.in_hands, dead_letter.lapses, dead_letter.due = False, 0, now + after_ms
             case GivenUp(reason=reason):
-                self.letters.remove(letter)
-                self.records.append(_given_up(ending.taken.id, letter, reason, now))
+                self.dead_letters.remove(dead_letter)
+                self.records.append(_given_up(ending.taken.id, dead_letter, reason, now))
         return True
 
-    def _held(self, taken: Taken) -> Letter | None:
-        held = [one for one in self.letters if one.in_hands and (one.token, one.event) == (taken.token, taken.event)]
+    def _held(self, taken: Taken) -> ModelItem | None:
+        held = [
+            one for one in self.dead_letters if one.in_hands and (one.token, one.event) == (taken.token, taken.event)
+        ]
         return held[0] if held else None
 
     # ----------------------------------------------------------------------------------------------------- letters
@@ -145,11 +149,11 @@ class InboxModel:
         if record is None or (answering not in (None, record) and answering.until[key] > now):
             return forced
         self._step_back(record)
-        old = record.letter
+        old = record.dead_letter
         handler = record.claims[0].handler
         lane, only = (old.lane, old.only) if old else (handler, handler)
         comes_from = old.comes_from if old else record
-        self.letters.append(Letter(record.claims, record.event, lane, only, now, comes_from=comes_from))
+        self.dead_letters.append(ModelItem(record.claims, record.event, lane, only, now, comes_from=comes_from))
         return True
 
     def _is_done(self, record: Record, now: int) -> bool:
@@ -191,10 +195,10 @@ def _differ(one: bytes | None, other: bytes | None) -> bool:
     return None not in (one, other) and one != other
 
 
-def _given_up(id: int, letter: Letter, reason: str, now: int) -> Record:
+def _given_up(id: int, dead_letter: ModelItem, reason: str, now: int) -> Record:
     """Its key is that of its claim; several claims have one of their own, which is none of theirs."""
-    key = b"".join(sorted(claim.digest for claim in letter.claims))
-    kept_ms = [claim.retention_ms for claim in letter.claims]
-    kept_ms += [alias.retention_ms for claim in letter.claims for alias in claim.aliases]
+    key = b"".join(sorted(claim.digest for claim in dead_letter.claims))
+    kept_ms = [claim.retention_ms for claim in dead_letter.claims]
+    kept_ms += [alias.retention_ms for claim in dead_letter.claims for alias in claim.aliases]
     until = {key: now + max(kept_ms)}
-    return Record(id, key, letter.claims, Reject(reason), letter.event, now, until, letter)
+    return Record(id, key, dead_letter.claims, Reject(reason), dead_letter.event, now, until, dead_letter)

@@ -102,10 +102,10 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
         @rule(who=st.integers(0, 1), ends=st.lists(st.tuples(leases, ENDINGS), min_size=1, max_size=4))
         def settle(self, who: int, ends: Sequence[tuple[Lease, Ending]]) -> None:
             once = list({lease.token: (lease, ending) for lease, ending in ends}.values())
-            letter = DeadLetter(b"{}", 1)
+            dead_letter = DeadLetter(b"{}", 1)
             answers = self.workers[who].settle_all(
                 [
-                    Settlement(lease, ending, letter if isinstance(ending, Reject | Uncertain) else None)
+                    Settlement(lease, ending, dead_letter if isinstance(ending, Reject | Uncertain) else None)
                     for lease, ending in once
                 ]
             )
@@ -138,14 +138,14 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
                 claim = self.harness.claim(asked)
                 for state, kind in (("dead", Reject), ("uncertain", Uncertain)):
                     found = self.workers[who].entries(claim, state)
-                    seen += [(claim.digest, kind(entry.reason), entry.tried) for entry in found]
-            assert sorted(map(repr, seen)) == sorted(map(repr, self.model.letters))
+                    seen += [(claim.digest, kind(entry.reason), entry.attempt_log) for entry in found]
+            assert sorted(map(repr, seen)) == sorted(map(repr, self.model.dead_letters))
 
         @rule(who=st.integers(0, 1), asked=st.sampled_from("abcd"))
         def look_at_what_was_tried(self, who: int, asked: str) -> None:
             digest, catalog = self.harness.digest(asked), cast(Catalog, self.workers[who].ledger)
             known = self.workers[who].run(catalog.history(digest.hex()))
-            found = [(entry.state, entry.tried) for entry in known if entry.state in ("leased", "waiting")]
+            found = [(entry.state, entry.attempt_log) for entry in known if entry.state in ("leased", "waiting")]
             assert found == self.model.open(digest)
 
     return LedgerMachine

@@ -30,7 +30,7 @@ class Life:
     in_doubt: bool  # a holder before vanished
     ending: Final | Retry | None = None
     kept_until: dict[bytes, int] = field(default_factory=dict)  # once settled, for each of its keys
-    tried: tuple[FailedAttempt, ...] = ()  # its attempts that failed
+    attempt_log: tuple[FailedAttempt, ...] = ()  # its attempts that failed
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Model:
     def __init__(self) -> None:
         self.lives: dict[bytes, Life] = {}
         self.topics: dict[bytes, Topic] = {}
-        self.letters: list[tuple[bytes, Final, tuple[FailedAttempt, ...]]] = []
+        self.dead_letters: list[tuple[bytes, Final, tuple[FailedAttempt, ...]]] = []
         self.ended: dict[int, Ending] = {}
 
     # ------------------------------------------------------------------------------------------------------- claim
@@ -87,7 +87,7 @@ class Model:
             born=min([life.born for life in before], default=now),
             fingerprint=next((life.fingerprint for life in before if life.fingerprint), claim.fingerprint),
             in_doubt=crashed,
-            tried=next((_with_room(life.tried) for life in before if life.tried), ()),
+            attempt_log=next((_with_room(life.attempt_log) for life in before if life.attempt_log), ()),
         )
         for key in _keys(claim):
             self.lives[key] = life
@@ -99,7 +99,7 @@ class Model:
     def open(self, key: bytes) -> list[tuple[str, tuple[FailedAttempt, ...]]]:
         """The catalog line of a key whose retention has not ended."""
         life = self.lives.get(key)
-        return [] if life is None or life.state == "settled" else [(life.state, life.tried)]
+        return [] if life is None or life.state == "settled" else [(life.state, life.attempt_log)]
 
     # ------------------------------------------------------------------------------------------- settle and renew
 
@@ -110,7 +110,7 @@ class Model:
         life, claim = self.lives[lease.claim.digest], lease.claim
         self.ended[lease.token] = ending
         if isinstance(ending, Retry | Reject | Uncertain):
-            life.tried = (*life.tried, FailedAttempt(life.attempts, now, ending.reason))
+            life.attempt_log = (*life.attempt_log, FailedAttempt(life.attempts, now, ending.reason))
         match ending:
             case Retry():
                 life.state, life.until, life.ending = "waiting", now + round((ending.after or 0) * 1000), ending
@@ -126,7 +126,7 @@ class Model:
                 life.kept_until = {alias.digest: now + alias.retention_ms for alias in claim.aliases}
                 life.kept_until[claim.digest] = now + claim.retention_ms
                 if not isinstance(ending, Done):
-                    self.letters.append((claim.digest, ending, life.tried))
+                    self.dead_letters.append((claim.digest, ending, life.attempt_log))
         self._leave_topic(lease, isinstance(ending, Done), now)
         return True
 
@@ -188,9 +188,9 @@ class Model:
             topic.kept_until = max(topic.kept_until, now + lease.claim.retention_ms)
 
 
-def _with_room(tried: tuple[FailedAttempt, ...]) -> tuple[FailedAttempt, ...]:
+def _with_room(attempt_log: tuple[FailedAttempt, ...]) -> tuple[FailedAttempt, ...]:
     """The first and the newest, and a place for the next."""
-    return tried if len(tried) < TRIED_MAX else (tried[0], *tried[-(TRIED_MAX - 2) :])
+    return attempt_log if len(attempt_log) < TRIED_MAX else (attempt_log[0], *attempt_log[-(TRIED_MAX - 2) :])
 
 
 def _keys(claim: Claim) -> tuple[bytes, ...]:

@@ -15,7 +15,7 @@ one that waits for more when it is empty `WaitingSourceLaws`, and one that hides
 
 from __future__ import annotations
 
-from semel.testing.laws.source_harness import LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
+from semel.testing.laws.source_harness import LANDED, LEASE_S, SAID, TOPIC, SourceDeadLetter, SourceHarness
 from semel.testing.laws.sources import AGAIN, AnswerLaws, CrashLaws, EndLaws, HoldLaws, OrderedSourceLaws, WaitLaws
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "SAID",
     "TOPIC",
     "HoldingSourceLaws",
-    "Letter",
     "OrderedSourceLaws",
+    "SourceDeadLetter",
     "SourceHarness",
     "SourceLaws",
     "WaitingSourceLaws",

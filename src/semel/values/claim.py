@@ -86,8 +86,10 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
     event: bytes  # the document as it arrived
     attempts: int
-    reading: DecodeOptions = PLAIN
-    tried: tuple[FailedAttempt, ...] = ()  # what came of the attempts before: for a letterbox, which has not seen them
+    decode_options: DecodeOptions = PLAIN
+    attempt_log: tuple[
+        FailedAttempt, ...
+    ] = ()  # what came of the attempts before: for a letterbox, which has not seen them
 
 
 class Settlement(Struct, frozen=True, gc=False):

@@ -39,7 +39,7 @@ class Known(Struct, gc=False):
     fingerprint: bytes | None
     suspect: bool = False  # a holder of this lease vanished before; a release must not forget that
     outcome: Final | None = None
-    tried: bytes = b""  # what came of its failed attempts, as `semel.values.attempts` writes it
+    attempt_log: bytes = b""  # what came of its failed attempts, as `semel.values.attempts` writes it
 
 
 class Subject(Struct):
@@ -138,7 +138,7 @@ def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> 
         first_ms=min(one.first_ms for one in earlier) if earlier else now_ms,
         fingerprint=next((one.fingerprint for one in earlier if one.fingerprint is not None), claim.fingerprint),
         suspect=takeover,
-        tried=with_room(next((one.tried for one in earlier if one.tried), b"")) if earlier else b"",
+        attempt_log=with_room(next((one.attempt_log for one in earlier if one.attempt_log), b"")) if earlier else b"",
     )
     lease = Lease(claim, token)
     verdict = Granted(lease, fresh.attempts, takeover, now_ms - fresh.first_ms)

@@ -184,39 +184,39 @@ class DeliveryState(Struct, frozen=True):
 # ------------------------------------------------------------------------------------------------------- crossing
 
 
-def ready(standing: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]) -> DeliveryState:
+def ready(delivery_state: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]) -> DeliveryState:
     """A pending one before it crosses: still pending, if it may. Its time or its key's window may be over meanwhile."""
-    if standing.doubt_ms and not _key_counts(standing, contract, now_ms):
-        return doubtful(standing, "the provider may have forgotten its key", contract, now_ms, random)
-    if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
-        if standing.doubt_ms:
-            return doubtful(standing, "its time is over, and an attempt is in doubt", contract, now_ms, random)
-        return _unsent(standing, "expired", "its time was over before it was sent")
-    return standing
+    if delivery_state.doubt_ms and not _key_counts(delivery_state, contract, now_ms):
+        return doubtful(delivery_state, "the provider may have forgotten its key", contract, now_ms, random)
+    if delivery_state.not_after_ms is not None and now_ms > delivery_state.not_after_ms:
+        if delivery_state.doubt_ms:
+            return doubtful(delivery_state, "its time is over, and an attempt is in doubt", contract, now_ms, random)
+        return _unsent(delivery_state, "expired", "its time was over before it was sent")
+    return delivery_state
 
 
-def aging(standing: DeliveryState, latest_ms: int) -> DeliveryState:
+def aging(delivery_state: DeliveryState, latest_ms: int) -> DeliveryState:
     """Whoever asked for no `not_after` did not ask for a message of last month."""
-    not_after_ms = latest_ms if standing.not_after_ms is None else min(standing.not_after_ms, latest_ms)
-    return replace(standing, not_after_ms=not_after_ms)
+    not_after_ms = latest_ms if delivery_state.not_after_ms is None else min(delivery_state.not_after_ms, latest_ms)
+    return replace(delivery_state, not_after_ms=not_after_ms)
 
 
-def held(standing: DeliveryState, by: bytes, added_ms: int, now_ms: int) -> DeliveryState:
+def held(delivery_state: DeliveryState, by: bytes, added_ms: int, now_ms: int) -> DeliveryState:
     """Its guard waits for another one. As it was, until a while later: what is in doubt is in doubt still."""
     waited_s = (now_ms - added_ms) / 1000 if added_ms else 0.0
     wait_s = min(max(HELD_S, HELD_SHARE * waited_s), HELD_MAX_S)
-    return replace(standing, claims=0, due_ms=now_ms + int(1000 * wait_s), reason=f"waits for {by.hex()}")
+    return replace(delivery_state, claims=0, due_ms=now_ms + int(1000 * wait_s), reason=f"waits for {by.hex()}")
 
 
-def crossed(standing: DeliveryState, now_ms: int) -> DeliveryState:
+def crossed(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
     """A byte may leave from here on."""
     return replace(
-        standing,
+        delivery_state,
         state="sending",
-        attempts=standing.attempts + 1,
+        attempts=delivery_state.attempts + 1,
         claims=0,
         crossed_ms=now_ms,
-        keyed_ms=standing.keyed_ms or now_ms,
+        keyed_ms=delivery_state.keyed_ms or now_ms,
         exit="",
         looks=0,
         reason="",
@@ -224,17 +224,17 @@ def crossed(standing: DeliveryState, now_ms: int) -> DeliveryState:
 
 
 def answered(
-    standing: DeliveryState, answer: Answer, contract: Contract, now_ms: int, random: Callable[[], float]
+    delivery_state: DeliveryState, answer: Answer, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
     """What a crossing has come to."""
     match answer:
         case Accepted():
-            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=answer.evidence)
+            return replace(delivery_state, state="accepted", exit="", doubt_ms=0, reason=answer.evidence)
         case Unknown():
-            return doubtful(standing, answer.reason, contract, now_ms, random)
+            return doubtful(delivery_state, answer.reason, contract, now_ms, random)
         case Refused():
-            burnt = replace(standing, attempts=_counted(standing, answer))
-            if standing.doubt_ms:  # it says nothing of the attempt before
+            burnt = replace(delivery_state, attempts=_counted(delivery_state, answer))
+            if delivery_state.doubt_ms:  # it says nothing of the attempt before
                 again = doubtful(burnt, answer.reason, contract, now_ms, random)
                 asked_ms = now_ms + int(1000 * (answer.after_s or 0.0))
                 return replace(again, due_ms=max(again.due_ms, asked_ms)) if again.exit else again
@@ -245,56 +245,58 @@ def answered(
             return _again(burnt, answer.reason, _wait_ms(answer, max(1, burnt.attempts), random), now_ms)
 
 
-def _counted(standing: DeliveryState, refused: Refused) -> int:
+def _counted(delivery_state: DeliveryState, refused: Refused) -> int:
     """The attempts after a refusal. One of a configuration leaves one at least: a provider that honours a key may have
     seen it."""
     if refused.limited:
-        return standing.attempts - 1
-    return max(1, standing.attempts - 1) if refused.configuration else standing.attempts
+        return delivery_state.attempts - 1
+    return max(1, delivery_state.attempts - 1) if refused.configuration else delivery_state.attempts
 
 
-def lapsed(standing: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]) -> DeliveryState:
+def lapsed(
+    delivery_state: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]
+) -> DeliveryState:
     """The relay that had it has vanished."""
-    if standing.state == "sending":
-        return doubtful(standing, RELAY_VANISHED, contract, now_ms, random)
-    claims = standing.claims + 1
+    if delivery_state.state == "sending":
+        return doubtful(delivery_state, RELAY_VANISHED, contract, now_ms, random)
+    claims = delivery_state.claims + 1
     if claims >= CLAIMS_MAX:
         reason = f"{claims} {RELAYS_VANISHED}"
-        return _unsent(replace(standing, claims=claims), "failed", reason)
-    return replace(standing, claims=claims, due_ms=now_ms + int(1000 * backoff_s(claims, random)))
+        return _unsent(replace(delivery_state, claims=claims), "failed", reason)
+    return replace(delivery_state, claims=claims, due_ms=now_ms + int(1000 * backoff_s(claims, random)))
 
 
-def in_doubt(standing: DeliveryState) -> bool:
+def in_doubt(delivery_state: DeliveryState) -> bool:
     """It may have been sent: an attempt is in doubt, or was when it was sent again."""
-    return bool(standing.doubt_ms or standing.possible_duplicates)
+    return bool(delivery_state.doubt_ms or delivery_state.possible_duplicates)
 
 
-def _unsent(standing: DeliveryState, state: State, reason: str) -> DeliveryState:
+def _unsent(delivery_state: DeliveryState, state: State, reason: str) -> DeliveryState:
     """Over, and nobody got it; unless an attempt is in doubt, or was when it was sent again: then that is uncertain."""
-    if in_doubt(standing):
-        return replace(standing, state="uncertain", exit="", due_ms=0, reason=reason)
-    return replace(standing, state=state, exit="", reason=reason)
+    if in_doubt(delivery_state):
+        return replace(delivery_state, state="uncertain", exit="", due_ms=0, reason=reason)
+    return replace(delivery_state, state=state, exit="", reason=reason)
 
 
-def _again(standing: DeliveryState, reason: str, wait_ms: int, now_ms: int) -> DeliveryState:
+def _again(delivery_state: DeliveryState, reason: str, wait_ms: int, now_ms: int) -> DeliveryState:
     due_ms = now_ms + wait_ms
-    if standing.not_after_ms is not None and due_ms > standing.not_after_ms:
-        return _unsent(standing, "expired", f"{reason}; its time would be over")
-    return replace(standing, state="pending", exit="", due_ms=due_ms, reason=reason)
+    if delivery_state.not_after_ms is not None and due_ms > delivery_state.not_after_ms:
+        return _unsent(delivery_state, "expired", f"{reason}; its time would be over")
+    return replace(delivery_state, state="pending", exit="", due_ms=due_ms, reason=reason)
 
 
-def _is_used_up(standing: DeliveryState) -> bool:
-    return standing.attempts >= (ATTEMPTS_OF_FIRST if standing.others else ATTEMPTS_MAX)
+def _is_used_up(delivery_state: DeliveryState) -> bool:
+    return delivery_state.attempts >= (ATTEMPTS_OF_FIRST if delivery_state.others else ATTEMPTS_MAX)
 
 
-def _next_provider(standing: DeliveryState, reason: str, now_ms: int) -> DeliveryState:
+def _next_provider(delivery_state: DeliveryState, reason: str, now_ms: int) -> DeliveryState:
     """Only from a definite refusal: with the same key, and the same content."""
-    if not standing.others:
-        return _unsent(standing, "failed", reason)
-    first, *rest = standing.others
+    if not delivery_state.others:
+        return _unsent(delivery_state, "failed", reason)
+    first, *rest = delivery_state.others
     return _again(
-        replace(standing, provider=first, others=tuple(rest), attempts=0, keyed_ms=0, doubt_ms=0),
-        f"{standing.provider}: {reason}; on to {first}",
+        replace(delivery_state, provider=first, others=tuple(rest), attempts=0, keyed_ms=0, doubt_ms=0),
+        f"{delivery_state.provider}: {reason}; on to {first}",
         0,
         now_ms,
     )
@@ -310,91 +312,95 @@ def _wait_ms(refused: Refused, attempt: int, random: Callable[[], float]) -> int
 
 
 def doubtful(
-    standing: DeliveryState, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]
+    delivery_state: DeliveryState, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
     """Uncertain, with the next exit and its time."""
-    doubt_ms = standing.doubt_ms or standing.crossed_ms
+    doubt_ms = delivery_state.doubt_ms or delivery_state.crossed_ms
     policy_ms = doubt_ms + int(1000 * contract.policy_after_s)
-    uncertain = replace(standing, state="uncertain", doubt_ms=doubt_ms, policy_ms=policy_ms, reason=reason)
+    uncertain = replace(delivery_state, state="uncertain", doubt_ms=doubt_ms, policy_ms=policy_ms, reason=reason)
     if (again_ms := _key_again_ms(uncertain, contract, now_ms, random)) is not None:
         latest_ms = max(policy_ms, _key_ends_ms(uncertain, contract))  # a key that counts goes before the policy
         return replace(uncertain, exit="replay", due_ms=again_ms, policy_ms=latest_ms)
     if contract.looks_up:
         look_ms = now_ms + int(1000 * contract.settle_s)  # what left last may have left just now
-        if standing.looks:
+        if delivery_state.looks:
             first_s, seldom_s = min(LOOK_UPS_S, contract.settle_s), LOOK_UPS_MAX * contract.settle_s
-            look_ms = now_ms + int(1000 * backoff_s(standing.looks, random, first_s, seldom_s))
+            look_ms = now_ms + int(1000 * backoff_s(delivery_state.looks, random, first_s, seldom_s))
         if max(look_ms, now_ms) < policy_ms:
             return replace(uncertain, exit="look_up", due_ms=max(look_ms, now_ms))
-    if standing.policy == "hold":
+    if delivery_state.policy == "hold":
         return replace(uncertain, exit="", due_ms=0)
     return replace(uncertain, exit="policy", due_ms=max(policy_ms, now_ms))
 
 
-def _key_again_ms(standing: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]) -> int | None:
+def _key_again_ms(
+    delivery_state: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]
+) -> int | None:
     """When the same key may be sent again; None: the provider honours none, or may have forgotten it by then."""
-    if standing.attempts >= ATTEMPTS_MAX:
+    if delivery_state.attempts >= ATTEMPTS_MAX:
         return None
-    again_ms = now_ms + int(1000 * backoff_s(standing.attempts, random))
-    if standing.not_after_ms is not None and again_ms > standing.not_after_ms:
+    again_ms = now_ms + int(1000 * backoff_s(delivery_state.attempts, random))
+    if delivery_state.not_after_ms is not None and again_ms > delivery_state.not_after_ms:
         return None
-    return again_ms if _key_counts(standing, contract, again_ms) else None
+    return again_ms if _key_counts(delivery_state, contract, again_ms) else None
 
 
-def _key_counts(standing: DeliveryState, contract: Contract, at_ms: int) -> bool:
-    return at_ms < _key_ends_ms(standing, contract)
+def _key_counts(delivery_state: DeliveryState, contract: Contract, at_ms: int) -> bool:
+    return at_ms < _key_ends_ms(delivery_state, contract)
 
 
-def _key_ends_ms(standing: DeliveryState, contract: Contract) -> int:
+def _key_ends_ms(delivery_state: DeliveryState, contract: Contract) -> int:
     """Until then the provider is sure to remember its key; 0: it honours none."""
-    return 0 if contract.key is None else standing.keyed_ms + int(1000 * KEYED_SHARE * contract.key.window_s)
+    return 0 if contract.key is None else delivery_state.keyed_ms + int(1000 * KEYED_SHARE * contract.key.window_s)
 
 
-def replayed(standing: DeliveryState) -> DeliveryState:
+def replayed(delivery_state: DeliveryState) -> DeliveryState:
     """The same key goes to the same provider again, with the same bytes."""
-    return replace(standing, state="pending", exit="")
+    return replace(delivery_state, state="pending", exit="")
 
 
-def found(standing: DeliveryState, reference: str) -> DeliveryState:
-    return replace(standing, state="accepted", exit="", doubt_ms=0, reason=f"found by look-up: {reference}")
+def found(delivery_state: DeliveryState, reference: str) -> DeliveryState:
+    return replace(delivery_state, state="accepted", exit="", doubt_ms=0, reason=f"found by look-up: {reference}")
 
 
-def absent(standing: DeliveryState, now_ms: int) -> DeliveryState:
+def absent(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
     """A look-up after the settle time has found nothing: it did not leave."""
-    proven = replace(standing, doubt_ms=0)
+    proven = replace(delivery_state, doubt_ms=0)
     if _is_used_up(proven):
         return _next_provider(proven, "look-ups have found none of its attempts", now_ms)
     return _again(proven, "proven absent by look-up", 0, now_ms)
 
 
 def unclear(
-    standing: DeliveryState, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]
+    delivery_state: DeliveryState, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
     """A look-up that failed says nothing: it is as uncertain as before."""
-    before = standing.reason.rpartition("; ")[0] if standing.looks else ""  # of many unclear ones the newest is told
-    doubt = before or standing.reason
-    again = replace(standing, looks=standing.looks + 1)
+    before = (
+        delivery_state.reason.rpartition("; ")[0] if delivery_state.looks else ""
+    )  # of many unclear ones the newest is told
+    doubt = before or delivery_state.reason
+    again = replace(delivery_state, looks=delivery_state.looks + 1)
     told = f"{doubt}; {reason.replace('; ', ', ')}"
     return replace(doubtful(again, doubt, contract, now_ms, random), reason=told)
 
 
-def overdue(standing: DeliveryState, now_ms: int) -> DeliveryState:
+def overdue(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
     """Its deadline has come: somebody chose what happens then."""
-    match standing.policy:
+    match delivery_state.policy:
         case "hold":
-            return replace(standing, exit="", due_ms=0)
+            return replace(delivery_state, exit="", due_ms=0)
         case "presume_sent":
-            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=PRESUMED_SENT)
+            return replace(delivery_state, state="accepted", exit="", doubt_ms=0, reason=PRESUMED_SENT)
         case "give_up":
-            return replace(standing, state="failed", exit="", reason="given up, by policy; it may have been sent")
-        case "resend" if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
+            return replace(delivery_state, state="failed", exit="", reason="given up, by policy; it may have been sent")
+        case "resend" if delivery_state.not_after_ms is not None and now_ms > delivery_state.not_after_ms:
             reason = "its time is over, so it is not sent again; it may have been sent before"
-            return replace(standing, exit="", due_ms=0, reason=reason)
-        case "resend" if standing.possible_duplicates >= RESENDS_MAX:
-            return replace(standing, exit="", due_ms=0, reason=RESENT_UNKNOWN)
+            return replace(delivery_state, exit="", due_ms=0, reason=reason)
+        case "resend" if delivery_state.possible_duplicates >= RESENDS_MAX:
+            return replace(delivery_state, exit="", due_ms=0, reason=RESENT_UNKNOWN)
         case "resend":
-            twice = standing.possible_duplicates + 1
-            again = replace(standing, possible_duplicates=twice, attempts=0, keyed_ms=0, doubt_ms=0)
+            twice = delivery_state.possible_duplicates + 1
+            again = replace(delivery_state, possible_duplicates=twice, attempts=0, keyed_ms=0, doubt_ms=0)
             return _again(again, "sent again, by policy; it may have been sent before", 0, now_ms)
 
 
@@ -412,26 +418,34 @@ Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
 """What a person says of a notification: it was sent; it was not, send it; forget it; it is not wanted any more."""
 
 
-def decided(standing: DeliveryState, says: Resolution, reason: str, free: bool, now_ms: int) -> DeliveryState | None:
+def decided(
+    delivery_state: DeliveryState, says: Resolution, reason: str, free: bool, now_ms: int
+) -> DeliveryState | None:
     """What becomes of it; None: this cannot be said of it now. `free`: it is in nobody's hands. What was leaving when
     its relay vanished is in doubt, also where no relay comes that could say so: its provider may be gone."""
-    if standing.state == "sending" and standing.crossed_ms and free:
-        standing = replace(standing, state="uncertain", doubt_ms=standing.doubt_ms or standing.crossed_ms)
-    match standing.state, says:
+    if delivery_state.state == "sending" and delivery_state.crossed_ms and free:
+        delivery_state = replace(
+            delivery_state, state="uncertain", doubt_ms=delivery_state.doubt_ms or delivery_state.crossed_ms
+        )
+    match delivery_state.state, says:
         case "uncertain", "sent":
-            return replace(standing, state="accepted", exit="", doubt_ms=0, reason=reason)
-        case "uncertain", "not_sent" if standing.not_after_ms is not None and now_ms > standing.not_after_ms:
+            return replace(delivery_state, state="accepted", exit="", doubt_ms=0, reason=reason)
+        case "uncertain", "not_sent" if (
+            delivery_state.not_after_ms is not None and now_ms > delivery_state.not_after_ms
+        ):
             late = f"{reason}; but its time was over, so it is not sent"
-            return _unsent(replace(standing, doubt_ms=0), "expired", late)
+            return _unsent(replace(delivery_state, doubt_ms=0), "expired", late)
         case "uncertain", "not_sent":
-            tries = min(standing.attempts, ATTEMPTS_MAX - 1)
-            return replace(standing, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now_ms, reason=reason)
+            tries = min(delivery_state.attempts, ATTEMPTS_MAX - 1)
+            return replace(
+                delivery_state, state="pending", exit="", doubt_ms=0, attempts=tries, due_ms=now_ms, reason=reason
+            )
         case "uncertain", "given_up":
-            return replace(standing, state="failed", exit="", reason=reason)
+            return replace(delivery_state, state="failed", exit="", reason=reason)
         case "pending", "cancelled" if free:
-            return _unsent(standing, "cancelled", reason)
+            return _unsent(delivery_state, "cancelled", reason)
         case "pending", "given_up" if free:
-            return _unsent(standing, "failed", reason)
+            return _unsent(delivery_state, "failed", reason)
     return None
 
 

@@ -121,8 +121,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(DecodeOptions).decode
 
 
-def dump(reading: DecodeOptions) -> bytes:
-    return b"" if reading == PLAIN else _encode(reading)
+def dump(decode_options: DecodeOptions) -> bytes:
+    return b"" if decode_options == PLAIN else _encode(decode_options)
 
 
 def load(stored: bytes | None) -> DecodeOptions:

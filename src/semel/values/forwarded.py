@@ -29,7 +29,7 @@ class ForwardMetadata(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     """Metadata of a forwarded event. Only a source with `forwarded = true` trusts it: it can name any tenant."""
 
     tenant: str = ""
-    reading: DecodeOptions = PLAIN
+    decode_options: DecodeOptions = PLAIN
     headers: Mapping[str, str] | None = None  # only where they are part of the event: CloudEvents in binary mode
     trace: str = ""  # W3C traceparent of the delivery
 

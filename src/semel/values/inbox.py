@@ -22,7 +22,7 @@ class Arrival(Struct, frozen=True):
     lane: str  # the handlers that it is for, as one name: lanes do not wait for each other
     event: bytes  # the document, unwrapped from its transport
     tenant: str = ""
-    reading: DecodeOptions = PLAIN
+    decode_options: DecodeOptions = PLAIN
     trace: str = ""  # W3C traceparent of the delivery
 
 
@@ -44,7 +44,7 @@ class Taken(Struct, frozen=True):
     lane: str
     event: bytes
     tenant: str
-    reading: DecodeOptions
+    decode_options: DecodeOptions
     only: str  # the one handler that it is for: set for a replay
     trace: str
     lapses: int  # how many takers in a row vanished before this one

@@ -21,7 +21,7 @@ ERASED = b'{"body":"(erased)"}'
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Of a content that somebody wrote into the table by hand: what Python adds, and semel.notify, can be read."""
 encode = msgspec.json.Encoder().encode
-standing_of = msgspec.json.Decoder(DeliveryState).decode
+delivery_state_of = msgspec.json.Decoder(DeliveryState).decode
 
 
 class Options(Struct, frozen=True, omit_defaults=True):
@@ -50,17 +50,21 @@ def not_after_of(options: str | bytes) -> datetime | None:
     return None if not_after_ms is None else _time(not_after_ms)
 
 
-def by_wall_clock(standing: DeliveryState, not_after: datetime | None, ahead_ms: int) -> DeliveryState:
+def by_wall_clock(delivery_state: DeliveryState, not_after: datetime | None, ahead_ms: int) -> DeliveryState:
     """The time that somebody gave, by a clock that is `ahead_ms` ahead of the wall clock. What a relay wrote there
     before may be by another clock: of an earlier boot, or before the wall clock was corrected."""
     not_after_ms = None if not_after is None else (not_after - _EPOCH) // timedelta(milliseconds=1) + ahead_ms
-    return standing if standing.not_after_ms == not_after_ms else replace(standing, not_after_ms=not_after_ms)
+    return (
+        delivery_state
+        if delivery_state.not_after_ms == not_after_ms
+        else replace(delivery_state, not_after_ms=not_after_ms)
+    )
 
 
-def readable_standing(standing: bytes | None) -> DeliveryState | None:
+def readable_standing(delivery_state: bytes | None) -> DeliveryState | None:
     """As people see it: None for what is over, and for what somebody wrote by hand."""
     try:
-        return None if standing is None else standing_of(standing)
+        return None if delivery_state is None else delivery_state_of(delivery_state)
     except UNREADABLE:
         return None
 

@@ -299,23 +299,23 @@ class UpcomingStep(Struct, frozen=True):
 
 def coming(shown: NotificationView, now_ms: int) -> UpcomingStep | None:
     """None: it is over."""
-    standing = replace(shown.delivery_state or DeliveryState(), state=shown.state)
+    delivery_state = replace(shown.delivery_state or DeliveryState(), state=shown.state)
     in_hand = shown.taken and shown.due_ms > now_ms
     at_ms = 0 if in_hand else shown.due_ms
     match shown.state:
         case "pending":
-            return UpcomingStep("replay" if standing.doubt_ms else "send", at_ms, in_hand)
+            return UpcomingStep("replay" if delivery_state.doubt_ms else "send", at_ms, in_hand)
         case "sending":
             return UpcomingStep("answer", shown.due_ms, in_hand)
-        case "uncertain" if shown.due_ms and standing.exit:
-            latest_ms = shown.due_ms if standing.exit == "policy" and not in_hand else standing.policy_ms
-            return UpcomingStep(standing.exit, at_ms, in_hand, _policy(standing, latest_ms), latest_ms)
+        case "uncertain" if shown.due_ms and delivery_state.exit:
+            latest_ms = shown.due_ms if delivery_state.exit == "policy" and not in_hand else delivery_state.policy_ms
+            return UpcomingStep(delivery_state.exit, at_ms, in_hand, _policy(delivery_state, latest_ms), latest_ms)
         case "uncertain":
             return UpcomingStep("person")
     return None
 
 
-def _policy(standing: DeliveryState, at_ms: int) -> Policy:
+def _policy(delivery_state: DeliveryState, at_ms: int) -> Policy:
     """What its policy will come to: one that may not send again, because that was done or is too late, holds."""
-    after = overdue(standing, at_ms)
-    return "hold" if after.state == "uncertain" else standing.policy
+    after = overdue(delivery_state, at_ms)
+    return "hold" if after.state == "uncertain" else delivery_state.policy

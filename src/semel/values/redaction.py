@@ -78,7 +78,7 @@ class Hider:
 
     def _not_repeating(self, text: str, ascii_only: bool) -> str:
         """The text without what it has in common with a content; only letters and digits are compared."""
-        told = _letters(text, ascii_only)
+        told = _dead_letters(text, ascii_only)
         if len(told) < NAMED_LEAST:
             return text  # nothing so short is looked for
         long, short = self._contents(ascii_only)
@@ -112,14 +112,14 @@ class Hider:
 
 def without(text: str, recipient: str) -> str:
     """A text that may name the recipient, however it spells it: `+49 170 …`, `%2B49170…`, `0170…`."""
-    letters = [char for char in recipient if char.isalnum()]
-    if len(letters) < NAMED_LEAST or recipient == ERASED:
+    dead_letters = [char for char in recipient if char.isalnum()]
+    if len(dead_letters) < NAMED_LEAST or recipient == ERASED:
         return text
     shown = masked_recipient(recipient)
-    whole = r"(?:\+|%2B|\\u002B)?" + _BETWEEN.join(map(re.escape, letters))
+    whole = r"(?:\+|%2B|\\u002B)?" + _BETWEEN.join(map(re.escape, dead_letters))
     text = re.sub(whole, lambda _: shown, text, flags=re.IGNORECASE)
-    if _NUMBER.fullmatch(recipient) and len(letters) > OWN_DIGITS:
-        text = _without_end(text, _BETWEEN.join(letters[-OWN_DIGITS:]), shown)
+    if _NUMBER.fullmatch(recipient) and len(dead_letters) > OWN_DIGITS:
+        text = _without_end(text, _BETWEEN.join(dead_letters[-OWN_DIGITS:]), shown)
     return text
 
 
@@ -185,7 +185,7 @@ def _repeated(words: str, grams: Collection[str], short: Collection[str]) -> int
     return max((least for least in range(NAMED_LEAST, len(words) + 1) if words[:least] in short), default=0)
 
 
-def _letters(text: str, ascii_only: bool) -> list[tuple[str, int]]:
+def _dead_letters(text: str, ascii_only: bool) -> list[tuple[str, int]]:
     """With their places. What is spelled out (`%C3%BC`, `\\u00fc`) is none."""
     plain = _ESCAPE.sub(lambda found: " " * len(found[0]), text)
     return [

@@ -15,7 +15,7 @@ from tests.cli.command import Ended, semel, started
 
 from semel.core.resend import StoredOutbox, needed_outbox
 from semel.testing import harness
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import Crossed, DeliveryReport, Dispatch, Lane, NotificationView, Record
@@ -91,8 +91,8 @@ async def _taken(box: StoredOutbox) -> list[Dispatch]:
 def _record(dispatch: Dispatch, answer: Answer, **terms: Any) -> Record:
     """As the relay records it."""
     contract = Contract(name=PROVIDER, channels=("sms", "email"), **terms)
-    crossed = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
-    after = delivery_state.answered(crossed, answer, contract, dispatch.taken_ms, lambda: 0.5)
+    crossed = states.crossed(dispatch.delivery_state, dispatch.taken_ms)
+    after = states.answered(crossed, answer, contract, dispatch.taken_ms, lambda: 0.5)
     match answer:
         case Accepted():
             return Record(dispatch, after, "accepted", answer.evidence, answer.reference)

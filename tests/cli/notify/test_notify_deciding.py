@@ -143,10 +143,10 @@ def test_a_cancelled_one_with_a_doubt_is_uncertain(tmp_path: Path) -> None:
 
 async def _replayed(box: Any) -> None:
     from semel.testing import harness
-    from semel.values import delivery_state
+    from semel.values import delivery_state as states
 
     for dispatch in await box.take({PROVIDER: Lane(10, PROVIDER)}, 3_600_000):
-        again = delivery_state.replayed(dispatch.delivery_state)
+        again = states.replayed(dispatch.delivery_state)
         await box.record([harness.released(harness.with_standing(dispatch, again))])
 
 

@@ -373,8 +373,8 @@ def test_a_pending_one_that_was_tried_waits_for_where_that_was(tmp_path: Path) -
     url = url_of(tmp_path)
     (id,) = add(url, notification(provider=""))
     one = shown(url, id)
-    tried = replace(one, delivery_state=DeliveryState(provider="second"))
-    told, _ = describe.next_for(tried, [], one.due_ms - 1)
+    attempt_log = replace(one, delivery_state=DeliveryState(provider="second"))
+    told, _ = describe.next_for(attempt_log, [], one.due_ms - 1)
     assert lacks(told, "relay second UTC") == []
 
 

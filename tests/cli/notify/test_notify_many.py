@@ -37,7 +37,7 @@ from semel.cli.ledger_place import Place
 from semel.core.resend import StoredOutbox
 from semel.settings.secrets import Secret
 from semel.testing import harness
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.notification import Guard
 from semel.values.outbox import Crossed, DeliveryReport, Lane, NotificationQuery, Record
@@ -61,8 +61,8 @@ def relay(url: str, answer: Answer) -> list[str]:
         gates = await box.cross([harness.crossing(one) for one in taken])
         assert all(isinstance(gate, Crossed) for gate in gates)
         afters = [
-            delivery_state.answered(
-                delivery_state.crossed(one.delivery_state, one.taken_ms), answer, CONTRACT, one.taken_ms, lambda: 0.5
+            states.answered(
+                states.crossed(one.delivery_state, one.taken_ms), answer, CONTRACT, one.taken_ms, lambda: 0.5
             )
             for one in taken
         ]

@@ -91,10 +91,10 @@ def test_a_settle_whose_reply_was_lost_is_true_and_happened_once(
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
         asked = harness.claim("a", subject=subject, position=1)
         granted = await claim(behind, asked)
-        letter = DeadLetter(b"{}", 1) if isinstance(ending, Reject) else None
+        dead_letter = DeadLetter(b"{}", 1) if isinstance(ending, Reject) else None
         writes = ("PutItem", "UpdateItem", "TransactWriteItems")
         lost = proxy.lose_reply(lambda name, body: name in writes)
-        assert await behind.settle([Settlement(granted.lease, ending, letter)]) == [True]
+        assert await behind.settle([Settlement(granted.lease, ending, dead_letter)]) == [True]
         assert lost.landed == 1
         match ending:
             case Done() | Reject():
@@ -126,7 +126,7 @@ def test_an_attempt_whose_end_was_told_twice_is_told_of_once(faulty: Faulty, har
         assert await behind.settle([Settlement(third.lease, Done())]) == [True]
         assert proxy.requests[before:] == ["UpdateItem", "UpdateItem"]
         (done,) = await beside.entries("done")
-        assert [(one.attempt, one.reason) for one in done.tried] == [(1, "first"), (2, "second")]
+        assert [(one.attempt, one.reason) for one in done.attempt_log] == [(1, "first"), (2, "second")]
 
     faulty.run(test)
 

@@ -35,8 +35,8 @@ class Office(Caller):
 
     def die(self, claim: Claim, outcome: Reject | Uncertain | None = None, event: bytes | None = b"{}") -> Granted:
         granted = self.grant(claim)
-        letter = None if event is None else DeadLetter(event, granted.attempt)
-        assert self.settle_all([Settlement(granted.lease, outcome or Reject("no"), letter)]) == [True]
+        dead_letter = None if event is None else DeadLetter(event, granted.attempt)
+        assert self.settle_all([Settlement(granted.lease, outcome or Reject("no"), dead_letter)]) == [True]
         return granted
 
     def replay(self, claim: Claim, reason: str = "fixed", by: str = "anna") -> bool:

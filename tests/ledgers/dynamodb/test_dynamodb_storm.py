@@ -80,8 +80,8 @@ async def work(ledger: DynamoLedger, storm: Storm, harness: Harness, random: Ran
                     assert await ledger.renew([verdict.lease]) == [True]
                 ending = random.choice(ENDINGS)
                 storm.let_go(verdict, ending)
-                letter = DeadLetter(b"{}", 1) if isinstance(ending, Reject) else None
-                (kept,) = await ledger.settle([Settlement(verdict.lease, ending, letter)])
+                dead_letter = DeadLetter(b"{}", 1) if isinstance(ending, Reject) else None
+                (kept,) = await ledger.settle([Settlement(verdict.lease, ending, dead_letter)])
                 # the reply may be lost, and the next one may have it before it is asked for again
                 assert kept or isinstance(ending, Retry | Release)
 
@@ -121,8 +121,8 @@ def test_no_key_and_no_subject_is_ever_in_two_hands(
                 await ledger.close()
             assert all(fault.landed > 3 for fault in faults)
         beside = DynamoLedger.from_url(url)
-        letters = await beside.entries("dead", 10_000)
-        assert len(letters) == len({letter.key for letter in letters}), "one letter for one reject"
+        dead_letters = await beside.entries("dead", 10_000)
+        assert len(dead_letters) == len({dead_letter.key for dead_letter in dead_letters}), "one letter for one reject"
         counts = await beside.counts()
         assert counts["leased"] == 0, "everything was settled"
         await beside.close()

@@ -205,10 +205,10 @@ def test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it(
     assert two.one.settle(granted, Reject("no") if kind == "dead" else Done(b"1"), b"{}" if kind == "dead" else None)
     now = two.clocks[0].now_ms
     found = aws.scan(TableName=two.table, ConsistentRead=True)["Items"]
-    letters = [item for item in found if "letter" in item]
-    assert len(letters) == (kind == "dead")
-    assert all("ttl" not in letter for letter in letters), "a letter waits for a person"
-    rest = [load_item(item) for item in found if item not in letters]
+    dead_letters = [item for item in found if "letter" in item]
+    assert len(dead_letters) == (kind == "dead")
+    assert all("ttl" not in dead_letter for dead_letter in dead_letters), "a letter waits for a person"
+    rest = [load_item(item) for item in found if item not in dead_letters]
     assert len(rest) == (2 if kind in ("alias", "subject") else 1)
     for item in rest:
         assert item["over"] == now + retention_ms

@@ -64,8 +64,8 @@ def test_every_ending_is_one_round_trip(url: str) -> None:
                 ]
                 leases = [one.lease for one in await granted(ledger, claims)]
                 before = relay.round_trips
-                letter = DeadLetter(b"{}", 1)
-                settlements = [Settlement(lease, endings[at % 5], letter) for at, lease in enumerate(leases)]
+                dead_letter = DeadLetter(b"{}", 1)
+                settlements = [Settlement(lease, endings[at % 5], dead_letter) for at, lease in enumerate(leases)]
                 assert await ledger.settle(settlements) == [True] * 20
             assert relay.round_trips - before == 1
 

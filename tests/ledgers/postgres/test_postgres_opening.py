@@ -230,12 +230,12 @@ def test_what_version_2_knew_is_known_after_its_migration(empty_database: str) -
             assert any("003_tried" in step for step in await ledger.migrate())
             assert await ledger.claim([done, dead]) == [Settled(Done(b"1")), Settled(Reject("no"))]
             (entry,) = await ledger.entries("waiting")
-            assert (entry.reason, entry.tried) == ("first", ())
+            assert (entry.reason, entry.attempt_log) == ("first", ())
             (again,) = await granted(ledger, [waits])
             assert await ledger.settle([Settlement(again.lease, Reject("second"))]) == [True]
             (newest, oldest) = await ledger.entries("dead")
-            assert [(one.attempt, one.reason) for one in newest.tried] == [(2, "second")]
-            assert (oldest.reason, oldest.tried) == ("no", ())
+            assert [(one.attempt, one.reason) for one in newest.attempt_log] == [(2, "second")]
+            assert (oldest.reason, oldest.attempt_log) == ("no", ())
             assert await ledger.replay(done.digest.hex(), "why", "anna", force=True) is True
 
     asyncio.run(run())

@@ -73,10 +73,10 @@ def test_every_record_ends_by_itself_and_letters_do_not(server: Valkey, harness:
         assert isinstance(left, int)
         assert 0 < left <= kept_ms, name
     assert len(_names(server, b"}k")) == 7
-    (letters,) = _names(server, b"}l")
-    assert server.ask("PTTL", letters) == -1
+    (dead_letters,) = _names(server, b"}l")
+    assert server.ask("PTTL", dead_letters) == -1
     ledger.run(ledger.ledger.discard(harness.claim("dead").digest.hex(), "why", "anna"))  # type: ignore[attr-defined]
-    left = server.ask("PTTL", letters)
+    left = server.ask("PTTL", dead_letters)
     assert isinstance(left, int)
     assert left > 0, "what is decided ends by itself too"
 
@@ -94,18 +94,18 @@ def test_what_was_written_before_attempts_were_told_is_read_still(
     assert record[0] & HAS_ATTEMPTS
     old = bytes((record[0] - HAS_ATTEMPTS,)) + record[1 : -len(line(1, 0, "later"))] + b"later"
     server.ask("SET", name, old, "KEEPTTL")
-    (letters,) = _names(server, b"}l")
-    fields = server.ask("HGETALL", letters)
+    (dead_letters,) = _names(server, b"}l")
+    fields = server.ask("HGETALL", dead_letters)
     assert isinstance(fields, list)
     token, stored = fields
     assert isinstance(token, bytes)
     assert isinstance(stored, bytes)
     kept = msgspec.msgpack.encode(msgspec.msgpack.decode(stored[HEAD_BYTES:])[:8])
-    server.ask("HSET", letters, token, stored[: HEAD_BYTES - 4] + len(kept).to_bytes(4, "big") + kept)
-    assert [(one.reason, one.tried) for one in ledger.entries(waits)] == [("later", ())]
-    assert [(one.reason, one.event, one.tried) for one in ledger.entries(dead)] == [("no", b"{}", ())]
+    server.ask("HSET", dead_letters, token, stored[: HEAD_BYTES - 4] + len(kept).to_bytes(4, "big") + kept)
+    assert [(one.reason, one.attempt_log) for one in ledger.entries(waits)] == [("later", ())]
+    assert [(one.reason, one.event, one.attempt_log) for one in ledger.entries(dead)] == [("no", b"{}", ())]
     ledger.settle(ledger.grant(waits), Retry(0, "again"))
-    assert [(one.attempt, one.reason) for one in ledger.entries(waits)[0].tried] == [(2, "again")]
+    assert [(one.attempt, one.reason) for one in ledger.entries(waits)[0].attempt_log] == [(2, "again")]
     assert ledger.run(ledger.ledger.replay(dead.digest.hex(), "why", "anna")) is True  # type: ignore[attr-defined]
 
 
@@ -207,10 +207,10 @@ def test_doctor_is_told_what_may_be_lost(server: Valkey, harness: Harness, ledge
     assert "appendonly yes" in told["persistence"]
     assert told["replicas"].startswith("0 ")
     assert "min-replicas-to-write 0" in told["replicas"]
-    assert "1 dead" not in told["letters"]
+    assert "1 dead" not in told["dead_letters"]
     assert not told["clock"].startswith(("error: ", "warning: "))
     ledger.settle(ledger.grant(harness.claim("a")), Reject("no"), b"{}")
-    assert "1 dead" in _diagnosed(ledger)["letters"]
+    assert "1 dead" in _diagnosed(ledger)["dead_letters"]
     server.ask("CONFIG", "SET", "save", "60 1")
     persistence = _diagnosed(ledger)["persistence"]
     assert persistence.startswith("warning: ")

@@ -15,7 +15,7 @@ from semel.providers.registry import provider
 from semel.service.endpoints import ServedEndpoint
 from semel.service.provider_callbacks import ProviderCallbacks
 from semel.service.responses import HttpResponse
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Contract, Refused, State
 from semel.values.notification import Notification
 from semel.values.outbox import Crossing, DeliveryReport, Dispatch, Lane, Record
@@ -69,7 +69,7 @@ async def crossed(outbox: StoredOutbox, *notifications: Notification) -> list[Di
 async def crossed_again(outbox: StoredOutbox, *names: str) -> list[Dispatch]:
     """What is due at these providers is leaving."""
     taken = await outbox.take({name: Lane(2_000, name) for name in names}, LEASE_MS)
-    crossings = [Crossing(one, delivery_state.crossed(one.delivery_state, one.taken_ms), b"request") for one in taken]
+    crossings = [Crossing(one, states.crossed(one.delivery_state, one.taken_ms), b"request") for one in taken]
     gates = await outbox.cross(crossings)
     assert [type(gate).__name__ for gate in gates] == ["Crossed"] * len(taken)
     return taken
@@ -77,16 +77,16 @@ async def crossed_again(outbox: StoredOutbox, *names: str) -> list[Dispatch]:
 
 async def accepted(outbox: StoredOutbox, dispatch: Dispatch, reference: str = "") -> None:
     contract = Contract(name=dispatch.notification.provider, channels=("sms",))
-    leaving = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
-    after = delivery_state.answered(leaving, Accepted(reference), contract, dispatch.taken_ms, lambda: 0.0)
+    leaving = states.crossed(dispatch.delivery_state, dispatch.taken_ms)
+    after = states.answered(leaving, Accepted(reference), contract, dispatch.taken_ms, lambda: 0.0)
     assert await outbox.record([Record(dispatch, after, "accepted", "201", reference)]) == [True]
 
 
 async def refused(outbox: StoredOutbox, dispatch: Dispatch, following: str) -> None:
     """For good: the next provider is to send it."""
     contract = Contract(name=dispatch.notification.provider, channels=("sms",))
-    leaving = replace(delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms), others=(following,))
-    after = delivery_state.answered(leaving, Refused("no", final=True), contract, dispatch.taken_ms, lambda: 0.0)
+    leaving = replace(states.crossed(dispatch.delivery_state, dispatch.taken_ms), others=(following,))
+    after = states.answered(leaving, Refused("no", final=True), contract, dispatch.taken_ms, lambda: 0.0)
     assert await outbox.record([Record(dispatch, after, "refused", "no")]) == [True]
 
 

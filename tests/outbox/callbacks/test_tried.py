@@ -64,7 +64,7 @@ def test_the_callbacks_of_a_newcomer_come_as_the_page_says(tmp_path: Path) -> No
     with SimulatorProcess() as simulator:
         settings, commands = page_with(port, simulator)
         with service(tmp_path, settings, "--port", str(port), env=TOKEN) as running:
-            tried = subprocess.run(
+            attempt_log = subprocess.run(
                 ["sh", "-ec", waiting(commands, f"http://127.0.0.1:{simulator.port}/_simulator/called")],
                 cwd=tmp_path,
                 env={
@@ -75,9 +75,9 @@ def test_the_callbacks_of_a_newcomer_come_as_the_page_says(tmp_path: Path) -> No
                 text=True,
                 timeout=120,
             )
-            assert tried.returncode == 0, tried.stderr
+            assert attempt_log.returncode == 0, attempt_log.stderr
             said = ["state     delivered", '"word":"delivered","status":200', '"status":401', "state     delivered"]
-            assert re.search(".*".join(said), tried.stdout, re.DOTALL), tried.stdout
+            assert re.search(".*".join(said), attempt_log.stdout, re.DOTALL), attempt_log.stdout
             running.until(
                 lambda: f'"delivery_unverified","endpoint":"{PATH}"' in running.text, "the log does not say why"
             )

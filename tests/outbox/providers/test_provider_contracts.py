@@ -37,10 +37,10 @@ def test_every_kind_is_bound() -> None:
 
 
 def test_whatever_reads_callbacks_is_held_to_it(simulator: SimulatorProcess) -> None:
-    reading = {
+    decode_options = {
         name
         for name, kit in KITS.items()
         if isinstance(opened := kit(simulator).open(Opening("http://127.0.0.1:1")), HttpProvider)
         and type(opened).reports is not HttpProvider.reports
     }
-    assert reading == set(CALL_BACK)
+    assert decode_options == set(CALL_BACK)

@@ -51,7 +51,7 @@ class OnSqs:
     def left(self) -> int:
         return self._queue.left()
 
-    def letters(self) -> int:
+    def dead_letters(self) -> int:
         return sum(self._queue.attributes(self._queue.dead_url).values())
 
 
@@ -88,8 +88,8 @@ class OnKafka:
     def left(self) -> int:
         return self._topics.left()
 
-    def letters(self) -> int:
-        return len(self._topics.letters())
+    def dead_letters(self) -> int:
+        return len(self._topics.dead_letters())
 
 
 @contextmanager
@@ -136,8 +136,8 @@ class OnRabbit:
                 if time.monotonic() > ends:
                     raise
 
-    def letters(self) -> int:
-        return len(self._place.letters())
+    def dead_letters(self) -> int:
+        return len(self._place.dead_letters())
 
 
 @contextmanager

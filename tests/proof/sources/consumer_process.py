@@ -87,7 +87,7 @@ class WatchedDelivery:
         self._tally = tally
         self.body = delivery.body
         self.tenant = delivery.tenant
-        self.reading = getattr(delivery, "reading", None)
+        self.decode_options = getattr(delivery, "decode_options", None)
 
     async def ack(self) -> None:
         await self._delivery.ack()

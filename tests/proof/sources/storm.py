@@ -43,7 +43,7 @@ class Broker(Protocol):
     def left(self) -> int:
         """Messages that are not acknowledged."""
 
-    def letters(self) -> int:
+    def dead_letters(self) -> int:
         """Messages among the dead letters."""
 
 
@@ -84,7 +84,7 @@ class Storm:
     kills: tuple[Kill, ...]
     happened: Counter[str]
     counts: Mapping[str, int]
-    letters: int
+    dead_letters: int
     seconds: float
 
     @cached_property
@@ -108,7 +108,7 @@ class Storm:
         assert not self.lost, f"{len(self.lost)} of {len(self.events)} events are lost: {self.lost[:5]}; {self}"
         assert not self.doubled, f"{len(self.doubled)} events are doubled: {self.doubled[:5]}; {self}"
         assert set(self.happened) == set(self.events), "something happened that nobody sent"
-        assert self.letters == 0, f"{self.letters} dead letters; {self}"
+        assert self.dead_letters == 0, f"{self.dead_letters} dead letters; {self}"
         counts = {state: number for state, number in self.counts.items() if number}
         assert counts == {"done": len(self.events)}, f"the ledger has {counts}; {self}"
         assert self.deliveries >= self.messages > len(self.events), "each message was delivered, with the copies"
@@ -159,7 +159,7 @@ def run(
         kills=tuple(consumers.kills),
         happened=Counter(stage.happened()),
         counts=stage.counts(),
-        letters=broker.letters(),
+        dead_letters=broker.dead_letters(),
         seconds=seconds,
     )
 

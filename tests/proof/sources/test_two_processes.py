@@ -55,7 +55,7 @@ GOOD = Storm(
     kills=(Kill(1), Kill(0), Kill(2), Kill(1)),
     happened=Counter("ab"),
     counts={"done": 2, "dead": 0},
-    letters=0,
+    dead_letters=0,
     seconds=1.0,
 )
 
@@ -66,7 +66,7 @@ GOOD = Storm(
         ({"happened": Counter("a")}, "1 of 2 .*lost"),
         ({"happened": Counter("abb")}, "1 .*doubled"),
         ({"happened": Counter("abc")}, "nobody sent"),
-        ({"letters": 1}, "1 dead letters"),
+        ({"dead_letters": 1}, "1 dead letters"),
         ({"counts": {"done": 1, "leased": 1}}, "leased"),
         ({"deliveries": 2}, "each message was delivered"),
         ({"messages": 2}, "with the copies"),

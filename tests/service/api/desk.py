@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from tests.service.api.live import Client, Reply, api_on
 
 from semel.ledgers.sqlite import SqliteLedger
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.outbox import Crossed, Crossing, Lane, Record
 
@@ -62,12 +62,12 @@ class Desk:
     async def _relay(self, answer: Answer | None, contract: Contract) -> list[str]:
         outbox = self.ledger.outbox
         taken = await outbox.take({"@sms": Lane(100)}, LONG_MS)
-        standings = [delivery_state.crossed(one.delivery_state, one.taken_ms) for one in taken]
-        gates = await outbox.cross([Crossing(one, at) for one, at in zip(taken, standings, strict=True)])
+        delivery_states = [states.crossed(one.delivery_state, one.taken_ms) for one in taken]
+        gates = await outbox.cross([Crossing(one, at) for one, at in zip(taken, delivery_states, strict=True)])
         records = []
-        for one, gate, at in zip(taken, gates, standings, strict=True):
+        for one, gate, at in zip(taken, gates, delivery_states, strict=True):
             if answer is not None and isinstance(gate, Crossed):
-                after = delivery_state.answered(at, answer, contract, one.taken_ms, lambda: 0.0)
+                after = states.answered(at, answer, contract, one.taken_ms, lambda: 0.0)
                 records.append(Record(one, after, *_said(answer)))
         assert all(await outbox.record(records))
         return [one.id.hex() for one in taken]

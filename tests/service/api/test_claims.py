@@ -31,7 +31,7 @@ def client(tmp_path: Path, clock: FakeClock) -> Iterator[Client]:
         yield client
 
 
-def letters(folder: Path) -> list[Entry]:
+def dead_letters(folder: Path) -> list[Entry]:
     """Dead and uncertain events, as `semel dead list` finds them."""
 
     async def read() -> list[Entry]:
@@ -118,8 +118,13 @@ def test_attempts_that_all_died_end_as_a_dead_letter(client: Client, clock: Fake
     assert "2" in dead["reason"]
     (after,) = client.claim(item)
     assert (after["verdict"], after["outcome"], after["reason"]) == ("settled", "reject", dead["reason"])
-    (letter,) = letters(tmp_path)
-    assert (letter.state, letter.key, letter.event, letter.attempts) == ("dead", dead["key"], b'{"id":"e-1"}', 3)
+    (dead_letter,) = dead_letters(tmp_path)
+    assert (dead_letter.state, dead_letter.key, dead_letter.event, dead_letter.attempts) == (
+        "dead",
+        dead["key"],
+        b'{"id":"e-1"}',
+        3,
+    )
 
 
 def test_a_retry_of_the_last_attempt_is_a_dead_letter(client: Client, clock: FakeClock, tmp_path: Path) -> None:
@@ -132,7 +137,7 @@ def test_a_retry_of_the_last_attempt_is_a_dead_letter(client: Client, clock: Fak
     assert (given_up["settled"], given_up["outcome"]) == (True, "reject")
     assert all(part in given_up["reason"] for part in ("2", "the CRM is down")), given_up
     assert client.settle(last) == [given_up]
-    assert [letter.event for letter in letters(tmp_path)] == [b'{"id":"e-1"}']
+    assert [dead_letter.event for dead_letter in dead_letters(tmp_path)] == [b'{"id":"e-1"}']
 
 
 def test_what_is_parked_is_never_granted_twice(client: Client, clock: FakeClock, tmp_path: Path) -> None:
@@ -142,7 +147,9 @@ def test_what_is_parked_is_never_granted_twice(client: Client, clock: FakeClock,
     (doubt,) = client.claim(item)
     assert (doubt["verdict"], doubt["outcome"]) == ("settled", "uncertain")
     assert client.claim(item) == [doubt]
-    assert [(letter.state, letter.event) for letter in letters(tmp_path)] == [("uncertain", '{"to":"…"}'.encode())]
+    assert [(dead_letter.state, dead_letter.event) for dead_letter in dead_letters(tmp_path)] == [
+        ("uncertain", '{"to":"…"}'.encode())
+    ]
 
 
 def test_a_doubt_is_told_though_its_event_is_stale_meanwhile(client: Client, clock: FakeClock) -> None:
@@ -189,7 +196,7 @@ def test_what_is_final_says_so_to_every_duplicate(client: Client, outcome: str, 
     assert client.settle(settlement) == [{"settled": True, "outcome": outcome}]
     (told,) = client.claim({"handler": "h", "key": "a"})
     assert (told["verdict"], told["outcome"], told["reason"]) == ("settled", outcome, "no such customer")
-    assert [letter.event for letter in letters(tmp_path)] == [b"[1]"]
+    assert [dead_letter.event for dead_letter in dead_letters(tmp_path)] == [b"[1]"]
 
 
 def test_a_settle_whose_reply_was_lost_can_be_repeated(client: Client) -> None:

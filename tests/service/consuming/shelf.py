@@ -17,7 +17,7 @@ def body(number: int | str, kind: str = "ok") -> bytes:
     return json.dumps({"id": f"e-{number}", "type": kind, "data": {}}).encode()
 
 
-class Letter:
+class ShelfItem:
     """A delivery that writes down what it is told."""
 
     def __init__(self, source: Shelf, raw: bytes) -> None:
@@ -65,7 +65,7 @@ class Shelf:
         if self.stopped or (self._ends and self._waiting.empty()):
             return []
         first = await self._waiting.get()
-        return [] if first is None else [Letter(self, first)]
+        return [] if first is None else [ShelfItem(self, first)]
 
     def stop(self) -> None:
         self.stopped = True

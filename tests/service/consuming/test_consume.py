@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.engine.faults import FaultyLine
-from tests.service.consuming.shelf import Letter, Shelf, app_with, body, run, until
+from tests.service.consuming.shelf import Shelf, ShelfItem, app_with, body, run, until
 from tests.sources.places import Queue
 
 from semel import ConfigError, Context, Event, Semel, sources
@@ -435,7 +435,7 @@ def test_topics_are_told_apart_without_their_ids_and_not_without_end(caplog: pyt
         seen = Unmatched(lambda _: next(topics))
         source = Shelf()
         for _ in range(3 * TOPICS_MAX):
-            await seen.answer(Letter(source, b""))
+            await seen.answer(ShelfItem(source, b""))
         assert len(seen._counts) == TOPICS_MAX + 1
 
     run(story())

@@ -43,9 +43,9 @@ def test_topics_of_kafka_are_consumed(tmp_path: Path, topics: Topics) -> None:
     with service(tmp_path, text, APP, env=SLOW) as running:
         assert any(re.search(rf"\bevents\b.*\bkafka\b.*{topics.topic}", line) for line in running.log), running.text
         consumed(running, tmp_path, topics.left)
-    (letter,) = topics.letters()
-    assert letter.value == b"no event"
-    assert "JSON" in letter.reason
+    (dead_letter,) = topics.dead_letters()
+    assert dead_letter.value == b"no event"
+    assert "JSON" in dead_letter.reason
 
 
 def test_a_queue_of_rabbitmq_is_consumed(tmp_path: Path, place: Place) -> None:
@@ -58,9 +58,9 @@ def test_a_queue_of_rabbitmq_is_consumed(tmp_path: Path, place: Place) -> None:
         assert any(re.search(rf"\bevents\b.*\brabbitmq\b.*{place.queue}", line) for line in running.log), running.text
         consumed(running, tmp_path, place.left)
         assert place.broker.url not in "\n".join(running.log)
-    (letter,) = place.letters()
-    assert letter.body == b"no event"
-    assert "JSON" in reason_of(letter)
+    (dead_letter,) = place.dead_letters()
+    assert dead_letter.body == b"no event"
+    assert "JSON" in reason_of(dead_letter)
 
 
 def test_queues_of_rabbitmq_are_made_where_that_is_asked_for(tmp_path: Path, new_place: Callable[..., Place]) -> None:

@@ -40,9 +40,9 @@ def test_a_queue_is_consumed_once_and_what_nobody_can_act_on_is_kept(tmp_path: P
         queue.send([message(1), message(2), message(1), b"no event", message(3, "nobody.wants.this")])
         running.until(lambda: queue.left() == 0, "the queue was not emptied", SETTLED_S)
         assert sorted(runs(tmp_path)) == ["e-1", "e-2"]
-        (letter,) = queue.letters()
-        assert letter["Body"] == "no event"
-        assert "JSON" in reason_of(letter)
+        (dead_letter,) = queue.dead_letters()
+        assert dead_letter["Body"] == "no event"
+        assert "JSON" in reason_of(dead_letter)
 
         def became(what: str) -> float:
             return counted(running, "semel_source_deliveries_total", source="events", became=what)

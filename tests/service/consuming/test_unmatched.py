@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from tests.service.consuming.shelf import Letter, Shelf, run
+from tests.service.consuming.shelf import Shelf, ShelfItem, run
 
 from semel.core.routing import Unmatched
 from semel.values.log import LogEvent
@@ -23,7 +23,7 @@ def test_the_log_says_how_often_and_how_an_unmatched_event_is_answered(
         seen = Unmatched(lambda _: next(topics), then, "queue", lambda: counted.append("one"))
         source = Shelf()
         for _ in range(10):
-            assert await seen.answer(Letter(source, b"")) is (then == "reject")
+            assert await seen.answer(ShelfItem(source, b"")) is (then == "reject")
         assert [answer.partition(":")[0] for answer in source.answers()] == [then] * 10
         assert len(counted) == 10, "each is counted, also between two lines"
 

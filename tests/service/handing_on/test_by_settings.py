@@ -72,4 +72,4 @@ def test_a_service_that_receives_and_one_that_handles_share_a_queue(queue: Queue
         assert handling.wait() == 0
         ran = runs(handling)
     assert ran == dict.fromkeys([f"e-{number}" for number in range(20)] + [f"o-{number}" for number in range(5)], 1)
-    assert queue.letters() == []
+    assert queue.dead_letters() == []

@@ -224,7 +224,7 @@ def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
         assert not any(thread.is_alive() for thread in senders)
         assert proxy.seen.lost_replies + proxy.seen.lost_requests >= 3, "inconclusive: too little was lost"
     assert ran == dict.fromkeys((f"e-{number}" for number in events), 1)
-    assert queue.letters() == []
+    assert queue.dead_letters() == []
 
 
 def test_at_the_end_what_is_publishing_is_answered_and_the_publisher_is_closed(queue: Queue) -> None:

@@ -211,9 +211,9 @@ def test_what_waits_in_the_outbox_is_told_and_not_added_up(metrics: Metrics) -> 
     def of(name: str, **labels: str) -> float:
         return told[name, frozenset(labels.items())]
 
-    assert of("semel_outbox_depth", provider="sms", standing="pending") == 3
-    assert of("semel_outbox_depth", provider="sms", standing="uncertain") == 2
-    assert of("semel_outbox_depth", provider="idle", standing="pending") == 0
+    assert of("semel_outbox_depth", provider="sms", delivery_state="pending") == 3
+    assert of("semel_outbox_depth", provider="sms", delivery_state="uncertain") == 2
+    assert of("semel_outbox_depth", provider="idle", delivery_state="pending") == 0
     assert of("semel_outbox_oldest_seconds", provider="sms") == 2.5  # what is uncertain waits for somebody else
     assert of("semel_outbox_oldest_seconds", provider="@email") == 100
     assert not any(name == "semel_outbox_depth" for name, _ in samples(metrics.exposition([])[0]))

@@ -208,10 +208,10 @@ def test_a_header_that_is_too_long_is_left_out_without_a_word(spans: Spans, capl
     assert caplog.text == ""
 
 
-@given(parent=st.binary(max_size=80), state=st.binary(max_size=600), letter=st.text(max_size=80))
-def test_nothing_that_a_sender_can_send_raises(parent: bytes, state: bytes, letter: str) -> None:
+@given(parent=st.binary(max_size=80), state=st.binary(max_size=600), dead_letter=st.text(max_size=80))
+def test_nothing_that_a_sender_can_send_raises(parent: bytes, state: bytes, dead_letter: str) -> None:
     off = Tracing(NoOpTracerProvider())
-    with off.receive({b"traceparent": parent, b"tracestate": state}), off.resume(letter):
+    with off.receive({b"traceparent": parent, b"tracestate": state}), off.resume(dead_letter):
         assert all(text.isprintable() and text.isascii() for text in tracing.headers().values())
     with off.receive({b"traceparent": PARENT.encode(), b"tracestate": state}):
         assert tracing.headers()["traceparent"] == PARENT

@@ -20,7 +20,7 @@ from semel.cli.process_source import FileSource, Rejects, Step, load, path_for
 from semel.core.crash_points import Boundary
 from semel.ports import Source
 from semel.testing.crash import crash_at
-from semel.testing.source_laws import AGAIN, LANDED, LEASE_S, SAID, TOPIC, Letter, SourceHarness
+from semel.testing.source_laws import AGAIN, LANDED, LEASE_S, SAID, TOPIC, SourceDeadLetter, SourceHarness
 
 forking.preload("tests.sources.files.harness")
 STEPS = (*Step, Boundary.BEFORE_CLAIM, Boundary.AFTER_CLAIM, Boundary.HANDLER_END, Boundary.AFTER_SETTLE)
@@ -73,11 +73,11 @@ class Place:
                 count += 1
             return count + (splitter.cut_off is not None)
 
-    def letters(self) -> list[Letter]:
+    def dead_letters(self) -> list[SourceDeadLetter]:
         if not self.rejects.exists():
             return []
         lines = [json.loads(line) for line in self.rejects.read_bytes().splitlines()]
-        return [Letter(line["body"].encode(), line["reason"]) for line in lines]
+        return [SourceDeadLetter(line["body"].encode(), line["reason"]) for line in lines]
 
     def harness(self) -> SourceHarness:
         return SourceHarness(
@@ -85,7 +85,7 @@ class Place:
             open=self.open,
             app=make_app(self.home),
             left=self.left,
-            letters=self.letters,
+            dead_letters=self.dead_letters,
             consumer=self.consumer,
             steps=STEPS,
             happened=lambda: happened(self.home / "ledger.db"),

@@ -28,9 +28,9 @@ def test_a_dead_letter_says_where_it_comes_from_and_why(topics: Topics) -> None:
             await second.reject("nobody knows what it is: é\ud800")
             await until(lambda: topics.left() == 0, "the letter")
             assert source.counts.dead_letters == 1
-        (letter,) = topics.letters()
-        assert (letter.value, letter.key, letter.at_ms) == (b"b", b"customer 1", at_ms)
-        assert letter.headers == {
+        (dead_letter,) = topics.dead_letters()
+        assert (dead_letter.value, dead_letter.key, dead_letter.at_ms) == (b"b", b"customer 1", at_ms)
+        assert dead_letter.headers == {
             "theirs": b"\xff\xfe",
             "empty": None,
             "semel.topic": topics.topic.encode(),
@@ -50,9 +50,9 @@ def test_a_message_without_value_is_a_dead_letter(topics: Topics) -> None:
             assert delivery.body == b"after"
             await delivery.ack()
             await until(lambda: topics.left() == 0, "the letter")
-        (letter,) = topics.letters()
-        assert (letter.value, letter.key) == (None, b"gone")
-        assert "tombstone" in letter.reason
+        (dead_letter,) = topics.dead_letters()
+        assert (dead_letter.value, dead_letter.key) == (None, b"gone")
+        assert "tombstone" in dead_letter.reason
 
     run(story)
 
@@ -65,7 +65,7 @@ def test_hostile_messages_arrive_and_can_be_given_up(topics: Topics) -> None:
             for delivery in await received(source, 2):
                 await delivery.reject("r" * 100_000)
             await until(lambda: topics.left() == 0, "the letters")
-        large, many = topics.letters()
+        large, many = topics.dead_letters()
         assert large.headers["x" * 1_000] == b"\xff" * 200_000
         assert len(many.headers) == 2_004
         assert len(many.reason) == 2_000
@@ -80,12 +80,12 @@ def test_a_letter_that_is_too_large_is_cut_and_says_so(topics: Topics) -> None:
             (delivery,) = await received(source, 1)
             await delivery.reject("too much of it")
             await until(lambda: topics.left() == 0, "the letter")
-        (letter,) = topics.letters()
-        assert letter.value is not None
-        assert 1_000 <= len(letter.value) < 4_000
-        assert (b"0123456789" * 1_000).startswith(letter.value)
-        assert letter.headers["semel.truncated"] == b"10000"
-        assert letter.reason == "too much of it"
+        (dead_letter,) = topics.dead_letters()
+        assert dead_letter.value is not None
+        assert 1_000 <= len(dead_letter.value) < 4_000
+        assert (b"0123456789" * 1_000).startswith(dead_letter.value)
+        assert dead_letter.headers["semel.truncated"] == b"10000"
+        assert dead_letter.reason == "too much of it"
 
     run(story)
 
@@ -100,9 +100,9 @@ def test_a_letter_that_the_broker_finds_too_large_is_cut(own_kafka: KafkaServer)
             own_kafka.refuse(PRODUCE, TOO_LARGE)
             await delivery.reject("too much of it")
             await until(lambda: topics.left() == 0, "the letter")
-        (letter,) = topics.letters()
-        assert letter.value == b"0123456789" * 500
-        assert letter.headers["semel.truncated"] == b"10000"
+        (dead_letter,) = topics.dead_letters()
+        assert dead_letter.value == b"0123456789" * 500
+        assert dead_letter.headers["semel.truncated"] == b"10000"
 
     run(story)
     topics.close()
@@ -125,7 +125,7 @@ def settled_only_when_durable(own_kafka: KafkaServer) -> None:
             finally:
                 own_kafka.up()
             await until(lambda: topics.left() == 0, "the letter")
-        assert [letter.value for letter in topics.letters()] == [b"poison"]
+        assert [dead_letter.value for dead_letter in topics.dead_letters()] == [b"poison"]
 
     try:
         run(story)
@@ -148,7 +148,7 @@ def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog:
             await poison.reject("never")
             await until(lambda: topics.left() == 0, "the letter")
             assert source.counts.failures >= 1, "inconclusive: it was not refused"
-        assert [letter.value for letter in topics.letters()] == [b"poison"]
+        assert [dead_letter.value for dead_letter in topics.dead_letters()] == [b"poison"]
         assert "message_dead_letter_failed" in caplog.text
 
     run(story)
@@ -157,7 +157,7 @@ def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog:
 
 def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topics) -> None:
     metadata = ForwardMetadata(
-        tenant="acme", reading=DecodeOptions(origin="org", id_path="a.b"), headers={"ce-id": "1"}
+        tenant="acme", decode_options=DecodeOptions(origin="org", id_path="a.b"), headers={"ce-id": "1"}
     )
 
     async def story() -> None:
@@ -166,14 +166,18 @@ def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topi
         topics.send([b"bare"])
         async with opened(topics.source(forwarded=True, tenant="own")) as source:
             noted, bare = await received(source, 2)
-            assert (noted.tenant, noted.reading, noted.headers) == (metadata.tenant, metadata.reading, metadata.headers)
-            assert (bare.tenant, bare.reading, bare.headers) == ("own", None, None)
+            assert (noted.tenant, noted.decode_options, noted.headers) == (
+                metadata.tenant,
+                metadata.decode_options,
+                metadata.headers,
+            )
+            assert (bare.tenant, bare.decode_options, bare.headers) == ("own", None, None)
             await noted.ack()
             await bare.ack()
             await until(lambda: topics.left() == 0, "the letter")
-        (letter,) = topics.letters()
-        assert letter.value == b"forged"
-        assert "Semel" in letter.reason
+        (dead_letter,) = topics.dead_letters()
+        assert dead_letter.value == b"forged"
+        assert "Semel" in dead_letter.reason
 
     run(story)
 
@@ -182,15 +186,15 @@ def test_what_has_a_note_is_a_dead_letter_where_notes_are_not_believed(topics: T
     async def story() -> None:
         topics.send([b"noted"], headers=[("semel", encode_metadata(ForwardMetadata(tenant="acme")))])
         topics.send([b"bare"])
-        reading = DecodeOptions(origin="here")
-        async with opened(topics.source(tenant="own", reading=reading)) as source:
+        decode_options = DecodeOptions(origin="here")
+        async with opened(topics.source(tenant="own", decode_options=decode_options)) as source:
             (delivery,) = await received(source, 1)
-            assert (delivery.body, delivery.tenant, delivery.reading) == (b"bare", "own", reading)
+            assert (delivery.body, delivery.tenant, delivery.decode_options) == (b"bare", "own", decode_options)
             await delivery.ack()
             await until(lambda: topics.left() == 0, "the letter")
-        (letter,) = topics.letters()
-        assert letter.value == b"noted", "read without its note it could be another tenant's"
-        assert "forwarded" in letter.reason
+        (dead_letter,) = topics.dead_letters()
+        assert dead_letter.value == b"noted", "read without its note it could be another tenant's"
+        assert "forwarded" in dead_letter.reason
 
     run(story)
 
@@ -209,6 +213,6 @@ def test_a_second_answer_changes_nothing(topics: Topics) -> None:
             assert topics.positions() == {0: 0}
             await again.ack()
         assert topics.left() == 0
-        assert topics.letters() == []
+        assert topics.dead_letters() == []
 
     run(story)

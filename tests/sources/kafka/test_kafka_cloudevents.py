@@ -47,7 +47,7 @@ def test_a_message_without_value_but_with_attributes_is_an_event_without_data(to
             assert (event.identity, event.body) == (("1",), None)
             await delivery.ack()
             await until(lambda: topics.left() == 0, "the commit")
-        assert topics.letters() == []
+        assert topics.dead_letters() == []
 
     run(story)
 
@@ -81,6 +81,6 @@ def test_unreadable_attributes_make_a_dead_letter_with_the_reason(topics: Topics
             assert delivery.body == b"after"
             await delivery.ack()
             await until(lambda: topics.left() == 0, "the letters")
-        assert sorted("specversion" in letter.reason for letter in topics.letters()) == [False, True]
+        assert sorted("specversion" in dead_letter.reason for dead_letter in topics.dead_letters()) == [False, True]
 
     run(story)

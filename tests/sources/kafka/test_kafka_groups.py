@@ -265,7 +265,7 @@ def test_a_broker_that_is_down_is_waited_for(own_kafka: KafkaServer, caplog: pyt
             assert source.counts.dead_letters == 0
             own_kafka.up()
             await until(lambda: topics.left() == 0, "all answers to be told")
-            assert [(letter.value, letter.reason) for letter in topics.letters()] == [
+            assert [(dead_letter.value, dead_letter.reason) for dead_letter in topics.dead_letters()] == [
                 (given_up.body, "nobody can act on it")
             ]
             await asyncio.to_thread(topics.send, [b"after"])

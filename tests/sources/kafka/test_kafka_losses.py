@@ -86,7 +86,7 @@ def test_what_is_given_up_while_its_partition_is_taken_away_is_not_committed(
             for delivery in (*again, at[1 - moved, 1]):
                 await delivery.ack()
         assert topics.left() == 0
-        assert topics.letters() == []
+        assert topics.dead_letters() == []
 
     run(story)
 
@@ -210,7 +210,7 @@ def test_a_letter_whose_producer_has_no_thread_is_sent_by_another(
             (delivery,) = await received(source, 1)
             await delivery.reject("nobody can act on it")
             await until(lambda: topics.left() == 0, "the letter")
-        assert [letter.value for letter in topics.letters()] == bodies(1)
+        assert [dead_letter.value for dead_letter in topics.dead_letters()] == bodies(1)
 
     run(story)
     assert machine.refused == 1
@@ -236,7 +236,7 @@ def test_a_letter_for_which_no_producer_can_be_made_waits_and_is_sent_later(
             for delivery in await received(source, 2):
                 await delivery.ack()
             await until(lambda: topics.left() == 0, "the letter")
-        assert [letter.value for letter in topics.letters()] == [None]
+        assert [dead_letter.value for dead_letter in topics.dead_letters()] == [None]
 
     run(story)
     assert len(failed) == 2

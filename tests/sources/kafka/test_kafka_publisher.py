@@ -20,7 +20,7 @@ from semel.values.forwarded import ForwardedEvent, ForwardMetadata
 
 def test_what_is_published_arrives_with_its_note_and_its_group(topics: Topics) -> None:
     async def story() -> None:
-        metadata = ForwardMetadata(tenant="acme", reading=DecodeOptions(origin="org"), headers={"ce-type": "x"})
+        metadata = ForwardMetadata(tenant="acme", decode_options=DecodeOptions(origin="org"), headers={"ce-type": "x"})
         publisher: Publisher = KafkaPublisher(topics.server.servers, topics.topic, timeout=30)
         parcels = [
             ForwardedEvent(f"{number}".encode(), metadata, group="customer" if number else "") for number in range(20)
@@ -34,7 +34,7 @@ def test_what_is_published_arrives_with_its_note_and_its_group(topics: Topics) -
         async with opened(topics.source(forwarded=True)) as source:
             deliveries = await received(source, 20)
             assert sorted(int(delivery.body) for delivery in deliveries) == list(range(20))
-            assert {(d.tenant, d.reading) for d in deliveries} == {("acme", metadata.reading)}
+            assert {(d.tenant, d.decode_options) for d in deliveries} == {("acme", metadata.decode_options)}
             assert all(d.headers == metadata.headers for d in deliveries)
             keys = {d.body: d._message.record.key() for d in deliveries if d._message and d._message.record}
             assert keys[b"0"] is None

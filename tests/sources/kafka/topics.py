@@ -20,7 +20,7 @@ from tests.support.servers.kafka import KafkaServer
 from semel.core.crash_points import Boundary
 from semel.sources.kafka_topic import KafkaSource
 from semel.sources.kafka_topic.poller import KafkaStep
-from semel.testing.source_laws import Letter, SourceHarness
+from semel.testing.source_laws import SourceDeadLetter, SourceHarness
 
 SOON_S = 60.0
 HOLD_S = 30.0  # a message is ours for as long as its partition is, and that is for longer than any law takes
@@ -57,11 +57,11 @@ class Topics:
                 server.create(topic, count)
         self._producer = Producer({"bootstrap.servers": server.servers, "acks": "all", "linger.ms": 1, "log_level": 0})
         self._looking = self._consumer(self.group)  # never joins
-        self._reading = self._consumer(uuid4().hex)
+        self._decode_options = self._consumer(uuid4().hex)
 
     def close(self) -> None:
         self._looking.close()
-        self._reading.close()
+        self._decode_options.close()
 
     def _consumer(self, group: str) -> Consumer:
         settings: dict[str, Any] = {"bootstrap.servers": self.server.servers, "group.id": group, "log_level": 0}
@@ -102,15 +102,15 @@ class Topics:
         positions, ends = self.positions(), self.ends()
         return sum(end - positions[number] for number, end in ends.items())
 
-    def letters(self) -> list[Kept]:
+    def dead_letters(self) -> list[Kept]:
         """Everything on the topic of dead letters."""
         count = self._high(self.dead, 0)
-        self._reading.assign([TopicPartition(self.dead, 0, 0)])
+        self._decode_options.assign([TopicPartition(self.dead, 0, 0)])
         found: list[Kept] = []
         ends = time.monotonic() + SOON_S
         while len(found) < count:
             assert time.monotonic() < ends, f"only {len(found)} of {count} letters can be read"
-            for message in self._reading.consume(count - len(found), 0.05):
+            for message in self._decode_options.consume(count - len(found), 0.05):
                 if message.error() is None:
                     headers: Any = dict(message.headers() or ())
                     found.append(Kept(message.value(), message.key(), headers, message.timestamp()[1]))
@@ -131,7 +131,9 @@ class Topics:
             open=lambda: self.source(in_order=in_order),
             app=make_app(home),
             left=self.left,
-            letters=lambda: [Letter(letter.value or b"", letter.reason) for letter in self.letters()],
+            dead_letters=lambda: [
+                SourceDeadLetter(dead_letter.value or b"", dead_letter.reason) for dead_letter in self.dead_letters()
+            ],
             consumer=starting(plan, patience_s=0 if self.server.is_given else 1.2 * SHORT_SESSION_MS / 1000),
             steps=steps,
             happened=lambda: happened(home / "ledger.db"),

@@ -25,7 +25,7 @@ from semel.core.crash_points import Boundary
 from semel.sources.rabbitmq_queue import RabbitSource
 from semel.sources.rabbitmq_queue.messages import DELAYS_S, QUORUM, queue_arguments, wait_arguments, wait_queue
 from semel.sources.rabbitmq_queue.session import RabbitStep
-from semel.testing.source_laws import Letter, SourceHarness
+from semel.testing.source_laws import SourceDeadLetter, SourceHarness
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Place:
 
         return self.client.run(work())
 
-    def letters(self) -> list[aiormq.abc.DeliveredMessage]:
+    def dead_letters(self) -> list[aiormq.abc.DeliveredMessage]:
         """The messages among the dead letters, which stay there."""
         return self.peek(self.dead)
 
@@ -215,7 +215,9 @@ class Place:
             open=self.source,
             app=make_app(home),
             left=self.left,
-            letters=lambda: [Letter(message.body, reason_of(message)) for message in self.letters()],
+            dead_letters=lambda: [
+                SourceDeadLetter(message.body, reason_of(message)) for message in self.dead_letters()
+            ],
             consumer=starting(plan),
             steps=STEPS,
             happened=lambda: happened(home / "ledger.db"),

@@ -68,7 +68,7 @@ def test_a_second_answer_changes_nothing(place: Place) -> None:
         await second.reject("again")
         await source.close()
         assert place.left() == 0
-        assert [reason_of(letter) for letter in place.letters()] == ["yes"]
+        assert [reason_of(dead_letter) for dead_letter in place.dead_letters()] == ["yes"]
 
     asyncio.run(story())
 
@@ -78,10 +78,10 @@ def test_a_second_answer_changes_nothing(place: Place) -> None:
 
 def test_a_retry_of_an_hour_holds_up_nobody_and_outlives_its_consumer(place: Place, tmp_path: Path) -> None:
     async def story() -> None:
-        tried: list[str] = []
+        attempt_log: list[str] = []
 
         async def handle(event: Event, ctx: Any) -> None:
-            tried.append(event.id)
+            attempt_log.append(event.id)
             if event.id.startswith("late"):
                 raise Retry(after=HOUR_S)
 
@@ -92,9 +92,9 @@ def test_a_retry_of_an_hour_holds_up_nobody_and_outlives_its_consumer(place: Pla
         async with Consumer(harness, handle) as consumer:
             await consumer.until(lambda: place.ready(waits) == 6, "all to wait at the broker")
             await asyncio.to_thread(harness.put, document("quick"))
-            await consumer.until(lambda: "quick" in tried, "what came later, through a prefetch of two")
+            await consumer.until(lambda: "quick" in attempt_log, "what came later, through a prefetch of two")
         assert place.ready(waits) == 6, "they wait for whoever comes then"
-        assert sorted(tried) == sorted([*[f"late{number}" for number in range(6)], "quick"])
+        assert sorted(attempt_log) == sorted([*[f"late{number}" for number in range(6)], "quick"])
         for message in place.peek(waits):
             assert headers_of(message)["semel.retries"] == 1
 
@@ -131,7 +131,7 @@ def test_a_busy_message_is_never_counted_against_the_delivery_limit(new_place: C
         assert delivery.body == document("busy")
         await delivery.ack()
         await source.close()
-        assert (place.left(), place.letters()) == (0, [])
+        assert (place.left(), place.dead_letters()) == (0, [])
 
     asyncio.run(story())
 
@@ -147,9 +147,9 @@ def test_what_the_broker_gives_up_on_is_a_dead_letter_too(new_place: Callable[..
             source = place.source()
             await asyncio.wait_for(source.receive(10), SOON_S)
             await source.close()
-        await until(lambda: len(place.letters()) == 1, "the broker's letter")
-        (letter,) = place.letters()
-        assert letter.body == document("deadly")
+        await until(lambda: len(place.dead_letters()) == 1, "the broker's letter")
+        (dead_letter,) = place.dead_letters()
+        assert dead_letter.body == document("deadly")
         assert place.left() == 0
 
     asyncio.run(story())
@@ -192,10 +192,10 @@ def test_a_letter_keeps_everything_of_its_message(place: Place) -> None:
         await source.close()
 
     asyncio.run(story())
-    (letter,) = place.letters()
-    properties = letter.header.properties
-    told = headers_of(letter)
-    assert letter.body == b"\x00\xff"
+    (dead_letter,) = place.dead_letters()
+    properties = dead_letter.header.properties
+    told = headers_of(dead_letter)
+    assert dead_letter.body == b"\x00\xff"
     assert {name: told[name] for name in headers} == headers
     assert (properties.message_id, properties.correlation_id, properties.content_type) == ("m-1", "c-1", "x/y")
     assert (properties.priority, properties.delivery_mode) == (3, 2)
@@ -229,7 +229,7 @@ def test_an_unroutable_letter_is_not_taken_for_kept(
         finally:
             await source.close()
         assert place.left() == 0
-        assert [reason_of(letter) for letter in place.letters()] == ["malformed"] * 2
+        assert [reason_of(dead_letter) for dead_letter in place.dead_letters()] == ["malformed"] * 2
 
     asyncio.run(story())
     assert "message_dead_letter_failed" in caplog.text
@@ -265,7 +265,7 @@ def test_what_strangers_put_into_headers_does_no_harm(place: Place, tmp_path: Pa
             await consumer.until_all_is_answered()
             assert len(await consumer.entries("done")) == len(odd)
         assert sorted(seen) == sorted([f"e{number}" for number in range(len(odd))] * 2), "each came again, once"
-        assert len(place.letters()) == len(odd)
+        assert len(place.dead_letters()) == len(odd)
 
     asyncio.run(story())
 
@@ -287,16 +287,16 @@ def test_a_message_that_the_driver_cannot_read_is_a_dead_letter_and_blocks_nobod
         assert place.left() == 0
 
     asyncio.run(story())
-    letters = {letter.body: reason_of(letter) for letter in place.letters()}
-    assert set(letters) == {b"in microseconds", b"in Latin-1"}
-    assert all("properties" in reason for reason in letters.values())
+    dead_letters = {dead_letter.body: reason_of(dead_letter) for dead_letter in place.dead_letters()}
+    assert set(dead_letters) == {b"in microseconds", b"in Latin-1"}
+    assert all("properties" in reason for reason in dead_letters.values())
 
 
 # ---------------------------------------------------------------------------------------------------------------- notes
 
 
 def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> None:
-    metadata = ForwardMetadata(tenant="theirs", reading=DecodeOptions(origin="o"), headers={"ce-id": "1"})
+    metadata = ForwardMetadata(tenant="theirs", decode_options=DecodeOptions(origin="o"), headers={"ce-id": "1"})
 
     async def believing() -> tuple[str, DecodeOptions | None, Any]:
         place.send([document("e")], headers={METADATA_KEY: encode_metadata(metadata)})
@@ -304,7 +304,7 @@ def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> No
         (delivery,) = await asyncio.wait_for(source.receive(1), SOON_S)
         await delivery.ack()
         await source.close()
-        return delivery.tenant, delivery.reading, delivery.headers
+        return delivery.tenant, delivery.decode_options, delivery.headers
 
     assert asyncio.run(believing()) == ("theirs", DecodeOptions(origin="o"), {"ce-id": "1"})
 
@@ -318,9 +318,9 @@ def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> No
         await source.close()
 
     asyncio.run(unbelieving())
-    (letter,) = place.letters()
-    assert letter.body == document("noted"), "read without its note it could be another tenant's"
-    assert "forwarded" in reason_of(letter)
+    (dead_letter,) = place.dead_letters()
+    assert dead_letter.body == document("noted"), "read without its note it could be another tenant's"
+    assert "forwarded" in reason_of(dead_letter)
 
 
 def test_a_note_that_nobody_can_read_makes_a_dead_letter_and_none_is_as_usual(place: Place) -> None:
@@ -336,8 +336,8 @@ def test_a_note_that_nobody_can_read_makes_a_dead_letter_and_none_is_as_usual(pl
         assert place.left() == 0
 
     asyncio.run(story())
-    assert len(place.letters()) == 5
-    assert all("metadata" in reason_of(letter) for letter in place.letters())
+    assert len(place.dead_letters()) == 5
+    assert all("metadata" in reason_of(dead_letter) for dead_letter in place.dead_letters())
 
 
 # ------------------------------------------------------------------------------------------------------------- stopping

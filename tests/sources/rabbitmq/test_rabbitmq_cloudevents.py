@@ -96,5 +96,5 @@ def test_an_event_without_data_is_one_and_unreadable_attributes_make_a_dead_lett
         assert place.left() == 0
 
     asyncio.run(story())
-    (letter,) = place.letters()
-    assert "specversion" in reason_of(letter)
+    (dead_letter,) = place.dead_letters()
+    assert "specversion" in reason_of(dead_letter)

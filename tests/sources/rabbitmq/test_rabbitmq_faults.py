@@ -90,9 +90,9 @@ def test_a_connection_that_is_cut_loses_nothing_and_does_nothing_twice(
             await consumer.until_all_is_answered()
         assert proxy.seen.resets >= CUTS
         assert Counter(harness.happened()) == dict.fromkeys(events, 1)
-        letters = [letter.body for letter in place.letters()]
-        assert len(letters) >= CUTS
-        assert set(letters) == {b"{"}
+        dead_letters = [dead_letter.body for dead_letter in place.dead_letters()]
+        assert len(dead_letters) >= CUTS
+        assert set(dead_letters) == {b"{"}
 
     asyncio.run(story())
 

@@ -208,10 +208,10 @@ def test_a_copy_keeps_what_the_sender_said_and_drops_what_would_change_its_way()
     assert again.headers is not None
     assert again.headers[RETRIES] == 2
     assert again.headers["semel.exchange"] == "events", "where it first came from"
-    letter = dead_letter_copy(held, "orders", "é" * 5_000 + "\ud800")
-    assert letter.headers is not None
-    assert letter.headers["semel.queue"] == "orders"
-    assert len(str(letter.headers["semel.reason"]).encode()) <= 2_000
+    dead_letter = dead_letter_copy(held, "orders", "é" * 5_000 + "\ud800")
+    assert dead_letter.headers is not None
+    assert dead_letter.headers["semel.queue"] == "orders"
+    assert len(str(dead_letter.headers["semel.reason"]).encode()) <= 2_000
 
 
 def test_a_long_wait_is_one_retry_however_often_it_goes_round() -> None:

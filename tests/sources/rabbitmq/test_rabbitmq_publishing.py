@@ -20,7 +20,7 @@ from semel.values.errors import ConfigError
 from semel.values.event import DecodeOptions
 from semel.values.forwarded import METADATA_KEY, TOO_LARGE, ForwardedEvent, ForwardMetadata, decode_metadata
 
-NOTED = ForwardMetadata(tenant="t", reading=DecodeOptions(origin="o"), headers={"ce-id": "1"}, trace="00-1")
+NOTED = ForwardMetadata(tenant="t", decode_options=DecodeOptions(origin="o"), headers={"ce-id": "1"}, trace="00-1")
 GENEROUS_S = 30.0
 
 
@@ -45,7 +45,11 @@ def test_a_parcel_is_there_when_it_is_answered_and_comes_out_as_it_went_in(place
         await publisher.close()
         source = place.source(forwarded=True)
         delivery = (await asyncio.wait_for(source.receive(1), SOON_S))[0]
-        assert (delivery.tenant, delivery.reading, delivery.headers) == ("t", NOTED.reading, NOTED.headers)
+        assert (delivery.tenant, delivery.decode_options, delivery.headers) == (
+            "t",
+            NOTED.decode_options,
+            NOTED.headers,
+        )
         await source.close()
 
     asyncio.run(story())

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.letterboxes.conftest import bus, server
+from tests.dead_letter_targets.conftest import bus, server
 
 __all__ = ["bus", "server"]

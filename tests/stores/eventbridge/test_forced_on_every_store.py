@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.letterboxes.bus import Bus
+from tests.dead_letter_targets.bus import Bus
 from tests.stores.commands import migrated, semel
 
 from semel import Context, Event, Reject, Semel
@@ -51,20 +51,20 @@ def test_on_every_store(store: str) -> None:
 
 
 def test_with_letters_in_another_store(redis_url: str, tmp_path: Path) -> None:
-    letters = f"sqlite:///{tmp_path}/letters.db"
+    dead_letters = f"sqlite:///{tmp_path}/letters.db"
     path = tmp_path / "semel.toml"
-    path.write_text(f'ledger = "{redis_url}"\ndead_letters = "{letters}"\nendpoints = []\n', "utf-8")
-    forced(redis_url, ("-c", str(path)), letters)
+    path.write_text(f'ledger = "{redis_url}"\ndead_letters = "{dead_letters}"\nendpoints = []\n', "utf-8")
+    forced(redis_url, ("-c", str(path)), dead_letters)
 
 
 def test_a_ledger_in_redis_tells_a_bus_and_keeps_its_letters(redis_url: str, bus: Bus) -> None:
     assert send(redis_url, "bad-1", 2, bus.url()) == ["dead", "duplicate"]
-    (letter,) = bus.arrived(1)
+    (dead_letter,) = bus.arrived(1)
     option = ("--ledger", redis_url)
     (entry,) = semel("dead", "list", "--json", *option).json
-    assert (letter["key"], letter["reason"]) == (entry["key"], "unknown customer")
+    assert (dead_letter["key"], dead_letter["reason"]) == (entry["key"], "unknown customer")
     assert semel("dead", "replay", entry["key"], *REASON, *option).code == 0
     assert send(redis_url, "bad-1", 1, bus.url()) == ["dead"]
     (again,) = bus.arrived(1)
-    assert again["key"] == letter["key"]
-    assert again["id"] != letter["id"], "another generation is another letter"
+    assert again["key"] == dead_letter["key"]
+    assert again["id"] != dead_letter["id"], "another generation is another letter"

@@ -41,7 +41,7 @@ class Catalog:
         found: list[Entry] = []
         for state in LETTERS:
             if asked.state in (None, state):
-                found += await self._letters(state, asked)
+                found += await self._dead_letters(state, asked)
         if asked.state not in (*LETTERS, "accepted"):
             found += await self._keys(asked)
         found.sort(key=lambda entry: entry.at_ms, reverse=True)
@@ -68,7 +68,7 @@ class Catalog:
 
     # ----------------------------------------------------------------------------------------------------- letters
 
-    async def _letters(self, state: str, asked: EntryQuery) -> list[Entry]:
+    async def _dead_letters(self, state: str, asked: EntryQuery) -> list[Entry]:
         """The newest of each shard by the index, then the items themselves: what is decided meanwhile is not listed."""
         several = await asyncio.gather(*[self._of_shard(shard, asked) for shard in items.shards(state)])
         newest = _newest([item for some in several for item in some], asked.limit)

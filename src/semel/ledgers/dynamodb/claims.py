@@ -110,19 +110,19 @@ class Claims:
         if claim.order is not None:
             keys.append(items.subject_of(claim.order.subject))
         nonce = token_bytes(NONCE_BYTES)
-        tried: dict[int, Verdict] = {}
+        attempt_log: dict[int, Verdict] = {}
         for turn in range(TURNS):
             found = await self._client.get(keys)
             mine = found.get((claim.digest, items.KEY))
-            if mine is not None and mine.get("nonce") == nonce and mine["token"] in tried:
-                return tried[mine["token"]]
+            if mine is not None and mine.get("nonce") == nonce and mine["token"] in attempt_log:
+                return attempt_log[mine["token"]]
             known = {digest: item for (digest, kind), item in found.items() if kind == items.KEY}
             subject = None if claim.order is None else found.get((claim.order.subject, items.SUBJECT))
             now = self._clock()
             verdict, grant = self._judge(claim, known, subject, now)
             if grant is None:
                 return verdict
-            tried[grant.lease.token] = verdict
+            attempt_log[grant.lease.token] = verdict
             refused = await self._client.write_together(self._writes(claim, grant, known, subject, nonce, now))
             if refused is None:
                 return verdict
@@ -257,7 +257,7 @@ class Settles:
                 for item in held
             ]
         if isinstance(outcome, Reject | Uncertain):
-            writes.append(("Put", expressions.put(table, items.letter(settlement, own, now), None)))
+            writes.append(("Put", expressions.put(table, items.dead_letter(settlement, own, now), None)))
         if claim.order is not None:
             old = found.get((claim.order.subject, items.SUBJECT))
             subject = items.left(claim, lease.token, old, now, applied=isinstance(outcome, Done))

@@ -35,15 +35,20 @@ class Decisions:
     async def _decide(self, digest: bytes, what: str, reason: str, by: str, force: bool = False) -> bool:
         for _ in range(TURNS):
             now = self._clock()
-            own, letters = await read(self._client, digest)
-            letter = next((one for one in letters if "letter" in one), None)
+            own, dead_letters = await read(self._client, digest)
+            dead_letter = next((one for one in dead_letters if "letter" in one), None)
             done = own if force and own is not None and _is_done(own, now) else None
-            if letter is not None and done is None and what == "replayed" and _answered_by_another(own, letter, now):
+            if (
+                dead_letter is not None
+                and done is None
+                and what == "replayed"
+                and _answered_by_another(own, dead_letter, now)
+            ):
                 return False
-            gone = [one for one in (letter, done) if one is not None]
+            gone = [one for one in (dead_letter, done) if one is not None]
             if not gone:
                 return False
-            writes = [] if letter is None else [self._note(letter, what, reason, by, now)]
+            writes = [] if dead_letter is None else [self._note(dead_letter, what, reason, by, now)]
             if done is not None:
                 writes.append(self._remember(done, reason, by, now))
             if what == "replayed":
@@ -52,16 +57,18 @@ class Decisions:
                 return True
         raise LedgerUnavailable(f"{self._client.address}: the key {digest.hex()} changes all the time; try again")
 
-    def _note(self, letter: Item, what: str, reason: str, by: str, now: int) -> tuple[str, Request]:
+    def _note(self, dead_letter: Item, what: str, reason: str, by: str, now: int) -> tuple[str, Request]:
         """From here on the letter is history, for its retention."""
         sets = {
             "letter": None,
             "decided": what,
             "decision": _told(what, by, now, reason),
-            **items.sweeping(now + letter["keep"], now),
+            **items.sweeping(now + dead_letter["keep"], now),
         }
-        key = {"pk": letter["pk"], "sk": letter["sk"]}
-        return "Update", expressions.update(self._client.table, key, sets, items.version(letter), present=["letter"])
+        key = {"pk": dead_letter["pk"], "sk": dead_letter["sk"]}
+        return "Update", expressions.update(
+            self._client.table, key, sets, items.version(dead_letter), present=["letter"]
+        )
 
     def _remember(self, done: Item, reason: str, by: str, now: int) -> tuple[str, Request]:
         """What was done becomes history, like a letter that was decided about."""
@@ -127,6 +134,6 @@ def _is_done(own: Item, now: int) -> bool:
     )
 
 
-def _answered_by_another(own: Item | None, letter: Item, now: int) -> bool:
+def _answered_by_another(own: Item | None, dead_letter: Item, now: int) -> bool:
     answers = own is not None and own["state"] == State.SETTLED and own["until"] > now
-    return answers and own is not None and own["token"] != letter["token"]
+    return answers and own is not None and own["token"] != dead_letter["token"]

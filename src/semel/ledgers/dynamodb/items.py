@@ -27,7 +27,7 @@ from semel.values.attempts import FailedAttempt, cut, line
 from semel.values.attempts import load as load_attempts
 from semel.values.claim import Claim, Settlement
 from semel.values.claim_rules import Known, State, Subject
-from semel.values.event import dump as dump_reading
+from semel.values.event import dump as dump_decode_options
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Uncertain
 
 # Python's values as DynamoDB writes them, and back: `{"S": "text"}`, `{"N": "1"}`, `{"B": b"…"}`, …
@@ -171,22 +171,22 @@ def known_of(item: Item | None, margin_ms: int) -> Known | None:
         fingerprint=item.get("fp"),
         suspect=item.get("suspect", False),
         outcome=outcome_of(item) if state is State.SETTLED else None,
-        tried=b"".join([line(one.attempt, one.at_ms, one.reason) for one in tried_of(item)]),
+        attempt_log=b"".join([line(one.attempt, one.at_ms, one.reason) for one in attempt_log_of(item)]),
     )
 
 
-def tried_of(item: Item) -> tuple[FailedAttempt, ...]:
+def attempt_log_of(item: Item) -> tuple[FailedAttempt, ...]:
     """What came of its failed attempts."""
     return tuple(
         [
             FailedAttempt(number[0] if number else item["attempts"], at, why)
-            for at, why, *number in item.get("tried", ())
+            for at, why, *number in item.get("attempt_log", ())
         ]
     )
 
 
-def dump_tried(tried: Iterable[FailedAttempt]) -> list[Any] | None:
-    return [[one.at_ms, one.reason, one.attempt] for one in tried] or None
+def dump_attempt_log(attempt_log: Iterable[FailedAttempt]) -> list[Any] | None:
+    return [[one.at_ms, one.reason, one.attempt] for one in attempt_log] or None
 
 
 def leased(digest: bytes, claim: Claim, known: Known, nonce: bytes, old: Item | None, now_ms: int) -> Item:
@@ -210,7 +210,7 @@ def leased(digest: bytes, claim: Claim, known: Known, nonce: bytes, old: Item | 
         "aliases": (list(digests_of(claim)[1:]) or None) if digest == claim.digest else None,
         "nonce": nonce,
         "gen": None if old is None else old.get("gen"),
-        "tried": dump_tried(load_attempts(known.tried)),
+        "attempt_log": dump_attempt_log(load_attempts(known.attempt_log)),
     }
 
 
@@ -218,7 +218,7 @@ def settled(outcome: Final, retention_ms: int, now_ms: int) -> Item:
     """What a final outcome changes of a key."""
     code, result = dump_outcome(outcome)
     until_ms = now_ms + retention_ms
-    told = {} if code == DONE else {"tried": None}  # by its letter
+    told = {} if code == DONE else {"attempt_log": None}  # by its letter
     return {
         "state": int(State.SETTLED),
         "outcome": code,
@@ -240,7 +240,7 @@ def waiting(after_s: float | None, reason: str, retention_ms: int, now_ms: int) 
         "until": until_ms,
         "reason": short(reason),
         "at": now_ms,
-        "tried": Appended([now_ms, cut(reason).decode()]),
+        "attempt_log": Appended([now_ms, cut(reason).decode()]),
         **sweeping(until_ms + retention_ms, now_ms),
     }
 
@@ -354,7 +354,7 @@ def left(claim: Claim, token: int, old: Item | None, now_ms: int, applied: bool)
 # ----------------------------------------------------------------------------------------------------------- letters
 
 
-def letter(settlement: Settlement, key: Item, now_ms: int) -> Item:
+def dead_letter(settlement: Settlement, key: Item, now_ms: int) -> Item:
     """What is kept of an event that was given up on. `key`: its item, still leased."""
     claim, kept = settlement.lease.claim, settlement.dead_letter
     code, reason = dump_outcome(settlement.outcome)
@@ -376,15 +376,18 @@ def letter(settlement: Settlement, key: Item, now_ms: int) -> Item:
         "aliases": [alias.digest for alias in claim.aliases] or None,
         "event": event,
         "packed": packed or None,
-        "reading": (dump_reading(kept.reading) or None) if kept is not None else None,
-        "tried": dump_tried([*tried_of(key), FailedAttempt(key["attempts"], now_ms, cut(reason).decode())]),
+        "decode_options": (dump_decode_options(kept.decode_options) or None) if kept is not None else None,
+        "attempt_log": dump_attempt_log(
+            [*attempt_log_of(key), FailedAttempt(key["attempts"], now_ms, cut(reason).decode())]
+        ),
     }
 
 
 def done_before(key: Item, now_ms: int) -> Item:
     """What is kept of a key that was done, when it steps back. `key`: its item, still settled."""
     about = {
-        name: key.get(name) for name in ("token", "handler", "text", "tenant", "attempts", "at", "gen", "keep", "tried")
+        name: key.get(name)
+        for name in ("token", "handler", "text", "tenant", "attempts", "at", "gen", "keep", "attempt_log")
     }
     return {
         **letter_of(key["pk"], key["token"]),
@@ -440,7 +443,7 @@ def entry_of_key(item: Item) -> Entry:
         event=None,
         result=item.get("result", b"null") if done else None,
         generation=item.get("gen", 1),
-        tried=tried_of(item),
+        attempt_log=attempt_log_of(item),
     )
 
 
@@ -458,7 +461,7 @@ def entry_of_letter(item: Item) -> Entry:
         result=item.get("result"),
         generation=item.get("gen", 1),
         decision=item.get("decision", ""),
-        tried=tried_of(item),
+        attempt_log=attempt_log_of(item),
     )
 
 

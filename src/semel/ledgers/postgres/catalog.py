@@ -155,9 +155,9 @@ async def _row(connection: Connection, sql: str) -> Iterator[Any]:
 
 
 def _entry(columns: Any) -> Entry:
-    key, handler, text, tenant, state, reason, *rest, tried = columns
+    key, handler, text, tenant, state, reason, *rest, attempt_log = columns
     decoded = reason.decode(errors="replace") if isinstance(reason, bytes) else reason  # a waiting key keeps bytes
-    return replace(Entry(key, handler, text, tenant, state, decoded, *rest), tried=load(tried))
+    return replace(Entry(key, handler, text, tenant, state, decoded, *rest), attempt_log=load(attempt_log))
 
 
 def _with_decision(entry: Entry, what: int | None, by: str, at_ms: int, reason: str) -> Entry:

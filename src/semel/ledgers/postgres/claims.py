@@ -237,7 +237,7 @@ async def _write(
             row = (
                 *(digest, state.token, state.until_ms, state.first_ms, keeps[digest], state.attempts, state.suspect),
                 *(state.fingerprint, None if digest == claim.digest else claim.digest),
-                *(shown(claim.tenant), shown(claim.handler), shown(claim.text), state.tried or None),
+                *(shown(claim.tenant), shown(claim.handler), shown(claim.text), state.attempt_log or None),
             )
             if digest in replaced:
                 taken[digest] = (*row, replaced[digest])
@@ -334,8 +334,8 @@ async def renew(connection: Connection, leases: Sequence[Lease], now: int | None
     ends = time.monotonic() + LOCK_S
     is_last = False
     while locked:
-        tried, locked = locked, []
-        for pair in tried:
+        attempt_log, locked = locked, []
+        for pair in attempt_log:
             renewed = await _renew_whole(connection, by_pair[pair], now, schema)
             if renewed is not None:
                 results[pair] = renewed
@@ -489,7 +489,7 @@ def _about(settlement: Settlement, code: int, others: Sequence[bytes]) -> tuple[
     reason = shown(settlement.outcome.reason) if isinstance(settlement.outcome, Reject | Uncertain) else ""
     if dead_letter is None:
         return (*about, reason, None, None)
-    return (*about, reason, dead_letter.event, dump_options(dead_letter.reading) or None)
+    return (*about, reason, dead_letter.event, dump_options(dead_letter.decode_options) or None)
 
 
 async def _settled_before(

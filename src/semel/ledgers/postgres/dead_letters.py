@@ -31,7 +31,7 @@ class _DeadLetter(NamedTuple):
     text: str
     fp: bytes | None
     event: bytes | None
-    reading: bytes | None
+    decode_options: bytes | None
     lane: str | None  # None: a handler gave it up
     only_handler: str | None
 
@@ -101,7 +101,7 @@ async def _decide(connection: Connection, k: bytes, request: _Request, now: int 
         await _add_decision(connection, k, dead_letter.id, request, moment, sql)
         if request.what == REPLAYED:
             await connection.execute(sql["forget_record"], [k, *dead_letter.others], dead_letter.id)
-            if dead_letter.event is not None and not load(dead_letter.reading).foreign:
+            if dead_letter.event is not None and not load(dead_letter.decode_options).foreign:
                 await _return_to_inbox(connection, k, dead_letter, moment.id, moment.at, schema)
             # else its handler runs elsewhere: the next delivery of the event is granted
     return True
@@ -156,7 +156,7 @@ async def _return_to_inbox(
         only,
         dead_letter.text,
         dead_letter.event,
-        dead_letter.reading,
+        dead_letter.decode_options,
     )
     await connection.execute(sql["add_replayed"], *row)
 
@@ -230,12 +230,12 @@ def _chosen_kept(
 def _row(settlement: Settlement, at: int) -> tuple[Any, ...]:
     claim, outcome, dead_letter = settlement.lease.claim, settlement.outcome, settlement.dead_letter
     assert isinstance(outcome, (Reject, Uncertain))
-    before, attempts = (dead_letter.tried, dead_letter.attempts) if dead_letter is not None else ((), 1)
+    before, attempts = (dead_letter.attempt_log, dead_letter.attempts) if dead_letter is not None else ((), 1)
     return (
         *(claim.digest, b"".join([alias.digest for alias in claim.aliases]) or None),
         *(DEAD if isinstance(outcome, Reject) else UNCERTAIN, shown(outcome.reason), claim.fingerprint),
         *(attempts, claim.retention_ms),
         *(shown(claim.tenant), shown(claim.handler), shown(claim.text)),
-        *((dead_letter.event, dump(dead_letter.reading) or None) if dead_letter is not None else (None, None)),
+        *((dead_letter.event, dump(dead_letter.decode_options) or None) if dead_letter is not None else (None, None)),
         *(settlement.lease.token, one_more(before, attempts, at, outcome.reason)),
     )

@@ -213,7 +213,7 @@ def _rows(items: Sequence[_NewItem]) -> tuple[list[Any], ...]:
         [shown(one.arrival.tenant) for one in items],
         [shown(one.arrival.claims[0].text) for one in items],
         [one.arrival.event for one in items],
-        [dump(one.arrival.reading) or None for one in items],
+        [dump(one.arrival.decode_options) or None for one in items],
         [shown(one.arrival.trace) or None for one in items],
     )
 
@@ -309,8 +309,8 @@ async def take(
     rows = await insist(lambda: connection.fetch(statements(schema)["take"], list(lanes), rooms, lease_ms, now))
     rows.sort(key=lambda row: row[1])  # tokens are in the order of the due times
     return [
-        Taken(id, token, lanes[lane][0], event, tenant, load(reading), only, trace or "", lapses, accepted, k)
-        for id, token, lane, event, tenant, reading, only, trace, lapses, accepted, k in rows
+        Taken(id, token, lanes[lane][0], event, tenant, load(decode_options), only, trace or "", lapses, accepted, k)
+        for id, token, lane, event, tenant, decode_options, only, trace, lapses, accepted, k in rows
     ]
 
 

@@ -18,7 +18,7 @@ from semel.values.delivery_state import LIVE, OVER_UNSENT, DeliveryState, Report
 from semel.values.errors import LedgerUnavailable
 from semel.values.log import log
 from semel.values.notification import ADD, Notification, check_batch, who_is
-from semel.values.notification_codec import UNREADABLE, encode, notification_of, options_of, standing_of
+from semel.values.notification_codec import UNREADABLE, delivery_state_of, encode, notification_of, options_of
 from semel.values.outbox import (
     Added,
     Backlog,
@@ -119,7 +119,7 @@ def _dispatch_of(row: Any) -> Dispatch:
         token=token,
         notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
         content=content,
-        delivery_state=standing_of(state),
+        delivery_state=delivery_state_of(state),
         taken_ms=now,
         slot_ms=slot,
         vanished=vanished,
@@ -205,12 +205,12 @@ def _record_row(item: Record) -> tuple[Any, ...]:
     dispatch, after = item.dispatch, item.delivery_state
     live = after.state in LIVE
     waits = live and (after.state != "uncertain" or bool(after.exit))
-    tried = dispatch.delivery_state.provider or after.provider
+    attempt_log = dispatch.delivery_state.provider or after.provider
     same = after.provider == dispatch.delivery_state.provider or not dispatch.delivery_state.provider
     unsent = after.state in OVER_UNSENT and item.outcome != "policy"  # given up by policy: may have been sent
     return (
         *(item.outcome, after.state, shown(after.reason), shown(after.provider)),
-        *(shown(item.reference) or None, after.possible_duplicates, after.attempts, shown(tried)),
+        *(shown(item.reference) or None, after.possible_duplicates, after.attempts, shown(attempt_log)),
         *(after.crossed_ms if item.outcome in SENT else 0, shown(item.evidence), live, after.due_ms if waits else None),
         *(shown(lane_of(after.provider, dispatch.notification.channel)), encode(after), same, unsent),
     )

@@ -11,7 +11,7 @@ from semel.ledgers.postgres.rows import shown
 from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, DeliveryState, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.notification import who_any
-from semel.values.notification_codec import encode, readable, readable_standing, standing_of
+from semel.values.notification_codec import delivery_state_of, encode, readable, readable_standing
 from semel.values.outbox import (
     Attempt,
     Backlog,
@@ -95,7 +95,7 @@ async def backlog(connection: Connection, schema: str) -> list[Backlog]:
 
 def _shown(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
     id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
-    state, reason, provider, added, changed, due, possible, by, standing, taken = rest
+    state, reason, provider, added, changed, due, possible, by, delivery_state, taken = rest
     return NotificationView(
         id=id.hex(),
         notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
@@ -109,7 +109,7 @@ def _shown(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
         suppressed_by="" if by is None else by.hex(),
         attempts=tuple(attempts),
         erased=content is None,
-        delivery_state=readable_standing(standing),
+        delivery_state=readable_standing(delivery_state),
         taken=bool(taken),
         size=len(content or b""),
     )
@@ -123,8 +123,8 @@ async def decide(connection: Connection, decision: Decision, now: int | None, sc
         found = await connection.fetch(statements(schema)["lock_dispatches"], [decision.id], now)
         if not found:  # unknown, or over
             return None
-        ((_, busy, state, standing, at),) = found
-        before = replace(standing_of(standing), state=state)
+        ((_, busy, state, delivery_state, at),) = found
+        before = replace(delivery_state_of(delivery_state), state=state)
         after = decided(before, decision.says, decision.told, not busy, at)
         if after is not None:
             await _free_guards(connection, [decision.id] if _is_unsent(before, after) else [], schema)
@@ -165,8 +165,8 @@ async def erase(
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
         cancelled: list[tuple[Decision, DeliveryState, DeliveryState, int]] = []
-        for id, busy, state, standing, at in live:
-            before = replace(standing_of(standing), state=state)
+        for id, busy, state, delivery_state, at in live:
+            before = replace(delivery_state_of(delivery_state), state=state)
             if state != "pending" or busy or in_doubt(before):
                 kept.add(id)
                 continue

@@ -36,11 +36,11 @@ async def insist(work: Callable[[], Awaitable[T]]) -> T:
     `work` must be one transaction: a deadlock rolls it back as a whole, and lets the other session continue."""
     asyncpg = driver()
     again = (Changed, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-    for tried in range(1, TRIES):
+    for attempt_log in range(1, TRIES):
         try:
             return await work()
         except again:
-            await asyncio.sleep(random.uniform(0, PAUSE_S * tried))
+            await asyncio.sleep(random.uniform(0, PAUSE_S * attempt_log))
     return await work()
 
 

@@ -37,9 +37,11 @@ def split(aliases: bytes | None) -> Iterable[bytes]:
 def known(row: Any) -> Known:
     """Convert (token, state, until, attempts, first, fp, suspect, outcome, result), without the key, and optionally
     the attempt log."""
-    token, state, until, attempts, first, fp, suspect, outcome, result, *tried = row
+    token, state, until, attempts, first, fp, suspect, outcome, result, *attempt_log = row
     ended = load(outcome, result) if outcome else None
-    return Known(token, _STATES[state], until, attempts, first, fp, suspect, ended, (tried and tried[0]) or b"")
+    return Known(
+        token, _STATES[state], until, attempts, first, fp, suspect, ended, (attempt_log and attempt_log[0]) or b""
+    )
 
 
 def dump(outcome: Ending) -> tuple[int, bytes | None]:

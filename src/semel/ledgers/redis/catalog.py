@@ -50,13 +50,16 @@ class CatalogReader:
 
     async def history(self, digest: bytes) -> list[Entry]:
         key = digest.hex()
-        records, letters = await self._all_of(digest)
+        records, dead_letters = await self._all_of(digest)
         found = [
-            (record[1:8], replace(entry, generation=generation(letters, record[1:8])))
+            (record[1:8], replace(entry, generation=generation(dead_letters, record[1:8])))
             for record in records
             if (entry := entry_from_record(digest, record, aliases=True)) is not None
         ]
-        found += [(letter.token, letter.entry(key, generation(letters, letter.token))) for letter in letters]
+        found += [
+            (dead_letter.token, dead_letter.entry(key, generation(dead_letters, dead_letter.token)))
+            for dead_letter in dead_letters
+        ]
         found.sort(key=lambda pair: (pair[1].generation, pair[0]), reverse=True)
         return [entry for _, entry in found]
 
@@ -132,9 +135,9 @@ class CatalogReader:
                     node, [command("HGET", name, member[16:]) for name, member in zip(names, page, strict=True)]
                 )
                 oldest_ms = enough_ms
-                for member, letter in zip(page, stored, strict=True):
-                    if isinstance(letter, bytes):
-                        (read,) = dead_letters_of([member[16:], letter])
+                for member, dead_letter in zip(page, stored, strict=True):
+                    if isinstance(dead_letter, bytes):
+                        (read,) = dead_letters_of([member[16:], dead_letter])
                         entry, oldest_ms = read.entry(member[:DIGEST_BYTES].hex(), 1), read.at_ms
                         if query.wants(entry):
                             wanted += 1
@@ -161,8 +164,8 @@ class CatalogReader:
 
     async def _all_of(self, digest: bytes) -> tuple[list[bytes], list[StoredDeadLetter]]:
         records = await self._of_each_tag("GET", self._names.candidate_names(RECORD, digest))
-        _, letters = await self.dead_letters_of(digest)
-        return [record for record in records if record is not None], letters
+        _, dead_letters = await self.dead_letters_of(digest)
+        return [record for record in records if record is not None], dead_letters
 
     async def _of_each_tag(self, what: str, names: Iterable[bytes]) -> list[Any]:
         """Run one command for a name of each tag."""
@@ -222,8 +225,8 @@ def entry_from_record(digest: bytes, record: bytes, aliases: bool = False) -> En
         at += 2 + size
     text, tenant, handler = texts
     payload = record[at:]
-    tried = load(payload) if record[0] & HAS_ATTEMPTS else ()
-    reason = tried[-1].reason if tried else payload.decode()
+    attempt_log = load(payload) if record[0] & HAS_ATTEMPTS else ()
+    reason = attempt_log[-1].reason if attempt_log else payload.decode()
     result = (payload if record[0] & 7 == DONE else b"null") if state == "done" else None
     return Entry(
         key=digest.hex(),
@@ -236,7 +239,7 @@ def entry_from_record(digest: bytes, record: bytes, aliases: bool = False) -> En
         at_ms=int.from_bytes(record[14:20], "big"),
         event=None,
         result=result,
-        tried=tried,
+        attempt_log=attempt_log,
     )
 
 

@@ -238,7 +238,7 @@ def final(state: int, payload: bytes) -> Final:
 
 
 def pack_settlements(
-    names: KeyNames, settlements: Sequence[Settlement], bucket: int, times: Times, strict: bytes, letter: Any
+    names: KeyNames, settlements: Sequence[Settlement], bucket: int, times: Times, strict: bytes, dead_letter: Any
 ) -> bytes:
     """One call of settle.lua. `letter` makes what is kept of a dead or uncertain event."""
     retentions: dict[int, int] = {}
@@ -263,7 +263,7 @@ def pack_settlements(
         flags, more = _alias_and_subject_keys(names, claim, retentions, keys) if several else (0, b"")
         kept = None
         if kind in (DEAD, UNCERTAIN):
-            kept = letter(settlement, kind)
+            kept = dead_letter(settlement, kind)
             place = names.head(claim, digest)
             keys += (place + DEAD_LETTERS + digest, place + (b"dead" if kind == DEAD else b"uncertain"))
             flags |= HAS_LETTER

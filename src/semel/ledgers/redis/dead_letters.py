@@ -34,10 +34,10 @@ class DeadLetterContent(Struct, frozen=True, array_like=True):
     handler: bytes
     text: bytes
     event: bytes | None
-    reading: bytes
+    decode_options: bytes
     aliases: list[bytes]
     result: bytes | None = None  # of a done key that was replayed by force
-    tried: bytes = b""  # the attempt log; the store adds the last attempt, because it has the time
+    attempt_log: bytes = b""  # the attempt log; the store adds the last attempt, because it has the time
 
 
 class DeadLetterDecision(Struct, frozen=True, array_like=True):
@@ -73,7 +73,7 @@ class StoredDeadLetter(Struct, frozen=True):
             result=content.result,
             generation=generation,
             decision=self._description(),
-            tried=load(content.tried),
+            attempt_log=load(content.attempt_log),
         )
 
     def _description(self) -> str:
@@ -88,7 +88,7 @@ class StoredDeadLetter(Struct, frozen=True):
 def pack_dead_letter(settlement: Settlement, kind: int) -> bytes:
     """The argument of settle.lua for a dead letter: the reason of the last attempt, then the content without its last
     field, the attempt log, which the script completes."""
-    claim, outcome, letter = settlement.lease.claim, settlement.outcome, settlement.dead_letter
+    claim, outcome, dead_letter = settlement.lease.claim, settlement.outcome, settlement.dead_letter
     reason = getattr(outcome, "reason", "")
     kept = msgspec.msgpack.encode(
         DeadLetterContent(
@@ -97,8 +97,8 @@ def pack_dead_letter(settlement: Settlement, kind: int) -> bytes:
             tenant=storable(claim.tenant),
             handler=storable(claim.handler),
             text=storable(claim.text),
-            event=letter.event if letter is not None else None,
-            reading=dump(letter.reading) if letter is not None else b"",
+            event=dead_letter.event if dead_letter is not None else None,
+            decode_options=dump(dead_letter.decode_options) if dead_letter is not None else b"",
             aliases=[alias.digest for alias in claim.aliases],
         )
     )
@@ -119,17 +119,17 @@ def pack_decision(by: str, reason: str) -> bytes:
 def dead_letters_of(fields: list[Any]) -> list[StoredDeadLetter]:
     """The dead letters of one key, newest first. `fields` is the reply of HGETALL."""
     found = [_letter(token, stored) for token, stored in zip(fields[::2], fields[1::2], strict=True)]
-    return sorted(found, key=lambda letter: letter.token, reverse=True)
+    return sorted(found, key=lambda dead_letter: dead_letter.token, reverse=True)
 
 
-def generation(letters: list[StoredDeadLetter], token: bytes) -> int:
+def generation(dead_letters: list[StoredDeadLetter], token: bytes) -> int:
     """The generation of a token: every earlier replay began a new one."""
-    return 1 + sum(letter.decision == REPLAY and letter.token < token for letter in letters)
+    return 1 + sum(dead_letter.decision == REPLAY and dead_letter.token < token for dead_letter in dead_letters)
 
 
-def undecided(letters: list[StoredDeadLetter]) -> StoredDeadLetter | None:
+def undecided(dead_letters: list[StoredDeadLetter]) -> StoredDeadLetter | None:
     """The newest dead letter without a decision."""
-    return next((letter for letter in letters if not letter.decision), None)
+    return next((dead_letter for dead_letter in dead_letters if not dead_letter.decision), None)
 
 
 def _letter(token: bytes, stored: bytes) -> StoredDeadLetter:

@@ -112,10 +112,10 @@ async def _dead_letters(reader: CatalogReader) -> list[Fact]:
     waiting = sum(counted.values())
     info = ", ".join(f"{counted[state]} {state}" for state in INDEXED)
     if not waiting:
-        return [("letters", "none waiting; Redis keeps them as long as its data: name a dead-letter target")]
+        return [("dead_letters", "none waiting; Redis keeps them as long as its data: name a dead-letter target")]
     return [
         (
-            "letters",
+            "dead_letters",
             f"warning: {info} wait for a person, in memory that only persistence keeps: decide about them, "
             "and name a dead-letter target",
         )

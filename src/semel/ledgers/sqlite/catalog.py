@@ -74,8 +74,8 @@ def history(connection: apsw.Connection, k: bytes) -> list[Entry]:
 
 
 def _entry(row: Row) -> Entry:
-    *columns, tried = row
-    return replace(Entry(*columns), tried=load(tried))
+    *columns, attempt_log = row
+    return replace(Entry(*columns), attempt_log=load(attempt_log))
 
 
 def _with_decision(entry: Entry, what: int | None, by: str, at_ms: int, reason: str) -> Entry:

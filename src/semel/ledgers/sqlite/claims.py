@@ -56,8 +56,8 @@ def known_of(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[byte
 
 def _add_leases(connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]) -> None:
     found = select_in(connection, SQL["leases"], digests)
-    for k, token, state, until, attempts, first, fp, suspect, tried in found:
-        known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect), tried=tried or b"")
+    for k, token, state, until, attempts, first, fp, suspect, attempt_log in found:
+        known[k] = Known(token, State(state), until, attempts, first, fp, bool(suspect), attempt_log=attempt_log or b"")
 
 
 def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[bytes, Known]) -> dict[bytes, Subject]:
@@ -73,7 +73,7 @@ def _subjects(connection: apsw.Connection, claims: Sequence[Claim], known: dict[
 
 def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
     fresh: list[Row] = []
-    tried: list[Row] = []
+    attempt_log: list[Row] = []
     for grant in grants:
         known, claim = grant.known, grant.lease.claim
         for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
@@ -95,12 +95,12 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
                     owner,
                 )
                 fresh.append(row)
-                if known.tried:
-                    tried.append((known.tried, digest, known.token))
+                if known.attempt_log:
+                    attempt_log.append((known.attempt_log, digest, known.token))
             else:
                 _replace_lease(connection, digest, owner, replaced, known)
     insert_many(connection, SQL["add_leases"], fresh)
-    for row in tried:
+    for row in attempt_log:
         connection.execute(SQL["set_tried"], row)
     subjects = [
         (grant.lease.claim.order.subject, None, grant.lease.claim.digest, grant.lease.token, 0)
@@ -117,7 +117,7 @@ def _replace_lease(
         SQL["replace_lease"],
         (
             *(known.token, known.until_ms, known.attempts, known.first_ms, known.fingerprint, int(known.suspect)),
-            *(owner, known.tried or None, digest, replaced),
+            *(owner, known.attempt_log or None, digest, replaced),
         ),
     )
     if connection.changes() != 1:  # unreachable inside an immediate transaction; a broken store must not grant twice
@@ -148,8 +148,8 @@ def _end_leases(connection: apsw.Connection, final: Sequence[Settlement]) -> _En
     """Delete the leases. Returns the attempts, the fingerprint and the attempt log of each (key, token) that was
     current."""
     ended = {
-        (k, token): (attempts, fp, tried)
-        for k, token, attempts, fp, tried in insert_many(
+        (k, token): (attempts, fp, attempt_log)
+        for k, token, attempts, fp, attempt_log in insert_many(
             connection, SQL["end_leases"], [(s.lease.claim.digest, s.lease.token) for s in final]
         )
     }
@@ -174,12 +174,12 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
         if lease_row is None or token in written:
             continue
         written.add(token)
-        attempts, fp, tried = lease_row
+        attempts, fp, attempt_log = lease_row
         code, result = _dump(settlement.outcome)
         if code != DONE:
-            tried = (tried or b"") + line(attempts, now, reason_of(settlement.outcome))
-        if tried:
-            connection.execute(SQL["add_tried"], (token, tried))
+            attempt_log = (attempt_log or b"") + line(attempts, now, reason_of(settlement.outcome))
+        if attempt_log:
+            connection.execute(SQL["add_tried"], (token, attempt_log))
         expires = swept = now + claim.retention_ms
         aliases = None
         if claim.aliases:
@@ -205,7 +205,7 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
             done.extend([(alias.digest, token, now + alias.retention_ms) for alias in claim.aliases])
         if settlement.dead_letter is not None:
             dead_letter = settlement.dead_letter
-            connection.execute(SQL["add_letter"], (token, dead_letter.event, dump(dead_letter.reading) or None))
+            connection.execute(SQL["add_letter"], (token, dead_letter.event, dump(dead_letter.decode_options) or None))
         if claim.order is not None:
             _free_subject(connection, lease, now, applied=code == DONE)
     insert_many(connection, SQL["add_records"], records)
@@ -232,9 +232,9 @@ def _is_settled_alike(connection: apsw.Connection, lease: Lease, outcome: Ending
 
 def _wait(connection: apsw.Connection, lease: Lease, retry: Retry, now: int) -> bool:
     until, reason = now + round((retry.after or 0) * 1000), storable(retry.reason).decode()
-    for attempts, before in rows(connection, SQL["tried"], lease.claim.digest, lease.token):
-        tried = (before or b"") + line(attempts, now, retry.reason)
-        if _on_each_key(connection, lease, SQL["wait"], until, reason, tried):
+    for attempts, before in rows(connection, SQL["attempt_log"], lease.claim.digest, lease.token):
+        attempt_log = (before or b"") + line(attempts, now, retry.reason)
+        if _on_each_key(connection, lease, SQL["wait"], until, reason, attempt_log):
             _free_subject(connection, lease, now, applied=False)
             return True
     return rows(connection, SQL["is_waiting"], lease.claim.digest, lease.token) != []

@@ -32,7 +32,7 @@ class _DeadLetter(NamedTuple):
     text: str
     fp: bytes | None
     event: bytes | None
-    reading: bytes | None
+    decode_options: bytes | None
     lane: str | None  # None: a handler gave it up
     only_handler: str | None
 
@@ -51,7 +51,7 @@ def replay(connection: apsw.Connection, k: bytes, reason: str, by: str, now: int
         return done is not None
     connection.execute(SQL["set_last_token"], (last + 1,))
     _step_back(connection, k, dead_letter, last, now, reason, by)
-    if dead_letter.event is None or load(dead_letter.reading).foreign:
+    if dead_letter.event is None or load(dead_letter.decode_options).foreign:
         pass  # its handler runs elsewhere: the next delivery of the event is granted
     elif dead_letter.lane is None:
         _return_to_handler(connection, k, dead_letter, last + 1, now)
@@ -135,7 +135,7 @@ def _add(
         *(dead_letter.tenant, only, dead_letter.text),
     )
     insert_many(connection, SQL["add_to_inbox"], [row])
-    insert_many(connection, SQL["add_events"], [(id, dead_letter.event, dead_letter.reading, None)])
+    insert_many(connection, SQL["add_events"], [(id, dead_letter.event, dead_letter.decode_options, None)])
 
 
 # ------------------------------------------------------------------------------- dead-letter store of another ledger
@@ -186,10 +186,10 @@ def _add_kept(connection: apsw.Connection, settlement: Settlement, now: int) -> 
             *(claim.tenant, claim.handler, claim.text, settlement.lease.token),
         ),
     )
-    before, attempts = (dead_letter.tried, dead_letter.attempts) if dead_letter is not None else ((), 1)
+    before, attempts = (dead_letter.attempt_log, dead_letter.attempts) if dead_letter is not None else ((), 1)
     connection.execute(SQL["add_tried"], (last + 1, one_more(before, attempts, now, outcome.reason)))
     if dead_letter is not None:
-        connection.execute(SQL["add_letter"], (last + 1, dead_letter.event, dump(dead_letter.reading) or None))
+        connection.execute(SQL["add_letter"], (last + 1, dead_letter.event, dump(dead_letter.decode_options) or None))
 
 
 def _forget(connection: apsw.Connection, record: int) -> None:

@@ -164,7 +164,7 @@ def _write(connection: apsw.Connection, fresh: Sequence[tuple[Arrival, _Keys]], 
                 *(arrival.tenant, "", first.text),
             )
         )
-        events.append((id, arrival.event, dump(arrival.reading) or None, arrival.trace or None))
+        events.append((id, arrival.event, dump(arrival.decode_options) or None, arrival.trace or None))
         keys += [(digest, id, item.fingerprint, item.place) for digest, item in own.items()]
     insert_many(connection, SQL["add_to_inbox"], items)
     insert_many(connection, SQL["add_events"], events)
@@ -201,8 +201,10 @@ def take(connection: apsw.Connection, wanted: Mapping[str, int], lease_ms: int, 
     ((last,),) = rows(connection, SQL["last_token"])
     connection.execute(SQL["set_last_token"], (last + len(due),))
     taken = [
-        Taken(id, token, lane, event, tenant, load(reading), only, trace or "", lapses, accepted, k)
-        for token, (id, _, lane, tenant, only, lapses, accepted, event, reading, trace, k) in enumerate(due, last + 1)
+        Taken(id, token, lane, event, tenant, load(decode_options), only, trace or "", lapses, accepted, k)
+        for token, (id, _, lane, tenant, only, lapses, accepted, event, decode_options, trace, k) in enumerate(
+            due, last + 1
+        )
     ]
     insert_many(connection, SQL["take"], [(item.id, item.token, now + lease_ms) for item in taken])
     return taken

@@ -25,11 +25,11 @@ from semel.values.notification import ADD, Notification, check_batch, who_is
 from semel.values.notification_codec import (
     UNREADABLE,
     by_wall_clock,
+    delivery_state_of,
     encode,
     guard_of,
     notification_of,
     options_of,
-    standing_of,
 )
 from semel.values.outbox import (
     Added,
@@ -221,7 +221,7 @@ def _dispatch_of(row: Row, token: int, now: int, slot: int, ahead_ms: int) -> Di
         token=token,
         notification=notification,
         content=content,
-        delivery_state=by_wall_clock(standing_of(state), notification.not_after, ahead_ms),
+        delivery_state=by_wall_clock(delivery_state_of(state), notification.not_after, ahead_ms),
         taken_ms=now,
         slot_ms=slot,
         vanished=bool(was_taken),

@@ -14,12 +14,12 @@ from semel.values.delivery_state import LIVE, DeliveryState, State, decided, in_
 from semel.values.notification import who_any
 from semel.values.notification_codec import (
     by_wall_clock,
+    delivery_state_of,
     encode,
     guard_of,
     not_after_of,
     readable,
     readable_standing,
-    standing_of,
 )
 from semel.values.outbox import (
     Attempt,
@@ -103,7 +103,7 @@ def backlog(connection: apsw.Connection) -> list[Backlog]:
 
 def _shown(row: Row, attempts: Sequence[Attempt]) -> NotificationView:
     id, tenant, key, kind, recipient, channel, generation, content, options = row[:9]
-    state, reason, provider, added, changed, due, possible, by, standing, taken = row[9:]
+    state, reason, provider, added, changed, due, possible, by, delivery_state, taken = row[9:]
     return NotificationView(
         id=id.hex(),
         notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
@@ -117,7 +117,7 @@ def _shown(row: Row, attempts: Sequence[Attempt]) -> NotificationView:
         suppressed_by="" if by is None else by.hex(),
         attempts=tuple(attempts),
         erased=content is None,
-        delivery_state=readable_standing(standing),
+        delivery_state=readable_standing(delivery_state),
         taken=bool(taken),
         size=len(content or b""),
     )
@@ -130,9 +130,9 @@ def decide(connection: apsw.Connection, decision: Decision, now: int, ahead_ms: 
     found = rows(connection, SQL["decided_upon"], decision.id)
     if not found or found[0][10] is None:  # unknown, or over
         return None
-    state, tenant, recipient, kind, provider, options, possible, _, taken, due, standing = found[0]
+    state, tenant, recipient, kind, provider, options, possible, _, taken, due, delivery_state = found[0]
     free = not taken or due <= now
-    before = replace(standing_of(standing), state=state)
+    before = replace(delivery_state_of(delivery_state), state=state)
     if (not_after := not_after_of(options)) is not None:
         before = by_wall_clock(before, not_after, ahead_ms)
     after = decided(before, decision.says, decision.told, free, now)
@@ -174,9 +174,9 @@ def _write(
 def erase(connection: apsw.Connection, tenant: str, recipient: str, reason: str, by: str, now: int) -> int:
     """Erase a recipient's notifications. Pending ones are cancelled first; those in flight or uncertain stay."""
     over: list[bytes] = []
-    for id, state, taken, due, standing in rows(connection, SQL["erasable"], *_two(tenant, recipient)):
+    for id, state, taken, due, delivery_state in rows(connection, SQL["erasable"], *_two(tenant, recipient)):
         if state in LIVE:
-            if state != "pending" or (taken and due > now) or in_doubt(standing_of(standing)):
+            if state != "pending" or (taken and due > now) or in_doubt(delivery_state_of(delivery_state)):
                 continue
             decide(connection, Decision(id, "cancelled", reason, by), now)
         over.append(id)

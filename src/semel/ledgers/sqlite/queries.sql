@@ -55,7 +55,7 @@ insert into semel_tried values (?, ?)
 -- name: settled_under
 select k, outcome, result from semel_record where id = ?
 
--- name: tried
+-- name: attempt_log
 select attempts, tried from semel_lease where k = ? and token = ? and state = 1
 
 -- name: wait

@@ -37,12 +37,12 @@ TOMBSTONE = "the message has no value: a tombstone of a compacted topic is no ev
 class KafkaDelivery:
     """One delivery of a message. An answer counts when its call returns; the offset is committed soon after."""
 
-    __slots__ = ("_message", "_source", "body", "headers", "reading", "tenant")
+    __slots__ = ("_message", "_source", "body", "decode_options", "headers", "tenant")
 
     def __init__(self, source: KafkaSource, message: KafkaMessage, body: bytes) -> None:
         self.body = body
         self.tenant = source.tenant
-        self.reading = source.reading
+        self.decode_options = source.decode_options
         self.headers: Mapping[str, str] | None = None
         self._source = source
         self._message: KafkaMessage | None = message
@@ -89,7 +89,7 @@ class KafkaSource:
         max_in_flight: int = IN_FLIGHT,
         max_behind: int | None = None,
         tenant: str = "",
-        reading: DecodeOptions | None = None,
+        decode_options: DecodeOptions | None = None,
         forwarded: bool = False,
         options: Mapping[str, str] | None = None,
         random: Callable[[], float] = _random.random,
@@ -102,7 +102,7 @@ class KafkaSource:
         self.group = group
         self.dead_letters = dead_letters
         self.tenant = tenant
-        self.reading = reading
+        self.decode_options = decode_options
         self._forwarded = forwarded
         self._in_order = in_order
         self._max_in_flight = max_in_flight
@@ -213,7 +213,11 @@ class KafkaSource:
             raise MalformedEvent(TOMBSTONE)
         delivery = KafkaDelivery(self, message, body)
         if metadata is not None:
-            delivery.tenant, delivery.reading, delivery.headers = metadata.tenant, metadata.reading, metadata.headers
+            delivery.tenant, delivery.decode_options, delivery.headers = (
+                metadata.tenant,
+                metadata.decode_options,
+                metadata.headers,
+            )
         return delivery
 
     # -------------------------------------------------------------------------------------------------- answering

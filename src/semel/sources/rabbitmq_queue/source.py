@@ -53,14 +53,16 @@ BACKOFF_CAP_S = 20.0  # the source resumes at most this long after an outage end
 class RabbitDelivery:
     """One delivery of a message. An answer is queued for sending when its call returns."""
 
-    __slots__ = ("_message", "_source", "body", "headers", "reading", "receives", "tenant")
+    __slots__ = ("_message", "_source", "body", "decode_options", "headers", "receives", "tenant")
 
     def __init__(self, source: RabbitSource, message: RabbitMessage, metadata: ForwardMetadata | None = None) -> None:
         """Metadata marks an event that an endpoint of Semel forwarded: the source's own tenant and decode options do
         not apply."""
         self.body = (_structured(message) if metadata is None else None) or message.body
         self.tenant = source.tenant if metadata is None else metadata.tenant
-        self.reading: DecodeOptions | None = source.reading if metadata is None else metadata.reading
+        self.decode_options: DecodeOptions | None = (
+            source.decode_options if metadata is None else metadata.decode_options
+        )
         self.headers: Mapping[str, str] | None = None if metadata is None else metadata.headers
         self.receives = retry_count(message) + 1
         self._source = source
@@ -102,7 +104,7 @@ class RabbitSource(QueueSource):
         declare: bool = False,
         consumer_timeout: float = CONSUMER_TIMEOUT_S,
         tenant: str = "",
-        reading: DecodeOptions | None = None,
+        decode_options: DecodeOptions | None = None,
         forwarded: bool = False,
         random: Callable[[], float] = _random.random,
         observe: Observer | None = None,
@@ -114,7 +116,7 @@ class RabbitSource(QueueSource):
         self.prefetch = prefetch
         self.consumer_timeout = consumer_timeout
         self.tenant = tenant
-        self.reading = reading
+        self.decode_options = decode_options
         self.forwarded = forwarded
         self._url = url
         self._declare = declare

@@ -75,7 +75,7 @@ BACKOFF_CAP_S = 20.0  # the source resumes at most this long after an outage end
 class SqsDelivery:
     """One receipt of a message. An answer is queued for sending when its call returns."""
 
-    __slots__ = ("_message", "_source", "body", "headers", "reading", "receives", "tenant")
+    __slots__ = ("_message", "_source", "body", "decode_options", "headers", "receives", "tenant")
 
     def __init__(self, source: SqsSource, message: SqsMessage, metadata: ForwardMetadata | None = None) -> None:
         """Metadata marks an event that an endpoint of Semel forwarded: it has no wrapping, and the source's own tenant
@@ -83,7 +83,7 @@ class SqsDelivery:
         body = message.text.encode("utf-8", "surrogatepass")
         self.body = body if metadata is not None else _structured(body, message) or unwrap(body)
         self.tenant = source.tenant if metadata is None else metadata.tenant
-        self.reading = source.reading if metadata is None else metadata.reading
+        self.decode_options = source.decode_options if metadata is None else metadata.decode_options
         self.headers = None if metadata is None else metadata.headers
         self.receives = message.receives
         self._source = source
@@ -133,7 +133,7 @@ class SqsSource(QueueSource):
         visibility: int = VISIBILITY_S,
         wait: int = WAIT_S,
         tenant: str = "",
-        reading: DecodeOptions | None = None,
+        decode_options: DecodeOptions | None = None,
         forwarded: bool = False,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
@@ -145,7 +145,7 @@ class SqsSource(QueueSource):
         self.queue = queue
         self.dead_letters = dead_letters
         self.tenant = tenant
-        self.reading = reading
+        self.decode_options = decode_options
         self.forwarded = forwarded
         self._pollers = pollers
         self._max_in_flight = max_in_flight

@@ -48,16 +48,16 @@ class LetterboxLaws(InboxBinding):
             harness.claim("a"),
             (FailedAttempt(1, 1_700_000_000_000, "first – ä"), FailedAttempt(3, 1_700_000_005_000, "")),
         )
-        _keep(ledger, claim, 7, outcome=Reject("no " * REASON_MAX), attempts=4, tried=before)
+        _keep(ledger, claim, 7, outcome=Reject("no " * REASON_MAX), attempts=4, attempt_log=before)
         (entry,) = other.entries(claim)
-        *earlier, last = entry.tried
+        *earlier, last = entry.attempt_log
         assert tuple(earlier) == before
         assert (last.attempt, last.reason, len(last.reason)) == (4, ("no " * REASON_MAX)[:499] + "…", REASON_MAX)
         assert harness.is_near(last.at_ms, entry.at_ms)
         assert ledger.discard(claim)
-        assert [one.tried for one in ledger.history(claim)] == [entry.tried]
+        assert [one.attempt_log for one in ledger.history(claim)] == [entry.attempt_log]
         _keep(ledger, claim, 8, event=None)
-        assert [(one.attempt, one.reason) for one in ledger.entries(claim)[0].tried] == [(1, "no")]
+        assert [(one.attempt, one.reason) for one in ledger.entries(claim)[0].attempt_log] == [(1, "no")]
 
     def test_the_first_and_the_newest_attempts_are_kept(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
@@ -66,10 +66,10 @@ class LetterboxLaws(InboxBinding):
             claim,
             7,
             attempts=21,
-            tried=tuple(FailedAttempt(at, 1_700_000_000_000 + at, "no") for at in range(1, 21)),
+            attempt_log=tuple(FailedAttempt(at, 1_700_000_000_000 + at, "no") for at in range(1, 21)),
         )
         (entry,) = ledger.entries(claim)
-        assert [one.attempt for one in entry.tried] == [1, *range(23 - TRIED_MAX, 22)]
+        assert [one.attempt for one in entry.attempt_log] == [1, *range(23 - TRIED_MAX, 22)]
 
     def test_what_is_kept_answers_no_claim(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a", fingerprint="1", aliases=["x"])
@@ -182,10 +182,10 @@ class LetterboxLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         claim = harness.claim("a", aliases=["x"])
-        _keep(ledger, claim, 7, event=b"1", reading=READING)
+        _keep(ledger, claim, 7, event=b"1", decode_options=READING)
         assert [other.replay(claim), ledger.replay(claim)] == [True, False]
         (taken,) = [one for one in ledger.take_all({claim.handler: 1000}, 60_000) if one.tenant == claim.tenant]
-        assert (taken.event, taken.reading, taken.only) == (b"1", READING, claim.handler)
+        assert (taken.event, taken.decode_options, taken.only) == (b"1", READING, claim.handler)
         assert ledger.told(claim) == [("accepted", 2), ("replayed", 1)]
         assert ledger.finish(Finished(taken)) is True
 
@@ -194,7 +194,7 @@ class LetterboxLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, event: bytes | None
     ) -> None:
         claim = harness.claim("a")
-        _keep(ledger, claim, 7, event=event, reading=DecodeOptions(foreign=True))
+        _keep(ledger, claim, 7, event=event, decode_options=DecodeOptions(foreign=True))
         assert ledger.replay(claim) is True
         assert ledger.told(claim) == [("replayed", 1)]
 
@@ -216,7 +216,7 @@ class LetterboxLaws(InboxBinding):
         _keep_all(ledger, [_settlement(claim, at + 1) for at, claim in enumerate(claims)])
         before = ledger.run(ledger.store.entries("dead", 1000, tenant=harness.namespace))
         assert {entry.key for entry in before} == {claim.digest.hex() for claim in claims}
-        ledger.run(_letterbox(ledger).withdraw([Lease(claim, at + 1) for at, claim in enumerate(claims)]))
+        ledger.run(_dead_letter_store(ledger).withdraw([Lease(claim, at + 1) for at, claim in enumerate(claims)]))
         assert ledger.run(ledger.store.entries("dead", 1000, tenant=harness.namespace)) == []
 
     @pytest.mark.parametrize("words", ["\x00", "\udcff half a character", "ä" * 2000], ids=["nul", "half", "long"])
@@ -227,7 +227,7 @@ class LetterboxLaws(InboxBinding):
         assert entry.text == claim.text
 
 
-def _letterbox(clerk: InboxCaller) -> DeadLetterStore:
+def _dead_letter_store(clerk: InboxCaller) -> DeadLetterStore:
     assert isinstance(clerk.ledger, DeadLetterStore)
     return clerk.ledger
 
@@ -239,15 +239,15 @@ def _settlement(
     outcome: Reject | Uncertain | None = None,
     event: bytes | None = b"{}",
     attempts: int = 1,
-    reading: DecodeOptions = PLAIN,
-    tried: tuple[FailedAttempt, ...] = (),
+    decode_options: DecodeOptions = PLAIN,
+    attempt_log: tuple[FailedAttempt, ...] = (),
 ) -> Settlement:
-    letter = None if event is None else DeadLetter(event, attempts, reading, tried)
-    return Settlement(Lease(claim, token), outcome or Reject("no"), letter)
+    dead_letter = None if event is None else DeadLetter(event, attempts, decode_options, attempt_log)
+    return Settlement(Lease(claim, token), outcome or Reject("no"), dead_letter)
 
 
 def _keep_all(clerk: InboxCaller, settlements: list[Settlement]) -> None:
-    clerk.run(_letterbox(clerk).keep(settlements))
+    clerk.run(_dead_letter_store(clerk).keep(settlements))
 
 
 def _keep(
@@ -258,21 +258,21 @@ def _keep(
     outcome: Reject | Uncertain | None = None,
     event: bytes | None = b"{}",
     attempts: int = 1,
-    reading: DecodeOptions = PLAIN,
-    tried: tuple[FailedAttempt, ...] = (),
+    decode_options: DecodeOptions = PLAIN,
+    attempt_log: tuple[FailedAttempt, ...] = (),
 ) -> None:
     about: dict[str, Any] = {
         "outcome": outcome,
         "event": event,
         "attempts": attempts,
-        "reading": reading,
-        "tried": tried,
+        "decode_options": decode_options,
+        "attempt_log": attempt_log,
     }
     _keep_all(clerk, [_settlement(claim, token, **about)])
 
 
 def _withdraw(clerk: InboxCaller, claim: Claim, token: int) -> None:
-    clerk.run(_letterbox(clerk).withdraw([Lease(claim, token)]))
+    clerk.run(_dead_letter_store(clerk).withdraw([Lease(claim, token)]))
 
 
 def _finish_replays(clerk: InboxCaller, claim: Claim) -> None:

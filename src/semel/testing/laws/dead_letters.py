@@ -37,7 +37,7 @@ class LetterLaws(InboxBinding):
         ledger.die(claim, LETTERS[state], b"1", READING)
         assert other.replay(claim) is True
         taken = _taken(ledger, claim)
-        assert (taken.event, taken.reading, taken.tenant) == (b"1", READING, claim.tenant)
+        assert (taken.event, taken.decode_options, taken.tenant) == (b"1", READING, claim.tenant)
         assert (taken.lane, taken.only, taken.lapses) == (claim.handler, claim.handler, 0)
 
     @pytest.mark.parametrize("event", [None, b"{}"])
@@ -282,7 +282,7 @@ class LetterLaws(InboxBinding):
 
     def test_what_was_given_up_can_be_replayed(self, harness: Harness, ledger: InboxCaller, other: InboxCaller) -> None:
         one, two = of_handler(harness, "one", "a", "1"), of_handler(harness, "two", "a", "1")
-        ledger.put(arrival(harness, one, two, event=b"1", reading=READING))
+        ledger.put(arrival(harness, one, two, event=b"1", decode_options=READING))
         ledger.take(harness)
         harness.advance(harness.lease_ms)
         ledger.finish(GivenUp(ledger.take_one(harness), "no"))
@@ -293,7 +293,7 @@ class LetterLaws(InboxBinding):
         assert other.accept(arrival(harness, one, two)) == WAITS
         assert other.accept(arrival(harness, of_handler(harness, "two", "a", "2"))).startswith("conflict: ")
         taken = other.take_one(harness)
-        assert (taken.event, taken.reading, taken.only, taken.lapses) == (b"1", READING, "", 0)
+        assert (taken.event, taken.decode_options, taken.only, taken.lapses) == (b"1", READING, "", 0)
         assert [entry.state for entry in other.history(one)] == ["accepted"]
         states = [entry.state for entry in other.run(other.store.history(key))]
         assert states == ["accepted", "replayed"]
@@ -526,8 +526,10 @@ class ForceLaws(Binding):
     ) -> None:
         claim = harness.claim("a")
         lease = ledger.grant(claim).lease
-        letter = DeadLetter(b"{}", 1, DecodeOptions(foreign=True))  # its handler is elsewhere: a replay goes nowhere
-        assert ledger.settle_all([Settlement(lease, Reject("no"), letter)]) == [True]
+        dead_letter = DeadLetter(
+            b"{}", 1, DecodeOptions(foreign=True)
+        )  # its handler is elsewhere: a replay goes nowhere
+        assert ledger.settle_all([Settlement(lease, Reject("no"), dead_letter)]) == [True]
         harness.advance(harness.retention_ms)
         ledger.do(claim, b"1")
         assert _replay(ledger, claim, force=False) is False

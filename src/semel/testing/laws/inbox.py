@@ -48,13 +48,17 @@ class AcceptLaws(InboxBinding):
         self, harness: Harness, ledger: InboxCaller, other: InboxCaller
     ) -> None:
         came = arrival(
-            harness, "a", event=b'{"id":"\\u00e4"}', reading=DecodeOptions("org", "data.id", None), trace="00-1-2-01"
+            harness,
+            "a",
+            event=b'{"id":"\\u00e4"}',
+            decode_options=DecodeOptions("org", "data.id", None),
+            trace="00-1-2-01",
         )
         began_ms = harness.clock() if harness.clock else 0
         ledger.put(came)
         taken = other.take_one(harness)
         assert (taken.lane, taken.event, taken.tenant) == (came.lane, came.event, came.tenant)
-        assert (taken.reading, taken.trace) == (came.reading, came.trace)
+        assert (taken.decode_options, taken.trace) == (came.decode_options, came.trace)
         assert (taken.only, taken.lapses) == ("", 0)
         assert taken.token > 0
         assert not began_ms or taken.accepted_ms == began_ms

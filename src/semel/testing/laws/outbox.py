@@ -27,7 +27,7 @@ from semel.testing.harness import (
     with_standing,
 )
 from semel.testing.laws.binding import Binding
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Refused, Reported, Unknown
 from semel.values.errors import ConfigError
 from semel.values.notification import Guard, Notification
@@ -427,8 +427,8 @@ class WitnessLaws(OutboxBinding):
         ledger.add(said)
         ledger.send(harness, ledger.take_one(harness), Accepted("r-1"))
         order: list[Reported] = ["undelivered", "accepted", "delivered", "undelivered", "accepted"]
-        states = [other.apply_reports(DeliveryReport(says, said.id))[0] for says in order]
-        assert states == ["undelivered", "undelivered", "delivered", "delivered", "delivered"]
+        found_states = [other.apply_reports(DeliveryReport(says, said.id))[0] for says in order]
+        assert found_states == ["undelivered", "undelivered", "delivered", "delivered", "delivered"]
 
     def test_a_message_is_known_by_its_providers_own_id(self, harness: Harness, ledger: OutboxCaller) -> None:
         said = notification(harness)
@@ -515,11 +515,9 @@ def _guarded(harness: Harness, key: str, window_s: float = 3_600.0) -> Notificat
 def found(harness: Harness, dispatch: Dispatch, reference: str, name: str = "one") -> Record:
     """As the relay records what a look-up has found."""
     terms = contract(harness, name, looks_up=True, settle_s=harness.unit_ms / 1000)
-    otherwise = delivery_state.unclear(
-        dispatch.delivery_state, "another's message", terms, dispatch.taken_ms, lambda: 0.0
-    )
-    standing = delivery_state.found(dispatch.delivery_state, reference)
-    return Record(dispatch, standing, "accepted", "look-up", reference, otherwise)
+    otherwise = states.unclear(dispatch.delivery_state, "another's message", terms, dispatch.taken_ms, lambda: 0.0)
+    delivery_state = states.found(dispatch.delivery_state, reference)
+    return Record(dispatch, delivery_state, "accepted", "look-up", reference, otherwise)
 
 
 def looking(harness: Harness, sender: OutboxCaller, *keys: str, name: str = "one") -> list[Dispatch]:
@@ -568,8 +566,8 @@ class ReferenceLaws(OutboxBinding):
         one, two = looking(harness, ledger, "n-1", "n-2")
         reference = f"r-{harness.namespace}"
         assert ledger.record(*[found(harness, each, reference) for each in (one, two)]) == [True, True]
-        states = [shown(ledger, each.notification).state for each in (one, two)]
-        assert states == ["accepted", "uncertain"]
+        found_states = [shown(ledger, each.notification).state for each in (one, two)]
+        assert found_states == ["accepted", "uncertain"]
         assert one.id.hex() in shown(ledger, two.notification).attempts[-1].evidence
 
     def test_in_one_batch_what_was_sent_comes_before_what_was_found(
@@ -580,11 +578,11 @@ class ReferenceLaws(OutboxBinding):
         sent = ledger.take_one(harness)
         ledger.cross(sent)
         reference = f"r-{harness.namespace}"
-        crossed = delivery_state.crossed(sent.delivery_state, sent.taken_ms)
-        after = delivery_state.answered(crossed, Accepted(reference), contract(harness), sent.taken_ms, lambda: 0.0)
+        crossed = states.crossed(sent.delivery_state, sent.taken_ms)
+        after = states.answered(crossed, Accepted(reference), contract(harness), sent.taken_ms, lambda: 0.0)
         ledger.record(found(harness, doubtful, reference), Record(sent, after, "accepted", "202", reference))
-        states = [shown(ledger, each.notification).state for each in (doubtful, sent)]
-        assert states == ["uncertain", "accepted"]
+        found_states = [shown(ledger, each.notification).state for each in (doubtful, sent)]
+        assert found_states == ["uncertain", "accepted"]
 
     def test_a_look_up_that_finds_its_own_message_is_believed(self, harness: Harness, ledger: OutboxCaller) -> None:
         said, reference = notification(harness, "n-1"), f"r-{harness.namespace}"

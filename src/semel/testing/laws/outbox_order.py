@@ -23,7 +23,7 @@ from semel.testing.harness import (
     with_standing,
 )
 from semel.testing.laws.outbox import OutboxBinding
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Refused, Resolution, Unknown
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import Crossed, DeliveryReport, Dispatch, Lane, NotificationView, Record, Suppressed
@@ -280,7 +280,7 @@ class InterplayLaws(OutboxBinding):
         """Whoever hears "pending" would take it for sent; the relay would let it expire."""
         ledger.add(_guarded(harness, "n-1"), _guarded(harness, "n-2"))
         one, two = sorted(ledger.take(harness), key=lambda dispatch: dispatch.notification.key)
-        aged = with_standing(one, delivery_state.aging(one.delivery_state, one.taken_ms + harness.unit_ms))
+        aged = with_standing(one, states.aging(one.delivery_state, one.taken_ms + harness.unit_ms))
         ledger.send(harness, aged, Unknown("timeout"))
         harness.advance(2 * harness.unit_ms)
         assert decide(ledger, one.notification, "not_sent") == "expired"
@@ -325,7 +325,7 @@ class InterplayLaws(OutboxBinding):
             assert decide(ledger, said, "not_sent") == "pending"
         else:
             looked = ledger.take_one(harness)
-            absent = delivery_state.absent(looked.delivery_state, looked.taken_ms)
+            absent = states.absent(looked.delivery_state, looked.taken_ms)
             assert ledger.record(Record(looked, absent, "absent", "look-up")) == [True]
         second = ledger.take_one(harness)
         ledger.cross(second)

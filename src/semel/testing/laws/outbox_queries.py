@@ -18,7 +18,7 @@ from semel.testing.harness import (
     status,
 )
 from semel.testing.laws.outbox import OutboxBinding
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Refused, Unknown
 from semel.values.notification import Guard, Notification
 from semel.values.outbox import (
@@ -283,10 +283,10 @@ class DecideLaws(OutboxBinding):
         ledger.add(said)
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
-        crossed = delivery_state.crossed(dispatch.delivery_state, dispatch.taken_ms)
-        keyed = contract(harness, key=delivery_state.Key(header="Idempotency-Key"))
-        doubt = delivery_state.doubtful(crossed, "timeout", keyed, dispatch.taken_ms, lambda: 0.0)
-        assert ledger.record(Record(dispatch, delivery_state.replayed(doubt), "unknown", "timeout")) == [True]
+        crossed = states.crossed(dispatch.delivery_state, dispatch.taken_ms)
+        keyed = contract(harness, key=states.Key(header="Idempotency-Key"))
+        doubt = states.doubtful(crossed, "timeout", keyed, dispatch.taken_ms, lambda: 0.0)
+        assert ledger.record(Record(dispatch, states.replayed(doubt), "unknown", "timeout")) == [True]
         assert shown(ledger, said).state == "pending", "the same key is about to be sent again"
         assert decide(ledger, said, "cancelled") == "uncertain", "the first attempt may have been accepted"
 
@@ -319,7 +319,7 @@ class DecideLaws(OutboxBinding):
         harness.advance(harness.unit_ms)
         looking = ledger.take_one(harness)
         assert decide(other, said, "sent") == "accepted"
-        absent = delivery_state.absent(looking.delivery_state, looking.taken_ms)
+        absent = states.absent(looking.delivery_state, looking.taken_ms)
         assert ledger.record(Record(looking, absent, "absent")) == [False]
         assert shown(ledger, said).state == "accepted"
 
@@ -485,8 +485,13 @@ class PurgeLaws(OutboxBinding):
         ledger.cross(taken["leaving"])
         harness.advance(30 * harness.unit_ms)
         purge(ledger, 0, 0)
-        states = {key: shown(ledger, one).state for key, one in said.items()}
-        assert states == {"uncertain": "uncertain", "refused": "pending", "leaving": "sending", "waiting": "pending"}
+        found = {key: shown(ledger, one).state for key, one in said.items()}
+        assert found == {
+            "uncertain": "uncertain",
+            "refused": "pending",
+            "leaving": "sending",
+            "waiting": "pending",
+        }
         assert not any(shown(ledger, one).erased for one in said.values())
         assert len(shown(ledger, said["refused"]).attempts) == 1, "and so does its evidence"
 

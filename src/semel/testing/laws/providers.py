@@ -83,8 +83,8 @@ class Opening:
 
 
 def dispatch_of(said: Notification) -> Dispatch:
-    standing = DeliveryState(state="sending", crossed_ms=TAKEN_MS, keyed_ms=TAKEN_MS, doubt_ms=TAKEN_MS)
-    return Dispatch(said.id, 1, said, said.content, standing, TAKEN_MS)
+    delivery_state = DeliveryState(state="sending", crossed_ms=TAKEN_MS, keyed_ms=TAKEN_MS, doubt_ms=TAKEN_MS)
+    return Dispatch(said.id, 1, said, said.content, delivery_state, TAKEN_MS)
 
 
 class ProviderBinding:

@@ -85,19 +85,19 @@ class Got(NamedTuple):
 
     body: bytes
     tenant: str
-    reading: DecodeOptions
+    decode_options: DecodeOptions
     headers: tuple[tuple[str, str], ...]
 
 
 def got(delivery: Delivery) -> Got:
     headers: Mapping[str, str] | None = getattr(delivery, "headers", None)
-    reading: DecodeOptions | None = getattr(delivery, "reading", None)
-    return Got(delivery.body, delivery.tenant, reading or PLAIN, _pairs(headers))
+    decode_options: DecodeOptions | None = getattr(delivery, "decode_options", None)
+    return Got(delivery.body, delivery.tenant, decode_options or PLAIN, _pairs(headers))
 
 
 def expected(parcel: ForwardedEvent) -> Got:
     metadata = parcel.metadata
-    return Got(parcel.body, metadata.tenant, metadata.reading, _pairs(metadata.headers))
+    return Got(parcel.body, metadata.tenant, metadata.decode_options, _pairs(metadata.headers))
 
 
 def _pairs(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
@@ -264,7 +264,7 @@ class PublishLaws(PublisherBinding):
             ]
             for body, metadata in ways:
                 await app.process(
-                    body, tenant=metadata.tenant, origin=metadata.reading.origin, headers=metadata.headers
+                    body, tenant=metadata.tenant, origin=metadata.decode_options.origin, headers=metadata.headers
                 )
             async with opened(harness) as publisher:
                 handed = [ForwardedEvent(body, metadata) for body, metadata in ways] + [

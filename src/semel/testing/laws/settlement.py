@@ -321,9 +321,9 @@ class TryLaws(Binding):
         _try(ledger, claim, Reject("gave up"))
         all_three = [(1, "ValueError: first"), (2, "second – ä"), (3, "gave up")]
         assert _told(other, claim) == ("dead", all_three)
-        tried = _entry(ledger, claim).tried
-        assert tried[0].at_ms < tried[1].at_ms < tried[2].at_ms
-        assert all(harness.is_near(one.at_ms, tried[0].at_ms + 2 * at) for at, one in enumerate(tried))
+        attempt_log = _entry(ledger, claim).attempt_log
+        assert attempt_log[0].at_ms < attempt_log[1].at_ms < attempt_log[2].at_ms
+        assert all(harness.is_near(one.at_ms, attempt_log[0].at_ms + 2 * at) for at, one in enumerate(attempt_log))
 
     @pytest.mark.parametrize("ending", [Reject("no"), Uncertain("no")], ids=["dead", "uncertain"])
     def test_an_event_that_is_given_up_at_once_was_tried_once(
@@ -332,8 +332,8 @@ class TryLaws(Binding):
         claim = harness.claim("a")
         _try(ledger, claim, ending)
         entry = _entry(ledger, claim)
-        assert [(one.attempt, one.reason) for one in entry.tried] == [(1, "no")]
-        assert harness.is_near(entry.tried[0].at_ms, entry.at_ms)
+        assert [(one.attempt, one.reason) for one in entry.attempt_log] == [(1, "no")]
+        assert harness.is_near(entry.attempt_log[0].at_ms, entry.at_ms)
 
     def test_what_succeeds_at_once_has_none(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
@@ -354,7 +354,7 @@ class TryLaws(Binding):
         assert ledger.is_done(harness.claim("b", aliases=["x"]), result)
         entry = _entry(ledger, claim)
         assert (entry.state, entry.attempts, entry.result) == ("done", 2, result)
-        assert [one.reason for one in entry.tried] in ([], ["first"])
+        assert [one.reason for one in entry.attempt_log] in ([], ["first"])
 
     def test_an_attempt_whose_holder_vanished_leaves_a_gap(self, harness: Harness, ledger: Caller) -> None:
         claim = harness.claim("a")
@@ -410,7 +410,7 @@ class TryLaws(Binding):
         last = TRIED_MAX + 4
         for attempt in range(1, last):
             _try(ledger, claim, Retry(0, f"attempt {attempt}"))
-            assert len(_entry(ledger, claim).tried) == min(attempt, TRIED_MAX)
+            assert len(_entry(ledger, claim).attempt_log) == min(attempt, TRIED_MAX)
         _try(ledger, claim, Reject(f"attempt {last}"))
         told = [1, *range(last - TRIED_MAX + 2, last + 1)]
         assert _told(ledger, claim) == ("dead", [(attempt, f"attempt {attempt}") for attempt in told])
@@ -421,7 +421,7 @@ class TryLaws(Binding):
     ) -> None:
         claim, words = harness.claim("a"), "ä\U0001f4de" * REASON_MAX
         _try(ledger, claim, Retry(0, words) if ending is Retry else Reject(words))
-        (one,) = _entry(ledger, claim).tried
+        (one,) = _entry(ledger, claim).attempt_log
         assert one.reason == words[: REASON_MAX - 1] + "…"
 
     @pytest.mark.parametrize("words", ["", "\x00", "\udcff half a character", "line\nline"], ids=repr)
@@ -429,7 +429,7 @@ class TryLaws(Binding):
         claim = harness.claim("a")
         _try(ledger, claim, Retry(0, words))
         _try(ledger, claim, Reject(words))
-        assert [one.attempt for one in _entry(ledger, claim).tried] == [1, 2]
+        assert [one.attempt for one in _entry(ledger, claim).attempt_log] == [1, 2]
 
     def test_attempts_go_on_under_an_alias(self, harness: Harness, ledger: Caller) -> None:
         _try(ledger, harness.claim("a", aliases=["x"]), Retry(0, "first"))
@@ -466,7 +466,7 @@ class TryLaws(Binding):
         for _ in range(3):
             ledger.purge()
         assert ledger.grant(claim).attempt == 1
-        assert [list(e.tried) for e in ledger.entries(claim, "leased")] == [[]]
+        assert [list(e.attempt_log) for e in ledger.entries(claim, "leased")] == [[]]
 
     def test_a_life_after_the_retention_begins_with_none_also_where_nobody_purged(
         self, harness: Harness, ledger: Caller
@@ -477,7 +477,7 @@ class TryLaws(Binding):
         harness.advance(harness.retention_ms)
         _try(ledger, claim, Retry(0, "another life"))
         (entry,) = ledger.entries(claim, "waiting")
-        assert [(one.attempt, one.reason) for one in entry.tried] == [(1, "another life")]
+        assert [(one.attempt, one.reason) for one in entry.attempt_log] == [(1, "another life")]
 
 
 def _try(ledger: Caller, claim: Claim, ending: Ending) -> None:
@@ -492,4 +492,4 @@ def _entry(ledger: Caller, claim: Claim) -> Entry:
 
 def _told(ledger: Caller, claim: Claim) -> tuple[str, Sequence[tuple[int, str]]]:
     entry = _entry(ledger, claim)
-    return entry.state, [(one.attempt, one.reason) for one in entry.tried]
+    return entry.state, [(one.attempt, one.reason) for one in entry.attempt_log]

@@ -27,7 +27,7 @@ LANES = 3  # workers that share a source: a slow handler holds up only the batch
 LEASE_S = 5.0  # of the apps under test: long against what a busy machine makes them wait, short against a test
 
 
-class Letter(NamedTuple):
+class SourceDeadLetter(NamedTuple):
     """A message that a source has put aside because it is not an event."""
 
     body: bytes  # as it was sent
@@ -96,7 +96,7 @@ class SourceHarness:
     left: Callable[[], int]
     """How many messages are not acknowledged: to be had, hidden, or in somebody's hands."""
 
-    letters: Callable[[], list[Letter]]
+    dead_letters: Callable[[], list[SourceDeadLetter]]
     """The dead letters of the source. Looking does not change them."""
 
     consumer: Callable[[str, Path], Process]
@@ -166,7 +166,7 @@ class WatchedDelivery:
         self._told = told
         self.body = delivery.body
         self.tenant = delivery.tenant
-        self.reading = getattr(delivery, "reading", None)
+        self.decode_options = getattr(delivery, "decode_options", None)
 
     async def ack(self) -> None:
         await self._note("ack")

@@ -54,7 +54,7 @@ class AnswerLaws(SourceBinding):
                 assert consumer.answers() == {"ack": 5}
                 assert {told.state for told in consumer.told} == {"done"}
             assert min(not_forgotten) >= 5, "nothing is acknowledged while its handler runs"
-            assert harness.letters() == []
+            assert harness.dead_letters() == []
 
         asyncio.run(story())
 
@@ -114,10 +114,10 @@ class AnswerLaws(SourceBinding):
         self, harness: SourceHarness
     ) -> None:
         async def story() -> None:
-            tried: Counter[str] = Counter()
+            attempt_log: Counter[str] = Counter()
 
             async def handle(event: Event, ctx: Any) -> None:
-                tried[event.id] += 1
+                attempt_log[event.id] += 1
                 if event.id == "rejected":
                     raise Reject("never")
                 if event.id == "poison":
@@ -135,8 +135,8 @@ class AnswerLaws(SourceBinding):
                     assert entry.event in (document("poison"), document("rejected"))
                 acks = {told.body: told.state for told in consumer.told if told.answer == "ack"}
                 assert acks == {document("poison"): "dead", document("rejected"): "dead", document("good"): "done"}
-            assert tried == {"poison": 3, "rejected": 1, "good": 1}
-            assert harness.letters() == [], "the ledger keeps it, and shows it to people"
+            assert attempt_log == {"poison": 3, "rejected": 1, "good": 1}
+            assert harness.dead_letters() == [], "the ledger keeps it, and shows it to people"
 
         asyncio.run(story())
 
@@ -161,7 +161,7 @@ class AnswerLaws(SourceBinding):
                     await second.until_all_is_answered()
                 (entry,) = await first.entries()
             assert (entry.state, entry.attempts, began) == ("done", 1, [1])
-            assert harness.letters() == []
+            assert harness.dead_letters() == []
 
         asyncio.run(story())
 
@@ -171,12 +171,12 @@ class AnswerLaws(SourceBinding):
             harness.put(document("good"))
             async with Consumer(harness, _done) as consumer:
                 await consumer.until_all_is_answered()
-                await consumer.until(lambda: len(harness.letters()) == len(MALFORMED), "the dead letters")
+                await consumer.until(lambda: len(harness.dead_letters()) == len(MALFORMED), "the dead letters")
                 assert consumer.answers() == {"reject": len(MALFORMED), "ack": 1}, "each came once"
                 assert len(await consumer.entries()) == 1
-            letters = harness.letters()
-            assert sorted(letter.body for letter in letters) == sorted(MALFORMED)
-            assert all(letter.reason for letter in letters)
+            dead_letters = harness.dead_letters()
+            assert sorted(dead_letter.body for dead_letter in dead_letters) == sorted(MALFORMED)
+            assert all(dead_letter.reason for dead_letter in dead_letters)
 
         asyncio.run(story())
 
@@ -186,9 +186,9 @@ class AnswerLaws(SourceBinding):
             async with Consumer(harness, _done) as consumer:
                 await consumer.until_all_is_answered()
                 harness.put(document("e", other="payload"))
-                await consumer.until(lambda: len(harness.letters()) == 1, "the dead letter")
+                await consumer.until(lambda: len(harness.dead_letters()) == 1, "the dead letter")
                 await consumer.until_all_is_answered()
-            ((body, reason),) = harness.letters()
+            ((body, reason),) = harness.dead_letters()
             assert body == document("e", other="payload")
             assert "payload" in reason
 
@@ -205,7 +205,7 @@ class AnswerLaws(SourceBinding):
             async with Consumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
             assert sorted(ran) == ["a", "b", "c"]
-            assert harness.letters() == []
+            assert harness.dead_letters() == []
 
         asyncio.run(story())
 
@@ -442,7 +442,7 @@ class OrderedSourceLaws(SourceBinding):
             async with Consumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
                 assert len(await consumer.entries("dead")) == 1
-                await consumer.until(lambda: len(harness.letters()) == 1, "the dead letter")
+                await consumer.until(lambda: len(harness.dead_letters()) == 1, "the dead letter")
             assert ran == ["a0", "a2", "a3"]
 
         asyncio.run(story())
@@ -478,9 +478,9 @@ class CrashLaws(SourceBinding):
         with _working(harness, "", tmp_path) as process:
             _wait(harness, process, tmp_path)
         assert Counter(harness.happened()) == dict.fromkeys(events, 1)
-        kept = Counter(letter.body for letter in harness.letters())
+        kept = Counter(dead_letter.body for dead_letter in harness.dead_letters())
         assert set(kept) == set(malformed), "what is no event is kept"
-        assert all(letter.reason for letter in harness.letters())
+        assert all(dead_letter.reason for dead_letter in harness.dead_letters())
 
 
 def _die(harness: SourceHarness, step: str, folder: Path) -> None:

@@ -10,7 +10,7 @@ from tests.cli.notify.outboxes import REASON, add, document, in_box, notificatio
 
 from semel.core.resend import StoredOutbox
 from semel.testing import harness
-from semel.values import delivery_state
+from semel.values import delivery_state as states
 from semel.values.delivery_state import Answer, Contract, Refused, Unknown
 from semel.values.outbox import Lane, Record
 
@@ -29,8 +29,8 @@ def relay(url: str, name: str, answer: Answer, **terms: Any) -> list[str]:
         taken = await box.take({name: Lane(1_000, name)}, LEASE_MS)
         await box.cross([harness.crossing(one) for one in taken])
         afters = [
-            delivery_state.answered(
-                delivery_state.crossed(one.delivery_state, one.taken_ms), answer, contract, one.taken_ms, lambda: 0.5
+            states.answered(
+                states.crossed(one.delivery_state, one.taken_ms), answer, contract, one.taken_ms, lambda: 0.5
             )
             for one in taken
         ]

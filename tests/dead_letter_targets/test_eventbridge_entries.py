@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.command import ROOT
-from tests.letterboxes.given_up import EVENT, given_up
+from tests.dead_letter_targets.given_up import EVENT, given_up
 from tests.test_docs import blocks_in
 
 from semel.dead_letter_targets.eventbridge import (
@@ -50,7 +50,7 @@ def counted(entry: Entry) -> int:
 
 def test_a_letter_says_everything() -> None:
     """Also of the attempts before; the process of the second one vanished."""
-    settlement = given_up(token=7, attempts=3, tried=(FailedAttempt(1, AT_MS - 5_000, "the CRM answered 503"),))
+    settlement = given_up(token=7, attempts=3, attempt_log=(FailedAttempt(1, AT_MS - 5_000, "the CRM answered 503"),))
     entry = put(settlement)
     key = settlement.lease.claim.digest.hex()
     assert detail(entry) == {
@@ -62,7 +62,7 @@ def test_a_letter_says_everything() -> None:
         "tenant": "acme",
         "reason": "unknown customer",
         "attempts": 3,
-        "tried": [
+        "attempt_log": [
             {"attempt": 1, "at": "2025-06-15T15:06:35.123Z", "reason": "the CRM answered 503"},
             {"attempt": 3, "at": "2025-06-15T15:06:40.123Z", "reason": "unknown customer"},
         ],
@@ -83,7 +83,7 @@ def test_the_page_shows_a_letter_as_it_is() -> None:
     said = detail(put(given_up()))
     assert list(shown) == list(said)
     assert shown["id"] == f"{shown['key']}-{shown['token']}"
-    assert [list(one) for one in shown["tried"]] == [list(said["tried"][0])]
+    assert [list(one) for one in shown["attempt_log"]] == [list(said["attempt_log"][0])]
 
 
 def test_the_same_token_has_the_same_id_and_another_one_another() -> None:
@@ -152,8 +152,8 @@ def test_by_reference_nothing_of_a_large_event_is_told() -> None:
 )
 def test_no_letter_is_larger_than_a_call(some: bytes, times: int) -> None:
     """Whatever is in it: quotes and control characters take up to six bytes each in JSON."""
-    tried = tuple(FailedAttempt(attempt, AT_MS, "\x01" * REASON_MAX) for attempt in range(TRIED_MAX))
-    entry = put(given_up(event=some * times, reason="\x00\ud800" * 5_000, attempts=99, tried=tried))
+    attempt_log = tuple(FailedAttempt(attempt, AT_MS, "\x01" * REASON_MAX) for attempt in range(TRIED_MAX))
+    entry = put(given_up(event=some * times, reason="\x00\ud800" * 5_000, attempts=99, attempt_log=attempt_log))
     assert entry.size == counted(entry) <= CALL_MAX_BYTES
     detail(entry)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from semel.core.dead_letter_store import LedgerWithDeadLetterStore, letters_elsewhere
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore, dead_letters_elsewhere
 from semel.ledgers.dynamodb import DynamoLedger
 from semel.ledgers.redis import RedisLedger
 from semel.ledgers.sqlite import SqliteLedger
@@ -87,9 +87,9 @@ class Scene:
         self._folder, self._kind, self._url = folder, kind, url
         self.clock = FakeClock()
         self.clock.now_ms = time.time_ns() // 1_000_000 + DAY_MS  # DynamoDB sweeps by its own, which must be behind
-        self.ledger, self.letterbox = self._stores()
-        self.harness = Harness(open=lambda: letters_elsewhere(*self._stores()), clock=self.clock)
-        self.worker = InboxCaller(lambda: letters_elsewhere(self.ledger, self.letterbox))
+        self.ledger, self.dead_letter_store = self._stores()
+        self.harness = Harness(open=lambda: dead_letters_elsewhere(*self._stores()), clock=self.clock)
+        self.worker = InboxCaller(lambda: dead_letters_elsewhere(self.ledger, self.dead_letter_store))
         self.other = InboxCaller(self.harness.open)
         if isinstance(self.ledger, Migrates):
             self.worker.run(self.ledger.migrate())
@@ -103,7 +103,7 @@ class Scene:
     def interrupt(self, where: str, what: Callable[[], Awaitable[Any]] = crash) -> Any:
         """`where` names the store too: "after keep in letterbox"."""
         step, _, name = where.partition(" in ")
-        store = self.ledger if name == "ledger" else self.letterbox
+        store = self.ledger if name == "ledger" else self.dead_letter_store
         store.interrupt(step, what)
         return store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.stores.letterbox.broken import Crash, Scene, out_of_reach
+from tests.stores.dead_letter_store.broken import Crash, Scene, out_of_reach
 
 from semel.ports import Inbox
 from semel.testing.harness import InboxCaller
@@ -75,7 +75,7 @@ def test_a_letter_is_in_the_letterbox_and_its_event_is_not_in_the_ledger(scene: 
     claim = scene.harness.claim("a")
     assert give_up(scene.worker, scene.worker.grant(claim), event=b"[1]")
     assert scene.other.claim(claim) == Settled(Reject("no"))
-    (kept,) = scene.worker.run(scene.letterbox.entries("dead"))
+    (kept,) = scene.worker.run(scene.dead_letter_store.entries("dead"))
     assert (kept.event, kept.reason, kept.state) == (b"[1]", "no", "dead")
     (there,) = scene.worker.run(scene.ledger.entries("dead"))
     assert there.event is None
@@ -345,10 +345,10 @@ def test_counts_and_listings_are_of_both(scene: Scene) -> None:
 
 def test_a_letterbox_that_is_a_ledger_in_use_is_an_error(scene: Scene) -> None:
     facts = dict(scene.worker.run(scene.both.diagnose()))
-    assert {"0", "SQLite"} <= set(facts["letters"].split())
+    assert {"0", "SQLite"} <= set(facts["dead_letters"].split())
     assert facts["letters, writable"] == "yes"
     assert "store" in facts, "the ledger's own facts are there too"
     give_up(scene.worker, scene.worker.grant(scene.harness.claim("a")))
-    assert "1" in dict(scene.worker.run(scene.both.diagnose()))["letters"].split()
-    scene.worker.run(scene.letterbox.claim([scene.harness.claim("of others")]))
-    assert "error: SQLite" in dict(scene.worker.run(scene.both.diagnose()))["letters"]
+    assert "1" in dict(scene.worker.run(scene.both.diagnose()))["dead_letters"].split()
+    scene.worker.run(scene.dead_letter_store.claim([scene.harness.claim("of others")]))
+    assert "error: SQLite" in dict(scene.worker.run(scene.both.diagnose()))["dead_letters"]

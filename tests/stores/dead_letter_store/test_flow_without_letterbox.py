@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.stores.letterbox.broken import LEDGERS, out_of_reach
+from tests.stores.dead_letter_store.broken import LEDGERS, out_of_reach
 
 from semel import Context, Event, Reject, Semel
 from semel.app import Message
-from semel.core.dead_letter_store import letters_elsewhere
+from semel.core.dead_letter_store import dead_letters_elsewhere
 from semel.ledgers.memory import MemoryLedger
 from semel.values.errors import NotRecorded
 
@@ -28,21 +28,21 @@ def test_a_dead_event_is_brought_again_when_its_letter_could_not_be_kept_in_time
             runs.append(ctx.attempt)
             raise Reject("no")
 
-        letterbox = LEDGERS["sqlite"](str(tmp_path / "letters.db"), synchronous="normal")
-        letterbox.interrupt("before keep", out_of_reach)
-        engine = app.new_engine(letters_elsewhere(MemoryLedger(), letterbox))
+        dead_letter_store = LEDGERS["sqlite"](str(tmp_path / "letters.db"), synchronous="normal")
+        dead_letter_store.interrupt("before keep", out_of_reach)
+        engine = app.new_engine(dead_letters_elsewhere(MemoryLedger(), dead_letter_store))
         body = Message(json.dumps({"id": "1", "type": "t", "data": {}}).encode())
         async with asyncio.timeout(60 * LEASE_S):  # its heartbeat can renew the lease for ever
             with pytest.raises(NotRecorded):
                 await engine.process([body])
-        assert letterbox.landed > 1, "it was tried again"
-        letterbox.interrupt("")
+        assert dead_letter_store.landed > 1, "it was tried again"
+        dead_letter_store.interrupt("")
         (outcome,) = await engine.process([body])
         while outcome.status == "busy":  # until the lease has lapsed
             await asyncio.sleep(0.05)
             (outcome,) = await engine.process([body])
         assert (outcome.status, runs) == ("dead", [1, 2])
-        await letterbox.close()
+        await dead_letter_store.close()
         await app.close()
 
     asyncio.run(story())

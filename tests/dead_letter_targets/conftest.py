@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.letterboxes.bus import AwsServer, Bus
+from tests.dead_letter_targets.bus import AwsServer, Bus
 from tests.shared import shared_emulator
 
 

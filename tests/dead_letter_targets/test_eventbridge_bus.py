@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 from tests.cli.command import Ended, semel
-from tests.letterboxes.bus import SOON_S, AwsServer, Bus
-from tests.letterboxes.given_up import EVENT, given_up
+from tests.dead_letter_targets.bus import SOON_S, AwsServer, Bus
+from tests.dead_letter_targets.given_up import EVENT, given_up
 from tests.support.servers.process import free_port
 
 from semel import Context, Event, Reject, Retry, Semel
@@ -77,10 +77,14 @@ def test_a_letter_is_on_the_bus_and_in_the_ledger(ledger: str, bus: Bus) -> None
             return [outcome.status for outcome in (*outcomes, again)]
 
     assert run(whole()) == ["dead", "done", "duplicate"]
-    (letter,) = bus.arrived(1)
+    (dead_letter,) = bus.arrived(1)
     (entry,) = semel("dead", "list", "--ledger", ledger, "--json").json
-    assert (letter["key"], letter["reason"], letter["handler"]) == (entry["key"], "unknown customer", "orders")
-    assert letter["event"] == message("bad")
+    assert (dead_letter["key"], dead_letter["reason"], dead_letter["handler"]) == (
+        entry["key"],
+        "unknown customer",
+        "orders",
+    )
+    assert dead_letter["event"] == message("bad")
     shown = semel("dead", "show", entry["key"], "--ledger", ledger, "--json").json
     assert shown["event"] == message("bad"), "and it is kept whole in the ledger"
 
@@ -91,9 +95,9 @@ def test_what_came_of_the_attempts_before_is_told_too(ledger: str, bus: Bus) -> 
             return [(await app.process(message("bad", tries=3))).status for _ in range(3)]
 
     assert run(whole()) == ["retry", "retry", "dead"]
-    (letter,) = bus.arrived(1)
-    assert letter["attempts"] == 3
-    assert [(one["attempt"], one["reason"]) for one in letter["tried"]] == [
+    (dead_letter,) = bus.arrived(1)
+    assert dead_letter["attempts"] == 3
+    assert [(one["attempt"], one["reason"]) for one in dead_letter["attempt_log"]] == [
         (1, "the CRM answered 503 in attempt 1"),
         (2, "the CRM answered 503 in attempt 2"),
         (3, "unknown customer"),
@@ -107,14 +111,14 @@ def test_more_than_a_call_takes_all_arrive(bus: Bus) -> None:
     large = [given_up(f"large {number}", event=event) for number in range(5)]
 
     async def whole() -> None:
-        letterbox = EventBridgeTarget(bus.url())
-        await letterbox.keep([*small, *large])
-        await letterbox.close()
+        dead_letter_store = EventBridgeTarget(bus.url())
+        await dead_letter_store.keep([*small, *large])
+        await dead_letter_store.close()
 
     run(whole())
     arrived = bus.arrived(28)
-    assert {letter["key"] for letter in arrived} == {s.lease.claim.digest.hex() for s in (*small, *large)}
-    assert not any("truncated" in letter for letter in arrived)
+    assert {dead_letter["key"] for dead_letter in arrived} == {s.lease.claim.digest.hex() for s in (*small, *large)}
+    assert not any("truncated" in dead_letter for dead_letter in arrived)
 
 
 @pytest.mark.parametrize("oversize", ["truncate", "reference"])
@@ -126,10 +130,10 @@ def test_an_event_that_is_too_large_is_cut_on_the_bus_and_whole_in_the_ledger(
             return (await app.process(message("bad", large=LARGE))).key
 
     key = run(whole())
-    (letter,) = bus.arrived(1)
-    assert letter["truncated"] is True
-    assert letter["size"] > 300_000
-    assert ("event_text" in letter) == (oversize == "truncate")
+    (dead_letter,) = bus.arrived(1)
+    assert dead_letter["truncated"] is True
+    assert dead_letter["size"] > 300_000
+    assert ("event_text" in dead_letter) == (oversize == "truncate")
     assert semel("dead", "show", key, "--ledger", ledger, "--json").json["event"] == message("bad", large=LARGE)
 
 
@@ -152,8 +156,8 @@ def test_without_the_bus_nothing_is_given_up(ledger: str, bus: Bus) -> None:
             assert outcome.status == "dead"
 
     run(whole())
-    (letter,) = bus.arrived(1)
-    assert letter["attempts"] == 2
+    (dead_letter,) = bus.arrived(1)
+    assert dead_letter["attempts"] == 2
 
 
 def test_who_has_lost_its_lease_puts_nothing_on_the_bus(ledger: str, bus: Bus) -> None:
@@ -175,23 +179,23 @@ def test_it_has_the_abilities_of_its_ledger_and_no_inbox(bus: Bus) -> None:
         assert isinstance(both, TransactionalLedger) == transactional == both.traits.transactional
         assert isinstance(both, DeadLetters)
         assert not isinstance(both, Inbox)
-        assert isinstance(both.letterbox, DeadLetterStore)
+        assert isinstance(both.dead_letter_store, DeadLetterStore)
 
 
 def test_what_is_no_event_is_put_aside_on_the_bus(ledger: str, bus: Bus) -> None:
     """A stream brings what it cannot get rid of again and again: Lambda's handler puts it aside."""
     app = an_app(ledger, bus.url())
     assert isinstance(app.ledger, AnnouncingLedger)
-    handler = app.lambda_handler(malformed_records=app.ledger.letterbox.keep_malformed)
+    handler = app.lambda_handler(malformed_records=app.ledger.dead_letter_store.keep_malformed)
     data = "bm90IGpzb24="  # not json
     record = {"eventSource": "aws:kinesis", "eventID": "shard:1", "kinesis": {"sequenceNumber": "1", "data": data}}
     try:
         assert handler({"Records": [record]}) == {"batchItemFailures": []}
     finally:
         app._sync.call(app.close)  # in the loop that has its connections
-    (letter,) = bus.arrived(1)
-    assert (letter["state"], letter["event_text"]) == ("malformed", "not json")
-    assert "JSON" in letter["reason"]
+    (dead_letter,) = bus.arrived(1)
+    assert (dead_letter["state"], dead_letter["event_text"]) == ("malformed", "not json")
+    assert "JSON" in dead_letter["reason"]
 
 
 # ----------------------------------------------------------------------------------------------------- for people
@@ -238,19 +242,19 @@ def test_a_ledger_out_of_reach_is_not_looked_for_on_the_bus(bus: Bus, monkeypatc
 
 def test_a_letter_whose_key_is_done_meanwhile_is_discarded_and_not_replayed(ledger: str, tmp_path: Path) -> None:
     """Its ledger was told of the success alone, as after a crash: the letter is listed for too long."""
-    letters = f"sqlite:///{tmp_path}/letters.db"
+    dead_letters = f"sqlite:///{tmp_path}/letters.db"
 
     async def whole() -> str:
-        async with an_app(ledger, letters) as app:
+        async with an_app(ledger, dead_letters) as app:
             done = await app.process(message("good", fine=True))
             lost = given_up("lost")
             claim = replace(lost.lease.claim, digest=bytes.fromhex(done.key))
-            await app.ledger.letterbox.keep([replace(lost, lease=Lease(claim, 1))])  # type: ignore[attr-defined]
+            await app.ledger.dead_letter_store.keep([replace(lost, lease=Lease(claim, 1))])  # type: ignore[attr-defined]
             return done.key
 
     key = run(whole())
     config = tmp_path / "semel.toml"
-    settings = f'ledger = "{ledger}"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n'
+    settings = f'ledger = "{ledger}"\ndead_letters = "{dead_letters}"\n[[endpoints]]\nmode = "inline"\n'
     config.write_text(settings, "utf-8")
     option = ("--reason", "it is done", "-c", str(config))
     assert [entry["key"] for entry in semel("dead", "list", "--json", "-c", str(config)).json] == [key]
@@ -263,7 +267,7 @@ def test_a_letter_whose_key_is_done_meanwhile_is_discarded_and_not_replayed(ledg
 
 
 @pytest.mark.parametrize(
-    ("ledger_url", "letters", "named"),
+    ("ledger_url", "dead_letters", "named"),
     [
         ("memory://", "eventbridge://letters", ["dead_letters", "redis://", "dynamodb://"]),
         ("sqlite:///semel.db", "eventbridge://letters", ["dead_letters", "SQLite"]),
@@ -276,34 +280,34 @@ def test_a_letter_whose_key_is_done_meanwhile_is_discarded_and_not_replayed(ledg
     ],
 )
 def test_an_unusable_bus_is_refused_and_the_error_names_the_setting(
-    ledger_url: str, letters: str, named: list[str]
+    ledger_url: str, dead_letters: str, named: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        open_ledger(ledger_url, dead_letters=letters)
+        open_ledger(ledger_url, dead_letters=dead_letters)
     assert all(name in str(refused.value) for name in named), refused.value
     assert "pa55word" not in str(refused.value)
 
 
 def test_the_bus_of_another_account_is_named_by_its_arn() -> None:
     arn = "arn:aws:events:eu-west-1:123456789012:event-bus/team/letters"
-    letters = open_letters(f"eventbridge://{arn}")
-    assert (letters.address.bus, letters.address.region) == (arn, "eu-west-1")
+    dead_letters = open_letters(f"eventbridge://{arn}")
+    assert (dead_letters.address.bus, dead_letters.address.region) == (arn, "eu-west-1")
 
 
 def test_the_event_itself_is_on_the_bus_as_it_came(bus: Bus) -> None:
     async def whole() -> None:
-        letterbox = open_letters(bus.url())
-        await letterbox.keep([given_up()])
-        await letterbox.close()
+        dead_letter_store = open_letters(bus.url())
+        await dead_letter_store.keep([given_up()])
+        await dead_letter_store.close()
 
     run(whole())
-    (letter,) = bus.arrived(1)
-    assert letter["event"] == json.loads(EVENT)
+    (dead_letter,) = bus.arrived(1)
+    assert dead_letter["event"] == json.loads(EVENT)
 
 
 def test_settings_name_a_bus(ledger: str, bus: Bus, tmp_path: Path) -> None:
-    def configured(ledger: str, letters: str, *command: str) -> Ended:
-        text = f'ledger = "{ledger}"\ndead_letters = "{letters}"\n[[endpoints]]\nmode = "inline"\n'
+    def configured(ledger: str, dead_letters: str, *command: str) -> Ended:
+        text = f'ledger = "{ledger}"\ndead_letters = "{dead_letters}"\n[[endpoints]]\nmode = "inline"\n'
         (tmp_path / "semel.toml").write_text(text, "utf-8")
         return semel(*command, "-c", str(tmp_path / "semel.toml"))
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.stores.letterbox.broken import Crash, Scene
+from tests.stores.dead_letter_store.broken import Crash, Scene
 
 from semel.ports import Entry
 from semel.testing.harness import InboxCaller
@@ -39,7 +39,7 @@ def retry(clerk: InboxCaller, claim: Claim, reason: str) -> None:
 
 
 def told(entry: Entry) -> list[tuple[int, str]]:
-    return [(one.attempt, one.reason) for one in entry.tried]
+    return [(one.attempt, one.reason) for one in entry.attempt_log]
 
 
 def history(clerk: InboxCaller, claim: Claim) -> list[Entry]:
@@ -60,9 +60,9 @@ def test_a_letter_tells_of_the_attempts_that_only_the_ledger_has_seen(scene: Sce
     scene.other.grant(claim)
     scene.lapse()
     assert give_up(scene.worker, scene.worker.grant(claim))
-    (kept,) = scene.other.run(scene.letterbox.entries("dead"))
+    (kept,) = scene.other.run(scene.dead_letter_store.entries("dead"))
     assert told(kept) == [(1, "first"), (2, "second"), (4, "gave up")]
-    assert kept.tried[0].at_ms < kept.tried[1].at_ms < kept.tried[2].at_ms
+    assert kept.attempt_log[0].at_ms < kept.attempt_log[1].at_ms < kept.attempt_log[2].at_ms
     assert [told(entry) for entry in history(scene.other, claim)] == [told(kept)]
 
 
@@ -77,7 +77,7 @@ def test_a_holder_that_vanished_with_its_letter_leaves_a_gap(scene: Scene, where
     assert broken.landed == 1
     scene.lapse()
     assert give_up(scene.other, scene.other.grant(claim))
-    (kept,) = scene.other.run(scene.letterbox.entries("dead"))
+    (kept,) = scene.other.run(scene.dead_letter_store.entries("dead"))
     assert told(kept) == [(1, "first"), (3, "gave up")]
 
 

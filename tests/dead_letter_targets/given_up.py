@@ -18,9 +18,9 @@ def given_up(
     reason: str = "unknown customer",
     doubt: bool = False,
     attempts: int = 1,
-    tried: tuple[FailedAttempt, ...] = (),
+    attempt_log: tuple[FailedAttempt, ...] = (),
 ) -> Settlement:
     digest = blake2b(name.encode(), digest_size=16).digest()
     claim = Claim(digest, "to-crm", f"key of {name}", 30_000, 3_600_000, tenant="acme")
-    letter = DeadLetter(event, attempts, tried=tried) if event is not None else None
-    return Settlement(Lease(claim, token), Uncertain(reason) if doubt else Reject(reason), letter)
+    dead_letter = DeadLetter(event, attempts, attempt_log=attempt_log) if event is not None else None
+    return Settlement(Lease(claim, token), Uncertain(reason) if doubt else Reject(reason), dead_letter)

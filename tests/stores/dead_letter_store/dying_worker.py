@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 
-from tests.stores.letterbox.broken import LEDGERS
+from tests.stores.dead_letter_store.broken import LEDGERS
 
-from semel.core.dead_letter_store import letters_elsewhere
+from semel.core.dead_letter_store import dead_letters_elsewhere
 from semel.testing.harness import Harness
 from semel.values.claim import DeadLetter, Granted, Settlement
 from semel.values.outcome import Reject
@@ -27,11 +27,11 @@ async def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(url: str, letters: str, where: str) -> None:
-    ledger, letterbox = LEDGERS["redis"].from_url(url), LEDGERS["sqlite"](letters)
+async def main(url: str, dead_letters: str, where: str) -> None:
+    ledger, dead_letter_store = LEDGERS["redis"].from_url(url), LEDGERS["sqlite"](dead_letters)
     step, _, name = where.partition(" in ")
-    (ledger if name == "ledger" else letterbox).interrupt(step, killed)
-    both = letters_elsewhere(ledger, letterbox)
+    (ledger if name == "ledger" else dead_letter_store).interrupt(step, killed)
+    both = dead_letters_elsewhere(ledger, dead_letter_store)
     (verdict,) = await both.claim([harness().claim("a", lease_ms=LEASE_MS, retention_ms=600_000)])
     assert isinstance(verdict, Granted)
     await both.settle([Settlement(verdict.lease, Reject("first"), DeadLetter(b"{}", verdict.attempt))])

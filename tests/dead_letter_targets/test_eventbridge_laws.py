@@ -6,8 +6,8 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.dead_letter_targets.bus import AwsServer, Bus
 from tests.ledgers.test_sqlite_laws import MEDDLE, write
-from tests.letterboxes.bus import AwsServer, Bus
 
 from semel.dead_letter_targets import AnnouncingLedger, EventBridgeTarget, announced
 from semel.ledgers.sqlite import SqliteLedger

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.stores.letterbox import dying_worker
-from tests.stores.letterbox.broken import LEDGERS
+from tests.stores.dead_letter_store import dying_worker
+from tests.stores.dead_letter_store.broken import LEDGERS
 
-from semel.core.dead_letter_store import letters_elsewhere
+from semel.core.dead_letter_store import dead_letters_elsewhere
 from semel.values.claim import Busy, DeadLetter, Granted, Settled, Settlement, Verdict
 from semel.values.outcome import Done, Reject
 
@@ -34,9 +34,9 @@ WAIT_S = 30.0
 def test_a_worker_that_is_killed_leaves_one_letter_or_none(
     where: str, end: str, listed: list[str], redis_url: str, tmp_path: Path
 ) -> None:
-    letters = str(tmp_path / "letters.db")
+    dead_letters = str(tmp_path / "letters.db")
     worker = subprocess.run(
-        [sys.executable, "-m", "tests.stores.letterbox.dying_worker", redis_url, letters, where],
+        [sys.executable, "-m", "tests.stores.dead_letter_store.dying_worker", redis_url, dead_letters, where],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))},
         capture_output=True,
@@ -46,7 +46,7 @@ def test_a_worker_that_is_killed_leaves_one_letter_or_none(
     assert worker.returncode == -signal.SIGKILL, worker.stderr
 
     async def go_on() -> list[str]:
-        both = letters_elsewhere(LEDGERS["redis"].from_url(redis_url), LEDGERS["sqlite"](letters))
+        both = dead_letters_elsewhere(LEDGERS["redis"].from_url(redis_url), LEDGERS["sqlite"](dead_letters))
         claim = dying_worker.harness().claim("a", lease_ms=60_000, retention_ms=600_000)
         verdict: Verdict = Busy(0)
         deadline = time.monotonic() + WAIT_S
@@ -57,8 +57,8 @@ def test_a_worker_that_is_killed_leaves_one_letter_or_none(
             assert isinstance(verdict, Granted)
             assert verdict.takeover
             outcome = Done(b"1") if end == "done" else Reject("second")
-            letter = None if end == "done" else DeadLetter(b"{}", verdict.attempt)
-            assert await both.settle([Settlement(verdict.lease, outcome, letter)]) == [True]
+            dead_letter = None if end == "done" else DeadLetter(b"{}", verdict.attempt)
+            assert await both.settle([Settlement(verdict.lease, outcome, dead_letter)]) == [True]
         else:
             assert verdict == Settled(Reject("first"))
         found = [entry.reason for state in ("dead", "uncertain") for entry in await both.entries(state)]

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import pytest
 from tests.cli.scripted import scripted
-from tests.letterboxes.bus import AwsServer, Bus
-from tests.letterboxes.given_up import given_up
+from tests.dead_letter_targets.bus import AwsServer, Bus
+from tests.dead_letter_targets.given_up import given_up
 from tests.support.servers.emulator import CREDENTIALS
 from tests.support.servers.process import free_port
 
 from semel.dead_letter_targets import EventBridgeTarget
-from semel.dead_letter_targets import eventbridge as letters
+from semel.dead_letter_targets import eventbridge as dead_letters
 from semel.testing.proxy import FaultProxy
 from semel.values.claim import Settlement
 from semel.values.errors import LedgerUnavailable
@@ -156,7 +156,7 @@ def test_a_call_that_says_nothing_definite_is_made_again(trouble: bytes) -> None
 
 
 def test_a_bus_that_never_takes_it_raises_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(dead_letters, "DEADLINE_S", 0.5)
     service = Service(lambda call, put: error("ThrottlingException"))
     begun = time.monotonic()
     with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match="ThrottlingException"):
@@ -176,7 +176,7 @@ def test_who_may_not_put_is_told_so(code: str) -> None:
 def test_a_bus_that_is_not_there_is_not_believed() -> None:
     """EventBridge itself says yes to letters for a bus that is not there, and drops them."""
     service = Service(lambda call, put: taken(put), error("ResourceNotFoundException"))
-    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match=re.escape(letters.NO_BUS)):
+    with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match=re.escape(dead_letters.NO_BUS)):
         keep(bus, [given_up()])
     assert service.looks == 1
     assert service.calls == []
@@ -191,7 +191,7 @@ def test_who_may_not_look_at_the_bus_may_still_put_and_looks_once(caplog: pytest
 
 
 def test_a_bus_that_could_not_be_looked_for_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "LOOK_SOON_S", 0.0)
+    monkeypatch.setattr(dead_letters, "LOOK_SOON_S", 0.0)
     service = Service(lambda call, put: taken(put), error("ThrottlingException"))
     with a_bus(service) as bus:
         keep(bus, [given_up("one")], [given_up("two")])
@@ -216,7 +216,7 @@ def test_a_page_that_says_yes_to_everything_is_no_bus() -> None:
 
 
 def test_an_endpoint_where_nobody_listens_raises_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(dead_letters, "DEADLINE_S", 0.5)
     bus = EventBridgeTarget(f"eventbridge://letters?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}")
     with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1"):
         keep(bus, [given_up()])
@@ -239,17 +239,17 @@ def test_without_credentials_nothing_is_put_and_the_error_names_the_cause(
 def test_a_lost_reply_puts_the_letter_again_with_the_same_id(server: AwsServer, bus: Bus) -> None:
     """At least once: the reply is lost on the way, and what the bus has then comes twice."""
     with FaultProxy("127.0.0.1", server.port) as proxy:
-        letterbox = EventBridgeTarget(bus.url(f"http://127.0.0.1:{proxy.port}"))
+        dead_letter_store = EventBridgeTarget(bus.url(f"http://127.0.0.1:{proxy.port}"))
 
         async def whole() -> None:
-            await letterbox.keep([given_up("before")])
+            await dead_letter_store.keep([given_up("before")])
             proxy.lose("reply")
-            await letterbox.keep([given_up("lost")])
-            await letterbox.close()
+            await dead_letter_store.keep([given_up("lost")])
+            await dead_letter_store.close()
 
         asyncio.run(whole())
         assert proxy.seen.lost_replies == 1, "inconclusive: no reply was lost"
-    first, *copies = [letter["id"] for letter in bus.arrived(3)]
+    first, *copies = [dead_letter["id"] for dead_letter in bus.arrived(3)]
     assert first != copies[0]
     assert len(set(copies)) == 1
 
