@@ -58,7 +58,6 @@ class Terminator:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(cert, key)
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda loop, context: None)  # whoever distrusts us hangs up
         self._thread = Thread(target=self._loop.run_forever)
         self._thread.start()
         self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
@@ -70,7 +69,7 @@ class Terminator:
         self._loop.close()
 
     async def _listen(self) -> int:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
@@ -82,12 +81,18 @@ class Terminator:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, asks = await asyncio.open_connection(self._server.host, self._server.port)
+        """The handshake is part of this task, so that `_end` also closes a connection whose handshake fails."""
+        server_writer = None
         try:
-            await asyncio.gather(_pump(reader, asks), _pump(answers, writer))
+            await writer.start_tls(self._context)
+            server_reader, server_writer = await asyncio.open_connection(self._server.host, self._server.port)
+            await asyncio.gather(_pump(reader, server_writer), _pump(server_reader, writer))
+        except OSError:
+            pass  # the client does not trust the certificate
         finally:
-            asks.close()
-            writer.close()
+            for stream in (server_writer, writer):
+                if stream is not None:
+                    stream.transport.abort()
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
