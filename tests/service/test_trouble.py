@@ -10,10 +10,11 @@ import pytest
 
 from semel.core.breaker import Breaker
 from semel.core.ledger_breaker import SLOW_IN_A_ROW, LedgerBreaker
-from semel.service.incident_log import REPEAT_S, IncidentLog, StoreHealth
+from semel.service.incident_log import StoreHealth
 from semel.service.served_ledger import served_ledger
 from semel.values.claim import Claim
 from semel.values.errors import ConfigError, LedgerUnavailable
+from semel.values.log import REPEAT_S, IncidentLog
 from semel.wiring import open_ledger
 
 PATIENCE_S = 0.1

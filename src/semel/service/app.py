@@ -21,11 +21,10 @@ from semel.service import responses
 from semel.service.background import Background
 from semel.service.delivery_handler import DeliveryHandler
 from semel.service.endpoints import ServedEndpoint
-from semel.service.incident_log import IncidentLog
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
 from semel.service.responses import HttpResponse, refused
 from semel.values.errors import SemelError
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 
 READY_S = 1.0  # how long the result of a readiness check is reused
 READY_WITHIN_S = 2.0  # limit of a readiness check: several round trips to a ledger that is 250 ms away

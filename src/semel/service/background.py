@@ -12,10 +12,10 @@ from semel.core.dead_letter_store import inbox_of
 from semel.core.inbox_flow import InboxWorker
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.ports import Inbox
-from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.incident_log import StoreHealth
 from semel.service.served_ledger import served_inbox, served_ledger
 from semel.values.errors import LedgerUnavailable, SemelError
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 
 if TYPE_CHECKING:
     from semel.service.consumers import Consumers  # they need metrics, a mounted application does not

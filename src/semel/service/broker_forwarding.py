@@ -21,12 +21,12 @@ from semel.core.batcher import Batcher
 from semel.core.breaker import Breaker, State
 from semel.core.routing import CONTROL, Planner
 from semel.ports import Publisher
-from semel.service.incident_log import IncidentLog
 from semel.values.cloudevents import SHAPE as CLOUDEVENTS
 from semel.values.cloudevents import STRUCTURED
 from semel.values.errors import MalformedEvent
 from semel.values.event import Event
 from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata
+from semel.values.log import IncidentLog
 from semel.values.outcome import Outcome
 
 PATIENCE_S = 4.0  # EventBridge's API destinations wait for 5 s

@@ -14,9 +14,10 @@ from semel.core.ledger_breaker import Outage, pause
 from semel.core.routing import Unmatched
 from semel.core.worker import QUIET_S, Answer, Consumer, words
 from semel.service.assembly import SourceSpec
-from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.incident_log import StoreHealth
 from semel.service.metrics import Metrics, SourceMetrics
 from semel.service.served_ledger import served_ledger
+from semel.values.log import IncidentLog
 from semel.values.retry import backoff_s
 from semel.wiring import OpenSource
 

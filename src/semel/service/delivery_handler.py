@@ -9,10 +9,10 @@ from semel.core import fail_open
 from semel.core.inbox_flow import Acceptor
 from semel.core.ledger_breaker import LedgerBreaker
 from semel.ports import Inbox
-from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.incident_log import StoreHealth
 from semel.service.served_ledger import served_inbox, served_ledger
 from semel.values.errors import ConfigError, NotRecorded
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 from semel.values.outcome import Outcome
 
 NOT_RECORDED_S = 5.0  # by then its lease has expired, or the ledger is back

@@ -1,6 +1,5 @@
-"""Rate-limited logging of recurring problems.
+"""Rate-limited logging of recurring problems, beside `IncidentLog` of `semel.values.log`.
 
-- `IncidentLog`: one problem with a start and an end.
 - `CountedLog`: occurrences without an end, counted per endpoint and reason.
 - `StoreHealth`: round trips to a store, logged through an `IncidentLog`.
 - `UnverifiedLog`: deliveries that failed verification, logged through a `CountedLog`."""
@@ -15,41 +14,9 @@ from typing import Protocol, runtime_checkable
 from semel.core.breaker import State
 from semel.service.endpoints import ServedEndpoint
 from semel.values.errors import LedgerUnavailable, SemelError
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 
-REPEAT_S = 30.0  # often enough for an operator who looks now, and no flood over a day
 RECENT_S = 1.0  # a failure this young may be why a breaker opens; an older one is not
-
-
-class IncidentLog:
-    """Logs one problem when it starts, every `REPEAT_S` while it lasts, and when it ends."""
-
-    def __init__(
-        self, start_event: str, end_event: str = "", clock: Callable[[], float] = time.monotonic, **fields: object
-    ) -> None:
-        """`start_event` and `end_event` are names of log events; both get `fields`."""
-        self._start_event, self._end_event, self._fields = start_event, end_event, fields
-        self._clock = clock
-        self._since: float | None = None  # None: no incident is open
-        self._logged_at = self._last = 0.0
-
-    def report(self, error: str) -> None:
-        """Record a failure. After a long silence it starts a new incident, because not every success is reported."""
-        now = self._clock()
-        if self._since is None or now - self._last > 2 * REPEAT_S:
-            self._since = self._logged_at = now
-            log.error(self._start_event, **self._fields, error=error)
-        elif now - self._logged_at >= REPEAT_S:
-            self._logged_at = now
-            log.error(self._start_event, **self._fields, lasts_s=round(now - self._since), error=error)
-        self._last = now
-
-    def resolve(self) -> None:
-        """Record a success: end the incident, if one is open."""
-        if self._since is not None:
-            if self._end_event:
-                log.warning(self._end_event, **self._fields, after_s=round(self._clock() - self._since))
-            self._since = None
 
 
 class CountedLog:

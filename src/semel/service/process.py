@@ -26,7 +26,7 @@ from semel.service.assembly import BuiltService, build, served_endpoints
 from semel.service.background import Background
 from semel.service.consumers import Consumers
 from semel.service.delivery_handler import DeliveryHandler
-from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.incident_log import StoreHealth
 from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
 from semel.service.relays import OutboxRelay
@@ -39,7 +39,7 @@ from semel.settings.schema import Settings
 from semel.values.delivery_state import ProviderAccess
 from semel.values.errors import SemelError
 from semel.values.inbox import Depth
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 from semel.values.outbox import Backlog
 
 CONCURRENCY = 16  # default of [destinations.NAME]

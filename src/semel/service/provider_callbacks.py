@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from semel.core.batcher import Batcher
 from semel.core.resend import StoredOutbox
 from semel.service.endpoints import ServedEndpoint
-from semel.service.incident_log import CountedLog, IncidentLog
+from semel.service.incident_log import CountedLog
 from semel.service.responses import HttpResponse, refused
 from semel.values.delivery_state import State
 from semel.values.errors import MalformedEvent, SemelError
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 from semel.values.outbox import DeliveryReport, NotificationView
 
 PATIENCE_S = 4.0  # for one round trip to the store; most providers wait for 15 s in all

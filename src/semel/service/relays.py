@@ -12,10 +12,9 @@ from semel.core.relay import Relay, RelayMetrics
 from semel.core.resend import StoredOutbox
 from semel.ports import Provider
 from semel.service.background import purge_loop
-from semel.service.incident_log import IncidentLog
 from semel.service.metrics import Metrics
 from semel.settings.schema import Outbox as OutboxSettings
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 from semel.values.outbox import lane_of
 
 FAILURES_IN_A_ROW = 5  # requests that a provider did not accept: fewer may be the fault of the messages

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from semel.values.errors import MalformedEvent, SemelError
@@ -91,3 +93,49 @@ def _words(error: BaseException) -> str:
     """The class of an error. Its message only where Semel wrote it: others quote what they could not process."""
     kind = type(error).__name__
     return f"{kind}: {error}" if isinstance(error, SemelError) and not isinstance(error, MalformedEvent) else kind
+
+
+REPEAT_S = 30.0  # often enough for an operator who looks now, and no flood over a day
+
+
+class IncidentLog:
+    """Logs one problem when it starts, every `REPEAT_S` while it lasts, and when it ends."""
+
+    def __init__(
+        self,
+        start_event: str,
+        end_event: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        level: int = logging.ERROR,
+        **fields: Any,
+    ) -> None:
+        """`start_event` and `end_event` are names of log events; both get `fields`. The end is one level below."""
+        self._start_event, self._end_event, self._fields = start_event, end_event, fields
+        self._level = level
+        self._clock = clock
+        self._since: float | None = None  # None: no incident is open
+        self._logged_at = self._last = 0.0
+
+    def report(self, error: str, **details: Any) -> None:
+        """Record a failure; `details` are fields of its line.
+
+        After a long silence it starts a new incident, because not every success is reported.
+        """
+        now = self._clock()
+        if self._since is None or now - self._last > 2 * REPEAT_S:
+            self._since = self._logged_at = now
+            log.write(self._level, self._start_event, **self._fields, **details, error=error)
+        elif now - self._logged_at >= REPEAT_S:
+            self._logged_at = now
+            lasts_s = round(now - self._since)
+            log.write(self._level, self._start_event, **self._fields, **details, lasts_s=lasts_s, error=error)
+        self._last = now
+
+    def resolve(self) -> None:
+        """Record a success: end the incident, if one is open."""
+        if self._since is not None:
+            if self._end_event:
+                after_s = round(self._clock() - self._since)
+                log.write(self._level - 10, self._end_event, **self._fields, after_s=after_s)
+            self._since = None

@@ -17,9 +17,10 @@ from semel import Semel
 from semel.core.breaker import Breaker
 from semel.core.ledger_breaker import LedgerBreaker
 from semel.core.resend import StoredOutbox
-from semel.service.incident_log import IncidentLog, StoreHealth
+from semel.service.incident_log import StoreHealth
 from semel.service.served_ledger import served_outbox
 from semel.values.errors import LedgerUnavailable
+from semel.values.log import IncidentLog
 from semel.values.notification import Notification
 from semel.values.outbox import Decision
 

@@ -8,9 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from semel.service.incident_log import IncidentLog
 from semel.service.responses import PROBLEM_JSON, problem
 from semel.values.errors import MalformedEvent
+from semel.values.log import IncidentLog
 
 AGAIN_S = "1"  # Retry-After, in seconds: what is short is mostly over by then
 
