@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -80,9 +81,11 @@ def test_a_worker_that_is_killed_with_letters_in_its_hands_loses_and_doubles_non
             PROCESSES.Process(target=worker, args=(url, harness.namespace, str(file), number == 0))
             for number, file in enumerate(files)
         ]
-        for process in running:
+        running[0].start()
+        _until_it_stands_still(files[0])  # alone: the others could empty the inbox before it has started
+        for process in running[1:]:
             process.start()
-        _until_it_stands_still(files[0])
+        _until(lambda: all(file.exists() and "ended" in file.read_text() for file in files[1:]), "no other worker ran")
         running[0].kill()
         for process in running:
             process.join(DEADLINE_S)
@@ -113,7 +116,11 @@ def check(said: list[list[str]]) -> None:
 
 
 def _until_it_stands_still(said: Path) -> None:
+    _until(lambda: said.exists() and said.read_text().endswith("stands still\n"), "it did not take three batches")
+
+
+def _until(holds: Callable[[], bool], otherwise: str) -> None:
     ends = time.monotonic() + DEADLINE_S
-    while not (said.exists() and said.read_text().endswith("stands still\n")):
-        assert time.monotonic() < ends, "inconclusive: it did not come so far"
+    while not holds():
+        assert time.monotonic() < ends, f"inconclusive: {otherwise}"
         time.sleep(0.02)
