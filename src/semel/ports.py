@@ -521,3 +521,61 @@ class PostgresTx(Protocol):
     def fetchrow(self, query: str, *args: Any) -> Coroutine[Any, Any, Any]: ...
     def fetchval(self, query: str, *args: Any, column: int = 0) -> Coroutine[Any, Any, Any]: ...
     def transaction(self) -> AbstractAsyncContextManager[None]: ...
+
+
+# Optional abilities of verifiers, sources and ledgers. Each is checked once, when the service is wired.
+
+
+@runtime_checkable
+class QueryVerifier(Protocol):
+    """A verifier that may also prove the query of the URL."""
+
+    covers_query: bool
+
+
+@runtime_checkable
+class ChallengingVerifier(Protocol):
+    """A verifier whose scheme defines a challenge (RFC 9110, 11.6.1)."""
+
+    challenge: bytes  # the value of WWW-Authenticate in a 401
+
+
+@runtime_checkable
+class ExplainingVerifier(Protocol):
+    """A verifier that can explain why it refuses a delivery."""
+
+    async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
+        """Name the check that failed, in one of few fixed texts without any part of the request and without a secret.
+        Empty if the delivery is verified. Raises as `verify` does."""
+
+
+class SourceCounts(Protocol):
+    """Counters of a source. They only grow."""
+
+    failures: int  # requests and connections to the broker
+    lost: int  # deliveries that the broker redelivers elsewhere
+
+
+@runtime_checkable
+class ExpiringSourceCounts(SourceCounts, Protocol):
+    """Counters of a source whose answers can come too late."""
+
+    expired: int  # answers after which the broker redelivers anyway
+
+
+@runtime_checkable
+class CountingSource(Protocol):
+    """A source that counts failures that its workers do not see."""
+
+    @property
+    def counts(self) -> SourceCounts:
+        """The counters since the source was created."""
+
+
+@runtime_checkable
+class TransactionHeldLedger(Protocol):
+    """A ledger with one writer, which the transaction of a handler can hold."""
+
+    @property
+    def held_by_handler(self) -> bool:
+        """True while such a transaction holds the writer: other calls wait for the handler, not for a slow store."""
