@@ -61,7 +61,11 @@ DRIVERS = {  # what one package may import besides; a new adapter with a driver 
 ADAPTER_KINDS = {"ledgers", "sources"}  # one package for each adapter
 ADAPTER_PACKAGES = {"dead_letter_targets", "destinations", "envelopes", "http_client", "providers", "verifiers"}
 FACTORIES = {"sources", "providers"}  # `__init__` of these holds the public factories, which call the wiring
-SHARED = {"semel.http_client", "semel.sources.lifecycle"}  # adapters share these, and import no other adapter
+SHARED = {
+    "semel.http_client",
+    "semel.ledgers.entries",
+    "semel.sources.lifecycle",
+}  # adapters share these, and import no other adapter
 ADAPTER_NAME = re.compile(rf"semel\.({'|'.join(ADAPTER_KINDS | ADAPTER_PACKAGES)})\.[\w.]+(:\w+)?")
 
 

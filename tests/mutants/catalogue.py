@@ -131,9 +131,9 @@ MUTANTS = [
     ),
     Mutant(
         "result lost on duplicate",
-        STORE,
-        "return _NULL if result is None else Done(result)",
-        "return _NULL",
+        "values/outcome_codec.py",
+        "return NOTHING if value is None else Done(value)",
+        "return NOTHING",
         f"{LAWS}::test_a_settled_key_answers_with_what_it_was_settled_with",
     ),
     Mutant(
@@ -250,7 +250,7 @@ MUTANTS = [
     Mutant(
         "a settled token is not remembered",
         STORE,
-        "return found == [(lease.claim.digest, *_dump(outcome))]",
+        "return found == [(lease.claim.digest, *encode_outcome(outcome))]",
         "return False",
         f"{LAWS}::test_settling_twice_with_the_same_token_finds_it_settled",
     ),

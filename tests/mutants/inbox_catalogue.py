@@ -8,6 +8,7 @@ WRITER = "ledgers/sqlite/writer.py"
 OPENING = "ledgers/sqlite/database.py"
 QUERIES = "ledgers/sqlite/queries.sql"
 INBOX = "ledgers/sqlite/inbox.py"
+RULES = "values/inbox_rules.py"
 INBOX_QUERIES = "ledgers/sqlite/inbox.sql"
 LETTERS = "ledgers/sqlite/dead_letters.py"
 LETTER_QUERIES = "ledgers/sqlite/letters.sql"
@@ -47,43 +48,43 @@ INBOX_MUTANTS = [
     Mutant(
         "accept does not look into the ledger",
         INBOX,
-        "known = known_of(connection, digests)",
-        "known = known_of(connection, [])",
+        "in known_of(connection, digests).items()",
+        "in known_of(connection, []).items()",
         f"{INBOX_LAWS}::test_a_letter_or_a_record_is_there_at_every_moment",
     ),
     Mutant(
         "accept does not look into the inbox",
         INBOX,
-        "items = _items_of(connection, digests, now)",
-        "items = _items_of(connection, [], now)",
+        'select_in(connection, SQL["letters_by_key"], digests)',
+        'select_in(connection, SQL["letters_by_key"], [])',
         f"{INBOX_LAWS}::test_one_that_waits_already_is_a_duplicate",
     ),
     Mutant(
         "copies in one batch are all accepted",
         INBOX,
-        "            met.update(own)\n",
-        "",
+        "known.setdefault(digest, []).append(KnownRow(True, key.fingerprint, key.order_position, None))",
+        "pass",
         f"{INBOX_LAWS}::test_copies_inside_one_batch_are_decided_in_order",
     ),
     Mutant(
         "one settled claim of several makes a duplicate",
-        INBOX,
+        RULES,
         "if len(refused) == len(claims) else None",
         "if refused else None",
         f"{INBOX_LAWS}::test_one_unsettled_claim_of_several_is_enough",
     ),
     Mutant(
         "a letter that will be stale swallows the newer event",
-        INBOX,
-        "same = [item for item in candidates if item.place == _place(claim)]",
-        "same = candidates",
+        RULES,
+        "part = [row for row in part if row.order_position == _order_position(claim)]",
+        "pass",
         f"{INBOX_LAWS}::test_the_same_key_at_another_place_in_the_order_is_not_swallowed",
     ),
     Mutant(
         "what the inbox gave up is accepted again",
         INBOX,
-        "if died is None or expires > now:",
-        "if died is None:",
+        "if reason is None or expires > now:",
+        "if reason is None:",
         f"{INBOX_LAWS}::test_what_is_given_up_is_kept_for_a_person",
     ),
     Mutant(

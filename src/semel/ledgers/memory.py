@@ -16,8 +16,7 @@ from semel.ports import STATES, DataLoss, Entry, EntryQuery, Traits
 from semel.values.attempts import line, load
 from semel.values.claim import Claim, DeadLetter, Lease, Settlement, Verdict
 from semel.values.claim_rules import Known, State, Subject, judge
-from semel.values.errors import ConfigError
-from semel.values.key import DIGEST_BYTES
+from semel.values.key import parse_digest
 from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
 
 
@@ -58,7 +57,7 @@ class MemoryLedger:
             now = self._clock()
             verdicts, grants = judge(claims, self._known, self._subjects, now, self._tokens.__next__)
             for grant in grants:
-                for digest in _digests(grant.lease.claim):
+                for digest in grant.lease.claim.digests:
                     self._about[digest] = (grant.lease.claim, None, now)
             return verdicts
 
@@ -108,7 +107,7 @@ class MemoryLedger:
         return list(islice(matches, max(limit, 0)))
 
     async def history(self, key: str) -> list[Entry]:
-        digest = _check_key(key)
+        digest = parse_digest(key).hex()
         return [entry for entry in self._entries() if entry.key == digest]
 
     async def counts(self) -> dict[str, int]:
@@ -139,7 +138,7 @@ class MemoryLedger:
 
     def _has_all_keys(self, lease: Lease) -> bool:
         """An alias identifies the same effect: a lease that lost one of its keys is lost."""
-        return all(self._has(digest, lease) for digest in _digests(lease.claim))
+        return all(self._has(digest, lease) for digest in lease.claim.digests)
 
     def _has_subject(self, lease: Lease) -> bool:
         if (order := lease.claim.order) is None:
@@ -193,7 +192,7 @@ class MemoryLedger:
             known.state = State.LEASED if known.suspect else State.WAITING
             known.token, known.until_ms, known.attempts = NO_TOKEN, 0, known.attempts - 1
             return
-        for digest in _digests(lease.claim):
+        for digest in lease.claim.digests:
             del self._known[digest], self._about[digest]
 
     def _free_subject(self, lease: Lease, now: int, applied: bool) -> None:
@@ -225,20 +224,6 @@ class MemoryLedger:
             result=known.outcome.result if isinstance(known.outcome, Done) else None,
             attempt_log=load(known.attempt_log),
         )
-
-
-def _check_key(key: str) -> str:
-    try:
-        digest = bytes.fromhex(key)
-    except ValueError:
-        digest = b""
-    if len(digest) != DIGEST_BYTES:
-        raise ConfigError(f"key {key[:80]!r}: expected {2 * DIGEST_BYTES} hexadecimal digits")
-    return digest.hex()
-
-
-def _digests(claim: Claim) -> tuple[bytes, ...]:
-    return (claim.digest, *[alias.digest for alias in claim.aliases])
 
 
 def profiles() -> list[Traits]:

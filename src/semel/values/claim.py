@@ -39,6 +39,11 @@ class Claim(Struct, frozen=True, gc=False):
     order: Order | None = None
     doubt_first: bool = False  # a lapsed lease is granted though its event is stale meanwhile: its doubt must be told
 
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """The digests of all keys of this claim, its own first."""
+        return (self.digest, *[alias.digest for alias in self.aliases]) if self.aliases else (self.digest,)
+
 
 class Lease(Struct, frozen=True, gc=False):
     """A time-limited right to act. Every grant of a key has a higher token than all its grants before."""

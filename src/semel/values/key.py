@@ -45,6 +45,24 @@ def content_digest(content: bytes) -> bytes:
     return sha256(content).digest()[:DIGEST_BYTES]  # faster than BLAKE2 here: processors have instructions for it
 
 
+def parse_digest(text: str) -> bytes:
+    """Parse a key as operators write it: the hexadecimal digits of its digest."""
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise ConfigError(
+            f"key {text[:80]!r}: expected {2 * DIGEST_BYTES} hexadecimal digits, as `semel events list` shows them"
+        )
+    return digest
+
+
+def split_digests(joined: bytes | None) -> list[bytes]:
+    """Split digests that are stored one after the other."""
+    return [joined[at : at + DIGEST_BYTES] for at in range(0, len(joined), DIGEST_BYTES)] if joined else []
+
+
 # Topic patterns: `*` is one segment, `**` is the rest, `{id}` in a pattern is `*`.
 
 _PLACEHOLDER = re.compile(r"\{[^{}.]*\}")

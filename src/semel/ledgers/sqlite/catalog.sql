@@ -64,7 +64,7 @@ select lower(hex(r.k)), r.handler, r.text, r.tenant,
        iif(r.outcome = 1, '', cast(r.result as text)), r.attempts, ifnull(d.at, r.at), l.event,
        iif(r.outcome = 1, ifnull(r.result, x'6e756c6c'), null),
        1 + ifnull((select max(generation) from semel_decision where k = r.k and what = 1 and token < r.id), 0), t.tried,
-       d.what, d.by, d.at, d.reason
+       d.what, d.at, d.by, d.reason
 from semel_record r left join semel_letter l on l.id = r.id left join semel_decision d on d.rec = r.id
      left join semel_tried t on t.id = r.id
 where r.id in (

@@ -13,21 +13,21 @@ from semel.values.attempts import line
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.claim_rules import Grant, Known, State, Subject, judge
 from semel.values.event import dump
-from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.key import split_digests
+from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
+from semel.values.outcome_codec import DONE, decode_outcome, encode_outcome, storable
 
 SWEEP = 10  # records examined for each key that a purge may delete: records that are not due are skipped
 
-DONE, DEAD, UNCERTAIN = 1, 2, 3
-_CODES: dict[type, int] = {Done: DONE, Reject: DEAD, Uncertain: UNCERTAIN}
+_FINAL = (Done, Reject, Uncertain)
 _Ended: TypeAlias = dict[tuple[bytes, int], tuple[int, bytes | None, bytes | None]]
-_NULL = NOTHING
 
 # ------------------------------------------------------------------------------------------------------------ claim
 
 
 def claim(connection: apsw.Connection, claims: Sequence[Claim], now: int) -> list[Verdict]:
     """Read the stored state of all keys, decide, write the grants."""
-    digests = [digest for claim in claims for digest in digests_of(claim)]
+    digests = [digest for claim in claims for digest in claim.digests]
     known = known_of(connection, digests)
     subjects = _subjects(connection, claims, known)
     ((token,),) = rows(connection, SQL["last_token"])
@@ -47,7 +47,7 @@ def known_of(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[byte
     """Return the settled, leased and waiting state of these keys."""
     found = select_in(connection, SQL["settled"], digests)
     known = {
-        k: Known(token, State.SETTLED, expires, attempts, at, fp, outcome=_load(outcome, result))
+        k: Known(token, State.SETTLED, expires, attempts, at, fp, outcome=decode_outcome(outcome, result))
         for k, expires, token, outcome, result, fp, attempts, at in found
     }
     _add_leases(connection, digests, known)
@@ -76,7 +76,7 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
     attempt_log: list[Row] = []
     for grant in grants:
         known, claim = grant.known, grant.lease.claim
-        for digest, replaced in zip(digests_of(claim), grant.replaced, strict=True):
+        for digest, replaced in zip(claim.digests, grant.replaced, strict=True):
             owner = None if digest == claim.digest else claim.digest
             if replaced is None:
                 row = (
@@ -132,13 +132,13 @@ def settle(connection: apsw.Connection, settlements: Sequence[Settlement], now: 
     final = [
         s
         for s in settlements
-        if type(s.outcome) in _CODES and (not s.lease.claim.aliases or _has_all_keys(connection, s.lease))
+        if isinstance(s.outcome, _FINAL) and (not s.lease.claim.aliases or _has_all_keys(connection, s.lease))
     ]
     ended = _end_leases(connection, final)
     _write_records(connection, final, ended, now)
     return [
         # a second settlement of a token in the batch is not in `ended` any more: its outcome is compared
-        (type(s.outcome) in _CODES and ended.pop((s.lease.claim.digest, s.lease.token), None) is not None)
+        (isinstance(s.outcome, _FINAL) and ended.pop((s.lease.claim.digest, s.lease.token), None) is not None)
         or _settle_one(connection, s, now)
         for s in settlements
     ]
@@ -175,7 +175,7 @@ def _write_records(connection: apsw.Connection, final: Sequence[Settlement], end
             continue
         written.add(token)
         attempts, fp, attempt_log = lease_row
-        code, result = _dump(settlement.outcome)
+        code, result = encode_outcome(settlement.outcome)
         if code != DONE:
             attempt_log = (attempt_log or b"") + line(attempts, now, reason_of(settlement.outcome))
         if attempt_log:
@@ -227,7 +227,7 @@ def _settle_one(connection: apsw.Connection, settlement: Settlement, now: int) -
 def _is_settled_alike(connection: apsw.Connection, lease: Lease, outcome: Ending) -> bool:
     """True if the token settled before with this outcome: a lost reply was followed by a retry."""
     found = rows(connection, SQL["settled_under"], lease.token)
-    return found == [(lease.claim.digest, *_dump(outcome))]
+    return found == [(lease.claim.digest, *encode_outcome(outcome))]
 
 
 def _wait(connection: apsw.Connection, lease: Lease, retry: Retry, now: int) -> bool:
@@ -256,7 +256,7 @@ def _on_each_key(connection: apsw.Connection, lease: Lease, sql: str, *values: A
     """Run a write that ends in `k = ? and token = ? …` for all keys of a lease; its own key decides the result."""
     if not _has_all_keys(connection, lease):
         return False
-    for digest in digests_of(lease.claim):
+    for digest in lease.claim.digests:
         connection.execute(sql, (*values, digest, lease.token))
         if digest == lease.claim.digest and connection.changes() != 1:
             return False
@@ -308,11 +308,11 @@ def purge(connection: apsw.Connection, limit: int, now: int) -> int:
     examined = rows(connection, SQL["sweep"], swept, limit * SWEEP)
     over = [row for row in examined if row[4] is not None and row[4] <= now][:limit]
     for record, k, aliases, has_more, _ in over:
-        for digest in (k, *split(aliases)):
+        for digest in (k, *split_digests(aliases)):
             connection.execute(SQL["forget_done"], (digest, record))
         connection.execute(SQL["forget_record"], (record,))
         if has_more:
-            _forget_dead_letter(connection, record, (k, *split(aliases)))
+            _forget_dead_letter(connection, record, (k, *split_digests(aliases)))
     last = over if len(over) == limit else examined if len(examined) == limit * SWEEP else []
     swept = last[-1][0] if last else 0
     connection.execute(SQL["set_last_swept"], (swept,))
@@ -331,43 +331,6 @@ def _forget_dead_letter(connection: apsw.Connection, record: int, digests: Itera
         connection.execute(SQL["forget_key"], (digest, record))
 
 
-def digests_of(claim: Claim) -> tuple[bytes, ...]:
-    """Return all keys of a claim, its own first."""
-    return (claim.digest, *[alias.digest for alias in claim.aliases]) if claim.aliases else (claim.digest,)
-
-
-def split(aliases: bytes | None) -> Iterable[bytes]:
-    return [aliases[at : at + 16] for at in range(0, len(aliases), 16)] if aliases else []
-
-
-def _dump(outcome: Any) -> tuple[int, bytes | None]:
-    if outcome is _NULL:  # most handlers return nothing
-        return DONE, None
-    match outcome:
-        case Done(result):
-            return DONE, None if result == b"null" else result
-        case Reject():
-            return DEAD, storable(outcome.reason)
-        case Uncertain(reason):
-            return UNCERTAIN, storable(reason)
-    raise TypeError(f"{outcome!r} is not a final outcome")
-
-
 def reason_of(outcome: Ending) -> str:
     """Return why an attempt failed; empty for a success."""
     return outcome.reason if isinstance(outcome, (Retry, Reject, Uncertain)) else ""
-
-
-def storable(text: str) -> bytes:
-    """Encode a text of an operator or an exception. A lone surrogate in it must not prevent a settle."""
-    return text.encode(errors="replace")
-
-
-def _load(code: int, result: bytes | None) -> Final:
-    match code:
-        case 1:
-            return _NULL if result is None else Done(result)
-        case 2:
-            return Reject((result or b"").decode())
-        case _:
-            return Uncertain((result or b"").decode())

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from semel.ledgers.sqlite.claims import DEAD, UNCERTAIN, split, storable
+from semel.ledgers.entries import DISCARDED, REPLAYED
 from semel.ledgers.sqlite.inbox import NO_TOKEN, WAITING
 from semel.ledgers.sqlite.statements import SQL, insert_many, rows
 from semel.values.attempts import one_more
 from semel.values.claim import Lease, Settlement
 from semel.values.event import dump, load
+from semel.values.key import split_digests
 from semel.values.outcome import Reject, Uncertain
-
-REPLAYED, DISCARDED = 1, 2
+from semel.values.outcome_codec import DEAD, UNCERTAIN, storable
 
 
 class _DeadLetter(NamedTuple):
@@ -64,7 +64,7 @@ def _step_back(
     connection: apsw.Connection, k: bytes, dead_letter: _DeadLetter, last: int, now: int, reason: str, by: str
 ) -> None:
     _decide(connection, k, dead_letter, REPLAYED, last, now, reason, by)
-    for digest in (k, *split(dead_letter.aliases)):
+    for digest in (k, *split_digests(dead_letter.aliases)):
         connection.execute(SQL["forget_done"], (digest, dead_letter.id))
 
 
@@ -105,14 +105,14 @@ def _decide(
 
 def _return_to_handler(connection: apsw.Connection, k: bytes, dead_letter: _DeadLetter, id: int, now: int) -> None:
     """Put the event into the inbox for the one handler that gave it up, not for the other handlers of the event."""
-    keys = [k, *split(dead_letter.aliases)]
+    keys = [k, *split_digests(dead_letter.aliases)]
     _add(connection, k, dead_letter, id, now, keys, lane=dead_letter.handler, only=dead_letter.handler)
     insert_many(connection, SQL["add_keys"], [(digest, id, dead_letter.fp, None) for digest in dict.fromkeys(keys)])
 
 
 def _return_to_lane(connection: apsw.Connection, k: bytes, dead_letter: _DeadLetter, id: int, now: int) -> None:
     """Put the event into the inbox as it was when it was given up. Its inbox keys move with it."""
-    keys = list(split(dead_letter.aliases)) or [k]
+    keys = list(split_digests(dead_letter.aliases)) or [k]
     _add(connection, k, dead_letter, id, now, keys, lane=dead_letter.lane, only=dead_letter.only_handler)
     for digest in keys:
         connection.execute(SQL["move_key"], (digest, dead_letter.id, id))

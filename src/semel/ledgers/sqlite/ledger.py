@@ -35,6 +35,7 @@ from semel.ports import DataLoss, Entry, EntryQuery, Traits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
+from semel.values.key import parse_digest
 
 SYNCHRONOUS = ("full", "normal", "extra")
 
@@ -185,13 +186,13 @@ class SqliteLedger:
     # ---------------------------------------------------------------------------------- dead letters and catalog
 
     async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        k = catalog.key_of(key)
+        k = parse_digest(key)
         return await self._writer.submit(
             lambda connection: dead_letters.replay(connection, k, reason, by, self._now(), force=force)
         )
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
-        k = catalog.key_of(key)
+        k = parse_digest(key)
         return await self._writer.submit(
             lambda connection: dead_letters.discard(connection, k, reason, by, self._now())
         )
@@ -225,7 +226,7 @@ class SqliteLedger:
         return await self._catalog.submit(lambda connection: catalog.entries(connection, asked))
 
     async def history(self, key: str) -> list[Entry]:
-        k = catalog.key_of(key)
+        k = parse_digest(key)
         return await self._catalog.submit(lambda connection: catalog.history(connection, k))
 
     async def counts(self) -> dict[str, int]:
