@@ -17,13 +17,14 @@ from semel.core.ledger_breaker import (
     STUCK,
     WINDOW_CALLS,
     WINDOW_S,
-    GatedLedger,
     LedgerBreaker,
     RoundTrip,
 )
 from semel.core.routing import Plan
 from semel.ports import Ledger
+from semel.service.served_ledger import ServedLedger, StoreHealth
 from semel.values.claim import Busy, Claim, Granted, Verdict
+from semel.values.log import IncidentLog
 
 PATIENCE_S = 0.05
 
@@ -241,7 +242,9 @@ def test_a_lease_that_comes_too_late_goes_back_unused(ledger: str, tmp_path: Pat
             plan = app.planner.plan(Message(to_bytes(message("1"))))
             assert isinstance(plan, Plan)
             with pytest.raises(LedgerUnavailable, match="stuck"):
-                await GatedLedger(slow, through, None).claim(list(plan.claims))
+                await ServedLedger(slow, None, StoreHealth(IncidentLog("x"), quiet=True), through).claim(
+                    list(plan.claims)
+                )
             assert isinstance((await app.ledger.claim(plan.claims))[0], Busy)  # it was granted, and nobody knows
             slow.go.set()
             verdict: Verdict | None = None

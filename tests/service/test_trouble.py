@@ -10,8 +10,7 @@ import pytest
 
 from semel.core.breaker import Breaker
 from semel.core.ledger_breaker import SLOW_IN_A_ROW, LedgerBreaker
-from semel.service.incident_log import StoreHealth
-from semel.service.served_ledger import served_ledger
+from semel.service.served_ledger import ServedLedger, StoreHealth
 from semel.values.claim import Claim
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.log import REPEAT_S, IncidentLog
@@ -89,7 +88,7 @@ def asked(ailing: Ailing, times: int, *, gated: bool = True) -> list[str]:
         breaker = Breaker(
             SLOW_IN_A_ROW, 0.01, open_max_s=0.01, clock=clock, random=lambda: 0.0, moved=health.breaker_changed
         )
-        ledger = served_ledger(ailing, None, health, LedgerBreaker(breaker, PATIENCE_S) if gated else None)  # type: ignore[arg-type]
+        ledger = ServedLedger(ailing, None, health, LedgerBreaker(breaker, PATIENCE_S) if gated else None)  # type: ignore[arg-type]
         if ailing.wait_s:
             wait_s, ailing.wait_s = ailing.wait_s, 0.0
             await ledger.claim([])  # it was near up to now

@@ -1,23 +1,29 @@
-"""Measures the usual round trip to a store."""
+"""Stops calls to a ledger that is slow or unavailable.
+
+- `LedgerBreaker` refuses claims and arrivals at once while the ledger is slow or fails.
+- `Outage` pauses sources while the ledger accepts no writes.
+- `RoundTrip` measures the usual round trip, which the limits of the breaker follow.
+
+Only calls that nothing was done for yet pass the breaker: claims, arrivals, new notifications. Settlements and renewals
+bypass it, because an abandoned settlement would repeat an effect. A call whose caller has gone may still be answered.
+A lease that is granted too late is released, and an event that is accepted too late is a duplicate when it is
+redelivered.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from msgspec import Struct
 
 from semel.core.breaker import Breaker, State
-from semel.ports import Entry, Inbox, Ledger, Telemetry, Traits, Transaction, Waits
-from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
-from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.log import log
-from semel.values.outcome import Release
 from semel.values.retry import backoff_s
 
 WINDOW_S = 10.0  # a store that stays slow for twice as long is slow as usual
@@ -51,100 +57,6 @@ class RoundTrip:
         self._calls += 1
         self._fastest = min(self._fastest, seconds)
 
-
-# A store whose round trips are timed. It decides nothing: every call is passed on as it is.
-
-
-class Watched:
-    """What both faces of a store have in common."""
-
-    def __init__(self, telemetry: Telemetry | None) -> None:
-        self._telemetry = telemetry
-
-    async def _timed(self, what: str, asked: Awaitable[T]) -> T:
-        if self._telemetry is None:
-            return await asked
-        begun = time.perf_counter()
-        failed = True
-        try:
-            answer = await asked
-            failed = False
-            return answer
-        finally:
-            self._telemetry.asked(what, time.perf_counter() - begun, failed)
-
-
-class WatchedLedger(Watched):
-    """A ledger, watched."""
-
-    def __init__(self, ledger: Ledger, telemetry: Telemetry | None) -> None:
-        super().__init__(telemetry)
-        self._ledger: Any = ledger
-        self.traits: Traits = ledger.traits
-
-    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
-        verdicts: list[Verdict] = await self._timed("claim", self._ledger.claim(claims))
-        return verdicts
-
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        held: list[bool] = await self._timed("settle", self._ledger.settle(settlements))
-        return held
-
-    async def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        held: list[bool] = await self._timed("renew", self._ledger.renew(leases))
-        return held
-
-    async def purge(self, limit: int) -> int:
-        forgotten: int = await self._timed("purge", self._ledger.purge(limit))
-        return forgotten
-
-    async def close(self) -> None:
-        await self._ledger.close()
-
-    @property
-    def outbox(self) -> Any:
-        """As the store has it, or None."""
-        return getattr(self._ledger, "outbox", None)
-
-    @property
-    def wait(self) -> Callable[[Claim, float], Awaitable[None]] | None:
-        """As the store has it, or None."""
-        return self._ledger.wait if isinstance(self._ledger, Waits) else None
-
-    def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
-        opened: AbstractAsyncContextManager[Transaction] = self._ledger.transaction(lease)
-        return opened
-
-
-class WatchedInbox(Watched):
-    """An inbox, watched."""
-
-    def __init__(self, inbox: Inbox, telemetry: Telemetry | None) -> None:
-        super().__init__(telemetry)
-        self._inbox = inbox
-
-    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
-        return await self._timed("accept", self._inbox.accept(arrivals))
-
-    async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
-        return await self._timed("take", self._inbox.take(wanted, lease_ms))
-
-    async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
-        return await self._timed("finish", self._inbox.finish(endings))
-
-    async def depths(self) -> list[Depth]:
-        return await self._inbox.depths()
-
-    async def history(self, key: str) -> list[Entry]:
-        return await self._inbox.history(key)
-
-
-# Before the store: whoever waits for an answer is told at once when the store is slow or out of reach.
-#
-# Only questions pass here that nothing has been done for yet: claims and arrivals. Settles and renewals go around it,
-# because giving up on them would repeat an effect. A question whose asker was sent away may still be answered later: a
-# lease that comes too late goes back unused, and an event that was accepted too late is a duplicate when it comes
-# again.
 
 T = TypeVar("T")
 
@@ -273,45 +185,6 @@ class LedgerBreaker:
         self._round_trip.add(time.monotonic() - begun)
         if too_late is not None:
             too_late(asked.result())
-
-
-class GatedLedger(WatchedLedger):
-    """A ledger whose claims pass a gate."""
-
-    def __init__(self, ledger: Ledger, gate: LedgerBreaker, telemetry: Telemetry | None) -> None:
-        super().__init__(ledger, telemetry)
-        self._gate = gate
-        self._going_back: set[asyncio.Future[list[bool]]] = set()
-
-    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
-        return await self._gate.ask(lambda: super(GatedLedger, self).claim(claims), self._give_back, len(claims))
-
-    async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        with self._gate.under_way(len(settlements)):
-            return await super().settle(settlements)
-
-    def _give_back(self, verdicts: list[Verdict]) -> None:
-        unused = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
-        if unused:
-            back = asyncio.ensure_future(self.settle(unused))
-            self._going_back.add(back)
-            back.add_done_callback(self._gone_back)
-
-    def _gone_back(self, back: asyncio.Future[list[bool]]) -> None:
-        self._going_back.discard(back)
-        if not back.cancelled():
-            back.exception()  # what could not be given back lapses by itself
-
-
-class GatedInbox(WatchedInbox):
-    """An inbox whose arrivals pass a gate."""
-
-    def __init__(self, inbox: Inbox, gate: LedgerBreaker, telemetry: Telemetry | None) -> None:
-        super().__init__(inbox, telemetry)
-        self._gate = gate
-
-    async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
-        return await self._gate.ask(lambda: super(GatedInbox, self).accept(arrivals), items=len(arrivals))
 
 
 # Whether the ledger can be written: while it cannot, nobody takes from a source.

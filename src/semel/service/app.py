@@ -45,7 +45,7 @@ class Service:
         *,
         api: Asgi,
         metrics: Callable[[Scope], Awaitable[HttpResponse]],
-        gate: LedgerBreaker,
+        breaker: LedgerBreaker,
         ledger: Ledger,
         drain_s: float,
         on_stop: Callable[[], Awaitable[None]],
@@ -57,7 +57,7 @@ class Service:
         self._start = start
         self._api = api
         self._metrics = metrics
-        self._gate, self._ledger = gate, ledger
+        self._breaker, self._ledger = breaker, ledger
         self._drain_s = drain_s
         self._on_stop = on_stop
         self._destinations = destinations
@@ -143,7 +143,7 @@ class Service:
     async def _check_ready(self) -> HttpResponse:
         """The store's name and its error are only logged: this path needs no token."""
         reason = await self._not_ready_reason()
-        members: dict[str, Any] = {"ledger": _ledger_state(self._gate.report())}
+        members: dict[str, Any] = {"ledger": _ledger_state(self._breaker.report())}
         if open_breakers := [_open(report) for report in self._destinations() if report["breaker"] != "closed"]:
             members["destinations"] = open_breakers
         if reason:
@@ -158,8 +158,8 @@ class Service:
     async def _not_ready_reason(self) -> str:
         """Empty if the service is ready. The call is timed, and it probes an open breaker: there may be no other
         traffic."""
-        within_s = max(READY_WITHIN_S, self._gate.patience_s)
-        just_opened = 0 < self._gate.report().open_s < STAYS_OPEN_S
+        within_s = max(READY_WITHIN_S, self._breaker.patience_s)
+        just_opened = 0 < self._breaker.report().open_s < STAYS_OPEN_S
         ledger = self._app.ledger if just_opened else self._ledger
         try:
             async with asyncio.timeout(within_s):
@@ -225,37 +225,33 @@ class Mounted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
-            case "http" if _path_below(scope) == self._endpoint.path:
-                await self._on_this_loop().deliver(self._endpoint, scope, receive, send)
+            case "http" if scope["path"].removeprefix(scope.get("root_path", "")) == self._endpoint.path:
+                ingest = self._ingest
+                if ingest is None or self._loop is not asyncio.get_running_loop():
+                    ingest = self._start_on_this_loop()
+                await ingest.deliver(self._endpoint, scope, receive, send)
             case "http":
                 await reply(self._not_here, send)
             case "lifespan":  # only when it is not mounted: a mounted application gets no lifespan
                 await self._run_lifespan(receive, send)
 
-    def _on_this_loop(self) -> Ingest:
-        loop = asyncio.get_running_loop()
-        if self._ingest is None or self._loop is not loop:
-            self._loop = loop
-            has_inbox = self._endpoint.mode == "inbox" and self._endpoint.publisher is None
-            background = self._app.background() if has_inbox else None
-            handler = DeliveryHandler(self._app, accepted=background.wake if background else lambda: None)
-            self._ingest = Ingest(handler, [self._endpoint], planner=self._app.planner)
+    def _start_on_this_loop(self) -> Ingest:
+        self._loop = asyncio.get_running_loop()
+        has_inbox = self._endpoint.mode == "inbox" and self._endpoint.publisher is None
+        background = self._app.background() if has_inbox else None
+        handler = DeliveryHandler(self._app, accepted=background.wake if background else lambda: None)
+        self._ingest = Ingest(handler, [self._endpoint], planner=self._app.planner)
         return self._ingest
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._on_this_loop()
+        self._start_on_this_loop()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if self._endpoint.publisher is not None:
             await self._endpoint.publisher.close()
         await self._app.close()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _path_below(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 @asynccontextmanager

@@ -12,8 +12,7 @@ from semel.core.dead_letter_store import inbox_of
 from semel.core.inbox_flow import InboxWorker
 from semel.core.worker import PURGE_EVERY_S, PURGE_MAX
 from semel.ports import Inbox
-from semel.service.incident_log import StoreHealth
-from semel.service.served_ledger import served_inbox, served_ledger
+from semel.service.served_ledger import ServedInbox, ServedLedger, StoreHealth
 from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.log import IncidentLog, log
 
@@ -68,8 +67,8 @@ class Background:
             telemetry = self._app.telemetry
             ledger_health = StoreHealth(IncidentLog("ledger_unavailable"), quiet=True)  # logged by the inbox worker
             inbox_health = StoreHealth(IncidentLog("inbox_unavailable", "inbox_recovered"))
-            engine = self._app.new_engine(served_ledger(ledger, telemetry, ledger_health))
-            inbox = served_inbox(stored, telemetry, inbox_health)
+            engine = self._app.new_engine(ServedLedger(ledger, telemetry, ledger_health))
+            inbox = ServedInbox(stored, telemetry, inbox_health)
             self._inbox_worker = InboxWorker(
                 inbox, engine.process, self._app.handlers, self._app.concurrency, self._resume
             )

@@ -13,10 +13,10 @@ from semel.core.engine import Engine
 from semel.core.ledger_breaker import Outage, pause
 from semel.core.routing import Unmatched
 from semel.core.worker import QUIET_S, Answer, Consumer, words
+from semel.ports import CountingSource, ExpiringSourceCounts
 from semel.service.assembly import SourceSpec
-from semel.service.incident_log import StoreHealth
 from semel.service.metrics import Metrics, SourceMetrics
-from semel.service.served_ledger import served_ledger
+from semel.service.served_ledger import ServedLedger, StoreHealth
 from semel.values.log import IncidentLog
 from semel.values.retry import backoff_s
 from semel.wiring import OpenSource
@@ -40,7 +40,7 @@ class Consumers:
         if not self._consumers:
             return
         quiet = StoreHealth(IncidentLog("ledger_unavailable"), quiet=True)  # logged once by the outage
-        ledger = served_ledger(self._app.ledger, self._app.telemetry, quiet)
+        ledger = ServedLedger(self._app.ledger, self._app.telemetry, quiet)
         outage = Outage(partial(ledger.claim, []), random.random)
         engine = self._app.new_engine(ledger)
         self._tasks = [asyncio.create_task(consumer.run(engine, outage)) for consumer in self._consumers]
@@ -160,7 +160,7 @@ class _SourceCounts:
     def __init__(self, metrics: SourceMetrics, clock: Callable[[], float]) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._source: OpenSource | None = None
+        self._source: CountingSource | None = None  # None: it has no counters
         self._failures = self._lost = 0  # of this source, so far
         self._failed_at: float | None = None  # None: no recent failure
 
@@ -169,16 +169,18 @@ class _SourceCounts:
         return self._failed_at is not None
 
     def follow(self, source: OpenSource) -> None:
-        self._source = source
+        self._source = source if isinstance(source, CountingSource) else None
         self._failures = self._lost = 0
 
     def succeeded(self) -> None:
         self._failed_at = None
 
     def update(self) -> None:
-        counts = getattr(self._source, "counts", None)
-        failures = int(getattr(counts, "failures", 0))
-        lost = int(getattr(counts, "lost", 0)) + int(getattr(counts, "expired", 0))
+        if self._source is None:
+            return
+        counts = self._source.counts
+        failures = counts.failures
+        lost = counts.lost + (counts.expired if isinstance(counts, ExpiringSourceCounts) else 0)
         if failures > self._failures:
             self._failed_at = self._clock()
         elif self._failed_at is not None and self._clock() - self._failed_at > QUIET_S:

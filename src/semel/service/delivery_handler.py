@@ -9,9 +9,8 @@ from semel.core import fail_open
 from semel.core.inbox_flow import Acceptor
 from semel.core.ledger_breaker import LedgerBreaker
 from semel.ports import Inbox
-from semel.service.incident_log import StoreHealth
-from semel.service.served_ledger import served_inbox, served_ledger
-from semel.values.errors import ConfigError, NotRecorded
+from semel.service.served_ledger import ServedInbox, ServedLedger, StoreHealth
+from semel.values.errors import ConfigError, NotRecorded, SemelError
 from semel.values.log import IncidentLog, log
 from semel.values.outcome import Outcome
 
@@ -25,7 +24,7 @@ class DeliveryHandler:
         self,
         app: Semel,
         *,
-        gate: LedgerBreaker | None = None,
+        breaker: LedgerBreaker | None = None,
         health: StoreHealth | None = None,
         accepted: Callable[[], None] = lambda: None,
         trace: Callable[[], str] = lambda: "",
@@ -34,18 +33,20 @@ class DeliveryHandler:
         ledger, telemetry = app.ledger, app.telemetry
         self._app, self._trace, self._failed_open = app, trace, failed_open
         self._health = health = health or StoreHealth(IncidentLog("deliveries_refused", "deliveries_resumed"))
-        self._engine = app.new_engine(served_ledger(ledger, telemetry, health, gate))
+        self._engine = app.new_engine(ServedLedger(ledger, telemetry, health, breaker))
         self._acceptor: Acceptor | None = None
         if isinstance(ledger, Inbox):
-            inbox = served_inbox(ledger, telemetry, health, gate)
+            inbox = ServedInbox(ledger, telemetry, health, breaker)
             self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
 
     async def process(self, message: Message) -> Outcome:
         try:
-            with self._health.as_unavailable():  # also of a transaction; a handler's exceptions end inside the engine
-                (outcome,) = await self._engine.process([message])
+            (outcome,) = await self._engine.process([message])
         except NotRecorded as error:  # the handler ran: a route that fails open must not run it again
             return Outcome("busy", reason=str(error), after=NOT_RECORDED_S)
+        except SemelError as error:  # a transaction was refused; a handler's exceptions end inside the engine
+            self._health.raise_unavailable(error)
+            raise
         return outcome
 
     async def accept(self, message: Message) -> Outcome:

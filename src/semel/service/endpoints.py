@@ -7,8 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from semel.ports import Provider, Publisher, Verifier
-from semel.service.responses import NOT_VERIFIED, HttpResponse, challenged, overloaded
+from semel.ports import ChallengingVerifier, Provider, Publisher, QueryVerifier, Verifier
+from semel.service.responses import NOT_VERIFIED, HttpResponse, challenged
 from semel.values.errors import ConfigError
 from semel.values.event import DecodeOptions
 
@@ -50,7 +50,8 @@ class ServedEndpoint(Struct, frozen=True):
     @property
     def proves_query(self) -> bool:
         """Verification covers the query of the URL as well as the body."""
-        return self.proves_headers or getattr(self.verifier, "covers_query", False)
+        verifier: object = self.verifier
+        return self.proves_headers or (isinstance(verifier, QueryVerifier) and verifier.covers_query)
 
     @property
     def provider_names(self) -> tuple[str, ...]:
@@ -60,9 +61,5 @@ class ServedEndpoint(Struct, frozen=True):
     @property
     def not_verified(self) -> HttpResponse:
         """401, with the challenge of the scheme if it has one."""
-        challenge: bytes | None = getattr(self.verifier, "challenge", None)
-        return NOT_VERIFIED if challenge is None else challenged(challenge)
-
-    @property
-    def overloaded(self) -> HttpResponse:
-        return overloaded(self.overload_status)
+        verifier: object = self.verifier
+        return challenged(verifier.challenge) if isinstance(verifier, ChallengingVerifier) else NOT_VERIFIED

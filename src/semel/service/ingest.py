@@ -31,7 +31,6 @@ from semel.service.provider_callbacks import ProviderCallbacks
 from semel.service.responses import HttpResponse
 from semel.values.cloudevents import is_structured
 from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent, VerifierUnavailable
-from semel.values.event import DecodeOptions
 from semel.values.outcome import Outcome
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -107,41 +106,83 @@ class Ingest:
     async def deliver(self, endpoint: ServedEndpoint, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, from its headers to the last byte of its response."""
         if self._observer is None:
-            response = await self._admit(endpoint, scope, receive)
+            response = await self._respond(endpoint, scope, receive)
         else:
             with self._observer.receiving(endpoint.path, dict(scope["headers"])):
-                response = await self._admit(endpoint, scope, receive)
+                response = await self._respond(endpoint, scope, receive)
                 self._observer.responded(endpoint.path, response.status)
         await reply(response, send)
 
-    async def _admit(self, endpoint: ServedEndpoint, scope: Scope, receive: Receive) -> HttpResponse:
-        """Read the body and wait for a slot. A sender that gets no slot soon is asked to retry: more concurrency would
-        only make every sender wait."""
+    async def _respond(self, endpoint: ServedEndpoint, scope: Scope, receive: Receive) -> HttpResponse:
+        """Check the headers, read the body and wait for a slot, then answer. A sender that gets no slot soon is asked
+        to retry: more concurrency would only make every sender wait."""
         if scope["method"] != "POST":
             return responses.NOT_POST
-        headers = _joined(scope["headers"])
+        headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]):
+            headers = _joined(scope["headers"])
         unproven = (b"ce-id" in headers or b"ce-specversion" in headers) and not endpoint.proves_headers
         if unproven and endpoint.callback_provider is None and not _is_structured(headers):
             return responses.UNPROVEN_HEADERS
-        with self._body_budget.reserve() as reservation:
-            body = await self._read_body(endpoint, headers, receive, reservation)
-            if isinstance(body, HttpResponse):
-                return body
-            if not await self._admission.acquire():
-                return self._overloaded(endpoint)
+        if headers.get(b"content-encoding", b"identity") != b"identity":  # never decoded: a small body stays small
+            return responses.ENCODED
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or len(length) > 19):
+            return responses.UNREADABLE_LENGTH
+        if length is not None and int(length) > endpoint.body_max:
+            return responses.too_large(endpoint.body_max)
+        first = await receive()
+        if first["type"] == "http.request" and not first.get("more_body", False):  # nearly always: in one piece
+            body: bytes = first.get("body", b"")
+            if len(body) > endpoint.body_max:
+                return responses.too_large(endpoint.body_max)
+            admitted = await self._admission.acquire()
+        else:
+            with self._body_budget.reserve() as reservation:
+                pieces = await self._read_pieces(endpoint, first, receive, reservation)
+                if isinstance(pieces, HttpResponse):
+                    return pieces
+                body, admitted = pieces, await self._admission.acquire()
+        if not admitted:
+            return self._overloaded(endpoint)
         try:
             return await self._answer(endpoint, headers, body, scope.get("query_string", b""))
         finally:
             self._admission.release()
 
+    async def _read_pieces(
+        self, endpoint: ServedEndpoint, event: MutableMapping[str, Any], receive: Receive, reservation: Reservation
+    ) -> bytes | HttpResponse:
+        """Read a body that arrives in several pieces. Returns it, or the response that refuses it."""
+        body, body_max = bytearray(), endpoint.body_max
+        try:
+            async with asyncio.timeout(self._read_timeout_s) as timeout:
+                reservation.start_reading(timeout)
+                while True:
+                    if event["type"] == "http.disconnect":
+                        return responses.DISCONNECTED
+                    piece: bytes = event.get("body", b"")
+                    body += piece
+                    if len(body) > body_max:
+                        return responses.too_large(body_max)
+                    reservation.grow(len(piece))
+                    if not event.get("more_body", False):
+                        return bytes(body)
+                    event = await receive()
+        except TimeoutError:
+            return self._overloaded(endpoint) if reservation.evicted else responses.TOO_SLOW
+        finally:
+            reservation.finish_reading()
+
     def _overloaded(self, endpoint: ServedEndpoint) -> HttpResponse:
         if self._observer is not None:
             self._observer.overloaded(endpoint.path)
-        return endpoint.overloaded
+        return responses.overloaded(endpoint.overload_status)
 
     async def _answer(
         self, endpoint: ServedEndpoint, headers: Mapping[bytes, bytes], body: bytes, query: bytes
     ) -> HttpResponse:
+        """Verify the delivery, then record a callback, forward the event, store it in the inbox, or process it."""
         try:
             if endpoint.verifier is not None and not await endpoint.verifier.verify({**headers, QUERY: query}, body):
                 await self._unverified.record(endpoint, {**headers, QUERY: query}, body)
@@ -158,25 +199,24 @@ class Ingest:
             body = inner
         if endpoint.callback_provider is not None:
             return await self._record_callback(endpoint, headers, body, query)
-        options = endpoint.decode_options
-        if endpoint.path in self._message_id_of:
-            options = self._with_message_id(endpoint, headers)
-        binary_mode = b"ce-id" in headers or b"ce-specversion" in headers  # of CloudEvents
-        attributes = _texts(headers) if binary_mode and endpoint.proves_headers else None
+        options, attributes = endpoint.decode_options, None
+        if (message_id_of := self._message_id_of.get(endpoint.path)) is not None:
+            assert self._planner is not None  # every caller with event endpoints passes one
+            # The proven id is stored with the event, so that a replay makes the same key.
+            options = replace(options or self._planner.decode_options, message_id=message_id_of(headers))
+        if (b"ce-id" in headers or b"ce-specversion" in headers) and endpoint.proves_headers:
+            attributes = _texts(headers)  # CloudEvents in binary mode
         message = Message(body, endpoint.tenant, options, attributes)
-        forward = endpoint.publisher is not None
-        outcome = await (self._forward(endpoint, message) if forward else self._process(endpoint, message))
-        if isinstance(outcome, HttpResponse):
-            return outcome
+        if endpoint.publisher is not None:
+            return await self._forward(endpoint, message)
+        try:
+            outcome = await (self._processor.accept if endpoint.mode == "inbox" else self._processor.process)(message)
+        except LedgerUnavailable:  # logged by the ledger breaker
+            fail_open_outcome = await self._processor.without_ledger(message)
+            if fail_open_outcome is None:
+                return responses.ledger_down(LEDGER_DOWN_S)
+            outcome = fail_open_outcome
         return responses.response_for(outcome, endpoint.busy_status)
-
-    def _with_message_id(self, endpoint: ServedEndpoint, headers: Mapping[bytes, bytes]) -> DecodeOptions:
-        """Decode options with the proven message id. They are stored with the event: a replay makes the same key."""
-        assert self._planner is not None  # every caller with event endpoints passes one
-        return replace(
-            endpoint.decode_options or self._planner.decode_options,
-            message_id=self._message_id_of[endpoint.path](headers),
-        )
 
     async def _record_callback(
         self, endpoint: ServedEndpoint, headers: Mapping[bytes, bytes], body: bytes, query: bytes
@@ -190,48 +230,15 @@ class Ingest:
             endpoint, proven, body, query.decode("latin-1") if endpoint.proves_query else ""
         )
 
-    async def _process(self, endpoint: ServedEndpoint, message: Message) -> Outcome | HttpResponse:
-        try:
-            if endpoint.mode == "inbox":
-                return await self._processor.accept(message)
-            return await self._processor.process(message)
-        except LedgerUnavailable:  # logged by the ledger breaker
-            outcome = await self._processor.without_ledger(message)
-            return responses.ledger_down(LEDGER_DOWN_S) if outcome is None else outcome
-
-    async def _forward(self, endpoint: ServedEndpoint, message: Message) -> Outcome | HttpResponse:
+    async def _forward(self, endpoint: ServedEndpoint, message: Message) -> HttpResponse:
         assert self._planner is not None
         forwarded = forwarded_event(self._planner, message, self._trace())
         if isinstance(forwarded, Outcome):
-            return forwarded
+            return responses.response_for(forwarded, endpoint.busy_status)
         event, accepted = forwarded
-        reason = await self._forwarding[endpoint.path].forward(event)
-        return responses.not_forwarded(reason, BROKER_DOWN_S) if reason else accepted
-
-    async def _read_body(
-        self, endpoint: ServedEndpoint, headers: Mapping[bytes, bytes], receive: Receive, reservation: Reservation
-    ) -> bytes | HttpResponse:
-        """Return the whole body, or the response that refuses it. Content-Encoding is never decoded: a small body
-        cannot expand to a large one."""
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            return responses.ENCODED
-        length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or len(length) > 19):
-            return responses.UNREADABLE_LENGTH
-        if length is not None and int(length) > endpoint.body_max:
-            return responses.too_large(endpoint.body_max)
-        event = await receive()
-        if event["type"] == "http.request" and not event.get("more_body", False):  # nearly always
-            body: bytes = event.get("body", b"")
-            return body if len(body) <= endpoint.body_max else responses.too_large(endpoint.body_max)
-        try:
-            async with asyncio.timeout(self._read_timeout_s) as timeout:
-                reservation.start_reading(timeout)
-                return await _read_rest(event, receive, endpoint.body_max, reservation)
-        except TimeoutError:
-            return self._overloaded(endpoint) if reservation.evicted else responses.TOO_SLOW
-        finally:
-            reservation.finish_reading()
+        if reason := await self._forwarding[endpoint.path].forward(event):
+            return responses.not_forwarded(reason, BROKER_DOWN_S)
+        return responses.response_for(accepted, endpoint.busy_status)
 
 
 def _forwarding(endpoints: Sequence[ServedEndpoint], planner: Planner | None) -> Mapping[str, BrokerForwarding]:
@@ -263,31 +270,12 @@ def _callbacks(endpoints: Sequence[ServedEndpoint], outbox: StoredOutbox | None)
     return ProviderCallbacks(outbox)
 
 
-async def _read_rest(
-    event: MutableMapping[str, Any], receive: Receive, body_max: int, reservation: Reservation
-) -> bytes | HttpResponse:
-    body = bytearray()
-    while True:
-        if event["type"] == "http.disconnect":
-            return responses.DISCONNECTED
-        piece: bytes = event.get("body", b"")
-        body += piece
-        if len(body) > body_max:
-            return responses.too_large(body_max)
-        reservation.grow(len(piece))
-        if not event.get("more_body", False):
-            return bytes(body)
-        event = await receive()
-
-
 def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
-    """Headers by name. The values of a repeated header are joined, as HTTP defines it, so that no value can be chosen
-    over another."""
-    headers = dict(pairs)
-    if len(headers) < len(pairs):
-        headers = {}
-        for name, value in pairs:
-            headers[name] = headers[name] + b", " + value if name in headers else value
+    """Headers with repeated names. Their values are joined, as HTTP defines it, so that no value can be chosen over
+    another."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        headers[name] = headers[name] + b", " + value if name in headers else value
     return headers
 
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from semel.core.breaker import Breaker, State
 from semel.core.dead_letter_store import inbox_of
 from semel.core.ledger_breaker import LIMIT_MAX_S, SLOW_IN_A_ROW, LedgerBreaker
 from semel.core.resend import outbox_of
+from semel.ports import Ledger, TransactionHeldLedger
 from semel.service import logging, tracing
 from semel.service.api.requests import Keyring
 from semel.service.api.routes import api
@@ -26,12 +28,11 @@ from semel.service.assembly import BuiltService, build, served_endpoints
 from semel.service.background import Background
 from semel.service.consumers import Consumers
 from semel.service.delivery_handler import DeliveryHandler
-from semel.service.incident_log import StoreHealth
 from semel.service.ingest import Ingest, Scope
 from semel.service.metrics import Metrics
 from semel.service.relays import OutboxRelay
 from semel.service.responses import HttpResponse, challenged, refused
-from semel.service.served_ledger import served_ledger, served_outbox
+from semel.service.served_ledger import ServedLedger, ServedOutbox, StoreHealth
 from semel.service.server import serve
 from semel.service.telemetry import ServiceTelemetry
 from semel.settings.checks import check, facts_of, refuse, store_facts
@@ -103,10 +104,8 @@ def assemble(built: BuiltService, metrics: Metrics) -> Service:
         random=random.random,
         moved=breaker_changed,
     )
-    gate = LedgerBreaker(
-        breaker, settings.server.ledger_patience, lambda: getattr(app.ledger, "held_by_handler", False)
-    )
-    served = served_ledger(app.ledger, telemetry, health, gate)
+    ledger_breaker = LedgerBreaker(breaker, settings.server.ledger_patience, _held_by_handler(app.ledger))
+    served = ServedLedger(app.ledger, telemetry, health, ledger_breaker)
     keyring = Keyring(settings.tokens)
     outbox = outbox_of(app.ledger)
     endpoints = served_endpoints(settings, built.publishers, built.providers, app.planner.decode_options)
@@ -114,13 +113,13 @@ def assemble(built: BuiltService, metrics: Metrics) -> Service:
     relay = api_outbox = None
     if outbox is not None:
         relay = OutboxRelay(outbox, built.providers, built.channels, settings.outbox, metrics)
-        api_outbox = served_outbox(outbox, health, gate, relay.wake)
+        api_outbox = ServedOutbox(outbox, health, ledger_breaker, relay.wake)
 
     def start() -> tuple[Ingest, Background]:
         background = Background(app, telemetry.tracing.resume, Consumers(app, built.sources, metrics), relay)
         handler = DeliveryHandler(
             app,
-            gate=gate,
+            breaker=ledger_breaker,
             health=health,
             accepted=background.wake,
             trace=tracing.traceparent,
@@ -152,12 +151,19 @@ def assemble(built: BuiltService, metrics: Metrics) -> Service:
             access=ProviderAccess({name: one.contract for name, one in built.providers.items()}, built.channels),
         ),
         metrics=_MetricsPage(app, metrics, keyring),
-        gate=gate,
+        breaker=ledger_breaker,
         ledger=served,
         drain_s=settings.server.drain,
         on_stop=built.close,
         destinations=built.breakers,
     )
+
+
+def _held_by_handler(ledger: Ledger) -> Callable[[], bool]:
+    """Whether the transaction of a handler holds the store now. That is no evidence against the store."""
+    if not isinstance(ledger, TransactionHeldLedger):
+        return lambda: False
+    return lambda: ledger.held_by_handler
 
 
 def _slow_ledger_advice(patience_s: float) -> str:

@@ -65,7 +65,9 @@ class _Accepted(Struct, omit_defaults=True):
 def accepted(outcome: Outcome) -> HttpResponse:
     """200: the event is recorded, and the sender need not retry."""
     status = _STATUS_NAMES.get(outcome.status, outcome.status)
-    body = _encode(_Accepted(status, outcome.id, outcome.key, _reason(outcome), outcome.result, _parts(outcome)))
+    reason = _reason(outcome) if outcome.reason else ""
+    parts = _parts(outcome) if outcome.parts else ()
+    body = _encode(_Accepted(status, outcome.id, outcome.key, reason, outcome.result, parts))
     return HttpResponse(200, [_JSON, (b"content-length", b"%d" % len(body))], body)
 
 
@@ -79,8 +81,6 @@ def _reason(outcome: Outcome) -> str:
 
 def _parts(outcome: Outcome) -> tuple[_Part, ...]:
     """One for each handler, where the event has several."""
-    if not outcome.parts:
-        return ()
     return tuple(
         [
             _Part(part.handler, _STATUS_NAMES.get(part.status, part.status), part.key, _reason(part))

@@ -15,11 +15,11 @@ from tests.outbox.callbacks.hearing_process import VERIFY
 from tests.outbox.callbacks.signing import Signed, public_url, signed
 from tests.service.verification.sns_sender import NOW, Host
 
-from semel.ports import Verifier
+from semel.ports import ExplainingVerifier, Verifier
 from semel.providers.callbacks import CALLBACKS
 from semel.service import incident_log
 from semel.service.endpoints import ServedEndpoint
-from semel.service.incident_log import Objecting, UnverifiedLog
+from semel.service.incident_log import UnverifiedLog
 from semel.service.ingest import Ingest, Scope
 from semel.service.responses import NOT_VERIFIED
 from semel.testing.simulator import twilio as dialect
@@ -134,7 +134,7 @@ def test_the_log_names_the_door_and_the_check_and_the_answer_neither(
 @pytest.mark.parametrize("name", VERIFY)
 def test_what_is_verified_meets_no_objection(name: str) -> None:
     ours, one = checks(name), callback(name)
-    assert isinstance(ours, Objecting), "every scheme tells why"
+    assert isinstance(ours, ExplainingVerifier), "every scheme tells why"
     headers = {key.lower().encode(): value.encode() for key, value in one.headers.items()}
     headers[b":query"] = one.query.encode()
     assert asyncio.run(ours.verify(headers, one.body))
@@ -260,7 +260,7 @@ def test_a_verifier_that_cannot_say_why_refuses_all_the_same(caplog: pytest.LogC
 def test_saying_why_costs_about_as_much_as_verifying() -> None:
     """Anybody can send a large form with some signature: Twilio's is compared under many URLs, and read once."""
     ours = checks("twilio")
-    assert isinstance(ours, Objecting)
+    assert isinstance(ours, ExplainingVerifier)
     headers = {b"x-twilio-signature": b"A" * 27 + b"=", b"host": b"a.test", b"x-forwarded-host": b"b.test"}
     form = b"a=" + b"%41" * 80_000
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import apsw
 import pytest
@@ -17,12 +17,11 @@ from semel import Semel
 from semel.core.breaker import Breaker
 from semel.core.ledger_breaker import LedgerBreaker
 from semel.core.resend import StoredOutbox
-from semel.service.incident_log import StoreHealth
-from semel.service.served_ledger import served_outbox
+from semel.service.served_ledger import ServedOutbox, StoreHealth
 from semel.values.errors import LedgerUnavailable
 from semel.values.log import IncidentLog
 from semel.values.notification import Notification
-from semel.values.outbox import Decision
+from semel.values.outbox import Added, Decision
 
 TOKEN = "semel_test"
 SETTINGS = f"""
@@ -69,7 +68,7 @@ def story(tmp_path: Path, tell: Any) -> list[str]:
         breaker = Breaker(5, 0.1, open_max_s=1.0, clock=time.monotonic, random=lambda: 0.5)
         health = StoreHealth(IncidentLog("it fails"), quiet=True)
         async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
-            await tell(served_outbox(app.outbox, health, LedgerBreaker(breaker, 30.0), lambda: woken.append("woken")))
+            await tell(ServedOutbox(app.outbox, health, LedgerBreaker(breaker, 30.0), lambda: woken.append("woken")))
 
     asyncio.run(told())
     return woken
@@ -89,16 +88,17 @@ def test_the_relay_is_woken_when_something_is_added_and_by_no_look(tmp_path: Pat
     assert story(tmp_path, tell) == ["woken", "woken"]
 
 
-def test_nobody_is_woken_for_what_could_not_be_added(tmp_path: Path) -> None:
-    class Gone:
-        async def add(self, notifications: Sequence[Notification]) -> None:
-            raise LedgerUnavailable("the store is gone")
-
+def test_nobody_is_woken_for_what_could_not_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     breaker = Breaker(5, 60.0, open_max_s=60.0, clock=time.monotonic, random=lambda: 0.5)
     woken: list[str] = []
-    gone = cast(StoredOutbox, Gone())
-    outbox = served_outbox(
-        gone, StoreHealth(IncidentLog("x"), quiet=True), LedgerBreaker(breaker, 30.0), lambda: woken.append("x")
+    store = Semel(f"sqlite:///{tmp_path}/semel.db").outbox
+
+    async def fail(notifications: Sequence[Notification]) -> list[Added]:
+        raise LedgerUnavailable("the store is gone")
+
+    monkeypatch.setattr(store, "add", fail)
+    outbox = ServedOutbox(
+        store, StoreHealth(IncidentLog("x"), quiet=True), LedgerBreaker(breaker, 30.0), lambda: woken.append("x")
     )
     for _ in range(2):  # the second one meets an open breaker
         with pytest.raises(LedgerUnavailable):

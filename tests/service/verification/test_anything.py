@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.service.verification.sns_sender import CERTIFICATE_URL, NOTIFICATION, NOW, TOPIC, Host, sns
 from tests.service.verification.test_provider_schemes import SENDGRID_KEY, TELNYX, ed25519_key
 
-from semel.service.incident_log import Objecting
+from semel.ports import ExplainingVerifier
 from semel.verifiers import verifier
 
 HOST = Host()
@@ -137,7 +137,9 @@ def test_a_reason_that_repeats_a_value_is_told_from_one_that_happens_to_hold_it(
 
 def objections(headers: dict[bytes, bytes], body: bytes) -> list[str]:
     async def ask_all() -> list[str]:
-        return [await ours.objection(headers, body) for ours in VERIFIERS.values() if isinstance(ours, Objecting)]
+        return [
+            await ours.objection(headers, body) for ours in VERIFIERS.values() if isinstance(ours, ExplainingVerifier)
+        ]
 
     return asyncio.run(ask_all())
 
