@@ -20,8 +20,8 @@ from bench.stores.timing import Watch
 from msgspec.structs import replace
 
 from semel.core.relay import Relay, RelayBoundary
-from semel.core.resend import StoredOutbox, needed_outbox
-from semel.ports import Outbox, Provider
+from semel.core.resend import needed_outbox
+from semel.ports import Outbox, Provider, StoredOutbox
 from semel.providers.registry import provider as provider_of
 from semel.service.server import SWITCH_S
 from semel.values.delivery_state import Accepted, DeliveryState, answered, crossed

@@ -19,11 +19,24 @@ from semel.core.crash_points import Observer
 from semel.core.engine import Engine
 from semel.core.handler_run import Context
 from semel.core.ledger_breaker import Outage
-from semel.core.resend import StoredOutbox, needed_outbox
-from semel.core.routing import CONTROL, Arrived, Handler, Planner, Router, Unmatched, check_handler, is_async
+from semel.core.resend import needed_outbox
+from semel.core.routing import CONTROL, Handler, Planner, Router, Unmatched, check_handler, is_async
 from semel.core.runner import refuse_inside_transaction
 from semel.core.worker import Consumer, Watch, Worker
-from semel.ports import STATES, Entry, Ledger, Provider, Source, Stoppable, Telemetry
+from semel.ports import (
+    STATES,
+    Arrived,
+    Entry,
+    HidesMessages,
+    Ledger,
+    NamedQueue,
+    PlacesKeys,
+    Provider,
+    Source,
+    Stoppable,
+    StoredOutbox,
+    Telemetry,
+)
 from semel.sync import SyncFace
 from semel.values import keys
 from semel.values.effect import EFFECTS, KEYED_WINDOW_S, Effect, Guarantee, guarantee, stall
@@ -42,13 +55,15 @@ if TYPE_CHECKING:
 Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
-class Message(Struct, frozen=True):
-    """A body given to `process`, with what came beside it."""
+class Message(Struct):
+    """A body passed to `process`, with its metadata. It has the attributes of `ports.Arrived`."""
 
     body: bytes
     tenant: str = ""
-    decode_options: DecodeOptions | None = None  # None: the app's own
+    decode_options: DecodeOptions | None = None
     headers: Mapping[str, str] | None = None
+    only: str = ""
+    key: bytes = b""
 
 
 def to_bytes(body: Body) -> bytes:
@@ -111,7 +126,8 @@ def check_options(
 
 def check_fits(handler: Handler, ledger: Ledger) -> None:
     """Raises ConfigError where the ledger cannot do what the handler needs."""
-    traits, together = ledger.traits, getattr(ledger, "together", None)
+    traits = ledger.traits
+    together = ledger.together if isinstance(ledger, PlacesKeys) else None
     if handler.effect == "transaction" and traits.async_handle and not handler.is_async:
         raise ConfigError(
             f"handler {handler.name!r}: on {traits.name} ctx.tx has to be awaited, so a handler with "
@@ -159,7 +175,7 @@ async def consume(app: Semel, source: Source, workers: int, unmatched: Literal["
     """Until the source has ended. When it is cancelled, what is in hand has `drain_s` to end."""
     _check(app, source, workers, unmatched)
     as_ms("drain", drain_s, 0.0)
-    name = str(getattr(source, "queue", "") or type(source).__name__)
+    name = source.queue if isinstance(source, NamedQueue) else type(source).__name__
     outage = Outage(partial(app.ledger.claim, []), random.random)
     unmatched_events = Unmatched(app.topic_of, unmatched, name)
     working = [app.worker(source, outage=outage, unmatched=unmatched_events) for _ in range(workers)]
@@ -195,13 +211,14 @@ def _check(app: Semel, source: Source, workers: object, unmatched: object) -> No
             "app.consume: there are no handlers, and a source forgets what nobody wants: register one with @app.on "
             "before it is consumed"
         )
-    visibility_s = getattr(source, "visibility", None)  # of a queue that shows a message again after this time
-    for handler in app.handlers:
-        if isinstance(visibility_s, int) and handler.lease_s >= visibility_s:
-            raise ConfigError(
-                f"handler {handler.name!r}: its lease of {handler.lease_s:g} s outlasts the visibility of its source, "
-                f"{visibility_s} s: after a crash an event would be shown that is not free yet. Set visibility above it"
-            )
+    if isinstance(source, HidesMessages):
+        for handler in app.handlers:
+            if handler.lease_s >= source.visibility:
+                raise ConfigError(
+                    f"handler {handler.name!r}: its lease of {handler.lease_s:g} s must be shorter than the visibility "
+                    f"of its source, {source.visibility} s: after a crash the event would be redelivered while it is "
+                    "still leased. Set a longer visibility, or a shorter lease"
+                )
 
 
 LEASE_S = 25.0  # under the SQS default visibility of 30 s
@@ -458,7 +475,7 @@ class Semel:
 
     def topic_of(self, delivery: Arrived) -> str:
         """The type of its event, for people; empty for what is no event, as the heartbeat of a channel."""
-        event = self._decode(delivery, getattr(delivery, "decode_options", None) or self._decode_options)
+        event = self._decode(delivery, delivery.decode_options or self._decode_options)
         return "" if event.shape == CONTROL else event.type
 
     def new_engine(self, ledger: Ledger) -> Engine:
@@ -607,7 +624,7 @@ class Semel:
             id_path=decode_options.id_path,
             type_path=decode_options.type_path,
             message_id=decode_options.message_id,
-            headers=getattr(delivery, "headers", None),
+            headers=delivery.headers,
             default_origin=decode_options.default_origin,
         )
 

@@ -12,6 +12,7 @@ from semel.values.attempts import FailedAttempt
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.delivery_state import Answer, Contract, State
 from semel.values.errors import ConfigError
+from semel.values.event import DecodeOptions
 from semel.values.forwarded import ForwardedEvent
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Taken
 from semel.values.notification import Notification
@@ -140,6 +141,23 @@ class Waits(Protocol):
 
 
 @runtime_checkable
+class PlacesKeys(Protocol):
+    """A ledger that spreads the keys of a handler over several places, unless it is configured otherwise."""
+
+    together: frozenset[str] | None
+    """The handlers whose keys share one place ("*": all of them). None: all keys of the ledger do."""
+
+
+@runtime_checkable
+class HoldsWriteLock(Protocol):
+    """A ledger whose writes wait while a handler's transaction is open."""
+
+    @property
+    def held_by_handler(self) -> bool:
+        """Whether such a transaction holds the write lock now, so that a slow call says nothing about the store."""
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose schema a privileged user must migrate, once per version."""
 
@@ -165,13 +183,21 @@ class Upgrades(Protocol):
         """Upgrade the schema. Returns the steps that were made. An older process cannot open the store afterwards."""
 
 
-class Delivery(Protocol):
-    """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last.
-
-    A delivery may have `receives`, the number of times it was received. A busy event is then retried less often."""
+class Arrived(Protocol):
+    """A delivery as the engine reads it. Subclass it to inherit the defaults."""
 
     body: bytes
     tenant: str
+    decode_options: DecodeOptions | None = None  # None: those of the app
+    headers: Mapping[str, str] | None = None  # of the transport, where it has some
+    only: str = ""  # the one handler that it is for; empty: every handler that matches
+    key: bytes = b""  # the key under which it was accepted and may have run already
+
+
+class Delivery(Arrived, Protocol):
+    """One arrival of a message. Exactly one of ack, retry and reject is called, and it is called last."""
+
+    receives: int = 1  # how often it was received, where the source counts: a busy event is then retried less often
 
     async def ack(self) -> None:
         """Acknowledge the delivery: the source may delete it."""
@@ -201,10 +227,24 @@ class Stoppable(Protocol):
         """Stop, return unanswered deliveries, and wait until every answer has reached the source."""
 
 
+@runtime_checkable
+class HidesMessages(Protocol):
+    """A source that hides a received message from other consumers for a time."""
+
+    visibility: int  # seconds
+
+
+@runtime_checkable
+class NamedQueue(Protocol):
+    """A source with the name of its queue, for the log."""
+
+    queue: str
+
+
 class Publisher(Protocol):
     """Forwards events to a broker, for consumers elsewhere."""
 
-    async def publish(self, parcels: Sequence[ForwardedEvent]) -> list[str]:
+    async def publish(self, events: Sequence[ForwardedEvent]) -> list[str]:
         """Publish events. Returns one text per event, in order: empty when the broker has stored it, else the reason.
 
         An unconfirmed event counts as not published: its sender delivers it again, and the consumer detects the
@@ -218,7 +258,7 @@ class Publisher(Protocol):
 
 
 STATES = ("accepted", "leased", "waiting", "done", "dead", "uncertain")
-DECIDED = ("replayed", "discarded")  # how a dead or uncertain entry ends; only `history` tells
+DECIDED = ("replayed", "discarded")  # how a dead or uncertain entry ends; only in `history`
 
 
 class Entry(Struct, frozen=True):
@@ -236,9 +276,7 @@ class Entry(Struct, frozen=True):
     result: bytes | None = None  # JSON, of what is done
     generation: int = 1  # 2 after the first replay
     decision: str = ""  # "replayed" or "discarded" by whom, when and why
-    attempt_log: tuple[
-        FailedAttempt, ...
-    ] = ()  # each failed attempt of this generation, the oldest first; `done` may have forgotten
+    attempt_log: tuple[FailedAttempt, ...] = ()  # of this generation, oldest first; a store may drop it when done
 
 
 class EntryQuery(Struct, frozen=True, kw_only=True):
@@ -355,6 +393,31 @@ class Inbox(Protocol):
         postponement."""
 
 
+@runtime_checkable
+class ReplaysThrough(Protocol):
+    """A ledger without an inbox whose dead letters are replayed through the inbox of another store."""
+
+    replays: Inbox | None
+
+
+@runtime_checkable
+class ThrottledHandler(Protocol):
+    """A handler that limits its own runs, such as a route to a destination with a circuit breaker."""
+
+    concurrency: int
+
+    def ready_in_s(self) -> float:
+        """Seconds until it can run an event; 0 or less: now."""
+
+
+@runtime_checkable
+class ClassifiedError(Protocol):
+    """An exception with a reason class for the log, because its text may contain customer data."""
+
+    reason_class: str
+    http_status: int | None
+
+
 class Outbox(Protocol):
     """Stores notifications until their outcome is known."""
 
@@ -397,103 +460,123 @@ class Notifications(Protocol):
     """The operators' side of an outbox. Reading changes nothing and waits for no writer."""
 
     async def status(self, tenant: str, *, recipient: str = "", kind: str = "", key: str = "") -> Status:
-        """Did this customer get the message? By recipient and kind, or by business key; in one indexed read.
+        """Answer whether a customer got a message, by recipient and kind or by business key, in one indexed read.
 
-        What was sent says more than what is unknown, that more than what is pending, that more than what was
-        suppressed, that more than what is known not to be sent, and within one of them the newest speaks. What was
-        given up in doubt is failed, and unknown. Other spellings of a recipient find the same notifications."""
+        If several notifications match, the most informative one decides: sent, then unknown, pending, suppressed, and
+        not sent; within one of these the newest. One that was given up while uncertain is failed, and unknown. Other
+        spellings of a recipient find the same notifications."""
 
-    async def find(self, sought: NotificationQuery) -> list[NotificationView]:
-        """The newest first, and by id within a millisecond, without their attempts. No more than `limit`; with
-        `bytes_max`, none behind the one whose content exceeds it. `until_ms` and `after_id` of the last one continue
-        the listing: nothing is repeated and nothing is left out."""
+    async def find(self, query: NotificationQuery) -> list[NotificationView]:
+        """List notifications without their attempts, newest first, and by id within a millisecond.
+
+        Returns at most `limit`. With `bytes_max`, the notification whose content exceeds it is the last. `until_ms`
+        and `after_id` of the last one continue the listing: nothing is repeated or omitted."""
 
     async def show(self, id: bytes) -> NotificationView | None:
-        """One, with all that is known of it."""
+        """Return one notification with its evidence."""
 
     async def decide(self, decision: Decision) -> State | None:
-        """Take a person's word, with its reason, into the evidence. Returns the state after it; None: this cannot be
-        said of it now, and nothing was written.
+        """Record an operator's decision with its reason as evidence. Returns the state after it; None if the decision
+        does not apply to the present state, and then nothing is written.
 
-        What is uncertain can be said to be sent, not sent or given up. What is pending, and is in nobody's hands, can
-        be cancelled or given up; where an attempt is in doubt, that stays so and it is uncertain until it is decided.
-        """
+        An uncertain notification can be resolved as sent, as not sent or as given up. A pending one that no relay has
+        taken can be cancelled or given up. If one of its attempts is in doubt, it becomes uncertain until that is
+        decided."""
 
     async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
-        """Forget the content and the recipient of all that is over, and cancel what has not left. What is known by its
-        identity stays known: the same call again is answered as before, and guards hold. Returns how many."""
+        """Erase the content and the recipient of finished notifications, and cancel those that have not left.
+
+        Identities stay known: adding the same notification gives the same answer as before, and guards hold. Returns
+        the number of erased notifications."""
 
     async def backlog(self) -> list[Backlog]:
-        """What is not over, by provider and state. It reads live rows only, however much was sent before."""
+        """Count unfinished notifications by provider and state. Reads live rows only, however many were sent before."""
 
     async def purge(self, content_ms: int, identity_ms: int, limit: int) -> int:
-        """Forget at most so many: content, recipient and evidence of what is over since `content_ms`, as by `erase`;
-        all of it since `identity_ms`, from where on the same call is a new notification; and guards that nobody asks
-        any more. What is not over stays, however old it is."""
+        """Purge at most `limit` notifications that are finished, however old the unfinished ones are.
+
+        Content, recipient and evidence go when the end is before `content_ms`, as by `erase`. Everything goes when it
+        is before `identity_ms`: the same call is a new notification from then on. Expired guards go too."""
+
+
+class StoredOutbox(Outbox, Notifications, Protocol):
+    """An outbox with both of its sides: relays send from it, operators read and decide."""
+
+
+@runtime_checkable
+class HasOutbox(Protocol):
+    """A ledger whose store can hold an outbox."""
+
+    outbox: StoredOutbox | None
 
 
 class Provider(Protocol):
-    """Sends messages. It tells what it knows of each, and never more."""
+    """Sends messages, and reports only outcomes that are certain."""
 
     contract: Contract
 
     def prepare(self, dispatch: Dispatch) -> bytes:
-        """The request, without secrets: the same bytes for the same dispatch, in every version. It is kept, and a
-        retry sends it again. Raises ConfigError for what this provider cannot send."""
+        """Build the request, without secrets: the same bytes for the same dispatch, in every version.
+
+        The request is stored, and a retry sends it again. Raises ConfigError for a notification that this provider
+        cannot send."""
 
     async def send(self, dispatch: Dispatch, request: bytes) -> Answer:
-        """One request, tried once. Accepted and Refused are said only when they are certain. It calls
-        `semel.values.outbox.check_first_byte` before the first byte of the message, and raises nothing but the
-        LeaseLost of that."""
+        """Send the request once. Accepted and Refused are returned only when they are certain.
+
+        Calls `semel.values.outbox.check_first_byte` before the first byte of the message. Raises nothing but the
+        LeaseLost of that check."""
 
     async def look_up(self, dispatch: Dispatch) -> LookedUp:
-        """Whether it has this message, asked after the settle time of its contract. Never raises."""
+        """Look for this message at the provider, after the settle time of its contract. Never raises."""
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
-        """What a verified callback of this provider says. Raises MalformedEvent for what is none."""
+        """Read the delivery reports in a verified callback. Raises MalformedEvent if the body is no callback."""
 
     async def close(self) -> None: ...
 
 
 class Telemetry(Protocol):
-    """Is told what happens, as it happens. It must be quick, and it must not raise."""
+    """Observes the flow. Its methods must be quick and must not raise."""
 
     def span(self, step: str, handler: str = "") -> AbstractContextManager[None]:
-        """Around a step: "claim", "handle", "settle". An exception passes through."""
+        """Wrap a step: "claim", "handle" or "settle". An exception passes through."""
 
     def granted(self, granted: Granted) -> None:
-        """A lease was given."""
+        """A lease was granted."""
 
     def refused(self, handler: str) -> None:
-        """A settle came under a lease that was lost: the fence held."""
+        """A settlement was refused, because its lease was lost."""
 
     def answered(self, outcome: Outcome) -> None:
-        """One delivery and one handler, or a delivery without one."""
+        """One handler's part of a delivery has its outcome, or a delivery without a handler has one."""
 
     def asked(self, what: str, seconds: float, failed: bool) -> None:
-        """One round trip to the store: "claim", "settle", "renew", "accept", "take", "finish"."""
+        """A round trip to the store ended: "claim", "settle", "renew", "accept", "take" or "finish"."""
 
 
 class Verifier(Protocol):
-    """Tells whether a delivery comes from whom it should, over its raw bytes, before anything is parsed."""
+    """Verifies the sender of a delivery over its raw bytes, before anything is parsed."""
 
     covers_headers: bool  # False: only the body is proven, and a request whose headers describe an event is refused
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        """In constant time where secrets are compared. Names of headers are in lower case; a repeated header has its
-        values joined by commas. Raises VerifierUnavailable when nobody can tell now, and never for what is sent."""
+        """Return whether the signature or the credentials match; secrets are compared in constant time.
+
+        Names of headers are in lower case. The values of a repeated header are joined by commas. Raises
+        VerifierUnavailable when verification is temporarily impossible, and never because of the request."""
 
 
 @runtime_checkable
 class MessageIdVerifier(Protocol):
-    """A verifier whose scheme signs an id of the message, which is the same in every redelivery of it."""
+    """A verifier whose scheme signs an id of the message. Every redelivery has the same id."""
 
     def message_id(self, headers: Mapping[bytes, bytes]) -> str:
-        """The signed id. The headers are those that `verify` has just accepted."""
+        """Return the signed id of headers that `verify` has just accepted."""
 
 
 class Clock(Protocol):
-    """Where time comes from, so that tests can move it."""
+    """The source of time, so that tests can move it."""
 
     def __call__(self) -> int:
         """Milliseconds since the epoch, UTC. Never goes back while the process lives."""
@@ -570,12 +653,3 @@ class CountingSource(Protocol):
     @property
     def counts(self) -> SourceCounts:
         """The counters since the source was created."""
-
-
-@runtime_checkable
-class TransactionHeldLedger(Protocol):
-    """A ledger with one writer, which the transaction of a handler can hold."""
-
-    @property
-    def held_by_handler(self) -> bool:
-        """True while such a transaction holds the writer: other calls wait for the handler, not for a slow store."""

@@ -16,7 +16,7 @@ from semel import Context, Event, LedgerUnavailable, Reject, Retry, Semel, keys
 from semel.ports import Delivery
 
 
-class ForwardedEvent:
+class ForwardedEvent(Delivery):
     """A delivery that writes down what it is told."""
 
     def __init__(self, body: bytes, told: list[tuple[str, object]]) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from semel import Context, Event, Semel
 from semel.core.worker import HELD_DOUBLINGS, HELD_S
+from semel.ports import Delivery
 
 BODY = b'{"id": "1", "type": "a", "data": {}}'
 
 
-class Came:
+class Came(Delivery):
     """A delivery that has come so often, and remembers its answer."""
 
     def __init__(self, receives: int | None) -> None:

@@ -98,7 +98,7 @@ SERVICE_MUTANTS = [
     Mutant(
         "a lane that is not ready is taken from",
         PUMP,
-        "if room > 0 and (ready_in_s is None or ready_in_s() <= 0):",
+        "if room > 0 and (throttled is None or throttled.ready_in_s() <= 0):",
         "if room > 0:",
         f"{PUMPING}::test_a_lane_whose_handler_is_not_ready_is_left_alone",
     ),
@@ -112,7 +112,7 @@ SERVICE_MUTANTS = [
     Mutant(
         "a letter runs all handlers of its event, also those that are done",
         "core/routing.py",
-        'only = getattr(delivery, "only", "")',
+        "only = delivery.only",
         'only = ""',
         f"{PUMPING}::test_a_letter_waits_for_no_other_handler_of_its_event",
     ),

@@ -140,7 +140,7 @@ class Noted:
         return [NotedDelivery(delivery, self._answers) for delivery in await self._source.receive(limit)]
 
 
-class NotedDelivery:
+class NotedDelivery(Delivery):
     def __init__(self, delivery: Delivery, answers: Path) -> None:
         self.body = delivery.body
         self.tenant = delivery.tenant

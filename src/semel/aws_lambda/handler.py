@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.aws_lambda.records import LambdaBatch, LambdaRecord, read
 from semel.core.engine import BEGIN_S, Engine
-from semel.ports import Ledger
+from semel.ports import Arrived, Ledger
 from semel.sync import SyncFace
 from semel.values.claim import Claim, DeadLetter, Granted, Settled, Settlement
 from semel.values.errors import LedgerUnavailable, NotRecorded, SemelError
@@ -146,11 +145,14 @@ KeepMalformed: TypeAlias = Callable[[bytes, str], object | Awaitable[object]]
 """Keeps a malformed body with the reason. The record counts as kept when it returns."""
 
 
-class LambdaMessage(Struct, frozen=True):
-    """One event of an invocation, as the engine takes it."""
+class LambdaMessage(Arrived):
+    """One event of an invocation, as the engine reads it."""
 
-    body: bytes
-    tenant: str
+    __slots__ = ("body", "tenant")
+
+    def __init__(self, body: bytes, tenant: str) -> None:
+        self.body = body
+        self.tenant = tenant
 
 
 class LambdaHandler:

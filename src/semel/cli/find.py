@@ -14,8 +14,8 @@ from msgspec.structs import force_setattr, replace
 
 from semel.cli.describe import Mask, instant_ms, plain
 from semel.cli.ledger_place import Place, opened
-from semel.core.resend import StoredOutbox, needed_outbox
-from semel.ports import STATES, Catalog, Entry
+from semel.core.resend import needed_outbox
+from semel.ports import STATES, Catalog, Entry, StoredOutbox
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.notification import CONTENT_MAX_BYTES, Notification
 from semel.values.outbox import NotificationQuery, NotificationView, Status

@@ -20,7 +20,8 @@ from semel.cli.bulk_decision import PREVIEW_BATCH, SHOWN, BulkReport, Confirm
 from semel.cli.describe import MEANING, RESOLVE, Mask, counted, plain, short, short_id
 from semel.cli.find import chosen_notifications, every_notification, notification_by_id, outbox_at, without_content
 from semel.cli.ledger_place import Place
-from semel.core.resend import Resent, StoredOutbox, foreseen, resend
+from semel.core.resend import Resent, foreseen, resend
+from semel.ports import StoredOutbox
 from semel.values.delivery_state import LIVE, Resolution, State
 from semel.values.errors import ConfigError
 from semel.values.outbox import Decision, NotificationQuery, NotificationView

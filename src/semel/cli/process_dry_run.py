@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -37,12 +37,15 @@ class Would(Struct, frozen=True):
     reason: str = ""
 
 
-class Asked(Struct, frozen=True):
-    """A document as the planner wants it."""
+class Asked(Struct):
+    """A document as the planner reads it."""
 
     body: bytes
     tenant: str
     decode_options: DecodeOptions | None
+    headers: Mapping[str, str] | None = None
+    only: str = ""
+    key: bytes = b""
 
 
 async def would(

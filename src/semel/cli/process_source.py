@@ -46,7 +46,7 @@ class Step(StrEnum):
     AFTER_PROGRESS = "files_after_progress"
 
 
-class FileDelivery:
+class FileDelivery(Delivery):
     """One document."""
 
     __slots__ = ("_source", "body", "decode_options", "document", "first_tried", "left", "settled", "status", "tenant")

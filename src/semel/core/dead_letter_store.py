@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -31,9 +31,12 @@ from semel.ports import (
     DeadLetters,
     DeadLetterStore,
     Entry,
+    HoldsWriteLock,
     Inbox,
     Ledger,
     Migrates,
+    PlacesKeys,
+    ReplaysThrough,
     Traits,
     Transaction,
     TransactionalLedger,
@@ -69,8 +72,7 @@ def inbox_of(ledger: Ledger) -> Inbox | None:
     """The inbox whose letters are for this ledger's handlers: its own, or the one that replays come through."""
     if isinstance(ledger, Inbox):
         return ledger
-    replays = getattr(ledger, "replays", None)
-    return replays if isinstance(replays, Inbox) else None
+    return ledger.replays if isinstance(ledger, ReplaysThrough) else None
 
 
 def dead_letters_elsewhere(ledger: ReadLedger, dead_letter_store: DeadLetterLedger) -> LedgerWithDeadLetterStore:
@@ -87,16 +89,13 @@ class LedgerWithDeadLetterStore:
         self.traits = ledger.traits
         self.dead_letter_store = dead_letter_store
         self.replays: Inbox | None = dead_letter_store if isinstance(dead_letter_store, Inbox) else None
+        self.together = ledger.together if isinstance(ledger, PlacesKeys) else None
         self._ledger = ledger
         self._doubts: dict[bytes, None] = {}  # keys that were taken over, in the order of their grants
 
     @property
     def held_by_handler(self) -> bool:
-        return bool(getattr(self._ledger, "held_by_handler", False))
-
-    @property
-    def together(self) -> Any:
-        return getattr(self._ledger, "together", None)
+        return isinstance(self._ledger, HoldsWriteLock) and self._ledger.held_by_handler
 
     # ------------------------------------------------------------------------------------------------- the ledger
 

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from typing import Any
 
+from semel.core.effect_policy import Failed
 from semel.core.handler_run import HandlerRun
 from semel.values.log import log
-from semel.values.outcome import Outcome, Status
+from semel.values.outcome import Outcome, Reject, Retry, Status
 
 LINES_PER_S = 100  # at info; the rest of the second is one summary, because a line costs more than a quick handler
 
@@ -46,7 +47,7 @@ class DeliveryLog:
         if run.answer is None:
             level, name = logging.WARNING, "event_lease_lost"
         if log.enabled(level) and (level != logging.INFO or self._has_room(outcome.status)):
-            cause: Any = run.cause
+            cause = run.cause if isinstance(run.cause, (Retry, Reject, Failed)) else None
             log.write(
                 level,
                 name,
@@ -55,9 +56,9 @@ class DeliveryLog:
                 event_id=outcome.id or None,
                 attempt=run.granted.attempt if run.granted is not None else None,
                 outcome=outcome.status,
-                reason_class=getattr(cause, "reason_class", None) or None,
-                http_status=getattr(cause, "http_status", None),
-                raised_at=getattr(cause, "raised_at", None) or None,
+                reason_class=cause.reason_class or None if cause is not None else None,
+                http_status=cause.http_status if cause is not None else None,
+                raised_at=cause.raised_at or None if isinstance(cause, Failed) else None,
                 duration_ms=round((self._loop.time() - run.claimed_at) * 1000, 1) if run.claimed_at else None,
                 next_in_s=None if outcome.after is None else round(outcome.after, 1),
                 source=run.event.source or None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -23,9 +23,9 @@ from semel.core.delivery_log import DeliveryLog
 from semel.core.effect_policy import after_run, before_run, needs_isolation
 from semel.core.handler_run import HandlerRun, Isolation
 from semel.core.heartbeat import Heartbeat
-from semel.core.routing import Arrived, Planner
+from semel.core.routing import Planner
 from semel.core.runner import SETTLE_RETRY_S, Runner, run_concurrently
-from semel.ports import Ledger, Telemetry
+from semel.ports import Arrived, Ledger, Telemetry, Waits
 from semel.values.claim import Busy, Claim, Conflict, Granted, Settled, Settlement, Stale, Verdict
 from semel.values.errors import LedgerUnavailable, NotRecorded, SemelError
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
@@ -70,7 +70,7 @@ class Engine:
         self._runner = Runner(ledger, concurrency, self._at, telemetry)
         self._isolation = Isolation()
         self._log = DeliveryLog()
-        self._wait: Callable[[Claim, float], Awaitable[None]] | None = getattr(ledger, "wait", None)
+        self._wait = ledger.wait if isinstance(ledger, Waits) else None
 
     # ------------------------------------------------------------------------------------------------- the flow
 

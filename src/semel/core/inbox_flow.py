@@ -13,8 +13,8 @@ from random import random
 from semel.core.batcher import Batcher
 from semel.core.delivery_log import DeliveryLog
 from semel.core.engine import WAITING
-from semel.core.routing import Arrived, Handler, Plan, Planner
-from semel.ports import Inbox, Telemetry
+from semel.core.routing import Handler, Plan, Planner
+from semel.ports import Arrived, Inbox, Telemetry, ThrottledHandler
 from semel.values.claim import Claim
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -149,7 +149,7 @@ HELD_S = 0.5  # whoever holds the key mostly ends long before its lease does
 CANCEL_S = 1.0  # for handlers to be cancelled; what refuses that is left behind
 
 
-class InboxDelivery:
+class InboxDelivery(Arrived):
     """A taken letter as a delivery for one handler."""
 
     __slots__ = ("body", "decode_options", "key", "only", "tenant")
@@ -179,6 +179,10 @@ class InboxWorker:
         self._inbox = inbox
         self._process = process
         self._handlers = {handler.name: handler for handler in handlers}
+        self._throttled: dict[str, ThrottledHandler] = {}
+        for handler in handlers:
+            if isinstance(handler.fn, ThrottledHandler):
+                self._throttled[handler.name] = handler.fn
         self._concurrency = concurrency
         self._resume = resume or (lambda trace: nullcontext())
         self._endings: Batcher[InboxEnding, bool] = Batcher(inbox.finish)
@@ -248,9 +252,9 @@ class InboxWorker:
         """How many letters of each lane could begin now, by the time for which they are in hand."""
         wanted: dict[float, dict[str, int]] = {}
         for lane, handler in self._handlers.items():
-            room = getattr(handler.fn, "concurrency", self._concurrency) - self._in_hand[lane]
-            ready_in_s = getattr(handler.fn, "ready_in_s", None)
-            if room > 0 and (ready_in_s is None or ready_in_s() <= 0):
+            throttled = self._throttled.get(lane)
+            room = (throttled.concurrency if throttled else self._concurrency) - self._in_hand[lane]
+            if room > 0 and (throttled is None or throttled.ready_in_s() <= 0):
                 wanted.setdefault(max(LEASE_MIN_S, handler.lease_s), {})[lane] = room
         return wanted
 

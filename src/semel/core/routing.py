@@ -10,12 +10,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from semel.ports import Delivery
+from semel.ports import Arrived, Delivery
 from semel.values.claim import Alias, Claim, Order
 from semel.values.effect import Effect
 from semel.values.errors import ConfigError, MalformedEvent, NoKey
@@ -257,18 +257,6 @@ def topic_class(topic: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
-class Arrived(Protocol):
-    """A delivery as the engine needs it. Its receiver answers it.
-
-    Three attributes are optional: `reading`, its decode options if they differ from the app's; `only`, the one handler
-    that it is for; and `key`, the key under which it was accepted and may have run already."""
-
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def tenant(self) -> str: ...
-
-
 Decode: TypeAlias = Callable[[Arrived, DecodeOptions], Event]
 
 
@@ -291,12 +279,12 @@ class Planner:
 
     def read(self, delivery: Arrived) -> tuple[Event, DecodeOptions]:
         """The event of a delivery and its decode options. Raises MalformedEvent."""
-        decode_options: DecodeOptions = getattr(delivery, "decode_options", None) or self.decode_options
+        decode_options = delivery.decode_options or self.decode_options
         return self._decode(delivery, decode_options), decode_options
 
     def plan(self, delivery: Arrived) -> Plan | Outcome:
         """The plan of a delivery, or its outcome where no handler has to run."""
-        only = getattr(delivery, "only", "")
+        only = delivery.only
         try:
             event, decode_options = self.read(delivery)
             handlers = self._router.match(event)
@@ -312,10 +300,10 @@ class Planner:
         except NoKey:
             planned = [_claim_or_stand_in(handler, event) for handler in handlers]
             handlers, claims = [handler for handler, _ in planned], [claim for _, claim in planned]
-        key = getattr(delivery, "key", b"")
-        if key and key != claims[0].digest:
-            return _under_accepted_key(Plan(event, decode_options, handlers, claims), key, delivery.tenant)
-        return Plan(event, decode_options, handlers, claims)
+        plan = Plan(event, decode_options, handlers, claims)
+        if delivery.key and delivery.key != claims[0].digest:
+            return _under_accepted_key(plan, delivery.key, delivery.tenant)
+        return plan
 
 
 def _under_accepted_key(plan: Plan, key: bytes, tenant: str) -> Plan | Outcome:

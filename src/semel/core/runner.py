@@ -18,7 +18,15 @@ from semel.core.clock import steady_s
 from semel.core.crash_points import Boundary
 from semel.core.effect_policy import Failed
 from semel.core.handler_run import Context, HandlerRun
-from semel.ports import Ledger, Notifies, Telemetry, Transaction, TransactionalLedger
+from semel.ports import (
+    ClassifiedError,
+    HasOutbox,
+    Ledger,
+    Notifies,
+    Telemetry,
+    Transaction,
+    TransactionalLedger,
+)
 from semel.values.errors import (
     ConfigError,
     LeaseLost,
@@ -78,7 +86,7 @@ class Runner:
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._threads = asyncio.Semaphore(concurrency)
-        self._notifies = getattr(ledger, "outbox", None) is not None
+        self._notifies = isinstance(ledger, HasOutbox) and ledger.outbox is not None
 
     async def run(self, run: HandlerRun) -> RunResult:
         """Run the handler, in a transaction if that is its effect."""
@@ -211,11 +219,14 @@ class Runner:
         except BaseException as error:  # a panic of an extension module is no Exception, and neither is sys.exit()
             if _has_lost_lease(error):
                 run.lost, run.stopped = True, run.stopped or _sentence(error)
+            reason_class, http_status = "", None
+            if isinstance(error, ClassifiedError):
+                reason_class, http_status = error.reason_class, error.http_status
             value = Failed(
                 _sentence(error),
                 _is_final(error),
-                reason_class=getattr(error, "reason_class", "") or type(error).__name__,
-                http_status=getattr(error, "http_status", None),
+                reason_class=reason_class or type(error).__name__,
+                http_status=http_status,
                 raised_at=_where(error),
             )
         finally:
@@ -285,15 +296,15 @@ def _result_of(value: Any) -> RunResult:
     try:
         stored = _encode(value)
     except Exception as error:  # also from a property of the user's own class
-        return RunResult(Reject(f"the handler result, but its result is not JSON: {_sentence(error)}"))
+        return RunResult(Reject(f"the handler returned a result that is not JSON: {_sentence(error)}"))
     if len(stored) > RESULT_MAX_BYTES:
         return RunResult(
-            Reject(f"the handler result, but its result has {len(stored):,} bytes; the limit is {RESULT_MAX_BYTES:,}")
+            Reject(f"the handler returned a result of {len(stored):,} bytes; the limit is {RESULT_MAX_BYTES:,}")
         )
     try:
         check_bounds(stored)  # a result that could be written may nest too deep to be read again, for every duplicate
     except MalformedEvent:
-        return RunResult(Reject(f"the handler result, but its result nests deeper than {DEPTH_MAX} levels"))
+        return RunResult(Reject(f"the handler returned a result that nests deeper than {DEPTH_MAX} levels"))
     return RunResult(Done(stored), value)
 
 

@@ -170,8 +170,7 @@ class Worker:
 def _held_s(delivery: Delivery) -> float:
     """When a delivery whose event is in somebody's hands should come again: soon, and later each time, where it says
     how often it has come."""
-    came: int = getattr(delivery, "receives", 1)
-    return HELD_S * 2.0 ** min(max(came, 1) - 1, HELD_DOUBLINGS)
+    return HELD_S * 2.0 ** min(max(delivery.receives, 1) - 1, HELD_DOUBLINGS)
 
 
 # Several workers on one source, until it has ended or `stop` is called: what `app.consume` and `semel run` do.

@@ -12,12 +12,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from semel.dead_letter_targets.eventbridge import EventBridgeTarget
-from semel.ports import Catalog, DeadLetters, Entry, Ledger, Migrates, Transaction, TransactionalLedger, Upgrades
+from semel.ports import (
+    Catalog,
+    DeadLetters,
+    Entry,
+    HoldsWriteLock,
+    Ledger,
+    Migrates,
+    PlacesKeys,
+    Transaction,
+    TransactionalLedger,
+    Upgrades,
+)
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.outcome import Reject, Uncertain
 
@@ -39,15 +50,12 @@ class AnnouncingLedger:
     def __init__(self, ledger: KeepingLedger, bus: EventBridgeTarget) -> None:
         self.traits = ledger.traits
         self.dead_letter_store = bus
+        self.together = ledger.together if isinstance(ledger, PlacesKeys) else None
         self._ledger = ledger
 
     @property
     def held_by_handler(self) -> bool:
-        return bool(getattr(self._ledger, "held_by_handler", False))
-
-    @property
-    def together(self) -> Any:
-        return getattr(self._ledger, "together", None)
+        return isinstance(self._ledger, HoldsWriteLock) and self._ledger.held_by_handler
 
     # ------------------------------------------------------------------------------------------------- the ledger
 

@@ -19,9 +19,8 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from semel.app import Message
-from semel.core.resend import StoredOutbox
 from semel.core.routing import Planner
-from semel.ports import MessageIdVerifier
+from semel.ports import MessageIdVerifier, StoredOutbox
 from semel.service import responses
 from semel.service.admission import Admission, BodyBudget, Reservation
 from semel.service.broker_forwarding import BrokerForwarding, forwarded_event

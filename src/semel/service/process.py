@@ -19,7 +19,7 @@ from semel.core.breaker import Breaker, State
 from semel.core.dead_letter_store import inbox_of
 from semel.core.ledger_breaker import LIMIT_MAX_S, SLOW_IN_A_ROW, LedgerBreaker
 from semel.core.resend import outbox_of
-from semel.ports import Ledger, TransactionHeldLedger
+from semel.ports import HoldsWriteLock, Ledger
 from semel.service import logging, tracing
 from semel.service.api.requests import Keyring
 from semel.service.api.routes import api
@@ -161,7 +161,7 @@ def assemble(built: BuiltService, metrics: Metrics) -> Service:
 
 def _held_by_handler(ledger: Ledger) -> Callable[[], bool]:
     """Whether the transaction of a handler holds the store now. That is no evidence against the store."""
-    if not isinstance(ledger, TransactionHeldLedger):
+    if not isinstance(ledger, HoldsWriteLock):
         return lambda: False
     return lambda: ledger.held_by_handler
 

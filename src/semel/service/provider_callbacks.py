@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from semel.core.batcher import Batcher
-from semel.core.resend import StoredOutbox
+from semel.ports import StoredOutbox
 from semel.service.endpoints import ServedEndpoint
 from semel.service.incident_log import CountedLog
 from semel.service.responses import HttpResponse, refused

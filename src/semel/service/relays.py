@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from semel.core.relay import Relay, RelayMetrics
-from semel.core.resend import StoredOutbox
-from semel.ports import Provider
+from semel.ports import Provider, StoredOutbox
 from semel.service.background import purge_loop
 from semel.service.metrics import Metrics
 from semel.settings.schema import Outbox as OutboxSettings

@@ -13,8 +13,8 @@ from typing import TypeVar
 from semel.core.breaker import State as BreakerState
 from semel.core.inbox_flow import LEDGER_DOWN_S
 from semel.core.ledger_breaker import LedgerBreaker
-from semel.core.resend import StoredOutbox, outbox_of
-from semel.ports import Entry, Inbox, Ledger, Telemetry, TransactionalLedger, Waits
+from semel.core.resend import outbox_of
+from semel.ports import Entry, Inbox, Ledger, StoredOutbox, Telemetry, TransactionalLedger, Waits
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.delivery_state import State
 from semel.values.errors import LedgerUnavailable, SemelError

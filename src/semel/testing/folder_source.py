@@ -24,7 +24,7 @@ LOOK_AGAIN_S = 0.02  # another reader may have emptied the folder meanwhile
 REJECTED = "rejected"
 
 
-class FolderDelivery:
+class FolderDelivery(Delivery):
     """One file."""
 
     def __init__(self, source: FolderSource, name: str, body: bytes) -> None:

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, cast
 
 from tests.cli.command import Ended, semel, started
 
-from semel.core.resend import StoredOutbox, needed_outbox
+from semel.core.resend import needed_outbox
+from semel.ports import StoredOutbox
 from semel.testing import harness
 from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown

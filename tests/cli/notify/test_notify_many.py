@@ -34,7 +34,7 @@ from tests.wording import lacks
 
 from semel.cli import notification_decisions
 from semel.cli.ledger_place import Place
-from semel.core.resend import StoredOutbox
+from semel.ports import StoredOutbox
 from semel.settings.secrets import Secret
 from semel.testing import harness
 from semel.values import delivery_state as states

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from semel.core.resend import StoredOutbox
-from semel.ports import Provider
+from semel.ports import Provider, StoredOutbox
 from semel.providers.registry import provider
 from semel.service.endpoints import ServedEndpoint
 from semel.service.provider_callbacks import ProviderCallbacks

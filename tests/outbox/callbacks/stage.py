@@ -25,7 +25,8 @@ from tests.service.verification.sns_sender import certificate
 
 import semel
 from semel import wiring
-from semel.core.resend import StoredOutbox, needed_outbox
+from semel.core.resend import needed_outbox
+from semel.ports import StoredOutbox
 from semel.testing.child_processes import start_child
 from semel.testing.simulator import SimulatorProcess
 from semel.values.notification import Notification

@@ -28,9 +28,10 @@ from tests.outbox.callbacks.hearing_here import (
     state,
 )
 
-from semel.core.resend import StoredOutbox, needed_outbox
+from semel.core.resend import needed_outbox
 from semel.http_client.client import Answered
 from semel.ledgers.sqlite import SqliteLedger
+from semel.ports import StoredOutbox
 from semel.providers.callbacks import CALLBACKS
 from semel.providers.http import HttpProvider, field
 from semel.providers.registry import KINDS, provider

@@ -81,7 +81,7 @@ class Watched:
         return [WatchedDelivery(delivery, self._tally) for delivery in deliveries]
 
 
-class WatchedDelivery:
+class WatchedDelivery(Delivery):
     def __init__(self, delivery: Delivery, tally: Tally) -> None:
         self._delivery = delivery
         self._tally = tally

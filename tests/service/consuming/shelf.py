@@ -17,7 +17,7 @@ def body(number: int | str, kind: str = "ok") -> bytes:
     return json.dumps({"id": f"e-{number}", "type": kind, "data": {}}).encode()
 
 
-class ShelfItem:
+class ShelfItem(Delivery):
     """A delivery that writes down what it is told."""
 
     def __init__(self, source: Shelf, raw: bytes) -> None:

@@ -16,7 +16,7 @@ from tests.service.running import Running, service
 from semel import Semel
 from semel.core.breaker import Breaker
 from semel.core.ledger_breaker import LedgerBreaker
-from semel.core.resend import StoredOutbox
+from semel.ports import StoredOutbox
 from semel.service.served_ledger import ServedOutbox, StoreHealth
 from semel.values.errors import LedgerUnavailable
 from semel.values.log import IncidentLog

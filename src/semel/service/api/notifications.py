@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from semel.core.resend import StoredOutbox, resend
-from semel.ports import Notifications
+from semel.core.resend import resend
+from semel.ports import Notifications, StoredOutbox
 from semel.service.api.claim_shapes import KEY_PATTERN
 from semel.service.api.errors import Refused, refusal
 from semel.service.api.notification_shapes import (

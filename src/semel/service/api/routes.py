@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from semel.core.resend import StoredOutbox
-from semel.ports import Catalog, Entry, Ledger, Telemetry
+from semel.ports import Catalog, Entry, Ledger, StoredOutbox, Telemetry
 from semel.service.api.claim_shapes import KEY_PATTERN, ClaimBatch, KeyLine, KeyReport, RenewBatch, SettleBatch
 from semel.service.api.claims import Claims
 from semel.service.api.errors import (

@@ -14,6 +14,7 @@ import random as _random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from semel.ports import Delivery
 from semel.sources.kafka_topic.dead_letters import DeadLetterTopic, headers_of
 from semel.sources.kafka_topic.doctor import diagnose
 from semel.sources.kafka_topic.in_flight import KafkaInFlight, KafkaMessage
@@ -34,7 +35,7 @@ CLOSE_S = 15.0  # for the last commit and for leaving the group
 TOMBSTONE = "the message has no value: a tombstone of a compacted topic is no event"
 
 
-class KafkaDelivery:
+class KafkaDelivery(Delivery):
     """One delivery of a message. An answer counts when its call returns; the offset is committed soon after."""
 
     __slots__ = ("_message", "_source", "body", "decode_options", "headers", "tenant")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from semel.ports import Delivery
 from semel.sources.lifecycle import Observer, QueueSource, is_logged
 from semel.sources.rabbitmq_queue.answers import RabbitAnswers, RabbitCounts
 from semel.sources.rabbitmq_queue.doctor import check_options, check_queues, diagnose
@@ -50,7 +51,7 @@ BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 20.0  # the source resumes at most this long after an outage ends
 
 
-class RabbitDelivery:
+class RabbitDelivery(Delivery):
     """One delivery of a message. An answer is queued for sending when its call returns."""
 
     __slots__ = ("_message", "_source", "body", "decode_options", "headers", "receives", "tenant")

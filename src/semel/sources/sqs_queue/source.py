@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import msgspec
 
+from semel.ports import Delivery
 from semel.sources.lifecycle import Observer, QueueSource, is_logged
 from semel.sources.sqs_queue.answers import CONCURRENT_REQUESTS, ENTRIES_MAX, SqsAnswers, SqsCounts, SqsStep
 from semel.sources.sqs_queue.client import POLL_MORE_S, Connect, SqsClient, SqsError, client_factory
@@ -72,7 +73,7 @@ BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 20.0  # the source resumes at most this long after an outage ends
 
 
-class SqsDelivery:
+class SqsDelivery(Delivery):
     """One receipt of a message. An answer is queued for sending when its call returns."""
 
     __slots__ = ("_message", "_source", "body", "decode_options", "headers", "receives", "tenant")

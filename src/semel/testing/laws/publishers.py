@@ -91,7 +91,7 @@ class Got(NamedTuple):
 
 def got(delivery: Delivery) -> Got:
     headers: Mapping[str, str] | None = getattr(delivery, "headers", None)
-    decode_options: DecodeOptions | None = getattr(delivery, "decode_options", None)
+    decode_options = delivery.decode_options
     return Got(delivery.body, delivery.tenant, decode_options or PLAIN, _pairs(headers))
 
 

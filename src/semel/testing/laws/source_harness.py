@@ -159,14 +159,15 @@ class Watched:
         return [WatchedDelivery(delivery, self._app, self._told) for delivery in await self._source.receive(limit)]
 
 
-class WatchedDelivery:
+class WatchedDelivery(Delivery):
     def __init__(self, delivery: Delivery, app: App, told: list[Told]) -> None:
         self._delivery = delivery
         self._app = app
         self._told = told
         self.body = delivery.body
         self.tenant = delivery.tenant
-        self.decode_options = getattr(delivery, "decode_options", None)
+        self.decode_options = delivery.decode_options
+        self.headers = delivery.headers
 
     async def ack(self) -> None:
         await self._note("ack")

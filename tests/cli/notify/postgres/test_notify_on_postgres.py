@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from tests.cli.notify.outboxes import REASON, add, document, in_box, notification
 
-from semel.core.resend import StoredOutbox
+from semel.ports import StoredOutbox
 from semel.testing import harness
 from semel.values import delivery_state as states
 from semel.values.delivery_state import Answer, Contract, Refused, Unknown
