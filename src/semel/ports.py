@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -52,6 +52,25 @@ class Traits(Struct, frozen=True):
     caveat: str = ""  # a setting that weakens its promises: "synchronous=normal may forget on power loss"
     loses: DataLoss = DataLoss()
     async_handle: bool = False  # ctx.tx has to be awaited, so a sync handler cannot use it
+
+
+class Fact(Struct, frozen=True):
+    """One line about a store, a source or a broker, for `semel doctor`."""
+
+    name: str
+    value: str
+    level: Literal["info", "warning", "error"] = "info"
+
+    def __str__(self) -> str:
+        return self.value if self.level == "info" else f"{self.level}: {self.value}"
+
+
+@runtime_checkable
+class Diagnosable(Protocol):
+    """Describes itself to `semel doctor`, also before it is opened."""
+
+    async def diagnose(self) -> list[Fact]:
+        """Return the facts, with a level for each. An unreachable server is a fact of level "error"."""
 
 
 class Ledger(Protocol):
@@ -241,7 +260,7 @@ class NamedQueue(Protocol):
     queue: str
 
 
-class Publisher(Protocol):
+class Publisher(Diagnosable, Protocol):
     """Forwards events to a broker, for consumers elsewhere."""
 
     async def publish(self, events: Sequence[ForwardedEvent]) -> list[str]:
@@ -249,9 +268,6 @@ class Publisher(Protocol):
 
         An unconfirmed event counts as not published: its sender delivers it again, and the consumer detects the
         duplicate. Calls may be concurrent. A call never waits longer than its timeout."""
-
-    async def diagnose(self) -> list[tuple[str, str]]:
-        """What it publishes to, for people. A value that begins with "error: " or "warning: " is one."""
 
     async def close(self) -> None:
         """Wait until every call under way has been answered."""

@@ -16,6 +16,7 @@ from semel.ports import (
     Catalog,
     DeadLetters,
     DeadLetterStore,
+    Diagnosable,
     Inbox,
     Ledger,
     Provider,
@@ -265,12 +266,8 @@ def adding(
 # --------------------------------------------------------------------------------------------------------- sources
 
 
-class OpenSource(Source, Stoppable, Protocol):
+class OpenSource(Source, Stoppable, Diagnosable, Protocol):
     """A source that a service can take from."""
-
-    async def diagnose(self) -> list[tuple[str, str]]:
-        """What it takes from, for people, also before it is opened. A value that begins with "error: " or "warning: "
-        is one."""
 
 
 def source(kind: str, options: Mapping[str, Any]) -> OpenSource:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.cli.command import Ended, semel
 from tests.dead_letter_targets.bus import SOON_S, AwsServer, Bus
 from tests.dead_letter_targets.given_up import EVENT, given_up
+from tests.facts import rendered
 from tests.support.servers.process import free_port
 
 from semel import Context, Event, Reject, Retry, Semel
@@ -21,7 +22,7 @@ from semel.cli.find import Filters
 from semel.cli.ledger_place import Place
 from semel.dead_letter_targets import AnnouncingLedger, EventBridgeTarget
 from semel.dead_letter_targets.eventbridge import NO_BUS
-from semel.ports import DeadLetters, DeadLetterStore, Inbox, Migrates, TransactionalLedger
+from semel.ports import DeadLetters, DeadLetterStore, Fact, Inbox, Migrates, TransactionalLedger
 from semel.settings.secrets import Secret
 from semel.values.claim import Lease
 from semel.values.errors import ConfigError, LedgerUnavailable, NotRecorded
@@ -202,14 +203,14 @@ def test_what_is_no_event_is_put_aside_on_the_bus(ledger: str, bus: Bus) -> None
 
 
 def facts(url: str) -> dict[str, str]:
-    async def ask() -> list[tuple[str, str]]:
+    async def ask() -> list[Fact]:
         bus = EventBridgeTarget(url)
         try:
             return await bus.diagnose()
         finally:
             await bus.close()
 
-    return dict(run(ask()))
+    return rendered(run(ask()))
 
 
 def test_doctor_hears_whether_somebody_listens(bus: Bus) -> None:

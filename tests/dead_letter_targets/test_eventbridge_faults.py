@@ -14,6 +14,7 @@ import pytest
 from tests.cli.scripted import scripted
 from tests.dead_letter_targets.bus import AwsServer, Bus
 from tests.dead_letter_targets.given_up import given_up
+from tests.facts import rendered
 from tests.support.servers.emulator import CREDENTIALS
 from tests.support.servers.process import free_port
 
@@ -204,7 +205,7 @@ def test_a_page_that_says_yes_to_everything_is_no_bus() -> None:
 
     async def facts() -> dict[str, str]:
         try:
-            return dict(await bus.diagnose())
+            return rendered(await bus.diagnose())
         finally:
             await bus.close()
 

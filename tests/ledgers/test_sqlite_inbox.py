@@ -13,6 +13,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.facts import rendered
 
 from semel.ledgers.sqlite import SqliteLedger, database, inbox
 from semel.ledgers.sqlite.statements import FILES, SQL
@@ -330,7 +331,7 @@ def test_a_clock_that_went_back_between_two_boots_holds_up_no_letter(
 def test_a_sound_store_is_told_of(ledger: InboxCaller, path: str) -> None:
     ledger.put(arrival(HARNESS, "a"))
     assert isinstance(ledger.ledger, SqliteLedger)
-    facts = dict(ledger.run(ledger.ledger.diagnose()))
+    facts = rendered(ledger.run(ledger.ledger.diagnose()))
     assert facts["file"] == path
     assert facts["SQLite"] == apsw.sqlite_lib_version()
     assert (facts["journal"], facts["synchronous"], facts["writable"]) == ("wal", "full", "yes")
@@ -342,7 +343,7 @@ def test_a_sound_store_is_told_of(ledger: InboxCaller, path: str) -> None:
 
 def test_a_store_that_cannot_be_written_is_told_of(ledger: InboxCaller, locked: None) -> None:
     assert isinstance(ledger.ledger, SqliteLedger)
-    facts = dict(ledger.run(ledger.ledger.diagnose()))
+    facts = rendered(ledger.run(ledger.ledger.diagnose()))
     assert facts["writable"].startswith("error: ")
     assert "lock" in facts["writable"]
     assert facts["integrity"] == "ok"
@@ -351,7 +352,7 @@ def test_a_store_that_cannot_be_written_is_told_of(ledger: InboxCaller, locked: 
 def test_a_store_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     with InboxCaller(partial(SqliteLedger, str(tmp_path / "no" / "folder" / "ledger.db"))) as clerk:
         assert isinstance(clerk.ledger, SqliteLedger)
-        facts = dict(clerk.run(clerk.ledger.diagnose()))
+        facts = rendered(clerk.run(clerk.ledger.diagnose()))
     errors = {name for name, text in facts.items() if text.startswith("error: ")}
     assert errors == {"folder", "readable", "writable"}
 
@@ -367,5 +368,5 @@ def test_a_damaged_store_is_told_of(path: str) -> None:
     Path(path).write_bytes(data)
     with InboxCaller(partial(SqliteLedger, path)) as clerk:
         assert isinstance(clerk.ledger, SqliteLedger)
-        facts = dict(clerk.run(clerk.ledger.diagnose()))
+        facts = rendered(clerk.run(clerk.ledger.diagnose()))
         assert facts.get("integrity", facts.get("readable", "")).startswith("error: ")

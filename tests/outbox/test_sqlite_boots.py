@@ -13,6 +13,7 @@ from typing import TypeVar
 import apsw
 import pytest
 from msgspec.structs import replace
+from tests.facts import rendered
 
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
@@ -148,7 +149,7 @@ def test_doctor_compares_the_clock_of_the_boot_with_the_wall_clock(
     path = tmp_path / "semel.db"
     asked(path, lambda ledger: ledger.claim([]))
     first_opened_after_a_boot(path, wrong_by_s, monkeypatch)
-    clock = dict(asked(path, lambda ledger: ledger.diagnose()))["clock"]
+    clock = rendered(asked(path, lambda ledger: ledger.diagnose()))["clock"]
     assert word in clock
     assert clock.startswith("warning: ") == bool(wrong_by_s)
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from semel.cli import doctor
 from semel.cli.doctor import DoctorReport, Reach, diagnose, report, show, to_json
-from semel.ports import Traits
+from semel.ports import Fact, Traits
 from semel.settings.findings import Finding, RouteFacts
 from semel.settings.schema import Destination, Settings
 from semel.values.effect import guarantee
@@ -42,10 +42,10 @@ class Store:
 
 
 class Telling(Store):
-    def __init__(self, *facts: tuple[str, str]) -> None:
+    def __init__(self, *facts: Fact) -> None:
         self._facts = list(facts)
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         return self._facts
 
     async def claim(self, claims: object) -> object:
@@ -53,7 +53,7 @@ class Telling(Store):
 
 
 class Broken(Store):
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         raise LedgerUnavailable("semel.db belongs to another application")
 
 
@@ -73,9 +73,13 @@ def printed(found: DoctorReport) -> str:
 
 def test_the_facts_of_the_store_are_shown_and_its_own_judgement_counts() -> None:
     found = looked(
-        Telling(("journal", "wal"), ("free disk", "warning: 5 bytes"), ("writable", "error: read-only file"))
+        Telling(
+            Fact("journal", "wal"),
+            Fact("free disk", "5 bytes", "warning"),
+            Fact("writable", "read-only file", "error"),
+        )
     )
-    assert found.store[0] == ("journal", "wal")
+    assert found.store[0] == Fact("journal", "wal")
     warning, error = [one for one in found.findings if one.check == "store"]
     assert (warning.level, error.level) == ("warning", "error")
     assert lacks(warning.what, "SQLite free disk 5 bytes") == []
@@ -84,8 +88,12 @@ def test_the_facts_of_the_store_are_shown_and_its_own_judgement_counts() -> None
 
 
 def test_the_facts_of_the_store_are_a_table_with_sizes_for_people() -> None:
-    facts = [("file", "/a/" + "b" * 120), ("free disk", "80,767,057,920 bytes"), ("unused", "4,096 bytes in the file")]
-    found = looked(Telling(*facts, ("WAL", "warning: 1,234,567 bytes")))
+    facts = [
+        Fact("file", "/a/" + "b" * 120),
+        Fact("free disk", "80,767,057,920 bytes"),
+        Fact("unused", "4,096 bytes in the file"),
+    ]
+    found = looked(Telling(*facts, Fact("WAL", "1,234,567 bytes", "warning")))
     lines = [line.rstrip() for line in printed(found).splitlines()]
     assert "free disk  81 GB" in lines
     assert "unused     4.1 kB in the file" in lines
@@ -103,8 +111,12 @@ def test_a_store_that_cannot_be_opened_is_an_error_not_a_crash() -> None:
 
 def test_what_several_servers_say_in_the_same_words_is_said_once() -> None:
     servers = ("10.0.0.1:7000", "10.0.0.2:7000", "[::1]:7000")
-    facts = [(f"persistence {server}", "warning: none") for server in servers]
-    facts += [("clock 10.0.0.1:7000", "+0.001 s"), ("clock 10.0.0.2:7000", "+0.002 s"), ("cluster", "ok, 3 masters")]
+    facts = [Fact(f"persistence {server}", "none", "warning") for server in servers]
+    facts += [
+        Fact("clock 10.0.0.1:7000", "+0.001 s"),
+        Fact("clock 10.0.0.2:7000", "+0.002 s"),
+        Fact("cluster", "ok, 3 masters"),
+    ]
     found = looked(Telling(*facts))
     (warning,) = [one for one in found.findings if one.level == "warning"]
     assert lacks(warning.what, "SQLite persistence 3 servers none") == []
@@ -119,8 +131,8 @@ def test_nothing_is_called_well_of_a_store_that_could_not_be_looked_at() -> None
         return {one.check for one in looked(store).findings if one.level == "ok"}
 
     of_store = {"inbox", "durability", "dead_letters"}
-    assert well(Telling(("journal", "wal"))) >= of_store
-    assert well(Telling(("readable", "error: connection refused"))) & of_store == set()
+    assert well(Telling(Fact("journal", "wal"))) >= of_store
+    assert well(Telling(Fact("readable", "connection refused", "error"))) & of_store == set()
     assert well(Broken()) & of_store == set()
     assert "timeout" in well(Broken()), "the settings could be looked at"
 
@@ -168,7 +180,7 @@ def test_a_destination_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyP
 def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
     long = guarantee("a" * 120, ("**",), "keyed", 900.0, "SQLite", "")
     found = DoctorReport(
-        [PROMISE, long], [Finding("error", "x [y] z", "do [that]"), Finding("ok", "fine")], [("journal", "wal")]
+        [PROMISE, long], [Finding("error", "x [y] z", "do [that]"), Finding("ok", "fine")], [Fact("journal", "wal")]
     )
     lines = printed(found).splitlines()
     assert str(PROMISE) in lines
@@ -194,7 +206,7 @@ def test_the_conclusion_counts(findings: list[Finding], words: str) -> None:
 
 
 def test_the_machine_form_has_the_same() -> None:
-    found = DoctorReport([PROMISE], [Finding("warning", "x", "y", "drain")], [("journal", "wal")])
+    found = DoctorReport([PROMISE], [Finding("warning", "x", "y", "drain")], [Fact("journal", "wal")])
     document = json.loads(to_json(found))
     assert document["ok"] is True
     assert document["guarantees"][0]["line"] == str(PROMISE)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import rendered
 from tests.sources.places import Queue, make_app, reason_of
 
 from semel.sources.sqs_queue import SqsDelivery, SqsPublisher
@@ -176,7 +177,7 @@ async def _done(event: Event, ctx: Any) -> None: ...
 
 def test_doctor_says_that_notes_are_believed(queue: Queue) -> None:
     async def story() -> None:
-        assert "tenant" in dict(await queue.source(forwarded=True).diagnose())["forwarded"]
-        assert "forwarded" not in dict(await queue.source().diagnose())
+        assert "tenant" in rendered(await queue.source(forwarded=True).diagnose())["forwarded"]
+        assert "forwarded" not in rendered(await queue.source().diagnose())
 
     asyncio.run(story())

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.facts import rendered
 from tests.sources.meddling import Meddler, refusal
 from tests.sources.places import Queue
 from tests.sources.test_sqs_answers import bodies, meddled, received, until
@@ -227,17 +228,17 @@ def test_two_who_try_again_at_once_open_it_once(queue: Queue) -> None:
 
 def test_the_doctor_is_told_what_the_queue_says_of_itself(queue: Queue) -> None:
     queue.send(bodies(2))
-    facts = dict(asyncio.run(queue.source().diagnose()))
+    facts = rendered(asyncio.run(queue.source().diagnose()))
     assert facts["waiting"] == "2"
     assert facts["kept for"] == "4 days"
     assert (facts["dead letters"].split()[0], queue.dead_url in facts["dead letters"]) == ("0", True)
     assert "redrive" not in facts
-    assert dict(asyncio.run(queue.source(dead_letters="").diagnose()))["dead letters"].startswith("error: ")
-    few = dict(asyncio.run(queue.source(queue=with_redrive(queue, 3), dead_letters="").diagnose()))
+    assert rendered(asyncio.run(queue.source(dead_letters="").diagnose()))["dead letters"].startswith("error: ")
+    few = rendered(asyncio.run(queue.source(queue=with_redrive(queue, 3), dead_letters="").diagnose()))
     assert few["redrive"].startswith("warning: ")
     assert "3 receives" in few["redrive"]
     assert "redrive" in few["dead letters"]
-    gone = dict(asyncio.run(queue.source(queue=queue.url + "-not-there").diagnose()))
+    gone = rendered(asyncio.run(queue.source(queue=queue.url + "-not-there").diagnose()))
     assert gone["attributes"].startswith("error: ")
 
 

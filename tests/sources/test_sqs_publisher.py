@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import rendered
 from tests.sources.meddling import Meddle, Meddler, refusal
 from tests.sources.places import Queue, make_app
 
@@ -285,7 +286,7 @@ def test_a_missing_driver_or_region_is_an_answer_and_no_error(queue: Queue, monk
         publishing = SqsPublisher("http://127.0.0.1:9/queue")
         (why,) = await publishing.publish(said(1))
         assert "region" in why
-        facts = dict(await publishing.diagnose())
+        facts = rendered(await publishing.diagnose())
         assert facts["client"].startswith("error: ")
         await publishing.close()
 
@@ -382,13 +383,13 @@ def test_what_a_later_one_of_its_group_has_overtaken_is_not_sent_behind_it(new_q
 
 def test_diagnose_tells_of_the_queue(new_queue: Any) -> None:
     async def story() -> None:
-        facts = dict(await publisher(new_queue(fifo=True)).diagnose())
+        facts = rendered(await publisher(new_queue(fifo=True)).diagnose())
         assert "group" in facts["order"]
-        small = dict(await publisher(new_queue(MaximumMessageSize="2048")).diagnose())
+        small = rendered(await publisher(new_queue(MaximumMessageSize="2048")).diagnose())
         assert small["messages"].startswith("warning: ")
         queue: Queue = new_queue()
         queue.aws.delete_queue(QueueUrl=queue.url)
-        assert dict(await publisher(queue).diagnose())["attributes"].startswith("error: ")
+        assert rendered(await publisher(queue).diagnose())["attributes"].startswith("error: ")
 
     asyncio.run(story())
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 
 from semel.cli.app_importer import find_app
@@ -22,10 +23,10 @@ from semel.cli.describe import size
 from semel.cli.ledger_place import check_there, make_read_only
 from semel.cli.options import LedgerUrl
 from semel.core.ledger_breaker import LIMIT_MAX_S
-from semel.ports import Migrates
+from semel.ports import Diagnosable, Fact, Migrates
 from semel.settings.checks import check, errors, facts_of, store_facts
 from semel.settings.errors import SettingsError
-from semel.settings.findings import Finding, Level, RouteFacts, span
+from semel.settings.findings import Finding, RouteFacts, span
 from semel.settings.loading import load
 from semel.settings.schema import Settings
 from semel.settings.urls import shown
@@ -128,7 +129,6 @@ REACH_S = 10.0  # a destination that says nothing for so long is not there
 LEDGER, LETTERS = "the ledger", "the store of dead_letters"
 OF_STORE = ("inbox", "durability", "dead_letters")  # checks that speak for the store
 SERVER = re.compile(r"(.+) (\S+:[0-9]+)")  # a fact of one of several servers: "persistence 10.0.0.7:6379"
-BAD: tuple[Level, ...] = ("error", "warning")
 MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[bold red]error[/]"}
 
 Reach: TypeAlias = Callable[[], Awaitable[str | None]]
@@ -140,8 +140,8 @@ class DoctorReport(Struct, frozen=True):
 
     guarantees: list[Guarantee] = []
     findings: list[Finding] = []
-    store: list[tuple[str, str]] = []  # what the ledger says of itself
-    sources: dict[str, list[tuple[str, str]]] = {}  # and sources and brokers, by their names
+    store: list[Fact] = []  # of the ledger
+    sources: dict[str, list[Fact]] = {}  # of sources and brokers, by name
     identities: Sequence[ShapeIdentity] = ()  # the identity of each shape of events
 
     @property
@@ -187,7 +187,7 @@ def _as_seen(findings: Sequence[Finding], of_store: Sequence[Finding]) -> list[F
 # ---------------------------------------------------------------------------------------------------------- the store
 
 
-async def _diagnose_and_measure(ledger: Ledger, patience_s: float) -> tuple[list[tuple[str, str]], list[Finding]]:
+async def _diagnose_and_measure(ledger: Ledger, patience_s: float) -> tuple[list[Fact], list[Finding]]:
     facts, findings = await diagnose(ledger)
     if not facts or errors(findings):
         return facts, findings
@@ -195,35 +195,36 @@ async def _diagnose_and_measure(ledger: Ledger, patience_s: float) -> tuple[list
     return [*facts, *measured], [*findings, *slow]
 
 
-async def diagnose(ledger: Ledger) -> tuple[list[tuple[str, str]], list[Finding]]:
-    """What the store says of itself. It judges its own facts: one that begins with "error: " or "warning: " is one."""
+async def diagnose(ledger: Ledger) -> tuple[list[Fact], list[Finding]]:
+    """The facts of the store, and a finding for each that is a problem."""
     name = ledger.traits.name
-    ask: Callable[[], Awaitable[list[tuple[str, str]]]] | None = getattr(ledger, "diagnose", None)
     unready = await _unready(ledger)
     if any(finding.what.startswith(LEDGER) for finding in unready):
         return [], unready
     try:
-        facts = await ask() if ask is not None else []
+        facts = await ledger.diagnose() if isinstance(ledger, Diagnosable) else []
     except (SemelError, OSError) as error:
         return [], unready or [_unusable(LEDGER, error)]
-    if ask is None and not unready:
+    if not isinstance(ledger, Diagnosable) and not unready:
         return [], [Finding("ok", f"{name} has nothing to tell about itself", check="store")]
-    missing = next((value for fact, value in facts if fact == "folder" and value.startswith("error: ")), "")
+    missing = next((fact.value for fact in facts if fact.name == "folder" and fact.level == "error"), "")
     if missing:  # the file cannot be opened either, for the same reason
         change = "make the folder, or write another path in ledger"
-        return facts, [Finding("error", f"{name}: {missing.removeprefix('error: ')}", change, "store")]
-    if (created := dict(facts).get("created")) is not None:
+        return facts, [Finding("error", f"{name}: {missing}", change, "store")]
+    if created := next((fact.value for fact in facts if fact.name == "created"), ""):
         return facts, [*unready, Finding("ok", f"{name}: {created}", check="store")]
-    told = [(fact, value) for fact, value in grouped(facts) if not (unready and _is_the_same(fact, value, unready))]
-    judged = (_checked(f"{name}, {fact}", value) for fact, value in told)
-    found = unready + [finding for finding in judged if finding is not None]
-    return facts, found or [Finding("ok", f"{name} can be opened and written", check="store")]
+    problems = [
+        Finding(fact.level, f"{name}, {fact.name}: {_readable(fact.value)}", check="store")
+        for fact in grouped(facts)
+        if fact.level != "info" and not (unready and _is_the_same(fact, unready))
+    ]
+    return facts, unready + problems or [Finding("ok", f"{name} can be opened and written", check="store")]
 
 
-def _is_the_same(fact: str, value: str, unready: Sequence[Finding]) -> bool:
+def _is_the_same(fact: Fact, unready: Sequence[Finding]) -> bool:
     """A store that is not ready says so itself, once more."""
     of_letters = any(LETTERS in finding.what for finding in unready)
-    return "semel migrate" in value or (of_letters and fact.startswith("dead_letters"))
+    return "semel migrate" in fact.value or (of_letters and fact.name.startswith("dead_letters"))
 
 
 async def _unready(ledger: Ledger) -> list[Finding]:
@@ -255,25 +256,18 @@ def _unusable(what: str, error: Exception) -> Finding:
     return Finding("error", f"{what} cannot be used: {error}", change, "store")
 
 
-def grouped(facts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Facts that several servers of one store tell in the same words are one fact of all of them."""
-    servers: dict[tuple[str, str], list[str]] = {}
-    for fact, value in facts:
-        of_server = SERVER.fullmatch(fact)
-        what, server = of_server.groups() if of_server else (fact, "")
-        servers.setdefault((what, value), []).append(server)
-    return [(what + _of(named), value) for (what, value), named in servers.items()]
+def grouped(facts: Sequence[Fact]) -> list[Fact]:
+    """Merge the facts that several servers of one store have in common."""
+    servers: dict[Fact, list[str]] = {}
+    for fact in facts:
+        of_server = SERVER.fullmatch(fact.name)
+        name, server = of_server.groups() if of_server else (fact.name, "")
+        servers.setdefault(replace(fact, name=name), []).append(server)
+    return [replace(fact, name=fact.name + _of(named)) for fact, named in servers.items()]
 
 
 def _of(servers: Sequence[str]) -> str:
     return f" of {len(servers)} servers" if len(servers) > 1 else f" {servers[0]}" if servers[0] else ""
-
-
-def _checked(what: str, value: str) -> Finding | None:
-    for level in BAD:
-        if value.startswith(f"{level}: "):
-            return Finding(level, f"{what}: {_readable(value.removeprefix(f'{level}: '))}", check="store")
-    return None
 
 
 def _readable(value: str) -> str:
@@ -344,15 +338,15 @@ def _identities(rows: Sequence[ShapeIdentity]) -> Table:
     return table
 
 
-def _facts(store: Sequence[tuple[str, str]]) -> Table:
+def _facts(facts: Sequence[Fact]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
-    for name, value in grouped(store):
-        table.add_row(Text(name), Text(_readable(value)))
+    for fact in grouped(facts):
+        table.add_row(Text(fact.name), Text(_readable(str(fact))))
     return table
 
 
@@ -388,8 +382,8 @@ def to_json(report: DoctorReport) -> str:
         "ok": report.ok,
         "guarantees": [{**msgspec.to_builtins(one), "line": str(one)} for one in report.guarantees],
         "identities": msgspec.to_builtins(list(report.identities)),
-        "store": dict(report.store),
-        "sources": {name: dict(facts) for name, facts in report.sources.items()},
+        "store": {fact.name: str(fact) for fact in report.store},
+        "sources": {name: {fact.name: str(fact) for fact in facts} for name, facts in report.sources.items()},
         "findings": msgspec.to_builtins(report.findings),
     }
     return msgspec.json.encode(document).decode()
@@ -409,7 +403,7 @@ ROUND_TRIPS = 3  # the first one may open a connection: the fastest counts
 PATIENCE = "raise ledger_patience in [server] above the round trip, or move the ledger nearer"
 
 
-async def measure(ledger: Ledger, patience_s: float) -> tuple[list[tuple[str, str]], list[Finding]]:
+async def measure(ledger: Ledger, patience_s: float) -> tuple[list[Fact], list[Finding]]:
     """The fastest of a few empty claims, as a fact and as findings."""
     fastest_s = float("inf")
     try:
@@ -419,7 +413,7 @@ async def measure(ledger: Ledger, patience_s: float) -> tuple[list[tuple[str, st
             fastest_s = min(fastest_s, time.perf_counter() - begun)
     except (SemelError, OSError):
         return [], []  # the diagnosis of the store reports it
-    facts = [("round trip", f"{fastest_s * 1000:.1f} ms")]
+    facts = [Fact("round trip", f"{fastest_s * 1000:.1f} ms")]
     if fastest_s <= max(patience_s, LIMIT_MAX_S):
         return facts, []
     what = f"a round trip to the ledger takes {fastest_s:.1f} s: the service would answer 503 most of the time"
@@ -446,7 +440,6 @@ OUT_OF_REACH = "out of reach: "  # how an adapter begins what may be over in a m
 ASK_S = 15.0  # a broker that says nothing for so long is not there
 DAY_S = 86_400
 KEPT = "kept for"  # what a queue calls its retention
-LEVELS: tuple[Level, ...] = ("error", "warning")
 CHANGE = "see that it is there, that its name, region and credentials are right, and that this machine may reach it"
 
 ADVICE = (  # what a driver or a broker says, and what a person can do about it
@@ -472,15 +465,13 @@ ADVICE = (  # what a driver or a broker says, and what a person can do about it
 
 _DAYS = re.compile(r"([0-9.]+) days?")
 
-Facts: TypeAlias = list[tuple[str, str]]
-
 
 async def diagnose_sources(
     settings: Settings, supplies: Sequence[SourceSpec], publishers: Mapping[str, Publisher]
-) -> tuple[dict[str, Facts], list[Finding]]:
+) -> tuple[dict[str, list[Fact]], list[Finding]]:
     """The facts of each, by its name, and what is wrong with them. Nothing raises: it becomes a finding."""
     logging.getLogger("aiormq").addHandler(logging.NullHandler())  # what it has to say is among the findings
-    asked: dict[str, Callable[[], Awaitable[Facts]]] = {}
+    asked: dict[str, Callable[[], Awaitable[list[Fact]]]] = {}
     for supply in supplies:
         asked[f"source {supply.name}"] = supply.make().diagnose
     for kind, publisher in publishers.items():
@@ -493,7 +484,7 @@ async def diagnose_sources(
     return facts, findings
 
 
-async def _told(name: str, ask: Callable[[], Awaitable[Facts]]) -> tuple[Facts, list[Finding]]:
+async def _told(name: str, ask: Callable[[], Awaitable[list[Fact]]]) -> tuple[list[Fact], list[Finding]]:
     check = name.partition(" ")[0]
     try:
         async with asyncio.timeout(ASK_S):
@@ -504,16 +495,12 @@ async def _told(name: str, ask: Callable[[], Awaitable[Facts]]) -> tuple[Facts, 
     except (SemelError, OSError) as error:
         said = str(error).rstrip(".")
         return [], [Finding("error", f"{name} cannot be used: {said}", _advice(said) or CHANGE, check)]
-    found = [finding for fact, value in facts if (finding := _judged(name, fact, value, check)) is not None]
-    return facts, found or [Finding("ok", f"{name} is there", check=check)]
-
-
-def _judged(name: str, fact: str, value: str, check: str) -> Finding | None:
-    for level in LEVELS:
-        if value.startswith(f"{level}: "):
-            said = value.removeprefix(f"{level}: ")
-            return Finding(level, f"{name}, {fact}: {said}", _advice(said) if level == "error" else "", check)
-    return None
+    problems = [
+        Finding(fact.level, f"{name}, {fact.name}: {fact.value}", _advice(fact.value) * (fact.level == "error"), check)
+        for fact in facts
+        if fact.level != "info"
+    ]
+    return facts, problems or [Finding("ok", f"{name} is there", check=check)]
 
 
 def _advice(said: str) -> str:
@@ -521,9 +508,9 @@ def _advice(said: str) -> str:
     return next((advice for pattern, advice in ADVICE if pattern.search(said)), "")
 
 
-def _too_long(name: str, facts: Facts, settings: Settings) -> list[Finding]:
+def _too_long(name: str, facts: Sequence[Fact], settings: Settings) -> list[Finding]:
     """What a queue keeps can come again: `redelivery` covers that, and what routes remember covers it twice."""
-    kept = _DAYS.fullmatch(dict(facts).get(KEPT, ""))
+    kept = next((_DAYS.fullmatch(fact.value) for fact in facts if fact.name == KEPT), None)
     kept_s = float(kept[1]) * DAY_S if kept is not None else 0.0
     if not name.startswith("source ") or kept_s <= settings.redelivery:
         return []

@@ -267,7 +267,7 @@ async def _refuse_broken_store(app: Semel) -> str:
     """As for `semel run`. Returns where the ledger is, without secrets."""
     facts, findings = await diagnose(app.ledger)
     refuse(findings)
-    return f"{app.ledger.traits.name} {facts[0][1]}" if facts else app.ledger.traits.name
+    return f"{app.ledger.traits.name} {facts[0].value}" if facts else app.ledger.traits.name
 
 
 def _forcing(app: Semel, ask: ProcessRequest, begun: list[Begun]) -> Forcing | None:

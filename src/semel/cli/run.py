@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from semel.app import Semel
     from semel.core.routing import Handler
+    from semel.ports import Fact
     from semel.service.assembly import BuiltService
     from semel.settings.schema import Settings
 
@@ -108,7 +109,7 @@ def _settings(
     return settings
 
 
-def _refuse_broken(built: BuiltService) -> list[tuple[str, str]]:
+def _refuse_broken(built: BuiltService) -> list[Fact]:
     """What doctor says of the store, of sources and of brokers: a service that could only answer 503, or that a person
     has to change before it can take anything, is better not started. Returns the facts of the store."""
     import asyncio
@@ -116,7 +117,7 @@ def _refuse_broken(built: BuiltService) -> list[tuple[str, str]]:
     from semel.cli.doctor import OUT_OF_REACH, diagnose, diagnose_sources
     from semel.settings.checks import refuse
 
-    async def look() -> list[tuple[str, str]]:
+    async def look() -> list[Fact]:
         try:
             facts, findings = await diagnose(built.app.ledger)
             refuse(findings)
@@ -190,11 +191,11 @@ def _shown(settings: Settings) -> str:
     return str(Place(settings.ledger, settings.dead_letters))
 
 
-def _told(app: Semel, facts: list[tuple[str, str]]) -> str:
+def _told(app: Semel, facts: list[Fact]) -> str:
     """Where the ledger of an app is, and its letters: the first thing that a store tells of itself, without secrets."""
     name = app.ledger.traits.name
-    where = facts[0][1] if facts else ""
-    dead_letters = next((f", letters in {value}" for fact, value in facts if fact.startswith("letters, ")), "")
+    where = facts[0].value if facts else ""
+    dead_letters = next((f", letters in {fact.value}" for fact in facts if fact.name.startswith("letters, ")), "")
     return (where if where.startswith(name) else f"{name} {where}".rstrip()) + dead_letters
 
 

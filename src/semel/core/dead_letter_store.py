@@ -30,7 +30,9 @@ from semel.ports import (
     Catalog,
     DeadLetters,
     DeadLetterStore,
+    Diagnosable,
     Entry,
+    Fact,
     HoldsWriteLock,
     Inbox,
     Ledger,
@@ -270,29 +272,26 @@ class LedgerWithDeadLetterStore:
     def _migrating(self) -> list[Migrates]:
         return [store for store in (self._ledger, self.dead_letter_store) if isinstance(store, Migrates)]
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """What both say of themselves. A letterbox that is somebody's ledger is an error: their events would be taken
         for replays."""
-        facts: list[tuple[str, str]] = []
-        if (ask := getattr(self._ledger, "diagnose", None)) is not None:
-            facts += [(fact, value) for fact, value in await ask() if fact != "dead_letters"]  # it has none
+        facts: list[Fact] = []
+        if isinstance(self._ledger, Diagnosable):
+            facts += [fact for fact in await self._ledger.diagnose() if fact.name != "dead_letters"]  # it has none
         name = self.dead_letter_store.traits.name
-        if (ask := getattr(self.dead_letter_store, "diagnose", None)) is not None:
-            of_letters = await ask()
-            facts += [(f"letters, {fact}", value) for fact, value in of_letters]
-            if "created" in dict(of_letters):
+        if isinstance(self.dead_letter_store, Diagnosable):
+            of_store = await self.dead_letter_store.diagnose()
+            facts += [replace(fact, name=f"letters, {fact.name}") for fact in of_store]
+            if any(fact.name == "created" for fact in of_store):
                 return facts  # there is nothing to count yet
         try:
             counts = await self.dead_letter_store.counts()
         except LedgerUnavailable as error:
-            return [*facts, ("dead_letters", f"error: {error}")]
+            return [*facts, Fact("dead_letters", str(error), "error")]
         if any(counts.get(state) for state in HERE):
-            return [
-                *facts,
-                ("dead_letters", f"error: {name} there is a ledger in use; use a separate store"),
-            ]
+            return [*facts, Fact("dead_letters", f"{name} there is a ledger in use; use a separate store", "error")]
         waiting = sum(counts.get(state, 0) for state in LETTERS)
-        return [*facts, ("dead_letters", f"{waiting:,} wait in {name}")]
+        return [*facts, Fact("dead_letters", f"{waiting:,} wait in {name}")]
 
 
 class TransactionalLedgerWithDeadLetterStore(LedgerWithDeadLetterStore):

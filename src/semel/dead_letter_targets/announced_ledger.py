@@ -20,7 +20,9 @@ from semel.dead_letter_targets.eventbridge import EventBridgeTarget
 from semel.ports import (
     Catalog,
     DeadLetters,
+    Diagnosable,
     Entry,
+    Fact,
     HoldsWriteLock,
     Ledger,
     Migrates,
@@ -143,11 +145,11 @@ class AnnouncingLedger:
     async def migrate(self) -> list[str]:
         return await self._ledger.migrate() if isinstance(self._ledger, Migrates) else []
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """What both say of themselves."""
-        ask = getattr(self._ledger, "diagnose", None)
-        facts: list[tuple[str, str]] = [] if ask is None else await ask()
-        return [*facts, *((f"letters, {fact}", value) for fact, value in await self.dead_letter_store.diagnose())]
+        facts = await self._ledger.diagnose() if isinstance(self._ledger, Diagnosable) else []
+        of_store = await self.dead_letter_store.diagnose()
+        return [*facts, *(replace(fact, name=f"letters, {fact.name}") for fact in of_store)]
 
 
 class TransactionalAnnouncingLedger(AnnouncingLedger):

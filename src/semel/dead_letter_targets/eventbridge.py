@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec import Struct
 
-from semel.ports import Traits
+from semel.ports import Fact, Traits
 from semel.values.attempts import REASON_MAX, FailedAttempt
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable, MalformedEvent
@@ -382,8 +382,6 @@ PUT_AGAIN_S = 600.0  # longer than any settle is tried; a ledger that has lost i
 
 NO_BUS = "there is no such bus, and EventBridge would say yes to every letter and drop it: create the bus"
 
-Fact = tuple[str, str]
-
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -489,26 +487,28 @@ class EventBridgeTarget:
 
     async def diagnose(self) -> list[Fact]:
         address = self.address
-        said = [("bus", address.bus), ("region", address.region or "by the environment")]
+        facts = [Fact("bus", address.bus), Fact("region", address.region or "by the environment")]
         if address.endpoint is not None:
-            said.append(("endpoint", f"warning: {address.endpoint}: not the service itself"))
+            facts.append(Fact("endpoint", f"{address.endpoint}: not the service itself", "warning"))
         try:
             await self._client.ask("describe_event_bus", Name=address.bus)
         except Failed as failed:
             if failed.code in MISSING:
-                return [*said, ("readable", f"error: {NO_BUS}")]
+                return [*facts, Fact("readable", NO_BUS, "error")]
             if failed.code in DENIED:
-                return [*said, ("readable", "warning: not allowed events:DescribeEventBus: is the bus there?")]
-            return [*said, ("readable", f"error: {failed}")]
-        said.append(await self._listeners())
-        return [*said, ("oversize", f"{address.oversize}: beyond 256 KB, the ledger has the event")]
+                denied = "not allowed events:DescribeEventBus: is the bus there?"
+                return [*facts, Fact("readable", denied, "warning")]
+            return [*facts, Fact("readable", str(failed), "error")]
+        facts.append(await self._listeners())
+        return [*facts, Fact("oversize", f"{address.oversize}: beyond 256 KB, the ledger has the event")]
 
     async def _listeners(self) -> Fact:
         try:
             answer = await self._client.ask("list_rules", EventBusName=self.address.bus)
         except Failed as failed:
-            return "rules", f"unknown: {failed}"
+            return Fact("rules", f"unknown: {failed}")
         enabled = [rule for rule in answer.get("Rules", []) if rule.get("State") != "DISABLED"]
         if not enabled:
-            return "rules", "warning: none: nobody hears of what is put there; add a rule with a target, or an archive"
-        return "rules", f"{len(enabled)}"
+            none = "none: events on this bus reach no target; add a rule with a target, or an archive"
+            return Fact("rules", none, "warning")
+        return Fact("rules", f"{len(enabled)}")

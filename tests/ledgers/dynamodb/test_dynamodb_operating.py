@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.facts import rendered
 from tests.support.servers.dynamodb import DynamoServer
 
 from semel.ledgers.dynamodb import DynamoLedger, profiles
@@ -91,7 +92,7 @@ def test_a_table_of_somebody_else_is_left_alone(server: DynamoServer, plain_tabl
 
 def test_the_doctor_finds_a_good_table_good(server: DynamoServer, table: str) -> None:
     run(server, table, "migrate")
-    facts = dict(run(server, table, "diagnose")[0])
+    facts = rendered(run(server, table, "diagnose")[0])
     wrong = {name for name, said in facts.items() if said.startswith(("error: ", "warning: "))}
     assert wrong == ({"endpoint"} if server.endpoint else set())
     assert facts["region"] == server.region
@@ -102,7 +103,7 @@ def test_the_doctor_finds_a_good_table_good(server: DynamoServer, table: str) ->
 
 
 def test_the_doctor_says_what_is_wrong_and_what_to_do(server: DynamoServer, aws: Any, table: str) -> None:
-    assert "semel migrate" in dict(run(server, table, "diagnose")[0])["readable"]
+    assert "semel migrate" in rendered(run(server, table, "diagnose")[0])["readable"]
     keys = [attribute for attribute in ATTRIBUTES if attribute["AttributeName"] in ("pk", "sk")]
     aws.create_table(
         TableName=table,
@@ -110,7 +111,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(server: DynamoServer, aws:
         AttributeDefinitions=keys,
         ProvisionedThroughput={"ReadCapacityUnits": 1, "WriteCapacityUnits": 1},
     )
-    facts = dict(run(server, table, "diagnose")[0])
+    facts = rendered(run(server, table, "diagnose")[0])
     assert facts["index"].startswith("error: ")
     for name in ("billing", "sweeping", "point-in-time recovery"):
         assert facts[name].startswith("warning: ")
@@ -124,7 +125,7 @@ def test_the_doctor_compares_the_clocks(server: DynamoServer, table: str, off_ms
         ledger = DynamoLedger.from_url(server.url(table, margin_ms="5000"))
         wall = diagnosis_clock(off_ms)
         try:
-            return dict(await diagnosis.facts(ledger._client, ledger._schema, wall))
+            return rendered(await diagnosis.facts(ledger._client, ledger._schema, wall))
         finally:
             await ledger.close()
 

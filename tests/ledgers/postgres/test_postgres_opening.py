@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from tests.facts import rendered
 from tests.ledgers.postgres.opening import SOON_S, connected, granted, keys, opened
 from tests.support.servers.postgres import PostgresServer
 from tests.support.servers.process import free_port
@@ -317,7 +318,7 @@ def test_the_doctor_is_told_what_is_wrong(url: str, postgres: PostgresServer) ->
 
     async def run() -> None:
         async with opened(url) as ledger:
-            facts = dict(await ledger.diagnose())
+            facts = rendered(await ledger.diagnose())
             assert facts["fsync"].startswith("error: ") == (fsync == "off")
             assert facts["writable"] == "yes"
             assert facts["synchronous_commit"] == "on"
@@ -325,7 +326,7 @@ def test_the_doctor_is_told_what_is_wrong(url: str, postgres: PostgresServer) ->
             assert not facts["clock"].startswith(("error: ", "warning: "))
             assert "table key" in facts
         async with opened(url, "?pool=1000") as ledger:
-            assert dict(await ledger.diagnose())["pool"].startswith("warning: ")
+            assert rendered(await ledger.diagnose())["pool"].startswith("warning: ")
 
     asyncio.run(run())
 
@@ -344,7 +345,7 @@ def test_the_doctor_sees_settings_of_the_database(fresh_url: str, setting: str, 
             name = await connection.fetchval("select current_database()")
             await connection.execute(f'alter database "{name}" set {setting}')
         async with opened(fresh_url) as ledger:
-            assert dict(await ledger.diagnose())[fact].startswith(told)
+            assert rendered(await ledger.diagnose())[fact].startswith(told)
 
     asyncio.run(run())
 
@@ -352,9 +353,9 @@ def test_the_doctor_sees_settings_of_the_database(fresh_url: str, setting: str, 
 def test_the_doctor_is_told_of_a_missing_schema_and_a_missing_server(empty_database: str) -> None:
     async def run() -> None:
         async with opened(empty_database) as ledger:
-            assert "semel migrate" in dict(await ledger.diagnose())["schema"]
+            assert "semel migrate" in rendered(await ledger.diagnose())["schema"]
         async with opened(f"postgresql://127.0.0.1:{free_port()}/db") as ledger:
-            assert dict(await ledger.diagnose())["readable"].startswith("error: ")
+            assert rendered(await ledger.diagnose())["readable"].startswith("error: ")
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.facts import rendered
 from tests.ledgers.postgres.opening import connected, opened
 
 from semel import Context, Event, Notification, Semel
@@ -130,6 +131,6 @@ def test_the_doctor_warns_where_the_users_tables_would_go_into_the_ledgers_schem
         for schema, warned in ((own_schema, True), ("semel_apart", False)):
             async with opened(f"{empty_database}?schema={schema}") as ledger:
                 await ledger.migrate()
-                assert dict(await ledger.diagnose())["search path"].startswith("warning: ") is warned
+                assert rendered(await ledger.diagnose())["search path"].startswith("warning: ") is warned
 
     asyncio.run(run())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from tests.facts import rendered
 from tests.ledgers.redis.stores import harness_on, with_options
 
 from semel.ledgers.redis import RedisLedger
@@ -79,7 +80,7 @@ class TestSpread(LedgerLaws):
 
 
 def _diagnosed(caller: Caller) -> dict[str, str]:
-    return dict(caller.run(caller.ledger.diagnose()))  # type: ignore[attr-defined]
+    return rendered(caller.run(caller.ledger.diagnose()))  # type: ignore[attr-defined]
 
 
 for _name, _law in inspect.getmembers(LedgerLaws, inspect.isfunction):

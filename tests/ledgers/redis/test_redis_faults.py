@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.facts import rendered
 from tests.ledgers.redis.stores import with_options
 from tests.support.servers.process import NoServer, not_here
 from tests.support.servers.valkey import Valkey
@@ -242,7 +243,7 @@ def test_a_server_that_may_evict_is_refused(start: Start, harness: Harness, poli
     with Caller(opened(server)) as ledger:
         with pytest.raises(ConfigError, match=f"{policy}.*maxmemory-policy noeviction"):
             ledger.claim(harness.claim("a"))
-        facts = dict(ledger.run(ledger.ledger.diagnose()))  # type: ignore[attr-defined]
+        facts = rendered(ledger.run(ledger.ledger.diagnose()))  # type: ignore[attr-defined]
         assert facts["reachable"].startswith("error: ")
         server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
         ledger.grant(harness.claim("a"))
@@ -320,7 +321,7 @@ def test_strict_without_replicas_refuses_and_gives_back(start: Start, harness: H
     with Caller(opened(server, timeout="0.4", strict="1")) as stern:
         with pytest.raises(LedgerUnavailable, match="strict=1"):
             stern.claim(harness.claim("a"))
-        told = dict(stern.run(stern.ledger.diagnose()))  # type: ignore[attr-defined]
+        told = rendered(stern.run(stern.ledger.diagnose()))  # type: ignore[attr-defined]
         assert told["replicas"].startswith("error: 0")
     with Caller(opened(server)) as ledger:
         assert ledger.grant(harness.claim("a")).attempt == 1, "nobody has to wait for the lease to lapse"

@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 from redis.crc import key_slot
+from tests.facts import rendered
 from tests.ledgers.redis.stores import harness_on, with_options
 from tests.support.servers.process import NoServer, not_here
 from tests.support.servers.valkey import Valkey
@@ -255,7 +256,7 @@ def test_doctor_is_told_that_nobody_answers(server: Valkey, ledger: Caller) -> N
 
 def _diagnosed(ledger: Caller) -> dict[str, str]:
     assert isinstance(ledger.ledger, RedisLedger)
-    return dict(ledger.run(ledger.ledger.diagnose()))
+    return rendered(ledger.run(ledger.ledger.diagnose()))
 
 
 def _names(server: Valkey, part: bytes) -> list[bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import rendered
 from tests.service.consuming.settings_of import source_of
 from tests.settings.writing import ROUTE, write
 from tests.sources.places import Queue
@@ -49,7 +50,7 @@ def test_doctor_shows_what_a_queue_says_of_itself(tmp_path: Path, queue: Queue) 
     queue.send([b"{}", b"{}"])
     report = looked(tmp_path, source_of(queue, visibility=30))
     assert [one.level for one in told(report, "source")] == ["ok"]
-    facts = dict(report.sources["source events"])
+    facts = rendered(report.sources["source events"])
     assert facts["queue"] == queue.url
     assert facts["waiting"] == "2"
     document: dict[str, Any] = json.loads(to_json(report))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from semel import Semel
+from semel.ports import Fact
 from semel.service.delivery_handler import DeliveryHandler
 from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest
@@ -37,7 +38,7 @@ class Broker:
         self.batches.append(parcels)
         return [""] * len(parcels) if self.answer is None else await self.answer(parcels)
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         return []
 
     async def close(self) -> None: ...

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.facts import rendered
 from tests.sources.kafka.test_kafka_groups import opened, received, run, until
 from tests.sources.kafka.topics import SOON_S, Topics
 from tests.support.servers.process import free_port
@@ -106,12 +107,12 @@ def test_people_are_told_what_waits(topics: Topics) -> None:
             first, second, _ = await received(source, 3)
             await first.ack()
             await second.reject("no")
-        facts = dict(await topics.source().diagnose())
+        facts = rendered(await topics.source().diagnose())
         assert re.findall(r"\d+", facts[f"topic {topics.topic}"]) == ["1", "1"], "partitions and messages"
         assert re.findall(r"\d+", facts["dead letters"]) == ["1", "1"]
         assert facts["group"] == topics.group
         nowhere = KafkaSource(**{**GOOD, "servers": f"127.0.0.1:{free_port()}"})
-        assert dict(await nowhere.diagnose())["topic t"].startswith("error: ")
+        assert rendered(await nowhere.diagnose())["topic t"].startswith("error: ")
 
     monkey = pytest.MonkeyPatch()
     monkey.setattr("semel.sources.kafka_topic.doctor.ASK_S", 1.0)

@@ -7,6 +7,7 @@ import re
 import time
 
 import pytest
+from tests.facts import rendered
 from tests.sources.kafka.test_kafka_groups import opened, received, run
 from tests.sources.kafka.topics import Topics
 from tests.support.servers.kafka import PRODUCE, KafkaServer
@@ -28,7 +29,7 @@ def test_what_is_published_arrives_with_its_note_and_its_group(topics: Topics) -
         answers = await asyncio.gather(*[publisher.publish(parcels[at : at + 5]) for at in range(0, 20, 5)])
         assert answers == [[""] * 5] * 4
         assert await publisher.publish([]) == []
-        fact = dict(await publisher.diagnose())[f"topic {topics.topic}"]
+        fact = rendered(await publisher.diagnose())[f"topic {topics.topic}"]
         assert re.findall(r"\d+", fact) == ["1", "20"], "partitions and messages"
         await publisher.close()
         async with opened(topics.source(forwarded=True)) as source:

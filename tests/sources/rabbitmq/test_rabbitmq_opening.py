@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.facts import rendered
 from tests.sources.rabbitmq.places import Place
 
 from semel.ports import Stoppable
@@ -59,7 +60,7 @@ def test_what_is_missing_is_told_and_made_where_that_is_allowed(new_place: Calla
         await delivery.reject("no")
         await source.close()
         again = place.source(declare=True)  # what is there already is fine
-        fact = dict(await again.diagnose())["dead letters"]
+        fact = rendered(await again.diagnose())["dead letters"]
         assert (fact.split()[0], place.dead in fact) == ("1", True)
         await asyncio.to_thread(place.send, [document("f")])
         (delivery,) = await asyncio.wait_for(again.receive(1), SOON_S)
@@ -125,16 +126,16 @@ def test_doctor_is_told_what_the_queue_is(new_place: Callable[..., Place]) -> No
     place.send([document("e")])
 
     async def story() -> None:
-        good = dict(await place.source(forwarded=True).diagnose())
+        good = rendered(await place.source(forwarded=True).diagnose())
         assert (good["queue"], good["waiting"]) == (place.queue, "1")
         assert (good["dead letters"].split()[0], place.dead in good["dead letters"]) == ("0", True)
         assert not [value for value in good.values() if value.startswith(("error", "warning"))]
-        bad = dict(await classic.source().diagnose())
+        bad = rendered(await classic.source().diagnose())
         assert bad["kind"].startswith("warning: ")
         assert "durable" in bad["kind"]
         assert bad["dead letters"].startswith("error: ")
         nowhere = await classic.source(url="amqp://a:b@127.0.0.1:1/").diagnose()
-        assert nowhere[-1][1].startswith("error: ")
+        assert nowhere[-1].level == "error"
         assert all("test-password" not in value for facts in (good, bad) for value in facts.values())
 
     run(story)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from pamqp.commands import Basic
+from tests.facts import rendered
 from tests.sources.rabbitmq.places import Place, headers_of
 
 from semel.sources.rabbitmq_queue import RabbitPublisher, RabbitSource
@@ -174,7 +175,7 @@ def test_a_publisher_tells_what_it_publishes_to(place: Place) -> None:
     async def told(publisher: RabbitPublisher) -> dict[str, str]:
         facts = await publisher.diagnose()
         await publisher.close()
-        return dict(facts)
+        return rendered(facts)
 
     place.send([document("e")])
     assert asyncio.run(told(RabbitPublisher(place.broker.url, place.queue)))["waiting"] == "1"
@@ -198,7 +199,7 @@ def test_a_publisher_that_declares_makes_the_queues_that_its_source_makes(place:
         queue, dead = f"{place.queue}-fresh", f"{place.queue}-fresh-dead"
         options: dict[str, Any] = {"declare": True, "dead_letters": dead}
         publisher = RabbitPublisher(place.broker.url, queue, timeout=GENEROUS_S, **options)
-        assert not [value for _, value in await publisher.diagnose() if value.startswith("error: ")]
+        assert not [fact for fact in await publisher.diagnose() if fact.level == "error"]
         assert await publisher.publish([ForwardedEvent(document("a"), NOTED)]) == [""]
         source = RabbitSource(place.broker.url, queue, forwarded=True, **options)
         (delivery,) = await asyncio.wait_for(source.receive(1), GENEROUS_S)

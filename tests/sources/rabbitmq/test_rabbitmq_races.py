@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.facts import rendered
 from tests.sources.rabbitmq.places import Place
 from tests.sources.rabbitmq.test_rabbitmq_answers import until
 
@@ -85,7 +86,7 @@ def test_two_who_try_again_at_once_open_it_once(new_place: Callable[..., Place])
         await asyncio.to_thread(place.declare)
         await until(lambda: source._opened, "the queue to be opened")
         opened.set()
-        facts = dict(await place.source().diagnose())
+        facts = rendered(await place.source().diagnose())
         assert facts["consumers"] == "1", "a consumer that nobody knows keeps what it is given"
         await source.close()
         await asyncio.gather(*receivers)

@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.facts import rendered
 from tests.stores.dead_letter_store.broken import Crash, Scene, out_of_reach
 
 from semel.ports import Inbox
@@ -344,11 +345,11 @@ def test_counts_and_listings_are_of_both(scene: Scene) -> None:
 
 
 def test_a_letterbox_that_is_a_ledger_in_use_is_an_error(scene: Scene) -> None:
-    facts = dict(scene.worker.run(scene.both.diagnose()))
+    facts = rendered(scene.worker.run(scene.both.diagnose()))
     assert {"0", "SQLite"} <= set(facts["dead_letters"].split())
     assert facts["letters, writable"] == "yes"
     assert "store" in facts, "the ledger's own facts are there too"
     give_up(scene.worker, scene.worker.grant(scene.harness.claim("a")))
-    assert "1" in dict(scene.worker.run(scene.both.diagnose()))["dead_letters"].split()
+    assert "1" in rendered(scene.worker.run(scene.both.diagnose()))["dead_letters"].split()
     scene.worker.run(scene.dead_letter_store.claim([scene.harness.claim("of others")]))
-    assert "error: SQLite" in dict(scene.worker.run(scene.both.diagnose()))["dead_letters"]
+    assert "error: SQLite" in rendered(scene.worker.run(scene.both.diagnose()))["dead_letters"]

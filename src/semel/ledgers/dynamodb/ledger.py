@@ -21,7 +21,7 @@ from semel.ledgers.dynamodb.items import KEPT_MS, Item, Tokens, WallClock, dump_
 from semel.ledgers.dynamodb.schema import Schema
 from semel.ledgers.dynamodb.transaction import DynamoTransaction
 from semel.ledgers.dynamodb.url import Address, parse
-from semel.ports import Clock, DataLoss, Entry, EntryQuery, Traits
+from semel.ports import Clock, DataLoss, Entry, EntryQuery, Fact, Traits
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Release
@@ -240,8 +240,7 @@ class DynamoLedger:
     async def migrate(self) -> list[str]:
         return await self._schema.migrate()
 
-    async def diagnose(self) -> list[tuple[str, str]]:
-        """Facts about the table, for `semel doctor`. A value that begins with "error: " or "warning: " is one."""
+    async def diagnose(self) -> list[Fact]:
         return await diagnosis.facts(self._client, self._schema, WallClock())
 
     # --------------------------------------------------------------------------------------------------- its parts

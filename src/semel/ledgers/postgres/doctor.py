@@ -1,4 +1,4 @@
-"""Facts about the store, for `semel doctor`. The prefix "error: " or "warning: " of a value is its level."""
+"""Facts about the store, for `semel doctor`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from semel.ledgers.postgres import migrations
 from semel.ledgers.postgres.statements import SCHEMA
 from semel.ledgers.postgres.url import Options
+from semel.ports import Fact
 
 if TYPE_CHECKING:
     from semel.ledgers.postgres.pool import Connection
@@ -17,15 +18,22 @@ CLOCK_MS = 2_000  # a larger difference is not the duration of the query
 CONNECTIONS_MAX = 0.8  # share of the server's connections that one process may use
 
 COMMIT = {
-    "on": "on",
-    "remote_apply": "remote_apply: a synchronous replica has applied every answered write",
-    "remote_write": "warning: remote_write: a replica's operating system has the write, its disk may not: if both "
-    "machines lose power, the newest answers may be lost",
-    "local": "warning: local: on this server's disk only; a failover may lose the newest answers",
-    "off": "error: off may lose the newest answers when the server crashes: set it to on for this database or user",
+    "remote_apply": Fact("synchronous_commit", "remote_apply: a synchronous replica has applied every answered write"),
+    "remote_write": Fact(
+        "synchronous_commit",
+        "remote_write: a replica's operating system has the write, its disk may not: if both machines lose power, "
+        "the newest answers may be lost",
+        "warning",
+    ),
+    "local": Fact(
+        "synchronous_commit", "local: on this server's disk only; a failover may lose the newest answers", "warning"
+    ),
+    "off": Fact(
+        "synchronous_commit",
+        "off may lose the newest answers when the server crashes: set it to on for this database or user",
+        "error",
+    ),
 }
-
-Fact = tuple[str, str]
 
 
 async def facts(connection: Connection, options: Options) -> list[Fact]:
@@ -42,63 +50,71 @@ async def facts(connection: Connection, options: Options) -> list[Fact]:
     )
     assert row is not None
     number, version, commit, fsync, pages, standby, most, replicas, now, read_only, packed, in_path = row
-    too_old = "" if number >= VERSION_MIN else "error: 14 or later is needed: "
+    too_old = number < VERSION_MIN
     return [
-        ("server", options.where),
-        ("PostgreSQL", f"{too_old}{version}"),
-        ("writable", _writable(standby, read_only)),
-        ("synchronous_commit", COMMIT.get(commit, commit)),
-        ("synchronous replicas", replicas or "none: a failover may lose the newest answers"),
-        (
-            "fsync",
-            "on" if fsync == "on" else "error: off: a power loss may destroy the database",
-        ),
-        ("full_page_writes", "on" if pages == "on" else "error: off: a power loss may destroy the database"),
-        ("wal_compression", "off: on makes millions of keys cheaper to write" if packed == "off" else packed),
-        ("schema", await _schema(connection, options)),
-        ("search path", _search_path(options.schema, in_path)),
-        ("clock", _clock(now, started, time.time_ns() // 1_000_000)),
-        ("pool", _pool(options, most)),
+        Fact("server", options.where),
+        Fact("PostgreSQL", f"14 or later is needed: {version}", "error") if too_old else Fact("PostgreSQL", version),
+        _writable(standby, read_only),
+        COMMIT.get(commit) or Fact("synchronous_commit", commit),
+        Fact("synchronous replicas", replicas or "none: a failover may lose the newest answers"),
+        _must_be_on("fsync", fsync),
+        _must_be_on("full_page_writes", pages),
+        Fact("wal_compression", "off: on makes millions of keys cheaper to write" if packed == "off" else packed),
+        await _schema(connection, options),
+        _search_path(options.schema, in_path),
+        _clock(now, started, time.time_ns() // 1_000_000),
+        _pool(options, most),
         *await _sizes(connection, options.schema),
     ]
 
 
-def _writable(standby: bool, read_only: str) -> str:
+def _must_be_on(name: str, setting: str) -> Fact:
+    return Fact(name, "on") if setting == "on" else Fact(name, "off: a power loss may destroy the database", "error")
+
+
+def _writable(standby: bool, read_only: str) -> Fact:
     if standby:
-        return "error: this server is a replica: connect to the primary (target_session_attrs=primary)"
-    return "error: transactions are read only here (default_transaction_read_only)" if read_only == "on" else "yes"
+        replica = "this server is a replica: connect to the primary (target_session_attrs=primary)"
+        return Fact("writable", replica, "error")
+    if read_only == "on":
+        return Fact("writable", "transactions are read only here (default_transaction_read_only)", "error")
+    return Fact("writable", "yes")
 
 
-async def _schema(connection: Connection, options: Options) -> str:
+async def _schema(connection: Connection, options: Options) -> Fact:
     found = await migrations.version(connection, options.schema)
     if found is None:
-        return f'error: this user may not use the schema "{options.schema}"'
+        return Fact("schema", f'this user may not use the schema "{options.schema}"', "error")
     if found < len(SCHEMA):
-        return f'error: "{options.schema}" has version {found} of {len(SCHEMA)}: run `semel migrate`'
+        return Fact("schema", f'"{options.schema}" has version {found} of {len(SCHEMA)}: run `semel migrate`', "error")
     if found > len(SCHEMA):
-        return f'error: "{options.schema}" has version {found}, newer than this Semel ({len(SCHEMA)})'
-    return f'"{options.schema}", version {found}'
+        return Fact("schema", f'"{options.schema}" has version {found}, newer than this Semel ({len(SCHEMA)})', "error")
+    return Fact("schema", f'"{options.schema}", version {found}')
 
 
-def _search_path(schema: str, found: bool) -> str:
+def _search_path(schema: str, found: bool) -> Fact:
     if not found:
-        return "does not contain the ledger's schema"
-    return (
-        f'warning: it contains the ledger\'s schema "{schema}": tables that this user creates without a schema go '
-        "there, except in ctx.tx. Use another user for the ledger, or schema=NAME in its URL"
+        return Fact("search path", "does not contain the ledger's schema")
+    return Fact(
+        "search path",
+        f'it contains the ledger\'s schema "{schema}": tables that this user creates without a schema go there, '
+        "except in ctx.tx. Use another user for the ledger, or schema=NAME in its URL",
+        "warning",
     )
 
 
-def _clock(server: int, before: int, after: int) -> str:
+def _clock(server: int, before: int, after: int) -> Fact:
     """Leases use the server's clock. Another time here affects displayed times, and retries on other machines."""
     apart = max(before - server, server - after, 0)
-    return f"warning: {apart / 1000:,.1f} s apart from this machine" if apart > CLOCK_MS else "agrees with this machine"
+    if apart > CLOCK_MS:
+        return Fact("clock", f"{apart / 1000:,.1f} s apart from this machine", "warning")
+    return Fact("clock", "agrees with this machine")
 
 
-def _pool(options: Options, most: int) -> str:
+def _pool(options: Options, most: int) -> Fact:
     ours = options.pool + options.transactions + 5
-    warning = "warning: " if ours > most * CONNECTIONS_MAX else ""
-    return f"{warning}at most {ours} connections of this process; the server allows {most}"
+    value = f"at most {ours} connections of this process; the server allows {most}"
+    return Fact("pool", value, "warning" if ours > most * CONNECTIONS_MAX else "info")
 
 
 async def _sizes(connection: Connection, schema: str) -> list[Fact]:
@@ -108,4 +124,4 @@ async def _sizes(connection: Connection, schema: str) -> list[Fact]:
         "where n.nspname = $1 and c.relkind = 'r' and c.relname in ('key', 'letter', 'inbox') order by 1",
         schema,
     )
-    return [(f"table {name}", f"{size:,} bytes, about {count:,} rows") for name, size, count in rows]
+    return [Fact(f"table {name}", f"{size:,} bytes, about {count:,} rows") for name, size, count in rows]

@@ -22,7 +22,7 @@ from semel.ledgers.postgres.rows import split
 from semel.ledgers.postgres.statements import statements
 from semel.ledgers.postgres.transaction import Groups, PostgresTransaction, Session
 from semel.ledgers.postgres.url import Options, parse
-from semel.ports import DataLoss, Entry, EntryQuery, Traits
+from semel.ports import DataLoss, Entry, EntryQuery, Fact, Traits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
@@ -235,12 +235,11 @@ class PostgresLedger:
     async def migrate(self) -> list[str]:
         return await self._makers.run(lambda c: migrations.migrate(c, self._schema, self._options.where))
 
-    async def diagnose(self) -> list[tuple[str, str]]:
-        """Facts about the store, for `semel doctor`. The prefix "error: " or "warning: " of a value is its level."""
+    async def diagnose(self) -> list[Fact]:
         try:
             return await self._makers.run(lambda c: doctor.facts(c, self._options))
         except LedgerUnavailable as error:
-            return [("server", self._options.where), ("readable", f"error: {error}")]
+            return [Fact("server", self._options.where), Fact("readable", str(error), "error")]
 
     # -------------------------------------------------------------------------------------------------------- inbox
 

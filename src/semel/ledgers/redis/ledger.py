@@ -26,7 +26,7 @@ from semel.ledgers.redis.placement import BUCKETS, DEAD_LETTERS, RECORD, KeyName
 from semel.ledgers.redis.topology import DISCOVERY_SHARE, Topology, check_server, parse_info, topology_of
 from semel.ledgers.redis.traits import traits_of
 from semel.ledgers.redis.url import RedisAddress, parse_url
-from semel.ports import Entry, EntryQuery
+from semel.ports import Entry, EntryQuery, Fact
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.key import DIGEST_BYTES
@@ -240,12 +240,11 @@ class RedisLedger:
     async def counts(self) -> dict[str, int]:
         return await self._query(self._reader.counts())
 
-    async def diagnose(self) -> list[tuple[str, str]]:
-        """Facts about the store, for `semel doctor`. The prefixes "error: " and "warning: " mark problems."""
+    async def diagnose(self) -> list[Fact]:
         self._check_loop()
         facts = await diagnosis.diagnose(self._address, self._topology, self._reader)
         with suppress(RedisError, OSError, SemelError):  # reported already
-            facts += [("placement", f"error: {problem}") for problem in await self._placement_problems()]
+            facts += [Fact("placement", problem, "error") for problem in await self._placement_problems()]
         return facts
 
     # -------------------------------------------------------------------------------------------------- internals

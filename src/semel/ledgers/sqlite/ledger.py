@@ -31,7 +31,7 @@ from semel.ledgers.sqlite.database import (
 from semel.ledgers.sqlite.outbox import SqliteOutbox
 from semel.ledgers.sqlite.transaction import SqliteTransaction
 from semel.ledgers.sqlite.writer import READING, Writer
-from semel.ports import DataLoss, Entry, EntryQuery, Traits
+from semel.ports import DataLoss, Entry, EntryQuery, Fact, Traits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
@@ -232,15 +232,14 @@ class SqliteLedger:
     async def counts(self) -> dict[str, int]:
         return await self._catalog.submit(catalog.counts)
 
-    async def diagnose(self) -> list[tuple[str, str]]:
-        """Facts about the store, for `semel doctor`. The prefix "error: " or "warning: " of a value is its level."""
+    async def diagnose(self) -> list[Fact]:
         if self._reads_only and file_identity(self._path) is None:
-            return [*doctor.surroundings(self._path), ("created", NOT_CREATED)]
-        facts: list[doctor.Fact] = []
+            return [*doctor.surroundings(self._path), Fact("created", NOT_CREATED)]
+        facts: list[Fact] = []
         try:
             facts += await self._catalog.submit(doctor.facts)
         except LedgerUnavailable as error:
-            facts.append(("readable", f"error: {error}"))
+            facts.append(Fact("readable", str(error), "error"))
         try:
             if self._reads_only:
                 facts += await asyncio.to_thread(doctor.lockable, self._path, self._synchronous)
@@ -248,7 +247,7 @@ class SqliteLedger:
                 facts += await self._writer.submit(doctor.writable)
             facts.append(doctor.clock(await self._catalog.submit(self._ahead_by)))
         except LedgerUnavailable as error:
-            facts.append(("writable", f"error: {error}"))
+            facts.append(Fact("writable", str(error), "error"))
         return doctor.surroundings(self._path) + facts
 
     # --------------------------------------------------------------------------------------------------- private

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
+from semel.ports import Fact
 from semel.sources.kafka_topic.options import KafkaOptions
 from semel.sources.kafka_topic.poller import DebugLogger, driver
 from semel.values.errors import ConfigError
@@ -13,45 +14,47 @@ from semel.values.errors import ConfigError
 ASK_S = 5.0
 UNREACHABLE = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE")  # what may be over in a moment
 
+Describe: TypeAlias = Callable[[Any, list[Any]], str]
+TopicQuery: TypeAlias = Callable[[str, str, Describe], Fact]
+"""Takes the name of the fact, the topic, and the function that describes the topic's partitions."""
 
-def diagnose(
-    options: KafkaOptions, servers: str, topics: Sequence[str], group: str, dead_letters: str
-) -> list[tuple[str, str]]:
-    """A value that begins with "error: " or "warning: " is a finding."""
+
+def diagnose(options: KafkaOptions, servers: str, topics: Sequence[str], group: str, dead_letters: str) -> list[Fact]:
     with _topic_query(options, group) as query:
         return [
-            ("servers", servers),
-            ("group", group),
-            *[(f"topic {topic}", query(topic, _describe_lag)) for topic in topics],
-            ("dead letters", query(dead_letters, _describe_size)),
+            Fact("servers", servers),
+            Fact("group", group),
+            *[query(f"topic {topic}", topic, _describe_lag) for topic in topics],
+            query("dead letters", dead_letters, _describe_size),
         ]
 
 
-def diagnose_topic(options: KafkaOptions, servers: str, topic: str) -> list[tuple[str, str]]:
+def diagnose_topic(options: KafkaOptions, servers: str, topic: str) -> list[Fact]:
     with _topic_query(options, "semel-doctor") as query:  # a consumer needs a group; it never joins it
-        return [("servers", servers), (f"topic {topic}", query(topic, _describe_size))]
+        return [Fact("servers", servers), query(f"topic {topic}", topic, _describe_size)]
 
 
 @contextmanager
-def _topic_query(options: KafkaOptions, group: str) -> Iterator[Callable[[str, Callable[[Any, list[Any]], str]], str]]:
-    """Yield a function that describes a topic, or describes the error."""
+def _topic_query(options: KafkaOptions, group: str) -> Iterator[TopicQuery]:
+    """Yield a function that makes a fact of a topic, or of the error."""
     try:
         kafka = driver()
         consumer = kafka.Consumer(options.consumer(group), logger=DebugLogger())
     except Exception as error:  # no driver, or a refused option
         text = str(error) if isinstance(error, ConfigError) else options.redact(error)
-        yield lambda topic, describe: f"error: {text}"
+        yield lambda name, topic, describe: Fact(name, text, "error")
         return
 
-    def query_topic(topic: str, describe: Callable[[Any, list[Any]], str]) -> str:
+    def query_topic(name: str, topic: str, describe: Describe) -> Fact:
         try:
             metadata = consumer.list_topics(topic, timeout=ASK_S).topics[topic]
             if metadata.error is not None:
-                return f"error: {metadata.error.str()}: create the topic, or correct its name"
-            return describe(consumer, [kafka.TopicPartition(topic, number) for number in sorted(metadata.partitions)])
+                return Fact(name, f"{metadata.error.str()}: create the topic, or correct its name", "error")
+            partitions = [kafka.TopicPartition(topic, number) for number in sorted(metadata.partitions)]
+            return Fact(name, describe(consumer, partitions))
         except kafka.KafkaException as error:
             away = "out of reach: " if error.args[0].name() in UNREACHABLE else ""
-            return f"error: {away}{options.redact(error.args[0].str())}"
+            return Fact(name, f"{away}{options.redact(error.args[0].str())}", "error")
 
     try:
         yield query_topic

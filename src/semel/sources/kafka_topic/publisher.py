@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from semel.ports import Fact
 from semel.sources.kafka_topic.doctor import diagnose_topic
 from semel.sources.kafka_topic.options import KafkaOptions, check_servers, check_topic
 from semel.sources.kafka_topic.poller import DebugLogger, KafkaIncidentLog, driver
@@ -208,7 +209,7 @@ class KafkaPublisher:
             return f"{TOO_LARGE}Kafka, topic {self.topic}, refuses messages of this size (message.max.bytes)"
         return f"Kafka, topic {self.topic}: {self._options.redact(error.str())}"
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """Facts about the topic for `semel doctor`. The publisher need not be open."""
         return await asyncio.to_thread(diagnose_topic, self._options, self.servers, self.topic)
 

@@ -14,7 +14,7 @@ import random as _random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from semel.ports import Delivery
+from semel.ports import Delivery, Fact
 from semel.sources.kafka_topic.dead_letters import DeadLetterTopic, headers_of
 from semel.sources.kafka_topic.doctor import diagnose
 from semel.sources.kafka_topic.in_flight import KafkaInFlight, KafkaMessage
@@ -124,7 +124,7 @@ class KafkaSource:
         """Counters since the start."""
         return self._counts
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """Facts about the topics for `semel doctor`. The source need not be open."""
         return await asyncio.to_thread(
             diagnose, self._options, self.servers, self.topics, self.group, self.dead_letters

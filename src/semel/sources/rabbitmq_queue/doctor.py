@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import aio_pika
 
+from semel.ports import Fact
 from semel.sources.rabbitmq_queue.messages import QUORUM, SUFFIX_MAX_BYTES, queue_arguments
 from semel.sources.rabbitmq_queue.publisher import declare
 from semel.sources.rabbitmq_queue.session import (
@@ -17,7 +18,7 @@ from semel.sources.rabbitmq_queue.session import (
     close_connection,
     connect,
     display_url,
-    doctor_error,
+    doctor_fact,
 )
 from semel.values.errors import ConfigError
 from semel.values.log import log
@@ -26,11 +27,11 @@ PREFETCH_MAX = 10_000  # messages in the memory of one process; AMQP allows 65,5
 CONSUMER_TIMEOUT_MIN_S = 1.0
 DAY_S = 86_400.0
 DIFFERS = {  # argument that the broker names as different: what it means
-    "durable": "warning: the queue is not durable: a restart of the broker deletes every message in it",
-    "x-queue-type": "warning: this is not a quorum queue: the loss of one node can lose its messages",
-    "x-message-ttl": "warning: messages expire (x-message-ttl): a message that waits too long is never handled",
-    "x-expires": "warning: the queue is deleted with its messages when no consumer uses it (x-expires)",
-    "x-max-length": "warning: the queue drops messages when it is full (x-max-length)",
+    "durable": "the queue is not durable: a restart of the broker deletes every message in it",
+    "x-queue-type": "this is not a quorum queue: the loss of one node can lose its messages",
+    "x-message-ttl": "messages expire (x-message-ttl): a message that waits too long is never handled",
+    "x-expires": "the queue is deleted with its messages when no consumer uses it (x-expires)",
+    "x-max-length": "the queue drops messages when it is full (x-max-length)",
 }
 
 NOT_YET = "the queue does not exist yet: the source creates it at opening"
@@ -68,46 +69,45 @@ async def check_queues(
         return
     for name in (dead_letters, queue):
         await declare(connection, name, None, where)
-    if first and (kind := await _kind(connection, queue, where)).startswith("warning: "):
-        log.warning("queue_check", source=queue, finding=kind.removeprefix("warning: "))
+    if first and (kind := await _kind(connection, queue, where)).level == "warning":
+        log.warning("queue_check", source=queue, finding=kind.value)
 
 
-async def diagnose(
-    url: str, queue: str, dead_letters: str, *, forwarded: bool, may_declare: bool
-) -> list[tuple[str, str]]:
-    """Facts for `semel doctor`, read once. A value that begins with "error: " or "warning: " is a finding."""
+async def diagnose(url: str, queue: str, dead_letters: str, *, forwarded: bool, may_declare: bool) -> list[Fact]:
+    """Facts for `semel doctor`, read once."""
     where = display_url(url)
-    facts = [("broker", where), ("queue", queue)]
+    facts = [Fact("broker", where), Fact("queue", queue)]
     try:
         connection = await connect(url, "semel-doctor")
     except RabbitError as failure:
-        return [*facts, ("connection", doctor_error(failure))]
+        return [*facts, doctor_fact("connection", failure)]
     try:
         try:
             waiting, consumers = await declare(connection, queue, None, where)
         except RabbitError as failure:
             if failure.missing and may_declare:
-                return [*facts, ("waiting", NOT_YET)]
-            return [*facts, ("queue", f"error: {failure}")]
+                return [*facts, Fact("waiting", NOT_YET)]
+            return [*facts, Fact("queue", str(failure), "error")]
         facts += [
-            ("waiting", f"{waiting:,}"),
-            ("consumers", f"{consumers:,}"),
-            ("kind", await _kind(connection, queue, where)),
+            Fact("waiting", f"{waiting:,}"),
+            Fact("consumers", f"{consumers:,}"),
+            await _kind(connection, queue, where),
         ]
         if forwarded:
-            facts.append(("forwarded", "every sender with access to this queue can set any tenant (trusted metadata)"))
+            trusted = "every sender with access to this queue can set any tenant (trusted metadata)"
+            facts.append(Fact("forwarded", trusted))
         try:
             kept, _ = await declare(connection, dead_letters, None, where)
         except RabbitError as failure:
             if failure.missing and may_declare:
-                return [*facts, ("dead letters", NOT_YET)]
-            return [*facts, ("dead letters", f"error: {failure}")]
-        return [*facts, ("dead letters", f"{kept:,} in {dead_letters}")]
+                return [*facts, Fact("dead letters", NOT_YET)]
+            return [*facts, Fact("dead letters", str(failure), "error")]
+        return [*facts, Fact("dead letters", f"{kept:,} in {dead_letters}")]
     finally:
         await close_connection(connection)
 
 
-async def _kind(connection: aio_pika.Connection, queue: str, where: str) -> str:
+async def _kind(connection: aio_pika.Connection, queue: str, where: str) -> Fact:
     """Describe the type of a queue. Declaring an existing queue changes nothing: the broker compares the arguments and
     names the first difference."""
     try:
@@ -116,6 +116,7 @@ async def _kind(connection: aio_pika.Connection, queue: str, where: str) -> str:
         text = str(failure)
         for name, meaning in DIFFERS.items():
             if f"'{name}'" in text:
-                return meaning
-        return "a queue with its own arguments" if "inequivalent" in text else "unknown: the broker did not answer"
-    return "a quorum queue"
+                return Fact("kind", meaning, "warning")
+        other = "a queue with its own arguments" if "inequivalent" in text else "unknown: the broker did not answer"
+        return Fact("kind", other)
+    return Fact("kind", "a quorum queue")

@@ -18,6 +18,7 @@ import aiormq.abc
 from aio_pika.exceptions import DeliveryError, PublishError
 from pamqp.commands import Basic
 
+from semel.ports import Fact
 from semel.sources.rabbitmq_queue.messages import PERSISTENT, QUORUM, queue_arguments
 from semel.sources.rabbitmq_queue.session import (
     ASK_S,
@@ -29,7 +30,7 @@ from semel.sources.rabbitmq_queue.session import (
     close_connection,
     connect,
     display_url,
-    doctor_error,
+    doctor_fact,
     open_channel,
     rabbit_error,
     reraise_own_cancellation,
@@ -287,28 +288,28 @@ class RabbitPublisher:
         publishing.add_done_callback(self._publishing.discard)
         return await publishing
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """Facts about the target for `semel doctor`. The publisher need not be open."""
         facts = [
-            ("broker", display_url(self._url)),
-            ("exchange", self.exchange or "the default one"),
-            ("queue", self.queue),
+            Fact("broker", display_url(self._url)),
+            Fact("exchange", self.exchange or "the default one"),
+            Fact("queue", self.queue),
         ]
         try:
             connection = await connect(self._url, "semel-doctor")
         except RabbitError as failure:
-            return [*facts, ("connection", doctor_error(failure))]
+            return [*facts, doctor_fact("connection", failure)]
         try:
             if self.exchange:
                 return facts
             waiting, consumers = await declare(connection, self.queue, None, display_url(self._url))
         except RabbitError as failure:
             if failure.missing and self._declare:
-                return [*facts, ("waiting", "the queue does not exist yet: the first event creates it")]
-            return [*facts, ("queue", f"error: {failure}")]
+                return [*facts, Fact("waiting", "the queue does not exist yet: the first event creates it")]
+            return [*facts, Fact("queue", str(failure), "error")]
         finally:
             await close_connection(connection)
-        return [*facts, ("waiting", f"{waiting:,}"), ("consumers", f"{consumers:,}")]
+        return [*facts, Fact("waiting", f"{waiting:,}"), Fact("consumers", f"{consumers:,}")]
 
     async def close(self) -> None:
         """Wait for running calls, then disconnect."""

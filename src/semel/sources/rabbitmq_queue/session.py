@@ -34,6 +34,7 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
+from semel.ports import Fact
 from semel.sources.lifecycle import Observer
 from semel.values.errors import ConfigError
 
@@ -175,9 +176,9 @@ CONNECTION_LOST = (*CONNECTION_EXCEPTIONS, TimeoutError)
 """Errors of the driver for a connection or a channel that is not usable."""
 
 
-def doctor_error(failure: RabbitError) -> str:
+def doctor_fact(name: str, failure: RabbitError) -> Fact:
     """Fact for `semel doctor`. "out of reach" marks a failure that can be over soon; Semel starts despite it."""
-    return f"error: {failure}" if failure.definite else f"error: out of reach: {failure}"
+    return Fact(name, str(failure) if failure.definite else f"out of reach: {failure}", "error")
 
 
 class RabbitError(Exception):

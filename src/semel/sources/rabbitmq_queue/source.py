@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from semel.ports import Delivery
+from semel.ports import Delivery, Fact
 from semel.sources.lifecycle import Observer, QueueSource, is_logged
 from semel.sources.rabbitmq_queue.answers import RabbitAnswers, RabbitCounts
 from semel.sources.rabbitmq_queue.doctor import check_options, check_queues, diagnose
@@ -140,7 +140,7 @@ class RabbitSource(QueueSource):
         """Counters since the start."""
         return self._counts
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """Facts about the queue for `semel doctor`. The source need not be open."""
         return await diagnose(
             self._url, self.queue, self.dead_letters, forwarded=self.forwarded, may_declare=self._declare

@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
+from semel.ports import Fact
 from semel.sources.lifecycle import is_logged
 from semel.sources.sqs_queue.answers import DEAD_LETTER_MAX_BYTES
 from semel.sources.sqs_queue.client import DENIED, MISSING, SqsClient, SqsError
@@ -61,47 +62,49 @@ async def check_queues(client: SqsClient, queue: str, dead_letters: str, pause: 
     return int((target_attributes or {}).get("MaximumMessageSize", DEAD_LETTER_MAX_BYTES))
 
 
-def doctor_error(failure: SqsError) -> str:
+def doctor_fact(name: str, failure: SqsError) -> Fact:
     """Fact for `semel doctor`. "out of reach" marks a failure that can be over soon; Semel starts despite it."""
     if failure.code in DENIED:
-        return f"warning: {failure}"
-    return f"error: {failure}" if failure.definite else f"error: out of reach: {failure}"
+        return Fact(name, str(failure), "warning")
+    return Fact(name, str(failure) if failure.definite else f"out of reach: {failure}", "error")
 
 
-async def diagnose(client: SqsClient, queue: str, dead_letters: str, forwarded: bool = False) -> list[tuple[str, str]]:
-    """Facts for `semel doctor`, read once. A value that begins with "error: " or "warning: " is a finding."""
+async def diagnose(client: SqsClient, queue: str, dead_letters: str, forwarded: bool = False) -> list[Fact]:
+    """Facts for `semel doctor`, read once."""
 
-    async def read_attributes(url: str) -> Mapping[str, str] | str:
+    async def read_attributes(name: str, url: str) -> Mapping[str, str] | Fact:
         try:
             answer = await client.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
         except SqsError as failure:
-            return doctor_error(failure)
+            return doctor_fact(name, failure)
         attributes: Mapping[str, str] = answer.get("Attributes", {})
         return attributes
 
-    facts = [("queue", queue)]
+    facts = [Fact("queue", queue)]
     if forwarded:
-        facts.append(("forwarded", "every sender with access to this queue can set any tenant (trusted metadata)"))
-    attributes = await read_attributes(queue)
-    if isinstance(attributes, str):
-        return [*facts, ("attributes", attributes)]
+        trusted = "every sender with access to this queue can set any tenant (trusted metadata)"
+        facts.append(Fact("forwarded", trusted))
+    attributes = await read_attributes("attributes", queue)
+    if isinstance(attributes, Fact):
+        return [*facts, attributes]
     facts += [
-        ("waiting", f"{int(attributes.get('ApproximateNumberOfMessages', 0)):,}"),
-        ("in flight", f"{int(attributes.get('ApproximateNumberOfMessagesNotVisible', 0)):,}"),
-        ("kept for", f"{int(attributes.get('MessageRetentionPeriod', 0)) / DAY_S:g} days"),
+        Fact("waiting", f"{int(attributes.get('ApproximateNumberOfMessages', 0)):,}"),
+        Fact("in flight", f"{int(attributes.get('ApproximateNumberOfMessagesNotVisible', 0)):,}"),
+        Fact("kept for", f"{int(attributes.get('MessageRetentionPeriod', 0)) / DAY_S:g} days"),
     ]
     receives = redrive_after(attributes)
-    if receives is not None:
-        is_low = receives < FEW_RECEIVES
-        facts.append(
-            ("redrive", f"warning: {low_redrive_warning(receives)}" if is_low else f"after {receives} receives")
-        )
+    if receives is not None and receives < FEW_RECEIVES:
+        facts.append(Fact("redrive", low_redrive_warning(receives), "warning"))
+    elif receives is not None:
+        facts.append(Fact("redrive", f"after {receives} receives"))
+    if not dead_letters and receives is None:
+        return [*facts, Fact("dead letters", NOWHERE, "error")]
     if not dead_letters:
-        return [*facts, ("dead letters", "left to the redrive policy" if receives is not None else f"error: {NOWHERE}")]
-    target = await read_attributes(dead_letters)
-    if isinstance(target, str):
-        return [*facts, ("dead letters", target)]
-    return [*facts, ("dead letters", f"{int(target.get('ApproximateNumberOfMessages', 0)):,} in {dead_letters}")]
+        return [*facts, Fact("dead letters", "left to the redrive policy")]
+    target = await read_attributes("dead letters", dead_letters)
+    if isinstance(target, Fact):
+        return [*facts, target]
+    return [*facts, Fact("dead letters", f"{int(target.get('ApproximateNumberOfMessages', 0)):,} in {dead_letters}")]
 
 
 async def _attributes(client: SqsClient, queue: str, pause: Pause) -> Mapping[str, str] | None:

@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
+from semel.ports import Fact
 from semel.sources.sqs_queue.answers import DEAD_LETTER_MAX_BYTES, ENTRIES_MAX, entry_error
 from semel.sources.sqs_queue.client import Connect, SqsClient, SqsError, client_factory
-from semel.sources.sqs_queue.doctor import doctor_error
+from semel.sources.sqs_queue.doctor import doctor_fact
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.forwarded import (
     METADATA_KEY,
@@ -234,31 +235,29 @@ class SqsPublisher:
         """True if a later event of the same group is already in the FIFO queue: a retry would break the order."""
         return self._fifo and bool(item.group) and any(not other.reason and other.group == item.group for other in rest)
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """Facts about the queue for `semel doctor`. The publisher need not be open."""
         client = SqsClient(self._connect)
-        facts = [("queue", self.queue)]
+        facts = [Fact("queue", self.queue)]
         try:
             await client.open()
         except ConfigError as error:
-            return [*facts, ("client", f"error: {error}")]
+            return [*facts, Fact("client", str(error), "error")]
         try:
             answer = await client.ask("get_queue_attributes", QueueUrl=self.queue, AttributeNames=["All"])
         except SqsError as failure:
-            return [*facts, ("attributes", doctor_error(failure))]
+            return [*facts, doctor_fact("attributes", failure)]
         finally:
             await client.close()
         attributes: Mapping[str, str] = answer.get("Attributes", {})
         size_max = int(attributes.get("MaximumMessageSize", MESSAGE_MAX_BYTES))
-        large = f"{size_max:,} bytes"
         return [
             *facts,
-            ("order", "within a group" if self._fifo else "none"),
-            ("waiting", f"{int(attributes.get('ApproximateNumberOfMessages', 0)):,}"),
-            (
-                "messages",
-                f"warning: at most {large}; larger events are refused" if size_max < MESSAGE_MAX_BYTES else large,
-            ),
+            Fact("order", "within a group" if self._fifo else "none"),
+            Fact("waiting", f"{int(attributes.get('ApproximateNumberOfMessages', 0)):,}"),
+            Fact("messages", f"at most {size_max:,} bytes; larger events are refused", "warning")
+            if size_max < MESSAGE_MAX_BYTES
+            else Fact("messages", f"{size_max:,} bytes"),
         ]
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import msgspec
 
-from semel.ports import Delivery
+from semel.ports import Delivery, Fact
 from semel.sources.lifecycle import Observer, QueueSource, is_logged
 from semel.sources.sqs_queue.answers import CONCURRENT_REQUESTS, ENTRIES_MAX, SqsAnswers, SqsCounts, SqsStep
 from semel.sources.sqs_queue.client import POLL_MORE_S, Connect, SqsClient, SqsError, client_factory
@@ -170,7 +170,7 @@ class SqsSource(QueueSource):
         """Counters since the start."""
         return self._counts
 
-    async def diagnose(self) -> list[tuple[str, str]]:
+    async def diagnose(self) -> list[Fact]:
         """Facts about the queue for `semel doctor`. The source need not be open."""
         client = SqsClient(self._connect)
         await client.open()
