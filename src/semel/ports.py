@@ -189,11 +189,16 @@ class Migrates(Protocol):
 
 
 @runtime_checkable
-class Upgrades(Protocol):
-    """A store that creates and upgrades its own schema when it is opened for writing."""
+class ReadOnly(Protocol):
+    """A store that can be used without creating, upgrading or writing anything."""
 
     def read_only(self) -> None:
         """Create, upgrade and write nothing from now on. Called before the first use."""
+
+
+@runtime_checkable
+class Upgrades(ReadOnly, Protocol):
+    """A store that creates and upgrades its own schema when it is opened for writing."""
 
     async def outdated(self) -> list[str]:
         """List the steps of `upgrade`. Empty if the schema is current or does not exist. Changes nothing."""

@@ -131,7 +131,7 @@ def _warn_of_repeats(report: DeadLetterReport, request: DeadLetterRequest, conso
 async def _choose(where: Place, request: DeadLetterRequest, preview: Preview | None) -> DeadLetterReport:
     async with opened(where, reads=True) as ledger:
         if not isinstance(ledger, DeadLetters):
-            raise ConfigError(f"ledger {where}: this kind of ledger stores no dead letters")
+            raise ConfigError(f"ledger {where}: this kind of ledger stores no dead letters; set dead_letters")
         report = DeadLetterReport(request.dry_run, action=request.action, to_inbox=inbox_of(ledger) is not None)
         if request.keys:
             await _choose_named(ledger, request, report, preview)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from semel.ports import Migrates
+from semel.ports import Migrates, ReadOnly
 from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.redaction import masked, without_secrets
@@ -79,26 +79,19 @@ async def opened(where: Place, *, reads: bool = False) -> AsyncIterator[StoredLe
 
 def make_read_only(ledger: object) -> None:
     """Keep a store from creating or migrating its tables."""
-    read_only: Callable[[], None] | None = getattr(ledger, "read_only", None)
-    if read_only is not None:
-        read_only()
+    if isinstance(ledger, ReadOnly):
+        ledger.read_only()
 
 
 async def refuse_unready(ledger: object, where: Place) -> None:
     """Refuse a store that needs `semel migrate` first, with one clear error."""
-    dead_letter_store, dead_letters = getattr(ledger, "dead_letter_store", None), where.dead_letters
-    stores = (
-        [("dead_letters", dead_letters, dead_letter_store)]
-        if dead_letters is not None and dead_letter_store is not None
-        else []
-    )
-    for role, url, store in [
-        *stores,
-        ("ledger", where.ledger, ledger),
-    ]:  # the ledger reports steps of its dead-letter store too
-        shown = f"{role} {masked(url.reveal())}"
+    stores: list[tuple[str, Secret, object]] = [("ledger", where.ledger, ledger)]
+    if where.dead_letters is not None:  # first: the ledger reports the steps of its dead-letter store too
+        stores.insert(0, ("dead_letters", where.dead_letters, getattr(ledger, "dead_letter_store", None)))
+    for role, url, store in stores:
         if not isinstance(store, Migrates):
             continue
+        shown = f"{role} {masked(url.reveal())}"
         try:
             steps = await store.pending()
         except LedgerUnavailable as error:

@@ -176,11 +176,16 @@ def as_tables(found: LedgerStatus, service: ServiceBreakers = NOBODY) -> Rendera
     return Group(*parts)
 
 
-def _states(found: LedgerStatus) -> Table:
+def _table(*columns: str) -> Table:
+    """A table whose columns of numbers, marked with ">", are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("state")
-    table.add_column("events", justify="right")
-    table.add_column("")
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column[:1] == ">" else "left", overflow="fold")
+    return table
+
+
+def _states(found: LedgerStatus) -> Table:
+    table = _table("state", ">events", "")
     for state, count in found.states.items():
         style = STYLES.get(state, "") if count else "dim"
         table.add_row(Text(state, style=style), Text(f"{count:,}", style=style), Text(MEANING[state], style="dim"))
@@ -188,11 +193,7 @@ def _states(found: LedgerStatus) -> Table:
 
 
 def _lanes(depths: list[Depth], at_ms: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("inbox lane", overflow="fold")
-    table.add_column("waiting", justify="right")
-    table.add_column("taken", justify="right")
-    table.add_column("oldest accepted")
+    table = _table("inbox lane", ">waiting", ">taken", "oldest accepted")
     for depth in depths:
         oldest = f"{age(depth.oldest_ms, at_ms)} ago"
         table.add_row(Text(plain(depth.lane)), f"{depth.waiting:,}", f"{depth.taken:,}", oldest)
@@ -200,11 +201,7 @@ def _lanes(depths: list[Depth], at_ms: int) -> Table:
 
 
 def _backlog(backlog: list[Backlog], at_ms: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("outbox: provider", overflow="fold")
-    table.add_column("state")
-    table.add_column("notifications", justify="right")
-    table.add_column("oldest added")
+    table = _table("outbox: provider", "state", ">notifications", "oldest added")
     for waiting in backlog:
         state = Text(waiting.state, style=STYLES.get(waiting.state, ""))
         oldest = f"{age(waiting.oldest_ms, at_ms)} ago"
