@@ -29,6 +29,7 @@ from semel.ports import (
 from semel.values.errors import ConfigError
 from semel.values.log import log
 from semel.values.redaction import is_broken, masked, without_secrets
+from semel.values.secret import Secret
 
 if TYPE_CHECKING:
     from semel.dead_letter_targets import EventBridgeTarget
@@ -71,12 +72,6 @@ SCHEMES = (
     "rediss+sentinel://host/service",
     "dynamodb://table?region=eu-central-1",
 )
-
-
-class SecretText(Protocol):
-    """A text that does not show itself: a secret."""
-
-    def reveal(self) -> str: ...
 
 
 class StoredLedger(Ledger, Catalog, Protocol):
@@ -382,7 +377,7 @@ def destination(
     name: str,
     url: str,
     *,
-    headers: Mapping[str, SecretText],
+    headers: Mapping[str, Secret],
     timeout_s: float,
     concurrency: int,
     allow: Sequence[str],

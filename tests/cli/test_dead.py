@@ -24,7 +24,7 @@ from tests.wording import lacks
 from semel.cli import bulk_decision, dead_decisions, find, ledger_place
 from semel.cli.find import Filters, every_entry
 from semel.cli.ledger_place import Place, opened
-from semel.settings.secrets import Secret
+from semel.values.secret import Secret
 from semel.wiring import open_ledger
 
 REASON = ("--reason", "the CRM is fixed")

@@ -22,9 +22,9 @@ from semel.cli.find import Filters
 from semel.cli.ledger_place import Place, opened
 from semel.ledgers.sqlite import SqliteLedger
 from semel.ports import DeadLetters
-from semel.settings.secrets import Secret
 from semel.values.claim import Claim, DeadLetter, Granted, Settlement
 from semel.values.outcome import Reject
+from semel.values.secret import Secret
 
 
 def fill(folder: Path, count: int, event_bytes: int = 100, together: int = 1_000) -> str:

@@ -15,8 +15,8 @@ from tests.wording import lacks
 
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
-from semel.settings.secrets import Secret
 from semel.values.delivery_state import Accepted
+from semel.values.secret import Secret
 
 
 def test_the_state_of_things_is_told_with_what_to_look_at(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from semel.cli.ledger_place import Place
 from semel.dead_letter_targets import AnnouncingLedger, EventBridgeTarget
 from semel.dead_letter_targets.eventbridge import NO_BUS
 from semel.ports import DeadLetters, DeadLetterStore, Fact, Inbox, Migrates, TransactionalLedger
-from semel.settings.secrets import Secret
 from semel.values.claim import Lease
 from semel.values.errors import ConfigError, LedgerUnavailable, NotRecorded
+from semel.values.secret import Secret
 from semel.wiring import open_ledger, open_letters
 
 T = TypeVar("T")

@@ -14,12 +14,12 @@ from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
 from semel.providers.auth import BasicAuth
 from semel.providers.twilio import Twilio
-from semel.settings.secrets import Secret
 from semel.testing.simulator import LIES, SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import Contract
 from semel.values.notification import Notification
 from semel.values.outbox import NotificationView
+from semel.values.secret import Secret
 
 CONTRACT = Contract(name="twilio", channels=("sms",), looks_up=True, settle_s=0.2, timeout_s=2.0)
 ROUTES = {"sms": ["twilio"]}

@@ -12,12 +12,12 @@ from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
 from semel.providers.auth import BasicAuth
 from semel.providers.twilio import Twilio
-from semel.settings.secrets import Secret
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import Accepted, Answer, Contract
 from semel.values.notification import Notification
 from semel.values.outbox import DeliveryReport, Dispatch, LookedUp, Unclear
+from semel.values.secret import Secret
 
 
 class Counting(Twilio):

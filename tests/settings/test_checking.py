@@ -12,8 +12,8 @@ from semel.settings.checks import StoreFacts, check, errors, facts_of, refuse
 from semel.settings.findings import Finding, RouteFacts, span
 from semel.settings.rules import misspelt
 from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
-from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError
+from semel.values.secret import Secret
 
 SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
 MEMORY = StoreFacts(Traits("memory", durable=False, transactional=False), inbox=False)

@@ -18,9 +18,9 @@ from semel.cli.doctor import examine
 from semel.cli.init import starter, write
 from semel.settings.loading import load
 from semel.settings.schema import Provider, Route, Settings
-from semel.settings.secrets import Secret
 from semel.settings.validation import _tagged, kinds_of, unwrapped
 from semel.values.errors import ConfigError
+from semel.values.secret import Secret
 
 SETTING = re.compile(r"^#(?=\[|[a-z_]+ = )", re.MULTILINE)
 SECRETS = {

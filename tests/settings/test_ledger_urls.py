@@ -14,9 +14,9 @@ from tests.wording import lacks
 
 from semel import Context, Event, Semel, keys, wiring
 from semel.core.dead_letter_store import LedgerWithDeadLetterStore
-from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError
 from semel.values.redaction import masked, without_secrets
+from semel.values.secret import Secret
 
 PASSWORD = "hunter2/and@more"
 INLINE = '[[endpoints]]\nmode = "inline"\n'

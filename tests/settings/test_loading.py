@@ -13,8 +13,8 @@ from tests.wording import lacks
 from semel.settings.errors import Problem, SettingsError
 from semel.settings.loading import FILE_MAX_BYTES, load
 from semel.settings.schema import Endpoint, Settings
-from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError
+from semel.values.secret import Secret
 
 
 def test_without_a_file_there_are_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tests.wording import lacks
 from semel.settings.errors import SettingsError
 from semel.settings.references import SECRET_MAX_BYTES
 from semel.settings.schema import Settings
-from semel.settings.secrets import Secret
+from semel.values.secret import Secret
 
 VALUE = "hunter2-and-more"
 VERIFY = '[[endpoints]]\nverify = {{ scheme = "genesys", secrets = [{}] }}\n'

@@ -18,8 +18,8 @@ from tests.settings.writing import as_toml, loaded
 from semel import ConfigError, keys
 from semel.settings.errors import SettingPath, SettingsError
 from semel.settings.schema import Settings
-from semel.settings.secrets import Secret
 from semel.settings.validation import PLACES, Form, shape, unwrapped
+from semel.values.secret import Secret
 
 DOCUMENT: dict[str, Any] = {
     "ledger": "memory://",

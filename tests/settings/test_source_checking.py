@@ -22,7 +22,7 @@ from semel.settings.schema import (
     SqsBroker,
     SqsSource,
 )
-from semel.settings.secrets import Secret
+from semel.values.secret import Secret
 
 SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
 NO_INBOX = StoreFacts(Traits("DynamoDB", durable=True, transactional=True), inbox=False, dead_letter_store=True)

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from semel.ports import Migrates, ReadOnly
-from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.redaction import masked, without_secrets
+from semel.values.secret import Secret
 from semel.wiring import StoredLedger, open_ledger
 
 

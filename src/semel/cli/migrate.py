@@ -17,9 +17,9 @@ from semel.cli.describe import counted, plain
 from semel.cli.ledger_place import Place, place
 from semel.cli.options import Config, Json, LedgerUrl
 from semel.ports import Migrates, Upgrades
-from semel.settings.secrets import Secret
 from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.redaction import masked, without_secrets
+from semel.values.secret import Secret
 from semel.wiring import open_ledger
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]

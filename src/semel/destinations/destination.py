@@ -21,6 +21,7 @@ from semel.values.event import Event
 from semel.values.outbox import checked_by
 from semel.values.outcome import NotNow, Reject
 from semel.values.retry import backoff_s
+from semel.values.secret import Secret
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
@@ -33,13 +34,7 @@ _USUAL = {
 _OURS = {"idempotency-key", "semel-attempt", "host", "content-length", "transfer-encoding", "connection", "expect"}
 
 
-class SecretText(Protocol):
-    """A secret whose text is only available by `reveal`."""
-
-    def reveal(self) -> str: ...
-
-
-def check_headers(name: str, headers: Mapping[str, SecretText]) -> dict[str, SecretText]:
+def check_headers(name: str, headers: Mapping[str, Secret]) -> dict[str, Secret]:
     """Check the configured headers. Raises ConfigError, which never shows a value: values are secrets."""
     for header, value in headers.items():
         if _NAME.fullmatch(header) is None:
@@ -52,7 +47,7 @@ def check_headers(name: str, headers: Mapping[str, SecretText]) -> dict[str, Sec
 
 
 def headers_for(
-    key: str, attempt: int, own: Mapping[str, SecretText], trace: Mapping[str, str], content_type: str = JSON
+    key: str, attempt: int, own: Mapping[str, Secret], trace: Mapping[str, str], content_type: str = JSON
 ) -> dict[str, str]:
     """Headers of one request. Configured headers replace the defaults in any case; nothing replaces the key."""
     revealed = {name: value.reveal() for name, value in own.items()}
@@ -131,7 +126,7 @@ class Destination:
         *,
         breaker: Breaker,
         budget: RetryBudget,
-        headers: Mapping[str, SecretText] | None = None,
+        headers: Mapping[str, Secret] | None = None,
         timeout_s: float = 10.0,
         concurrency: int = 16,
         allow: Sequence[str] = (),

@@ -17,10 +17,10 @@ from typing import Any
 from semel import wiring
 from semel.core.relay import Relay
 from semel.ports import Outbox, Provider
-from semel.settings.secrets import Secret
 from semel.values.delivery_state import routes_of
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
+from semel.values.secret import Secret
 
 
 def provider(kind: str, name: str, **options: Any) -> Provider:

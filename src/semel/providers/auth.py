@@ -18,18 +18,13 @@ from msgspec import Struct
 from semel.http_client.client import Answered, Client, Unanswered, Unsent
 from semel.values.errors import ConfigError
 from semel.values.outbox import checked_by
+from semel.values.secret import Secret
 
 EARLY_S = 60.0  # renew a token this long before it expires: a token that expires on its way causes a refusal
 TOKEN_MAX_S = 86_400.0
 SECRET_MIN_CHARS = 4  # a shorter text would match ordinary words by chance
 REDACTED = "…"
 REFUSED_CREDENTIALS = (400, 401, 403)  # of a token endpoint (RFC 6749, 5.2: invalid_client, invalid_grant)
-
-
-class SecretText(Protocol):
-    """A secret: a text that is revealed only on request."""
-
-    def reveal(self) -> str: ...
 
 
 class CredentialsError(Exception):
@@ -72,7 +67,7 @@ class HeaderAuth:
 
     budget_s = 0.0
 
-    def __init__(self, headers: Mapping[str, SecretText], scheme: str = "") -> None:
+    def __init__(self, headers: Mapping[str, Secret], scheme: str = "") -> None:
         self._headers = headers
         self._scheme = scheme
         self.names = frozenset(name.lower() for name in headers)
@@ -96,7 +91,7 @@ class HeaderAuth:
 class BasicAuth:
     budget_s = 0.0
 
-    def __init__(self, username: str, password: SecretText) -> None:
+    def __init__(self, username: str, password: Secret) -> None:
         self._username = username
         self._password = password
 
@@ -115,7 +110,7 @@ class BasicAuth:
         """Holds no resources."""
 
 
-def basic_header(username: str, password: SecretText) -> str:
+def basic_header(username: str, password: Secret) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password.reveal()}".encode()).decode()
 
 
@@ -162,7 +157,7 @@ class OAuthToken:
         *,
         budget_s: float,
         headers: Callable[[], Mapping[str, str]] = dict,
-        secrets: tuple[SecretText, ...] = (),
+        secrets: tuple[Secret, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`client` calls the token endpoint, with `budget_s` as its timeout. `secrets` are in `form` and `headers`."""
@@ -244,7 +239,7 @@ class AwsSignature:
     """
 
     def __init__(
-        self, service: str, region: str, *, timeout_s: float, key_id: str = "", secret: SecretText | None = None
+        self, service: str, region: str, *, timeout_s: float, key_id: str = "", secret: Secret | None = None
     ) -> None:
         try:
             import aiobotocore.session  # noqa: F401  # fail at start-up, not at the first message

@@ -12,12 +12,13 @@ from urllib.parse import quote
 
 from semel.http_client.client import Answered, Client
 from semel.http_client.resolver import place_of
-from semel.providers.auth import Auth, OAuthToken, SecretText, basic_header
+from semel.providers.auth import Auth, OAuthToken, basic_header
 from semel.providers.http import HttpProvider, Request, field, idempotency_key, json_body
 from semel.providers.rendering import check_template, fill_template, insert_key, message_text
 from semel.values.delivery_state import Contract
 from semel.values.errors import ConfigError
 from semel.values.outbox import Dispatch
+from semel.values.secret import Secret
 
 PER_SECOND = 100.0  # 6,000 a minute for each tenant
 TEXT_MAX = 2000  # characters; unverified, `text_max` changes it
@@ -34,10 +35,10 @@ def access_key(
     name: str,
     token_url: str,
     key_id: str,
-    secret: SecretText,
+    secret: Secret,
     *,
     client_id: str = "",
-    client_secret: SecretText | None = None,
+    client_secret: Secret | None = None,
     timeout_s: float,
     allow: Sequence[str] = (),
 ) -> OAuthToken:

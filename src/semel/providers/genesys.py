@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from semel.http_client.client import Answered, Client
 from semel.http_client.resolver import place_of
-from semel.providers.auth import Auth, CredentialsError, OAuthToken, SecretText, basic_header
+from semel.providers.auth import Auth, CredentialsError, OAuthToken, basic_header
 from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, Request, field, idempotency_key, json_body
 from semel.providers.rendering import (
     as_texts,
@@ -29,6 +29,7 @@ from semel.values.delivery_state import Contract, Key
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear
+from semel.values.secret import Secret
 
 SMS_MAX, MESSAGE_MAX = 765, 2000  # characters, of its public models
 RATE_LIMIT_WAIT_MAX_S = 300.0  # a header cannot pause a provider for longer
@@ -37,7 +38,7 @@ DAY_S = 86_400.0
 
 
 def client_credentials(
-    name: str, login_url: str, client_id: str, secret: SecretText, *, timeout_s: float, allow: Sequence[str] = ()
+    name: str, login_url: str, client_id: str, secret: Secret, *, timeout_s: float, allow: Sequence[str] = ()
 ) -> OAuthToken:
     """`login_url`: https://login.{region}."""
     budget_s = timeout_s * SIGN_IN_SHARE

@@ -18,6 +18,7 @@ from semel.providers.rendering import parse_address
 from semel.values.delivery_state import Contract, Key
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS, POLICIES
+from semel.values.secret import Secret
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
@@ -49,7 +50,7 @@ def _is_status(value: Any) -> bool:
 
 
 def _is_secret(value: Any) -> bool:
-    return callable(getattr(value, "reveal", None))
+    return isinstance(value, Secret)
 
 
 def _is_object(value: Any) -> bool:

@@ -23,12 +23,13 @@ from msgspec import Struct
 
 from semel.http_client.client import why_not
 from semel.http_client.resolver import CheckedResolver, Place
-from semel.providers.auth import SecretText, redact_secrets
+from semel.providers.auth import redact_secrets
 from semel.providers.http import EVIDENCE_CHARS, SENT_BY_FORMER_PROVIDER_DECIDE, idempotency_key
 from semel.providers.rendering import build_mail, mail_bytes, parse_address
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.errors import ConfigError
 from semel.values.outbox import DeliveryReport, Dispatch, LookedUp, Unclear, check_first_byte
+from semel.values.secret import Secret
 
 LINE_MAX_BYTES = 4096
 LINES_MAX = 100
@@ -220,7 +221,7 @@ class Smtp:
         sender: str = "",
         tls: Tls = "starttls",
         username: str = "",
-        password: SecretText | None = None,
+        password: Secret | None = None,
         domain: str = "",
         contract: Contract | None = None,
         allow: Sequence[str] = (),

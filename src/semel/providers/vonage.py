@@ -15,13 +15,14 @@ from uuid import uuid4
 import msgspec
 
 from semel.http_client.client import Answered
-from semel.providers.auth import EARLY_S, Auth, BasicAuth, OutgoingRequest, SecretText, redact_secrets
+from semel.providers.auth import EARLY_S, Auth, BasicAuth, OutgoingRequest, redact_secrets
 from semel.providers.callbacks import delivery_reports, parse_id, parse_json, text_at, to_milliseconds
 from semel.providers.http import JsonProvider, field, idempotency_key
 from semel.providers.rendering import bare_number, choose_sender, message_text
 from semel.values.delivery_state import Contract, Reported
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.outbox import DeliveryReport, Dispatch
+from semel.values.secret import Secret
 
 LIFE_S = 900.0  # as in Vonage's own libraries
 
@@ -35,7 +36,7 @@ class VonageJwt:
 
     budget_s = 0.0
 
-    def __init__(self, name: str, id: str, key: SecretText, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, name: str, id: str, key: Secret, clock: Callable[[], float] = time.time) -> None:
         try:
             from cryptography.exceptions import UnsupportedAlgorithm
             from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15

@@ -30,9 +30,9 @@ import msgspec
 import structlog
 
 from semel.service.tracing import ids
-from semel.settings.secrets import Secret
 from semel.values.errors import MalformedEvent, SemelError
 from semel.values.log import LogEvent
+from semel.values.secret import Secret
 
 MASK = "***"
 TEXT_MAX = 500  # characters of one value

@@ -27,13 +27,13 @@ from semel.settings.schema import (
     Settings,
     SqsSource,
 )
-from semel.settings.secrets import SENSITIVE, Secret
 from semel.settings.urls import host_of, is_loopback, leads_somewhere, shown
 from semel.values.delivery_state import Contract
 from semel.values.effect import KEYED_SHARE
 from semel.values.errors import ConfigError
 from semel.values.redaction import has_password
 from semel.values.retry import backoff_s
+from semel.values.secret import SENSITIVE, Secret
 from semel.wiring import calls_of, provider
 
 # What doctor thinks of sources, without asking anybody: do the times fit, and is what they bring wanted here?

@@ -13,7 +13,7 @@ from typing import Any
 
 from semel.settings.findings import Finding
 from semel.settings.schema import Provider, Settings
-from semel.settings.secrets import Secret
+from semel.values.secret import Secret
 
 PLACEHOLDER = re.compile(
     r"change[-_ ]?(me|it|this)|replace[-_ ]?me|to[-_ ]?do|tbd|placeholder|dummy|x{3,}|\*{3,}|…|\.{3}|<.*>|"

@@ -18,8 +18,8 @@ from semel.settings.places import Places
 from semel.settings.references import reader, variables_in
 from semel.settings.rules import broken_rules
 from semel.settings.schema import Provider, Settings
-from semel.settings.secrets import Secret
 from semel.settings.validation import Shaped, kinds_of, shape, unwrapped
+from semel.values.secret import Secret
 from semel.wiring import provider_forms
 
 # `SEMEL_…` variables: what they set, and where in the document that is.

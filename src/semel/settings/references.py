@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from semel.settings.secrets import Secret
 from semel.settings.validation import BadReference, Form, ReadSecret
+from semel.values.secret import Secret
 
 SECRET_MAX_BYTES = 16 * 1024  # the longest header that servers take; a key is far shorter
 

@@ -24,13 +24,13 @@ from semel.settings.schema import (
     Verify,
 )
 from semel.settings.schema import Provider as ProviderSettings
-from semel.settings.secrets import Secret
 from semel.settings.urls import host_of, inside, is_host_or_range, shown, what_is_wrong
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.key import Pattern
 from semel.values.notification import CHANNELS
 from semel.values.redaction import is_broken, without_secrets
+from semel.values.secret import Secret
 from semel.wiring import SCHEMES, calls_of, open_ledger, provider, publisher, source
 
 # Topics that everybody has heard of: a pattern that nearly is one of them is probably meant to be it.

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from semel.settings.secrets import Secret as Secret
 from semel.values.effect import KEYED_WINDOW_S, Effect
+from semel.values.secret import Secret as Secret
 
 BODY_MAX_BYTES = 256 * 1024
 LEASE_S = 25.0

@@ -39,7 +39,7 @@ from semel.settings.schema import (
     Token,
     Verify,
 )
-from semel.settings.secrets import Secret
+from semel.values.secret import Secret
 from semel.wiring import provider_forms
 
 T = TypeVar("T", bound=Struct)

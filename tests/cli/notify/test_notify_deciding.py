@@ -37,10 +37,10 @@ from tests.wording import lacks
 from semel.cli import notification_decisions
 from semel.cli.bulk_decision import FAILURES_MAX
 from semel.cli.ledger_place import Place
-from semel.settings.secrets import Secret
 from semel.testing.harness import crossing
 from semel.values.delivery_state import Key, Resolution, Unknown
 from semel.values.outbox import Lane, NotificationQuery
+from semel.values.secret import Secret
 
 
 def uncertain(url: str, *keys: str, **said: Any) -> list[str]:

@@ -35,12 +35,12 @@ from tests.wording import lacks
 from semel.cli import notification_decisions
 from semel.cli.ledger_place import Place
 from semel.ports import StoredOutbox
-from semel.settings.secrets import Secret
 from semel.testing import harness
 from semel.values import delivery_state as states
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.notification import Guard
 from semel.values.outbox import Crossed, DeliveryReport, Lane, NotificationQuery, Record
+from semel.values.secret import Secret
 
 CONTRACT = Contract(name=PROVIDER, channels=("sms",))
 AGAIN = ("resend", "--provider", PROVIDER, "--yes", *REASON)

@@ -27,11 +27,11 @@ from semel.service import responses
 from semel.service.delivery_handler import DeliveryHandler
 from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest, Receive, Scope, Send, reply
-from semel.settings.secrets import Secret
 from semel.testing.simulator import brevo, generic, resend, sendgrid, ses, telnyx, twilio, vonage
 from semel.testing.simulator.callbacks import BREVO, HMAC, VONAGE, WHSEC, public_keys
 from semel.values.delivery_state import State
 from semel.values.outbox import DeliveryReport
+from semel.values.secret import Secret
 from semel.verifiers import unwrap, verifier
 
 SENDER = "Semel Shop <shop@example.test>"

@@ -39,10 +39,10 @@ from semel.service import provider_callbacks as heard
 from semel.service.endpoints import ServedEndpoint
 from semel.service.ingest import Ingest, Scope
 from semel.service.provider_callbacks import ProviderCallbacks
-from semel.settings.secrets import Secret
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.notification import Notification
 from semel.values.outbox import DeliveryReport
+from semel.values.secret import Secret
 from semel.verifiers import SCHEMES, verifier
 
 UNMATCHED = {"status": "recorded", "reports": 1, "unmatched": 1}

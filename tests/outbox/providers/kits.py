@@ -9,7 +9,6 @@ from zlib import crc32
 
 from semel.ports import Provider
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import Opening, ProviderKit
 from semel.testing.simulator import (
     SimulatorProcess,
@@ -27,6 +26,7 @@ from semel.testing.simulator import (
 )
 from semel.testing.simulator.dialect import basic
 from semel.values.notification import Notification
+from semel.values.secret import Secret
 
 WRONG = "wrong-secret-do-not-show"
 HERE = ["127.0.0.1"]

@@ -23,10 +23,10 @@ from semel.providers.auth import (
     redact_secrets,
 )
 from semel.providers.generic import Generic
-from semel.settings.secrets import Secret
 from semel.testing.simulator.http import Response, read_request, write_response
 from semel.values.errors import ConfigError, LeaseLost
 from semel.values.outbox import checked_by
+from semel.values.secret import Secret
 
 REQUEST = OutgoingRequest("POST", "http://127.0.0.1/x", b"{}", "application/json")
 

@@ -16,8 +16,8 @@ from tests.outbox.providers.kits import HERE, mail
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.values.outbox import NotificationView
+from semel.values.secret import Secret
 
 KNOWN = '400 {"code":"duplicate_parameter","message":"the key is known"}'
 LOST = ""

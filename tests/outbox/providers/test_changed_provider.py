@@ -13,10 +13,10 @@ from tests.outbox.providers.kits import HERE, text
 
 from semel.ports import Provider
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.testing.simulator import SimulatorProcess, telnyx, twilio
 from semel.values.delivery_state import Accepted, Answer, DeliveryState, Refused
 from semel.values.outbox import Absent, Dispatch, LookedUp, Unclear
+from semel.values.secret import Secret
 
 NAME = "sms"
 IN_DOUBT = DeliveryState(state="uncertain", crossed_ms=1_700_000_000_000, doubt_ms=1_700_000_000_000)

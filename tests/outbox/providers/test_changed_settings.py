@@ -21,13 +21,13 @@ from tests.outbox.providers.kits import HERE, contact, text
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import DeliveryState, Unknown
 from semel.values.notification import Notification
 from semel.values.outbox import Found, LookedUp, NotificationView, Unclear
+from semel.values.secret import Secret
 
 Options = dict[str, Any]
 Says = Callable[[str, str, bytes], Any]

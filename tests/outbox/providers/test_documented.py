@@ -26,7 +26,6 @@ from semel.providers.auth import OutgoingRequest
 from semel.providers.http import RATE_LIMIT_WAIT_MAX_S, rate_limit_reset_s
 from semel.providers.registry import provider
 from semel.providers.vonage import VonageJwt
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.brevo import SECRET as BREVO
@@ -34,6 +33,7 @@ from semel.values.delivery_state import Accepted, Answer, DeliveryState, Refused
 from semel.values.errors import ConfigError
 from semel.values.notification import Notification
 from semel.values.outbox import DeliveryReport
+from semel.values.secret import Secret
 
 SENDER = "shop@example.test"
 ID = "0a" * 16

@@ -15,12 +15,12 @@ from tests.outbox.providers.kits import HERE, contact, text
 
 from semel.providers.genesys import Genesys
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.genesys import CLIENT, SECRET
 from semel.values.delivery_state import Accepted, Refused
 from semel.values.outbox import Absent, Found, LookedUp, Unclear
+from semel.values.secret import Secret
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from tests.outbox.providers.kits import mail, text
 
 from semel.providers.options import CONTRACT_FIELDS, Option
 from semel.providers.registry import KINDS, provider
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.values.delivery_state import Answer, Refused
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
+from semel.values.secret import Secret
 
 SECRET = Secret("do-not-show-me")
 TWILIO = {"account": "AC1", "token": SECRET, "sender": "+490"}

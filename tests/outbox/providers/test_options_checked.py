@@ -10,9 +10,9 @@ import pytest
 from semel.http_client.client import Answered
 from semel.providers.generic import Generic
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.values.delivery_state import Accepted, Refused
 from semel.values.errors import ConfigError
+from semel.values.secret import Secret
 
 KEY = Secret("a-long-secret")
 HTTP = {"url": "https://example.test/messages"}

@@ -13,10 +13,10 @@ from semel.http_client.client import Answered
 from semel.providers.http import HttpProvider
 from semel.providers.options import HTTP
 from semel.providers.registry import KINDS, provider
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import Opening
 from semel.testing.simulator import SimulatorProcess
 from semel.values.delivery_state import Answer, Refused
+from semel.values.secret import Secret
 
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text("utf-8")
 SECTIONS = {

@@ -13,11 +13,11 @@ from tests.outbox.providers.kits import mail
 from semel.http_client.client import Answered
 from semel.providers.registry import provider
 from semel.providers.ses import Ses
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.values.delivery_state import Refused
 from semel.values.notification import Notification
 from semel.values.outbox import DeliveryReport
+from semel.values.secret import Secret
 
 OPTIONS = {
     "region": "eu-central-1",

@@ -17,11 +17,11 @@ from tests.outbox.providers.kits import SENDER, mail
 
 from semel.providers.http import reach
 from semel.providers.smtp import Smtp
-from semel.settings.secrets import Secret
 from semel.testing.provider_laws import dispatch_of
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.errors import LeaseLost
 from semel.values.outbox import checked_by
+from semel.values.secret import Secret
 
 CONTRACT = Contract(name="smtp", channels=("email",), timeout_s=30.0)
 PASSWORD = "do-not-show-me"

@@ -12,11 +12,11 @@ from tests.outbox.providers.kits import HERE, text
 
 from semel.providers.auth import BasicAuth
 from semel.providers.twilio import TIGHT_S, WIDE_S, Twilio
-from semel.settings.secrets import Secret
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import Accepted, DeliveryState, Unknown
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear
+from semel.values.secret import Secret
 
 
 def twilio(simulator: SimulatorProcess, secret: str = SECRET) -> Twilio:

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from semel.ports import Provider
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.testing.simulator import LIES, brevo, generic, resend, sendgrid, smtp, telnyx, twilio, vonage
 from semel.testing.simulator.callbacks import Mode
 from semel.values.delivery_state import Contract
 from semel.values.notification import Channel, Guard, Notification, Policy
+from semel.values.secret import Secret
 
 TIMEOUT_S = 4.0  # an honest answer on two noisy processors takes less; where it does not, that is a cause of its own
 MARGIN = 0.5  # of the timeout: as much longer a lease is

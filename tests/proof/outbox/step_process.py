@@ -15,10 +15,10 @@ from semel.core.relay import Relay
 from semel.http_client import client
 from semel.ports import Provider
 from semel.providers.registry import provider
-from semel.settings.secrets import Secret
 from semel.testing.crash import crash_at, stop_at
 from semel.testing.simulator import telnyx, twilio, vonage
 from semel.values.outbox import Dispatch, LookedUp, Record, check_first_byte
+from semel.values.secret import Secret
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "twilio": {"account": twilio.ACCOUNT, "token": Secret(twilio.SECRET), "sender": "+490", "settle": 0.3},

@@ -21,9 +21,9 @@ from tests.service.telemetry.lines import configure, lines, logging_restored, wr
 from semel.app import Message
 from semel.service.logging import MASK
 from semel.settings.schema import Verify
-from semel.settings.secrets import Secret
 from semel.values.errors import MalformedEvent
 from semel.values.log import log
+from semel.values.secret import Secret
 
 styles = pytest.mark.parametrize("style", ["json", "console"])
 

@@ -1,4 +1,4 @@
-"""A secret in the hands of the program: it can be used, and it does not show itself."""
+"""A secret value that can be used, and that never appears in a text by accident."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SENSITIVE = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-
 
 @final
 class Secret:
-    """What a reference pointed at. Not a text: joining, slicing, comparing and encoding must not be ways to show it.
+    """The value behind a reference. It is not a `str`, so that joining, slicing and encoding cannot expose it.
 
-    `reveal` is the one way to the value, and easy to search for. `reference` says where the value came from
-    ("env:NAME", "file:path"), and may be shown; it is empty for a value that stood in the file itself.
+    `reveal` is the only access to the value. `reference` is the origin of the value ("env:NAME", "file:path") and may
+    be shown. It is empty for a value that is written in the settings file itself.
     """
 
     __slots__ = ("_value", "reference")
@@ -36,4 +36,4 @@ class Secret:
         return isinstance(other, Secret) and compare_digest(self._value.encode(), other._value.encode())
 
     def __hash__(self) -> int:
-        return hash(self._value)  # salted in each process: it tells nothing outside
+        return hash(self._value)  # salted per process, so it reveals nothing to another one
