@@ -49,7 +49,7 @@ __all__ = [
     "open_ledger",
     "open_letters",
     "provider",
-    "provider_forms",
+    "provider_option_types",
     "publisher",
     "reach",
     "source",
@@ -320,14 +320,13 @@ def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
     return make(kind, name, options)
 
 
-def provider_forms(kind: str) -> Mapping[str, str]:
-    """How options of a kind are written: "text", "secret", or "secrets" by a name. Nothing for a kind that there is
-    not."""
+def provider_option_types(kind: str) -> Mapping[str, Any]:
+    """The annotated type of each option of a kind. Empty for an unknown kind."""
     if find_spec("aiohttp") is None:
         return {}
-    from semel.providers.registry import option_formats
+    from semel.providers.registry import option_types
 
-    return option_formats(kind)
+    return option_types(kind)
 
 
 def calls_of(kind: str) -> CallbackProfile | None:

@@ -12,8 +12,7 @@ import pytest
 
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
-from semel.providers.auth import BasicAuth
-from semel.providers.twilio import Twilio
+from semel.providers.twilio import Twilio, TwilioOptions
 from semel.testing.simulator import LIES, SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import Contract
@@ -44,8 +43,9 @@ def notification(number: str, key: str = "order-1", **said: Any) -> Notification
 
 
 def twilio(simulator: SimulatorProcess, contract: Contract = CONTRACT) -> Twilio:
-    auth = BasicAuth(ACCOUNT, Secret(SECRET))
-    return Twilio(simulator.url("twilio"), auth, account=ACCOUNT, sender="+490", contract=contract, allow=["127.0.0.1"])
+    url, token = simulator.url("twilio"), Secret(SECRET)
+    options = TwilioOptions(url=url, account=ACCOUNT, token=token, sender="+490", allow=["127.0.0.1"])
+    return Twilio(options, contract)
 
 
 def carry(

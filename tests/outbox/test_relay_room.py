@@ -10,8 +10,7 @@ import pytest
 
 from semel.core.relay import Relay
 from semel.ledgers.sqlite import SqliteLedger
-from semel.providers.auth import BasicAuth
-from semel.providers.twilio import Twilio
+from semel.providers.twilio import Twilio, TwilioOptions
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import Accepted, Answer, Contract
@@ -58,10 +57,9 @@ def test_no_more_at_a_time_than_its_contract_says(
     async def story() -> int:
         ledger = SqliteLedger(str(tmp_path / "semel.db"))
         contract = Contract(name="twilio", channels=("sms",), concurrency=concurrency, timeout_s=30.0)
-        auth = BasicAuth(ACCOUNT, Secret(SECRET))
-        provider = Counting(
-            simulator.url("twilio"), auth, account=ACCOUNT, sender="+490", contract=contract, allow=["127.0.0.1"]
-        )
+        url, token = simulator.url("twilio"), Secret(SECRET)
+        options = TwilioOptions(url=url, account=ACCOUNT, token=token, sender="+490", allow=["127.0.0.1"])
+        provider = Counting(options, contract)
         relay = Relay(ledger.outbox, {"twilio": provider}, {"sms": ["twilio"]})
         try:
             await ledger.outbox.add([notification(number) for number in range(12)])

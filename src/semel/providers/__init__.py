@@ -12,7 +12,7 @@ await app.relay(sms).run()
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from semel import wiring
 from semel.core.relay import Relay
@@ -29,19 +29,18 @@ def provider(kind: str, name: str, **options: Any) -> Provider:
     docs/providers.md lists the options of each kind. Pass secrets as plain texts; they are wrapped and never shown.
     Raises ConfigError.
     """
-    formats = wiring.provider_forms(kind)
-    return wiring.provider(
-        kind, name, {key: _wrap_secrets(formats.get(key, ""), value) for key, value in options.items()}
-    )
+    types = wiring.provider_option_types(kind)
+    return wiring.provider(kind, name, {key: _wrap_secrets(types.get(key), value) for key, value in options.items()})
 
 
-def _wrap_secrets(value_format: str, value: Any) -> Any:
-    if value_format == "secret" and isinstance(value, str):
+def _wrap_secrets(kind: Any, value: Any) -> Any:
+    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if bare is Secret and isinstance(value, str):
         if value.startswith(("env:", "file:")):
             raise ConfigError('pass the secret itself, os.environ["…"]; references such as env: are for semel.toml')
         return Secret(value)
-    if value_format == "secrets" and isinstance(value, Mapping):
-        return {name: _wrap_secrets("secret", secret) for name, secret in value.items()}
+    if Secret in get_args(bare) and isinstance(value, Mapping):  # headers
+        return {name: _wrap_secrets(Secret, secret) for name, secret in value.items()}
     return value
 
 

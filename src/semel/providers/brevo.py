@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
 from semel.http_client.client import Answered
+from semel.providers.auth import HeaderAuth
 from semel.providers.callbacks import EVENTS_MAX, delivery_reports, parse_id, parse_json, text_at, to_milliseconds
 from semel.providers.http import JsonProvider, field, idempotency_key, rate_limit_reset_s
+from semel.providers.options import JsonOptions, KeyWindow, MailSender, SecretValue
 from semel.providers.rendering import build_mail, named_address
 from semel.values.delivery_state import Accepted, Answer, Contract, DeliveryState, Key, Reported, Unknown
 from semel.values.errors import ConfigError, MalformedEvent
@@ -49,15 +51,26 @@ REPORTS: dict[str, Reported] = {
 }
 
 
-class Brevo(JsonProvider):
+class BrevoOptions(JsonOptions, frozen=True, kw_only=True):
+    sender: MailSender = ""
+    key_window: KeyWindow | None = None
+    api_key: Annotated[SecretValue, "xkeysib-…"]
+
+
+class Brevo(JsonProvider[BrevoOptions]):
+    OPTIONS: ClassVar[type[BrevoOptions]] = BrevoOptions
+    URL: ClassVar[str] = "https://api.brevo.com"
     CONTRACT: ClassVar[Contract] = Contract(
         name="brevo", channels=("email",), key=Key(path="headers.idempotencyKey", window_s=WINDOW_S)
     )
     PATH: ClassVar[str] = "/v3/smtp/email"
 
+    def __init__(self, options: BrevoOptions, contract: Contract) -> None:
+        super().__init__(options, contract, HeaderAuth({"api-key": options.api_key}))
+
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         notification = dispatch.notification
-        mail = build_mail(dispatch, "brevo", self._sender, templates=True)
+        mail = build_mail(dispatch, "brevo", self._options.sender, templates=True)
         message: dict[str, Any] = {
             "sender": named_address(mail.sender),
             "to": [{"email": mail.to}],

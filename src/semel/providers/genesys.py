@@ -8,14 +8,30 @@ and `extra` adds to them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 from semel.http_client.client import Answered, Client
 from semel.http_client.resolver import place_of
-from semel.providers.auth import Auth, CredentialsError, OAuthToken, basic_header
+from semel.providers.auth import CredentialsError, OAuthToken, basic_header
 from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, Request, field, idempotency_key, json_body
+from semel.providers.options import (
+    Extra,
+    Host,
+    HttpOptions,
+    KeyPath,
+    KeyWindow,
+    MailSender,
+    Positive,
+    SecretValue,
+    Sender,
+    Text,
+    TextMax,
+    UnverifiedPath,
+)
 from semel.providers.rendering import (
     as_texts,
     bare_number,
@@ -29,7 +45,6 @@ from semel.values.delivery_state import Contract, Key
 from semel.values.errors import ConfigError
 from semel.values.notification import CHANNELS
 from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear
-from semel.values.secret import Secret
 
 SMS_MAX, MESSAGE_MAX = 765, 2000  # characters, of its public models
 RATE_LIMIT_WAIT_MAX_S = 300.0  # a header cannot pause a provider for longer
@@ -37,38 +52,35 @@ SIGN_IN_SHARE = 1 / 3  # of a send's timeout
 DAY_S = 86_400.0
 
 
-def client_credentials(
-    name: str, login_url: str, client_id: str, secret: Secret, *, timeout_s: float, allow: Sequence[str] = ()
-) -> OAuthToken:
-    """`login_url`: https://login.{region}."""
-    budget_s = timeout_s * SIGN_IN_SHARE
-    return OAuthToken(
-        Client(place_of(name, login_url), allow, budget_s),
-        f"{login_url.rstrip('/')}/oauth/token",
-        lambda: {"grant_type": "client_credentials"},
-        budget_s=budget_s,
-        headers=lambda: {"Authorization": basic_header(client_id, secret)},
-        secrets=(secret,),
-    )
+class GenesysOptions(HttpOptions, frozen=True, kw_only=True):
+    region: Annotated[Host, "domain of the region, such as mypurecloud.de"] = ""
+    url: Annotated[Text, "https://api.…; the region's by default"] = ""
+    login_url: Annotated[Text, "https://login.…; the region's by default"] = ""
+    client_id: Annotated[Text, "of an OAuth client with client credentials"]
+    client_secret: Annotated[SecretValue, "of that client"]
+    extra: Extra = msgspec.field(default_factory=dict)
 
 
-class Genesys(HttpProvider):
-    """Base of the Genesys providers: sender, extra fields, reference and rate limit."""
+GenesysOptionsT = TypeVar("GenesysOptionsT", bound=GenesysOptions)
 
-    def __init__(
-        self,
-        url: str,
-        auth: Auth,
-        *,
-        sender: str = "",
-        extra: Mapping[str, Any] | None = None,
-        contract: Contract | None = None,
-        allow: Sequence[str] = (),
-    ) -> None:
-        """`url`: https://api.{region}. `extra`: fields that are added to every body."""
-        super().__init__(url, auth, contract=contract, allow=allow)
-        self._sender = sender
-        self._extra = dict(extra or {})
+
+class Genesys(HttpProvider[GenesysOptionsT]):
+    """Base of the Genesys providers: authentication with client credentials, extra fields, reference and rate limit."""
+
+    def __init__(self, options: GenesysOptionsT, contract: Contract) -> None:
+        if not (options.region or (options.url and options.login_url)):
+            raise ConfigError(f"provider {contract.name!r}: region is missing: its domain, such as mypurecloud.de")
+        login_url = options.login_url or f"https://login.{options.region}"
+        budget_s = contract.timeout_s * SIGN_IN_SHARE
+        auth = OAuthToken(
+            Client(place_of(contract.name, login_url), options.allow, budget_s),
+            f"{login_url.rstrip('/')}/oauth/token",
+            lambda: {"grant_type": "client_credentials"},
+            budget_s=budget_s,
+            headers=lambda: {"Authorization": basic_header(options.client_id, options.client_secret)},
+            secrets=(options.client_secret,),
+        )
+        super().__init__(options, contract, options.url or f"https://api.{options.region}", auth)
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "id")
@@ -83,25 +95,24 @@ class Genesys(HttpProvider):
         return min(reset_s, RATE_LIMIT_WAIT_MAX_S) if count >= allowed > 0 and reset_s > 0 else 0.0
 
 
-class GenesysMessage(Genesys):
+class GenesysMessageOptions(GenesysOptions, frozen=True, kw_only=True):
+    sender: Sender = ""
+    text_max: TextMax | None = None
+    messenger: Annotated[Text, 'type of the recipient\'s address, such as "sms"'] = "sms"
+
+
+class GenesysMessage(Genesys[GenesysMessageOptions]):
     """SMS, and messages of open or third-party channels."""
 
+    OPTIONS: ClassVar[type[GenesysMessageOptions]] = GenesysMessageOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys", channels=("sms", "message"))
 
-    def __init__(self, url: str, auth: Auth, *, messenger: str = "sms", text_max: int = 0, **more: Any) -> None:
-        """`messenger`: the type of the recipient's address, by Genesys's name."""
-        super().__init__(url, auth, **more)
-        self._messenger = messenger
-        self._text_max = text_max or (SMS_MAX if messenger == "sms" else MESSAGE_MAX)
-
     def build_request(self, dispatch: Dispatch) -> Request:
-        notification = dispatch.notification
+        notification, messenger = dispatch.notification, self._options.messenger
         document: dict[str, Any] = {
-            "fromAddress": choose_sender(dispatch, "genesys", self._sender),
-            "toAddress": bare_number(notification.recipient)
-            if self._messenger == "whatsapp"
-            else notification.recipient,
-            "toAddressMessengerType": self._messenger,
+            "fromAddress": choose_sender(dispatch, "genesys", self._options.sender),
+            "toAddress": bare_number(notification.recipient) if messenger == "whatsapp" else notification.recipient,
+            "toAddressMessengerType": messenger,
         }
         if notification.template:
             parameters = as_texts(notification.data, "the template's data")
@@ -110,21 +121,24 @@ class GenesysMessage(Genesys):
                 "bodyParameters": [{"id": id, "value": value} for id, value in parameters.items()],
             }
         else:
-            document["textBody"] = message_text(dispatch, "genesys", self._text_max)
-        return Request("/api/v2/conversations/messages/agentless", json_body({**self._extra, **document}))
+            text_max = self._options.text_max or (SMS_MAX if messenger == "sms" else MESSAGE_MAX)
+            document["textBody"] = message_text(dispatch, "genesys", text_max)
+        return Request("/api/v2/conversations/messages/agentless", json_body({**self._options.extra, **document}))
 
 
-class GenesysEmail(Genesys):
+class GenesysEmailOptions(GenesysOptions, frozen=True, kw_only=True):
+    sender: MailSender = ""
+    sender_type: Annotated[Text, "direction of the mail: Outbound or Inbound"] = "Outbound"
+
+
+class GenesysEmail(Genesys[GenesysEmailOptions]):
+    OPTIONS: ClassVar[type[GenesysEmailOptions]] = GenesysEmailOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-email", channels=("email",))
 
-    def __init__(self, url: str, auth: Auth, *, sender_type: str = "Outbound", **more: Any) -> None:
-        super().__init__(url, auth, **more)
-        self._sender_type = sender_type
-
     def build_request(self, dispatch: Dispatch) -> Request:
-        mail = build_mail(dispatch, "genesys", self._sender)
+        mail = build_mail(dispatch, "genesys", self._options.sender)
         document: dict[str, Any] = {
-            "senderType": self._sender_type,
+            "senderType": self._options.sender_type,
             "fromAddress": named_address(mail.sender),
             "toAddresses": [{"email": mail.to}],
             "subject": mail.subject,
@@ -133,13 +147,21 @@ class GenesysEmail(Genesys):
             document["textBody"] = mail.text
         if mail.html:
             document["htmlBody"] = mail.html
-        return Request("/api/v2/conversations/emails/agentless", json_body({**self._extra, **document}))
+        return Request("/api/v2/conversations/emails/agentless", json_body({**self._options.extra, **document}))
 
 
-class GenesysContacts(Genesys):
+class GenesysContactsOptions(GenesysOptions, frozen=True, kw_only=True):
+    key_window: KeyWindow | None = None
+    contact_list: Annotated[Text, "id of the contact list"]
+    column: Annotated[Text, "column for the recipient"] = ""
+    settle: Annotated[Positive, "seconds until a written contact can be read"] | None = None
+
+
+class GenesysContacts(Genesys[GenesysContactsOptions]):
     """A contact in a contact list, for a campaign. The contact's id is the notification id, so repeated writes create
     one contact."""
 
+    OPTIONS: ClassVar[type[GenesysContactsOptions]] = GenesysContactsOptions
     CONTRACT: ClassVar[Contract] = Contract(
         name="genesys-contacts",
         channels=CHANNELS,
@@ -148,24 +170,20 @@ class GenesysContacts(Genesys):
         settle_s=60.0,
     )
 
-    def __init__(self, url: str, auth: Auth, *, contact_list: str, column: str = "", **more: Any) -> None:
-        """`column`: the column for the recipient, besides the columns of the notification's data or body."""
-        super().__init__(url, auth, **more)
-        self._list = contact_list
-        self._column = column
-        self._path = f"/api/v2/outbound/contactlists/{quote(contact_list, safe='')}/contacts"
-
     def build_request(self, dispatch: Dispatch) -> Request:
         notification = dispatch.notification
         fields = notification.body if isinstance(notification.body, Mapping) else notification.data
         columns = as_texts(fields, "the contact's columns")
-        if self._column:
-            columns[self._column] = notification.recipient
+        if self._options.column:
+            columns[self._options.column] = notification.recipient
         if not columns:
             raise ConfigError("genesys-contacts: a contact needs columns: pass them as the body or as data")
-        contact = {**self._extra, "id": idempotency_key(dispatch), "contactListId": self._list, "data": columns}
+        contact_list = self._options.contact_list
+        key = idempotency_key(dispatch)
+        contact = {**self._options.extra, "id": key, "contactListId": contact_list, "data": columns}
+        path = f"/api/v2/outbound/contactlists/{quote(contact_list, safe='')}/contacts"
         query = urlencode({"doNotQueue": "true", "clearSystemData": "false"})
-        return Request(f"{self._path}?{query}", f"[{json_body(contact)}]")
+        return Request(f"{path}?{query}", f"[{json_body(contact)}]")
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "id")
@@ -188,15 +206,17 @@ class GenesysContacts(Genesys):
         return Unclear("the contact list could not be read")
 
 
-class GenesysCallback(Genesys):
+class GenesysCallbackOptions(GenesysOptions, frozen=True, kw_only=True):
+    sender: Sender = ""
+    queue: Annotated[Text, "id of the queue"]
+    reference_name: Annotated[Text, "name of the notification id in the callback's data"] = "semelId"
+
+
+class GenesysCallback(Genesys[GenesysCallbackOptions]):
     """A callback in a queue. The notification id is in its data and becomes an attribute of the conversation."""
 
+    OPTIONS: ClassVar[type[GenesysCallbackOptions]] = GenesysCallbackOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-callback", channels=("voice",))
-
-    def __init__(self, url: str, auth: Auth, *, queue: str, reference_name: str = "semelId", **more: Any) -> None:
-        super().__init__(url, auth, **more)
-        self._queue = queue
-        self._reference_name = reference_name
 
     def build_request(self, dispatch: Dispatch) -> Request:
         notification = dispatch.notification
@@ -206,45 +226,40 @@ class GenesysCallback(Genesys):
         if notification.body:
             data.setdefault("notes", notification.body)
         document = {
-            **self._extra,
-            "queueId": self._queue,
+            **self._options.extra,
+            "queueId": self._options.queue,
             "callbackNumbers": [notification.recipient],
-            "data": {**data, self._reference_name: idempotency_key(dispatch)},
+            "data": {**data, self._options.reference_name: idempotency_key(dispatch)},
         }
-        if notification.sender or self._sender:
-            document["callerId"] = notification.sender or self._sender
+        if notification.sender or self._options.sender:
+            document["callerId"] = notification.sender or self._options.sender
         return Request("/api/v2/conversations/callbacks", json_body(document))
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "conversation", "id")
 
 
-class GenesysKeyed(Genesys):
+class GenesysKeyedOptions(GenesysOptions, frozen=True, kw_only=True):
+    key_window: KeyWindow | None = None
+    path: UnverifiedPath = "/api/v2/outbound/contacts"
+    key_path: KeyPath = "idempotencyKey"
+    recipient_name: Annotated[Text, "field for the recipient in the body"] = ""
+
+
+class GenesysKeyed(Genesys[GenesysKeyedOptions]):
     """An endpoint that takes a key in its body. How long the key is honoured is not documented: without `key_window`
     Semel sends the key but does not rely on it."""
 
+    OPTIONS: ClassVar[type[GenesysKeyedOptions]] = GenesysKeyedOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-keyed", channels=CHANNELS)
-
-    def __init__(
-        self,
-        url: str,
-        auth: Auth,
-        *,
-        path: str = "/api/v2/outbound/contacts",
-        key_path: str = "idempotencyKey",
-        recipient_name: str = "",
-        **more: Any,
-    ) -> None:
-        super().__init__(url, auth, **more)
-        self._path = path
-        self._key_path = key_path
-        self._recipient_name = recipient_name
 
     def build_request(self, dispatch: Dispatch) -> Request:
         notification = dispatch.notification
         if not isinstance(notification.body, Mapping):
             raise ConfigError("genesys-keyed: the body must be an object, the document to post")
-        document = {**self._extra, **notification.body}
-        if self._recipient_name:
-            document[self._recipient_name] = notification.recipient
-        return Request(self._path, json_body(insert_key(document, self._key_path, idempotency_key(dispatch))))
+        document = {**self._options.extra, **notification.body}
+        if self._options.recipient_name:
+            document[self._options.recipient_name] = notification.recipient
+        return Request(
+            self._options.path, json_body(insert_key(document, self._options.key_path, idempotency_key(dispatch)))
+        )

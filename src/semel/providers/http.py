@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -25,6 +25,7 @@ from semel.http_client.client import Answered, Client, Unanswered, Unsent
 from semel.http_client.client import reach as look
 from semel.http_client.resolver import Place, place_of
 from semel.providers.auth import Auth, CredentialsError, OutgoingRequest, redact_secrets
+from semel.providers.options import HttpOptions, JsonOptions
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.errors import ConfigError
 from semel.values.outbox import DeliveryReport, Dispatch, LookedUp, Unclear
@@ -70,23 +71,32 @@ class Request(Struct, frozen=True, omit_defaults=True):
 _request = msgspec.json.Decoder(Request).decode
 
 
-class HttpProvider:
-    """Base of the HTTP providers. A subclass builds the request and reads the reference from an accepted response."""
+HttpOptionsT = TypeVar("HttpOptionsT", bound=HttpOptions)
+JsonOptionsT = TypeVar("JsonOptionsT", bound=JsonOptions)
+
+
+class HttpProvider(Generic[HttpOptionsT]):
+    """Base of the HTTP providers. A subclass builds the request and reads the reference from an accepted response.
+
+    A subclass of the registry has a constructor with two arguments: its parsed options, and its contract, which is
+    CONTRACT with the changes of the options.
+    """
 
     CONTRACT: ClassVar[Contract]
+    OPTIONS: ClassVar[type[HttpOptions]]
     answers_in_html = False
     CREDENTIAL_STATUSES: ClassVar[frozenset[int]] = frozenset({401})
     """Statuses that refuse the credentials; the next attempt may succeed with renewed ones."""
 
-    def __init__(self, url: str, auth: Auth, *, contract: Contract | None = None, allow: Sequence[str] = ()) -> None:
-        """`contract`: the class's CONTRACT with the changes of the settings."""
-        self.contract = contract or self.CONTRACT
+    def __init__(self, options: HttpOptionsT, contract: Contract, url: str, auth: Auth) -> None:
+        self.contract = contract
+        self._options = options
         self.url = url.rstrip("/")
         self._auth = auth
         timeout_s = self.contract.timeout_s - auth.budget_s
-        self.place, self.allow = place_of(self.contract.name, url), allow
+        self.place, self.allow = place_of(self.contract.name, url), options.allow
         self._account = f"{self.CONTRACT.name} {self.place.host}:{self.place.port}"
-        self._client = Client(self.place, allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
+        self._client = Client(self.place, self.allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
         self._limited_until = 0.0  # monotonic: the rate limit is exhausted until then
 
     # -------------------------------------------------------------------------------------- overridden by the providers
@@ -225,34 +235,22 @@ class HttpProvider:
         await self._client.close()
 
 
-class JsonProvider(HttpProvider):
+class JsonProvider(HttpProvider[JsonOptionsT]):
     """A provider with one path and one JSON document. The options `path` and `extra` change the path and add fields,
     for accounts where the public reference is wrong or incomplete."""
 
     PATH: ClassVar[str]
+    URL: ClassVar[str] = ""
 
-    def __init__(
-        self,
-        url: str,
-        auth: Auth,
-        *,
-        sender: str = "",
-        path: str = "",
-        extra: Mapping[str, Any] | None = None,
-        contract: Contract | None = None,
-        allow: Sequence[str] = (),
-    ) -> None:
-        super().__init__(url, auth, contract=contract, allow=allow)
-        self._sender = sender
-        self._path = path or self.PATH
-        self._extra = dict(extra or {})
+    def __init__(self, options: JsonOptionsT, contract: Contract, auth: Auth, url: str = "") -> None:
+        super().__init__(options, contract, options.url or url or self.URL, auth)
 
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         """The JSON body. Raises ConfigError for a message that this provider cannot send."""
         raise NotImplementedError
 
     def build_request(self, dispatch: Dispatch) -> Request:
-        return Request(self._path, json_body({**self._extra, **self.document(dispatch)}))
+        return Request(self._options.path or self.PATH, json_body({**self._options.extra, **self.document(dispatch)}))
 
 
 def secrets_in_url(url: str) -> list[str]:

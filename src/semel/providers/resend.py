@@ -10,11 +10,13 @@ sent as a tag and is returned in the webhooks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from semel.http_client.client import Answered
+from semel.providers.auth import HeaderAuth
 from semel.providers.callbacks import delivery_reports, parse_id, parse_json, text_at, to_milliseconds, value_at
 from semel.providers.http import JsonProvider, field, idempotency_key, rate_limit_reset_s
+from semel.providers.options import JsonOptions, KeyWindow, MailSender, SecretValue
 from semel.providers.rendering import build_mail
 from semel.values.delivery_state import Answer, Contract, Key, Refused, Reported
 from semel.values.errors import MalformedEvent
@@ -35,7 +37,15 @@ REPORTS: dict[str, Reported] = {
 }
 
 
-class Resend(JsonProvider):
+class ResendOptions(JsonOptions, frozen=True, kw_only=True):
+    sender: MailSender = ""
+    key_window: KeyWindow | None = None
+    api_key: Annotated[SecretValue, "re_…"]
+
+
+class Resend(JsonProvider[ResendOptions]):
+    OPTIONS: ClassVar[type[ResendOptions]] = ResendOptions
+    URL: ClassVar[str] = "https://api.resend.com"
     CONTRACT: ClassVar[Contract] = Contract(
         name="resend",
         channels=("email",),
@@ -43,8 +53,11 @@ class Resend(JsonProvider):
     )
     PATH: ClassVar[str] = "/emails"
 
+    def __init__(self, options: ResendOptions, contract: Contract) -> None:
+        super().__init__(options, contract, HeaderAuth({"Authorization": options.api_key}, scheme="Bearer "))
+
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
-        mail = build_mail(dispatch, "resend", self._sender)
+        mail = build_mail(dispatch, "resend", self._options.sender)
         name = mail.sender.name
         message: dict[str, Any] = {
             "from": f"{name} <{mail.sender.email}>" if name else mail.sender.email,

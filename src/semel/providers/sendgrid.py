@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from semel.http_client.client import Answered
+from semel.providers.auth import HeaderAuth
 from semel.providers.callbacks import EVENTS_MAX, delivery_reports, parse_id, parse_json, text_at, to_milliseconds
 from semel.providers.http import EVIDENCE_CHARS, JsonProvider, idempotency_key, rate_limit_reset_s
+from semel.providers.options import JsonOptions, MailSender, SecretValue
 from semel.providers.rendering import build_mail, named_address
 from semel.values.delivery_state import Contract, Reported
 from semel.values.errors import MalformedEvent
@@ -33,14 +35,24 @@ REPORTS: dict[str, Reported] = {
 }
 
 
-class SendGrid(JsonProvider):
+class SendGridOptions(JsonOptions, frozen=True, kw_only=True):
+    sender: MailSender = ""
+    api_key: Annotated[SecretValue, "SG.…"]
+
+
+class SendGrid(JsonProvider[SendGridOptions]):
+    OPTIONS: ClassVar[type[SendGridOptions]] = SendGridOptions
+    URL: ClassVar[str] = "https://api.sendgrid.com"
     CONTRACT: ClassVar[Contract] = Contract(name="sendgrid", channels=("email",))
     PATH: ClassVar[str] = "/v3/mail/send"
     CREDENTIAL_STATUSES: ClassVar[frozenset[int]] = frozenset({401, 403})  # 403 is also a temporary block
 
+    def __init__(self, options: SendGridOptions, contract: Contract) -> None:
+        super().__init__(options, contract, HeaderAuth({"Authorization": options.api_key}, scheme="Bearer "))
+
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         notification = dispatch.notification
-        mail = build_mail(dispatch, "sendgrid", self._sender, templates=True)
+        mail = build_mail(dispatch, "sendgrid", self._options.sender, templates=True)
         to: dict[str, Any] = {"to": [{"email": mail.to}], "custom_args": {ARGUMENT: idempotency_key(dispatch)}}
         document: dict[str, Any] = {"from": named_address(mail.sender), "personalizations": [to]}
         if mail.subject:

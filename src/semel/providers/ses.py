@@ -7,12 +7,13 @@ the configuration set, through SNS or EventBridge.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from semel.http_client.client import Answered
-from semel.providers.auth import Auth
+from semel.providers.auth import AwsSignature
 from semel.providers.callbacks import delivery_reports, parse_id, parse_json, text_at, to_milliseconds, value_at
 from semel.providers.http import JsonProvider, field, idempotency_key, json_body
+from semel.providers.options import Host, JsonOptions, MailSender, SecretValue, Text
 from semel.providers.rendering import build_mail, mailbox
 from semel.values.delivery_state import Answer, Contract, Refused, Reported
 from semel.values.errors import MalformedEvent
@@ -36,26 +37,40 @@ REPORTS: dict[str, Reported] = {
 }
 
 
-class Ses(JsonProvider):
+class SesOptions(JsonOptions, frozen=True, kw_only=True):
+    sender: MailSender = ""
+    region: Annotated[Host, "AWS region, such as eu-central-1"]
+    configuration_set: Annotated[Text, "set whose event destination reports deliveries"] = ""
+    access_key_id: Annotated[Text, "by default: the usual AWS credential chain"] = ""
+    secret_access_key: Annotated[SecretValue, "of that key"] | None = None
+
+
+class Ses(JsonProvider[SesOptions]):
+    OPTIONS: ClassVar[type[SesOptions]] = SesOptions
     CONTRACT: ClassVar[Contract] = Contract(name="ses", channels=("email",))
     PATH: ClassVar[str] = "/v2/email/outbound-emails"
     CREDENTIAL_STATUSES: ClassVar[frozenset[int]] = frozenset({401, 403})  # an expired role credential, a wrong clock
 
-    def __init__(self, url: str, auth: Auth, *, configuration_set: str = "", **more: Any) -> None:
-        """`configuration_set`: the set whose event destination reports deliveries."""
-        super().__init__(url, auth, **more)
-        self._configuration_set = configuration_set
+    def __init__(self, options: SesOptions, contract: Contract) -> None:
+        auth = AwsSignature(
+            "ses",
+            options.region,
+            timeout_s=contract.timeout_s,
+            key_id=options.access_key_id,
+            secret=options.secret_access_key,
+        )
+        super().__init__(options, contract, auth, f"https://email.{options.region}.amazonaws.com")
 
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         notification = dispatch.notification
-        mail = build_mail(dispatch, "ses", self._sender, templates=True)
+        mail = build_mail(dispatch, "ses", self._options.sender, templates=True)
         message: dict[str, Any] = {
             "FromEmailAddress": mailbox(mail.sender),
             "Destination": {"ToAddresses": [mail.to]},
             "EmailTags": [{"Name": TAG, "Value": idempotency_key(dispatch)}],
         }
-        if self._configuration_set:
-            message["ConfigurationSetName"] = self._configuration_set
+        if self._options.configuration_set:
+            message["ConfigurationSetName"] = self._options.configuration_set
         if notification.template:
             template = {"TemplateName": notification.template, "TemplateData": json_body(notification.data)}
             return {**message, "Content": {"Template": template}}

@@ -16,20 +16,20 @@ import base64
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from semel.http_client.client import why_not
 from semel.http_client.resolver import CheckedResolver, Place
 from semel.providers.auth import redact_secrets
 from semel.providers.http import EVIDENCE_CHARS, SENT_BY_FORMER_PROVIDER_DECIDE, idempotency_key
+from semel.providers.options import Host, MailSender, Port, ProviderOptions, SecretValue, Text
 from semel.providers.rendering import build_mail, mail_bytes, parse_address
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.errors import ConfigError
 from semel.values.outbox import DeliveryReport, Dispatch, LookedUp, Unclear, check_first_byte
-from semel.values.secret import Secret
 
 LINE_MAX_BYTES = 4096
 LINES_MAX = 100
@@ -210,42 +210,40 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 _envelope = msgspec.json.Decoder(_Envelope).decode
 
 
+PORTS: Mapping[Tls, int] = {"starttls": 587, "implicit": 465, "off": 25}
+
+
+class SmtpOptions(ProviderOptions, frozen=True, kw_only=True):
+    sender: MailSender = ""
+    host: Annotated[Host, "host of the mail server"]
+    port: Annotated[Port, "587 with starttls, 465 with implicit"] | None = None
+    tls: Annotated[Tls, Meta(description="one of starttls, implicit, off"), "how the connection is secured"] = (
+        "starttls"
+    )
+    username: Annotated[Text, "if the server requires authentication"] = ""
+    password: Annotated[SecretValue, "of that user"] | None = None
+    domain: Annotated[Host, "domain of the Message-ID; the sender's by default"] = ""
+
+
 class Smtp:
+    OPTIONS: ClassVar[type[SmtpOptions]] = SmtpOptions
     CONTRACT: ClassVar[Contract] = Contract(name="smtp", channels=("email",), timeout_s=30.0)
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        sender: str = "",
-        tls: Tls = "starttls",
-        username: str = "",
-        password: Secret | None = None,
-        domain: str = "",
-        contract: Contract | None = None,
-        allow: Sequence[str] = (),
-    ) -> None:
-        """`domain`: the domain of the Message-ID; the sender's by default."""
-        self.contract = contract or self.CONTRACT
-        if (password is not None) != bool(username):
-            raise ConfigError(f"provider {self.contract.name!r}: username and password belong together")
-        if password is not None and tls == "off" and host not in LOOPBACK:
-            raise ConfigError(f'provider {self.contract.name!r}: a password needs tls = "starttls" or "implicit"')
-        self._host = host
-        self._port = port
-        self._sender = sender
-        self._tls: Tls = tls
-        self._username = username
-        self._password = password
-        self._domain = domain
-        self.place, self.allow = Place(host, port, secure=tls == "implicit"), allow
+    def __init__(self, options: SmtpOptions, contract: Contract) -> None:
+        self.contract = contract
+        if (options.password is not None) != bool(options.username):
+            raise ConfigError(f"provider {contract.name!r}: username and password belong together")
+        if options.password is not None and options.tls == "off" and options.host not in LOOPBACK:
+            raise ConfigError(f'provider {contract.name!r}: a password needs tls = "starttls" or "implicit"')
+        self._options = options
+        port = options.port or PORTS[options.tls]
+        self.place, self.allow = Place(options.host, port, secure=options.tls == "implicit"), options.allow
         self._context: ssl.SSLContext | None = None  # created on first use: loading certificates is slow
 
     def prepare(self, dispatch: Dispatch) -> bytes:
-        mail = build_mail(dispatch, "smtp", self._sender)
+        mail = build_mail(dispatch, "smtp", self._options.sender)
         id = idempotency_key(dispatch)
-        message_id = f"{id}@{self._domain or mail.sender.email.rpartition('@')[2]}"
+        message_id = f"{id}@{self._options.domain or mail.sender.email.rpartition('@')[2]}"
         data = mail_bytes(mail, message_id, f"semel-{id}", dispatch.taken_ms)
         return _encode(_Envelope(mail.sender.email, mail.to, message_id, data))
 
@@ -297,8 +295,8 @@ class Smtp:
         try:
             async with asyncio.timeout(min(CHECK_S, self.contract.timeout_s)):
                 await self._open(session)
-                if self._sender:
-                    await session.offer(parse_address(self._sender, "smtp").email)
+                if self._options.sender:
+                    await session.offer(parse_address(self._options.sender, "smtp").email)
         except (SmtpRejection, SmtpProtocolError) as error:
             return self._redact(str(error))
         except TimeoutError:
@@ -310,11 +308,11 @@ class Smtp:
         return None
 
     async def _open(self, session: SmtpSession) -> None:
-        if self._context is None and self._tls != "off":
+        if self._context is None and self._options.tls != "off":
             self._context = ssl.create_default_context()
-        await session.connect(self._host, self._port, self._tls, self.allow, self._context)
-        if self._password is not None:
-            await session.sign_in(self._username, self._password.reveal())
+        await session.connect(self.place.host, self.place.port, self._options.tls, self.allow, self._context)
+        if self._options.password is not None:
+            await session.sign_in(self._options.username, self._options.password.reveal())
 
     async def _deliver(self, session: SmtpSession, envelope: _Envelope) -> SmtpReply:
         await self._open(session)
@@ -337,8 +335,8 @@ class Smtp:
         return Unknown(why) if session.data_sent else Refused(why)
 
     def _redact(self, text: str) -> str:
-        if self._password is not None:
-            password = self._password.reveal()
+        if self._options.password is not None:
+            password = self._options.password.reveal()
             alone = base64.b64encode(password.encode()).decode()  # as LOGIN sends it
-            text = redact_secrets(text, password, alone, plain_proof(self._username, password))
+            text = redact_secrets(text, password, alone, plain_proof(self._options.username, password))
         return "".join(char if char.isprintable() else " " for char in text)[:EVIDENCE_CHARS]

@@ -8,13 +8,14 @@ therefore part of the webhook URL, and Telnyx repeats that URL in the signed bod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from semel.http_client.client import Answered
 from semel.providers import callbacks
-from semel.providers.auth import Auth
+from semel.providers.auth import HeaderAuth
 from semel.providers.callbacks import delivery_reports, parse_json, text_at, to_milliseconds, value_at
 from semel.providers.http import JsonProvider, field, idempotency_key
+from semel.providers.options import JsonOptions, KeyWindow, SecretValue, Sender, Text, TextMax
 from semel.providers.rendering import choose_sender, message_text
 from semel.values.delivery_state import Contract, Key, Reported
 from semel.values.errors import MalformedEvent
@@ -34,28 +35,35 @@ REPORTS: dict[str, Reported] = {
 }
 
 
-class Telnyx(JsonProvider):
+class TelnyxOptions(JsonOptions, frozen=True, kw_only=True):
+    sender: Sender = ""
+    text_max: TextMax = TEXT_MAX
+    key_window: KeyWindow | None = None
+    api_key: Annotated[SecretValue, "KEY…"]
+    callback: Annotated[Text, "Semel's URL for webhooks; the messaging profile's by default"] = ""
+
+
+class Telnyx(JsonProvider[TelnyxOptions]):
+    OPTIONS: ClassVar[type[TelnyxOptions]] = TelnyxOptions
+    URL: ClassVar[str] = "https://api.telnyx.com"
     CONTRACT: ClassVar[Contract] = Contract(
         name="telnyx", channels=("sms",), key=Key(header="Idempotency-Key", window_s=86_400.0)
     )
     PATH: ClassVar[str] = "/v2/messages"
 
-    def __init__(self, url: str, auth: Auth, *, callback: str = "", text_max: int = TEXT_MAX, **more: Any) -> None:
-        """`callback`: Semel's URL for webhooks. If it is empty, Telnyx calls the URL of the messaging profile."""
-        super().__init__(url, auth, **more)
-        callbacks.check_callback_url(callback, self.contract.name)
-        self._callback = callback
-        self.by_reference = not callback  # without it the callbacks have no notification id
-        self._text_max = text_max
+    def __init__(self, options: TelnyxOptions, contract: Contract) -> None:
+        super().__init__(options, contract, HeaderAuth({"Authorization": options.api_key}, scheme="Bearer "))
+        callbacks.check_callback_url(options.callback, contract.name)
+        self.by_reference = not options.callback  # without it the callbacks have no notification id
 
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         message: dict[str, Any] = {
-            "from": choose_sender(dispatch, "telnyx", self._sender),
+            "from": choose_sender(dispatch, "telnyx", self._options.sender),
             "to": dispatch.notification.recipient,
-            "text": message_text(dispatch, "telnyx", self._text_max),
+            "text": message_text(dispatch, "telnyx", self._options.text_max),
         }
-        if self._callback:
-            message["webhook_url"] = callbacks.add_id(self._callback, idempotency_key(dispatch))
+        if self._options.callback:
+            message["webhook_url"] = callbacks.add_id(self._options.callback, idempotency_key(dispatch))
         return message
 
     def reference(self, answer: Answered) -> str:

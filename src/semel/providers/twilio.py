@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -31,9 +31,10 @@ from msgspec import Struct
 
 from semel.http_client.client import Answered
 from semel.providers import callbacks
-from semel.providers.auth import Auth, CredentialsError
+from semel.providers.auth import BasicAuth, CredentialsError
 from semel.providers.callbacks import delivery_reports, parse_form, parse_id
 from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, Request, field
+from semel.providers.options import HttpOptions, Positive, PublicUrl, SecretValue, Text, TextMax
 from semel.providers.rendering import choose_sender, message_text
 from semel.values.delivery_state import Accepted, Answer, Contract, Reported
 from semel.values.errors import MalformedEvent
@@ -77,38 +78,38 @@ class _Page(Struct):
 _page = msgspec.json.Decoder(_Page).decode
 
 
-class Twilio(HttpProvider):
+class TwilioOptions(HttpOptions, frozen=True, kw_only=True):
+    url: PublicUrl = "https://api.twilio.com"
+    text_max: TextMax = TEXT_MAX
+    account: Annotated[Text, "AC…"]
+    token: Annotated[SecretValue, "the account's auth token"]
+    sender: Annotated[Text, "sender number of the account"]
+    callback: Annotated[Text, "Semel's URL for status callbacks; Semel adds the notification id"] = ""
+    settle: Annotated[Positive, "seconds until the message list is complete"] | None = None
+
+
+class Twilio(HttpProvider[TwilioOptions]):
+    OPTIONS: ClassVar[type[TwilioOptions]] = TwilioOptions
     CONTRACT: ClassVar[Contract] = Contract(name="twilio", channels=("sms",), looks_up=True, settle_s=120.0)
 
-    def __init__(
-        self,
-        url: str,
-        auth: Auth,
-        *,
-        account: str,
-        sender: str,
-        callback: str = "",
-        text_max: int = TEXT_MAX,
-        contract: Contract | None = None,
-        allow: Sequence[str] = (),
-    ) -> None:
-        """`callback`: Semel's URL for status callbacks; the notification id is added to it."""
-        super().__init__(url, auth, contract=contract, allow=allow)
-        callbacks.check_callback_url(callback, self.contract.name)
-        self._account += f" {account}"
-        self._path = f"/2010-04-01/Accounts/{quote(account, safe='')}/Messages.json"
-        self._sender = sender
-        self._callback = callback
-        self.by_reference = not callback  # without it callbacks, if any, have no notification id
-        self._text_max = text_max
+    def __init__(self, options: TwilioOptions, contract: Contract) -> None:
+        super().__init__(options, contract, options.url, BasicAuth(options.account, options.token))
+        callbacks.check_callback_url(options.callback, contract.name)
+        self._account += f" {options.account}"
+        self._path = f"/2010-04-01/Accounts/{quote(options.account, safe='')}/Messages.json"
+        self.by_reference = not options.callback  # without it callbacks, if any, have no notification id
         self._ids_by_reference: OrderedDict[str, bytes] = OrderedDict()
 
     def build_request(self, dispatch: Dispatch) -> Request:
         notification = dispatch.notification
-        text = message_text(dispatch, "twilio", self._text_max)
-        form = {"To": notification.recipient, "From": choose_sender(dispatch, "twilio", self._sender), "Body": text}
-        if self._callback:
-            form["StatusCallback"] = callbacks.add_id(self._callback, dispatch.id.hex())
+        text = message_text(dispatch, "twilio", self._options.text_max)
+        form = {
+            "To": notification.recipient,
+            "From": choose_sender(dispatch, "twilio", self._options.sender),
+            "Body": text,
+        }
+        if self._options.callback:
+            form["StatusCallback"] = callbacks.add_id(self._options.callback, dispatch.id.hex())
         return Request(self._path, urlencode(form), "application/x-www-form-urlencoded")
 
     def reference(self, answer: Answered) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 import msgspec
@@ -18,6 +18,7 @@ from semel.http_client.client import Answered
 from semel.providers.auth import EARLY_S, Auth, BasicAuth, OutgoingRequest, redact_secrets
 from semel.providers.callbacks import delivery_reports, parse_id, parse_json, text_at, to_milliseconds
 from semel.providers.http import JsonProvider, field, idempotency_key
+from semel.providers.options import JsonOptions, SecretValue, Sender, Text, TextMax
 from semel.providers.rendering import bare_number, choose_sender, message_text
 from semel.values.delivery_state import Contract, Reported
 from semel.values.errors import ConfigError, MalformedEvent
@@ -86,7 +87,6 @@ def _base64url(raw: bytes) -> str:
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-ACCOUNT, APPLICATION = ("api_key", "api_secret"), ("application_id", "private_key")
 TEXT_MAX = 1000  # characters, of its public reference for SMS; `text_max` changes it
 REPORTS: dict[str, Reported] = {
     "submitted": "accepted",
@@ -97,33 +97,42 @@ REPORTS: dict[str, Reported] = {
 }
 
 
-def access(name: str, options: Mapping[str, Any]) -> Auth:
-    """Authentication by account or by application. Only messages sent with an application's token get callbacks.
-    Raises ConfigError."""
-    pairs = [pair for pair in (ACCOUNT, APPLICATION) if any(option in options for option in pair)]
-    if len(pairs) != 1 or not all(option in options for option in pairs[0]):
+class VonageOptions(JsonOptions, frozen=True, kw_only=True):
+    sender: Sender = ""
+    text_max: TextMax = TEXT_MAX
+    api_key: Annotated[Text, "of the account; messages sent with it get no callbacks"] = ""
+    api_secret: Annotated[SecretValue, "of the account"] | None = None
+    application_id: Annotated[Text, "instead of api_key: the application whose status URL gets callbacks"] = ""
+    private_key: Annotated[SecretValue, "of that application"] | None = None
+    messenger: Annotated[Text, 'Vonage channel, such as "sms"'] = "sms"
+
+    def auth(self, name: str) -> Auth:
+        """Authentication by account or by application. Only messages sent with an application's token get callbacks.
+        Raises ConfigError."""
+        match self.api_key, self.api_secret, self.application_id, self.private_key:
+            case str(user), Secret() as secret, "", None if user:
+                return BasicAuth(user, secret)
+            case "", None, str(id), Secret() as key if id:
+                return VonageJwt(name, id, key)
         raise ConfigError(f"provider {name!r}: set api_key and api_secret, or application_id and private_key")
-    user, secret = (options[option] for option in pairs[0])
-    return BasicAuth(user, secret) if pairs == [ACCOUNT] else VonageJwt(name, user, secret)
 
 
-class Vonage(JsonProvider):
+class Vonage(JsonProvider[VonageOptions]):
+    OPTIONS: ClassVar[type[VonageOptions]] = VonageOptions
+    URL: ClassVar[str] = "https://api.nexmo.com"
     CONTRACT: ClassVar[Contract] = Contract(name="vonage", channels=("sms", "message"))
     PATH: ClassVar[str] = "/v1/messages"
 
-    def __init__(self, url: str, auth: Auth, *, messenger: str = "sms", text_max: int = TEXT_MAX, **more: Any) -> None:
-        """`messenger`: the channel, by Vonage's name."""
-        super().__init__(url, auth, **more)
-        self._messenger = messenger
-        self._text_max = text_max
+    def __init__(self, options: VonageOptions, contract: Contract) -> None:
+        super().__init__(options, contract, options.auth(contract.name))
 
     def document(self, dispatch: Dispatch) -> Mapping[str, Any]:
         message: dict[str, Any] = {
-            "channel": self._messenger,
+            "channel": self._options.messenger,
             "message_type": "text",
-            "from": bare_number(choose_sender(dispatch, "vonage", self._sender)),
+            "from": bare_number(choose_sender(dispatch, "vonage", self._options.sender)),
             "to": bare_number(dispatch.notification.recipient),
-            "text": message_text(dispatch, "vonage", self._text_max),
+            "text": message_text(dispatch, "vonage", self._options.text_max),
             "client_ref": idempotency_key(dispatch),
         }
         return message

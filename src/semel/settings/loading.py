@@ -20,7 +20,7 @@ from semel.settings.rules import broken_rules
 from semel.settings.schema import Provider, Settings
 from semel.settings.validation import Shaped, kinds_of, shape, unwrapped
 from semel.values.secret import Secret
-from semel.wiring import provider_forms
+from semel.wiring import provider_option_types
 
 # `SEMEL_…` variables: what they set, and where in the document that is.
 #
@@ -110,8 +110,8 @@ def _target(names: list[str], document: dict[str, Any]) -> tuple[SettingPath, An
 def _option(name: str, table: object) -> Any:
     """An option of a provider's own kind: a text stays one, also where it looks like a number."""
     kind = table.get("kind") if isinstance(table, dict) else None
-    form = provider_forms(kind).get(name) if isinstance(kind, str) else None
-    return {"text": str, "secret": Secret}.get(form or "", Any)
+    bare, _ = unwrapped(provider_option_types(kind).get(name) if isinstance(kind, str) else None)
+    return bare if bare in (str, Secret) else Any
 
 
 def _own_name(name: str, table: object, *, header: bool) -> str:

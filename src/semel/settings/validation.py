@@ -40,7 +40,7 @@ from semel.settings.schema import (
     Verify,
 )
 from semel.values.secret import Secret
-from semel.wiring import provider_forms
+from semel.wiring import provider_option_types
 
 T = TypeVar("T", bound=Struct)
 
@@ -187,18 +187,15 @@ class _Shaper:
         """What all kinds have, and beside it the options of its own, which their adapter judges."""
         own = {"kind", "callbacks"}
         said = self.table(Provider, {key: one for key, one in value.items() if key in own}, path)
-        forms = provider_forms(said.kind)
-        options = {
-            key: self._option(forms.get(key, "as it is"), one, (*path, key))
-            for key, one in value.items()
-            if key not in own
-        }
+        types = provider_option_types(said.kind)
+        options = {key: self._option(types.get(key), one, (*path, key)) for key, one in value.items() if key not in own}
         return replace(said, options=options)
 
-    def _option(self, form: str, value: Any, path: SettingPath) -> Any:
-        if form == "secret":
+    def _option(self, kind: Any, value: Any, path: SettingPath) -> Any:
+        bare, _ = unwrapped(kind)
+        if bare is Secret:
             return self._secret(value, path, "reference")
-        if form == "secrets" and isinstance(value, Mapping):
+        if Secret in get_args(bare) and isinstance(value, Mapping):  # headers
             return {name: self._secret(one, (*path, name), "plain") for name, one in value.items()}
         return value
 

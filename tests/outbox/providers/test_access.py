@@ -22,7 +22,7 @@ from semel.providers.auth import (
     basic_header,
     redact_secrets,
 )
-from semel.providers.generic import Generic
+from semel.providers.generic import Generic, GenericOptions
 from semel.testing.simulator.http import Response, read_request, write_response
 from semel.values.errors import ConfigError, LeaseLost
 from semel.values.outbox import checked_by
@@ -208,7 +208,7 @@ def test_a_token_is_hidden_without_its_scheme_too() -> None:
 
 def test_a_token_in_a_url_is_no_evidence() -> None:
     url = "https://sms.example/messages/hook-0123456789abcdef?key=abcdef0123456789&v=2"
-    provider = Generic(url, HeaderAuth({}))
+    provider = Generic(GenericOptions(url=url), Generic.CONTRACT)
     page = (
         "The requested URL /messages/hook-0123456789abcdef was not found (hook-0123456789abcdef, key abcdef0123456789)"
     )

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.outbox.providers.kits import HERE, contact, text
 
-from semel.providers.genesys import Genesys
+from semel.providers.genesys import Genesys, GenesysOptions
 from semel.providers.registry import provider
 from semel.testing.provider_laws import dispatch_of
 from semel.testing.simulator import SimulatorProcess
@@ -79,7 +79,7 @@ def test_a_limit_that_is_used_up_is_not_tried(simulator: SimulatorProcess) -> No
 def test_what_a_header_says_is_believed_within_reason(
     simulator: SimulatorProcess, headers: dict[str, str], rate_limited_for_s: float
 ) -> None:
-    async def story(made: Genesys) -> float:
+    async def story(made: Genesys[GenesysOptions]) -> float:
         return made.rate_limited_for_s(headers)
 
     assert opened(simulator, "genesys", story) == rate_limited_for_s

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.outbox.providers.kits import mail, text
 
-from semel.providers.options import CONTRACT_FIELDS, Option
+from semel.providers.options import CONTRACT_FIELDS, options_of, parse_options
 from semel.providers.registry import KINDS, provider
 from semel.testing.provider_laws import dispatch_of
 from semel.values.delivery_state import Answer, Refused
@@ -56,7 +56,7 @@ def test_a_kind_needs_no_more_than_it_says(kind: str) -> None:
         await made.close()
 
     asyncio.run(story())
-    required = [name for name, option in KINDS[kind].options.items() if option.required]
+    required = [name for name, option in options_of(KINDS[kind].OPTIONS).items() if option.required]
     for name in required:
         with pytest.raises(ConfigError, match=f"{name}.*missing"):
             provider(kind, "mine", {other: value for other, value in LEAST[kind].items() if other != name})
@@ -64,10 +64,11 @@ def test_a_kind_needs_no_more_than_it_says(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_says_what_it_is(kind: str) -> None:
-    for name, option in KINDS[kind].options.items():
-        assert isinstance(option, Option), name
+    for name, option in options_of(KINDS[kind].OPTIONS).items():
+        assert option.description, name
         assert option.help, name
-        assert not option.type.accepts(object()), name
+        with pytest.raises(ConfigError, match=f"{name}: expected"):
+            parse_options(KINDS[kind].OPTIONS, "mine", kind, {**LEAST[kind], name: object()})
 
 
 @pytest.mark.parametrize(

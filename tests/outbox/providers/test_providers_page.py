@@ -11,7 +11,7 @@ from tests.outbox.providers.kits import KITS
 
 from semel.http_client.client import Answered
 from semel.providers.http import HttpProvider
-from semel.providers.options import HTTP
+from semel.providers.options import HttpOptions, options_of
 from semel.providers.registry import KINDS, provider
 from semel.testing.provider_laws import Opening
 from semel.testing.simulator import SimulatorProcess
@@ -19,6 +19,7 @@ from semel.values.delivery_state import Answer, Refused
 from semel.values.secret import Secret
 
 PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text("utf-8")
+COMMON = options_of(HttpOptions)
 SECTIONS = {
     found[1]: section
     for section in PAGE.split("\n## ")
@@ -37,19 +38,19 @@ def test_the_table_of_kinds_names_all_of_them() -> None:
 
 def test_common_options_are_listed_once() -> None:
     _, _, rest = PAGE.partition("\n## Common options")
-    assert [name for name, _ in options(rest.partition("\n## ")[0])] == list(HTTP)
+    assert [name for name, _ in options(rest.partition("\n## ")[0])] == list(COMMON)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_lists_its_own_options(kind: str) -> None:
-    own = [(name, option.required) for name, option in KINDS[kind].options.items() if name not in HTTP]
+    own = [(name, option.required) for name, option in options_of(KINDS[kind].OPTIONS).items() if name not in COMMON]
     assert options(SECTIONS[kind]) == own
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_option_has_the_type_and_the_help_of_the_code(kind: str) -> None:
-    own = {name: option for name, option in KINDS[kind].options.items() if name not in HTTP}
-    rows = [f"| `{name}` | {option.type.description} | {option.help}" for name, option in own.items()]
+    own = {name: option for name, option in options_of(KINDS[kind].OPTIONS).items() if name not in COMMON}
+    rows = [f"| `{name}` | {option.description} | {option.help}" for name, option in own.items()]
     assert [row for row in rows if f"\n{row}" not in SECTIONS[kind]] == []
 
 
@@ -57,7 +58,7 @@ def test_each_option_has_the_type_and_the_help_of_the_code(kind: str) -> None:
 def test_channels_are_those_of_the_contract(kind: str) -> None:
     row = re.search(rf"^\| \[`{kind}`\]\([^)]*\) \| ([^|]*) \|", PAGE, re.MULTILINE)
     assert row is not None
-    assert tuple(row[1].split(", ")) == KINDS[kind].contract.channels
+    assert tuple(row[1].split(", ")) == KINDS[kind].CONTRACT.channels
 
 
 # ------------------------------------------------------------------------------------------------------- what is proven

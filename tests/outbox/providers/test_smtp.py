@@ -13,10 +13,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 from tests.outbox.providers.kits import SENDER, mail
 
 from semel.providers.http import reach
-from semel.providers.smtp import Smtp
+from semel.providers.smtp import Smtp, SmtpOptions, Tls
 from semel.testing.provider_laws import dispatch_of
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
 from semel.values.errors import LeaseLost
@@ -91,12 +92,14 @@ class Server:
             writer.close()
 
 
-def send_to(server: Server, *, tls: str = "off", host: str = "127.0.0.1", password: bool = True) -> Answer:
+def send_to(server: Server, *, tls: Tls = "off", host: str = "127.0.0.1", password: bool = True) -> Answer:
     async def story() -> Answer:
         listening = await asyncio.start_server(server.talk, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        credentials: dict[str, object] = {"username": "u", "password": Secret(PASSWORD)} if password else {}
-        smtp = Smtp(host, port, tls=tls, sender=SENDER, contract=CONTRACT, allow=[host], **credentials)  # type: ignore[arg-type]
+        options = SmtpOptions(host=host, port=port, tls=tls, sender=SENDER, allow=[host])
+        if password:
+            options = replace(options, username="u", password=Secret(PASSWORD))
+        smtp = Smtp(options, CONTRACT)
         dispatch = dispatch_of(mail(uuid4().hex))
         try:
             return await smtp.send(dispatch, smtp.prepare(dispatch))
@@ -220,8 +223,8 @@ def test_doctor_signs_in_and_sends_nothing(step: str, reply: str, found: str | N
     async def story() -> str | None:
         listening = await asyncio.start_server(server.talk, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        credentials = {"username": "u", "password": Secret(PASSWORD)}
-        smtp = Smtp("127.0.0.1", port, tls="off", sender=SENDER, contract=CONTRACT, allow=["127.0.0.1"], **credentials)  # type: ignore[arg-type]
+        options = SmtpOptions(host="127.0.0.1", port=port, tls="off", sender=SENDER, allow=["127.0.0.1"])
+        smtp = Smtp(replace(options, username="u", password=Secret(PASSWORD)), CONTRACT)
         try:
             return await reach(smtp)
         finally:

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.outbox.providers.kits import HERE, text
 
-from semel.providers.auth import BasicAuth
-from semel.providers.twilio import TIGHT_S, WIDE_S, Twilio
+from semel.providers.twilio import TIGHT_S, WIDE_S, Twilio, TwilioOptions
 from semel.testing.simulator import SimulatorProcess
 from semel.testing.simulator.twilio import ACCOUNT, SECRET
 from semel.values.delivery_state import Accepted, DeliveryState, Unknown
@@ -19,9 +18,9 @@ from semel.values.outbox import Absent, Dispatch, Found, LookedUp, Unclear
 from semel.values.secret import Secret
 
 
-def twilio(simulator: SimulatorProcess, secret: str = SECRET) -> Twilio:
-    url = simulator.url("twilio")
-    return Twilio(url, BasicAuth(ACCOUNT, Secret(secret)), account=ACCOUNT, sender="+490", allow=HERE)
+def twilio(url: str, secret: str = SECRET) -> Twilio:
+    options = TwilioOptions(url=url, account=ACCOUNT, token=Secret(secret), sender="+490", allow=HERE)
+    return Twilio(options, Twilio.CONTRACT)
 
 
 def dispatch(name: str, crossed_s: float, body: str = "the same text", key: str = "") -> Dispatch:
@@ -37,7 +36,7 @@ def looked_up(
     simulator.tell_the_truth()
 
     async def story() -> LookedUp:
-        sender, asker = twilio(simulator), twilio(simulator)
+        sender, asker = twilio(simulator.url("twilio")), twilio(simulator.url("twilio"))
         try:
             for one in sent:
                 if lie:
@@ -118,7 +117,7 @@ def test_one_message_is_found_for_one_notification(simulator: SimulatorProcess) 
     twins = [dispatch(name, now, key=f"{name}-{n}") for n in range(2)]
 
     async def story() -> list[LookedUp]:
-        provider = twilio(simulator)
+        provider = twilio(simulator.url("twilio"))
         try:
             simulator.lie("accept then drop", "twilio")
             await provider.send(twins[0], provider.prepare(twins[0]))
@@ -149,13 +148,7 @@ def test_a_list_that_cannot_be_read_says_nothing(simulator: SimulatorProcess) ->
         finally:
             await provider.close()
 
-    assert isinstance(asyncio.run(story(twilio(simulator, "wrong"))), Unclear)
-    nobody = Twilio(
-        "http://127.0.0.1:1", BasicAuth(ACCOUNT, Secret(SECRET)), account=ACCOUNT, sender="+490", allow=HERE
-    )
-    assert isinstance(asyncio.run(story(nobody)), Unclear)
-    elsewhere = Twilio(
-        simulator.url("sendgrid"), BasicAuth(ACCOUNT, Secret(SECRET)), account=ACCOUNT, sender="+490", allow=HERE
-    )
-    assert isinstance(asyncio.run(story(elsewhere)), Unclear)
+    assert isinstance(asyncio.run(story(twilio(simulator.url("twilio"), "wrong"))), Unclear)
+    assert isinstance(asyncio.run(story(twilio("http://127.0.0.1:1"))), Unclear)
+    assert isinstance(asyncio.run(story(twilio(simulator.url("sendgrid")))), Unclear)
     assert replace(mine, token=2).id == mine.id

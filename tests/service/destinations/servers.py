@@ -27,18 +27,6 @@ def run(story: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(story)
 
 
-class Hidden(Struct, frozen=True):
-    """A secret, as settings hand it over."""
-
-    value: str
-
-    def reveal(self) -> str:
-        return self.value
-
-    def __repr__(self) -> str:
-        return "…"
-
-
 class Ctx(Struct, frozen=True):
     """What a forward needs of a handler's context."""
 

@@ -13,7 +13,6 @@ from tests.service.destinations.servers import (
     EVENT,
     Answer,
     Ctx,
-    Hidden,
     Request,
     answering,
     closed_port,
@@ -33,6 +32,7 @@ from semel.destinations.outcomes import OutcomeUnknown
 from semel.values.errors import ConfigError
 from semel.values.event import Event
 from semel.values.outcome import NotNow, Reject, Retry
+from semel.values.secret import Secret
 
 
 def answer_to(answer: Answer, *, park: bool = False, **options: Any) -> Any:
@@ -90,7 +90,7 @@ def test_a_part_that_is_not_there_is_dead_with_its_reason_and_nothing_is_sent() 
 
 
 def test_configured_headers_are_sent_and_replace_the_usual_ones_in_any_spelling() -> None:
-    headers = {"Authorization": Hidden("Bearer s3cret-token"), "content-type": Hidden("application/cloudevents+json")}
+    headers = {"Authorization": Secret("Bearer s3cret-token"), "content-type": Secret("application/cloudevents+json")}
     request = sent(headers=headers)
     assert request.headers["Authorization"] == "Bearer s3cret-token"
     assert request.headers.getall("Content-Type") == ["application/cloudevents+json"]  # type: ignore[attr-defined]
@@ -112,19 +112,19 @@ def test_trace_headers_are_asked_for_each_request_and_cannot_replace_the_key() -
 @pytest.mark.parametrize(
     ("headers", "named"),
     [
-        ({"Idempotency-Key": Hidden("sesame-open")}, "Idempotency-Key"),
-        ({"content-LENGTH": Hidden("sesame-open")}, "content-LENGTH"),
-        ({"Transfer-Encoding": Hidden("chunked")}, "Transfer-Encoding"),
-        ({"X-Token": Hidden("sesame-open\r\nX-Evil: 1")}, "X-Token"),
-        ({"X-Token": Hidden("sesame-open\n")}, "X-Token"),
-        ({"X-Token": Hidden("sesame-\0open")}, "X-Token"),
-        ({"X Token": Hidden("sesame-open")}, "'X Token'"),
-        ({"X-Tok\r\nen": Hidden("sesame-open")}, r"'X-Tok\\r\\nen'"),
-        ({"": Hidden("sesame-open")}, "''"),
+        ({"Idempotency-Key": Secret("sesame-open")}, "Idempotency-Key"),
+        ({"content-LENGTH": Secret("sesame-open")}, "content-LENGTH"),
+        ({"Transfer-Encoding": Secret("chunked")}, "Transfer-Encoding"),
+        ({"X-Token": Secret("sesame-open\r\nX-Evil: 1")}, "X-Token"),
+        ({"X-Token": Secret("sesame-open\n")}, "X-Token"),
+        ({"X-Token": Secret("sesame-\0open")}, "X-Token"),
+        ({"X Token": Secret("sesame-open")}, "'X Token'"),
+        ({"X-Tok\r\nen": Secret("sesame-open")}, r"'X-Tok\\r\\nen'"),
+        ({"": Secret("sesame-open")}, "''"),
     ],
 )
 def test_a_header_that_cannot_be_sent_is_a_configuration_error_without_its_value(
-    headers: dict[str, Hidden], named: str
+    headers: dict[str, Secret], named: str
 ) -> None:
     with pytest.raises(ConfigError, match=named) as caught:
         sent(headers=headers)
@@ -236,7 +236,7 @@ def test_a_location_that_is_garbage_is_not_shown() -> None:
 
 
 def test_a_secret_that_the_destination_repeats_is_neither_kept_nor_shown() -> None:
-    headers = {"Authorization": Hidden("Bearer s3cret-token"), "X-Pin": Hidden("0"), "X-Empty": Hidden("")}
+    headers = {"Authorization": Secret("Bearer s3cret-token"), "X-Pin": Secret("0"), "X-Empty": Secret("")}
 
     async def echo(request: Request, status: int) -> Any:
         return await answering(status, json.dumps({"got": request.headers["Authorization"].split()[-1]}))(request)
@@ -248,7 +248,7 @@ def test_a_secret_that_the_destination_repeats_is_neither_kept_nor_shown() -> No
 
 
 def test_headers_that_are_no_secrets_do_not_hide_what_the_destination_says() -> None:
-    headers = {"X-Version": Hidden("1"), "X-Empty": Hidden(""), "X-Flag": Hidden("a b c")}
+    headers = {"X-Version": Secret("1"), "X-Empty": Secret(""), "X-Flag": Secret("a b c")}
     assert answer_to(answering(200, '{"abc":1}'), headers=headers) == {"status": 200, "body": {"abc": 1}}
 
 
@@ -325,7 +325,7 @@ def test_a_destination_can_be_closed_and_used_again_on_another_loop() -> None:
 
 def test_nothing_of_a_destination_shows_its_secrets() -> None:
     async def story() -> str:
-        async with opened("http://127.0.0.1:9/in?token=url-secret", headers={"X-Token": Hidden("s3cret")}) as crm:
+        async with opened("http://127.0.0.1:9/in?token=url-secret", headers={"X-Token": Secret("s3cret")}) as crm:
             came_to = await outcome_of(Forward(crm))
             return f"{crm!r} {Forward(crm)!r} {crm.who} {crm.place} {came_to!r}"
 
@@ -350,7 +350,7 @@ def test_a_cancelled_forward_is_cancelled_and_leaves_its_turn() -> None:
 
 
 def test_a_request_has_each_header_once() -> None:
-    own = {"authorization": Hidden("x"), "CONTENT-TYPE": Hidden("y"), "user-agent": Hidden("z")}
+    own = {"authorization": Secret("x"), "CONTENT-TYPE": Secret("y"), "user-agent": Secret("z")}
     made = headers_for("k", 2, own, {"traceparent": "t", "IDEMPOTENCY-KEY": "evil", "accept": "trace"})
     names = [name.lower() for name in made]
     assert len(names) == len(set(names))

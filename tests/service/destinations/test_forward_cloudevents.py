@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from cloudevents.core.bindings import http
 from tests.envelopes.test_cloudevents_modes import ATTRIBUTES, DATA, cloud_event
-from tests.service.destinations.servers import Hidden, Request
+from tests.service.destinations.servers import Request
 from tests.service.destinations.test_forward_answers import sent
 
 from semel.envelopes import decode
 from semel.values.event import Event
+from semel.values.secret import Secret
 
 
 def arrived(name: str, mode: str) -> Event:
@@ -42,5 +43,5 @@ def test_a_selected_part_is_json_and_a_configured_content_type_is_kept() -> None
     selected = sent(event, select="data")
     assert selected.headers["Content-Type"] == "application/json"
     assert json.loads(selected.body) == DATA["json"][1]
-    configured = sent(event, headers={"Content-Type": Hidden("application/json")})
+    configured = sent(event, headers={"Content-Type": Secret("application/json")})
     assert configured.headers["Content-Type"] == "application/json"
