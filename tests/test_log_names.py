@@ -14,7 +14,7 @@ from semel.service.server import NOT_IN_TIME
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "logs.md"
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
-# Their arguments are names. An incident begins as an error and ends as a warning.
+# Their arguments are names of log events.
 INCIDENTS = ("IncidentLog", "CountedLog")
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
@@ -27,7 +27,7 @@ def written() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
-            keywords = {keyword.arg for keyword in node.keywords if keyword.arg is not None} - {"exc", "clock"}
+            keywords = {keyword.arg for keyword in node.keywords if keyword.arg is not None} - {"exc", "clock", "level"}
             match node.func, node.args:
                 case ast.Attribute(ast.Name("log"), method), [ast.Constant(str(name)), *_] if method in LEVELS:
                     found[name] |= keywords

@@ -301,7 +301,7 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "the fingerprint of a CloudEvent without data covers its envelope",
-        "envelopes/cloudevents.py",
+        "envelopes/webhook.py",
         'body_at=("data_base64",) if in_base64 else ("data",),',
         'body_at=("data_base64",) if in_base64 else ("data",) if "data" in document else (),',
         f"{CLOUDEVENTS}::test_a_retry_without_data_and_with_another_trace_is_a_duplicate",

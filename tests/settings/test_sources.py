@@ -197,9 +197,9 @@ def test_python_and_settings_have_the_same_options_and_defaults(make: Any, said:
 
 def test_sources_are_made_by_python_as_by_settings() -> None:
     made: Any = sources.sqs(URL, tenant="t", id_path="a.b")
-    assert (made.queue, made.tenant, made.decode_options) == (URL, "t", DecodeOptions("", "a.b"))
+    assert (made.queue, made.options.tenant, made.options.decode_options) == (URL, "t", DecodeOptions("", "a.b"))
     plain: Any = sources.sqs(URL)
-    assert plain.decode_options is None
+    assert plain.options.decode_options is None
     with pytest.raises(ConfigError, match=r"queue.*'x'"):
         sources.sqs("x")
     assert sources.kafka("a:9092", ["t"], group="g", dead_letters="d") is not None

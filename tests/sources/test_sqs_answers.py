@@ -12,7 +12,8 @@ from botocore.exceptions import NoCredentialsError
 from tests.sources.meddling import Hands, Meddler, refusal
 from tests.sources.places import Queue, reason_of
 
-from semel.sources.sqs_queue import SqsDelivery, SqsSource
+from semel.sources.lifecycle import QueueDelivery
+from semel.sources.sqs_queue import SqsSource
 from semel.sources.sqs_queue.answers import SqsDeadLetter
 from semel.sources.sqs_queue.in_flight import SqsMessage
 from semel.testing.laws.source_harness import SOON_S, document
@@ -26,8 +27,8 @@ def bodies(count: int) -> list[bytes]:
     return [document(f"e{number:04}") for number in range(count)]
 
 
-async def received(source: SqsSource, count: int) -> list[SqsDelivery]:
-    deliveries: list[SqsDelivery] = []
+async def received(source: SqsSource, count: int) -> list[QueueDelivery[SqsMessage]]:
+    deliveries: list[QueueDelivery[SqsMessage]] = []
     async with asyncio.timeout(SOON_S):
         while len(deliveries) < count:
             deliveries += await source.receive(count - len(deliveries))

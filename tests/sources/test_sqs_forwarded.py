@@ -13,7 +13,9 @@ import pytest
 from tests.facts import rendered
 from tests.sources.places import Queue, make_app, reason_of
 
-from semel.sources.sqs_queue import SqsDelivery, SqsPublisher
+from semel.sources.lifecycle import QueueDelivery
+from semel.sources.sqs_queue import SqsPublisher
+from semel.sources.sqs_queue.in_flight import SqsMessage
 from semel.testing.laws.source_harness import SOON_S, Consumer, document
 from semel.values.event import DecodeOptions, Event
 from semel.values.forwarded import METADATA_MAX_BYTES, ForwardedEvent, ForwardMetadata, encode_metadata
@@ -42,13 +44,13 @@ def put(queue: Queue, body: bytes, metadata: str | bytes | None = None, group: s
     queue.aws.send_message(QueueUrl=queue.url, MessageBody=body.decode(), MessageAttributes=attributes, **fifo)
 
 
-async def received(queue: Queue, count: int, **options: Any) -> list[SqsDelivery]:
+async def received(queue: Queue, count: int, **options: Any) -> list[QueueDelivery[SqsMessage]]:
     """All are acknowledged, and the source is closed."""
     source = queue.source(**options)
-    found: list[SqsDelivery] = []
+    found: list[QueueDelivery[SqsMessage]] = []
     async with asyncio.timeout(SOON_S):
         while len(found) < count:
-            some: Sequence[SqsDelivery] = await source.receive(10)
+            some: Sequence[QueueDelivery[SqsMessage]] = await source.receive(10)
             for delivery in some:
                 await delivery.ack()
             found += some

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from semel.envelopes import cloudevents, eventbridge, genesys, webhook
-from semel.envelopes import webhook as configured
+from semel.envelopes import eventbridge, genesys, webhook
 from semel.envelopes.members import kind, with_document
 from semel.values.cloudevents import from_http
 from semel.values.errors import ConfigError, MalformedEvent
@@ -71,8 +70,8 @@ def _recognised(
     raw: bytes, document: dict[str, Any], tenant: str, origin: str, default_origin: str, message_id: str
 ) -> Event | None:
     """The event in a document of a known shape; None if it has none."""
-    if cloudevents.recognises(document):
-        return cloudevents.from_document(raw, document, tenant, origin)
+    if webhook.recognises_cloudevents(document):
+        return webhook.from_cloudevents(raw, document, tenant, origin)
     if eventbridge.recognises(document) and (not message_id or "detail-type" in document):
         return eventbridge.from_document(raw, document, tenant, origin)
     if "topicName" in document and ("eventBody" in document or not webhook.recognises(document)):
@@ -105,7 +104,7 @@ def _at_id_path(
     is_generic = message_id and event is not None and event.shape == webhook.SHAPE
     if event is not None and not is_generic and (event.identity or event.shape == genesys.CONTROL):
         return event
-    return configured.from_configured(raw, document, tenant, origin or default_origin, id_path, type_path, message_id)
+    return webhook.from_configured(raw, document, tenant, origin or default_origin, id_path, type_path, message_id)
 
 
 def _object(raw: bytes) -> dict[str, Any]:

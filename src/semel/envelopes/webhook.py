@@ -1,4 +1,5 @@
-"""What platforms post to a URL of ours: the generic event stream, and Genesys Open Messaging."""
+"""Events that name their own id: generic webhooks, Genesys Open Messaging, CloudEvents 1.0, and any JSON with an
+`id_path`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from semel.envelopes.members import LOOKED_AT, about, members, moment, text, with_document
+from semel.values.cloudevents import SHAPE as CLOUDEVENTS
 from semel.values.errors import MalformedEvent, NoKey
 from semel.values.event import Event
 
@@ -65,7 +67,39 @@ def from_open_messaging(raw: bytes, document: dict[str, Any], tenant: str, origi
     return with_document(event, document)
 
 
-# Any JSON object, with a configured path to its id.
+def recognises_cloudevents(document: dict[str, Any]) -> bool:
+    return "specversion" in document
+
+
+def from_cloudevents(raw: bytes, document: dict[str, Any], tenant: str, origin: str) -> Event:
+    """Decode structured mode; `semel.values.cloudevents` converts binary mode to it.
+
+    `source` and `id` together identify a CloudEvent, so its source is the origin."""
+    version, own_id, source, type_name = [text(document.get(name)) for name in ("specversion", "id", "source", "type")]
+    if version != "1.0":
+        raise MalformedEvent(f"CloudEvents specversion {version[:20]!r}: expected '1.0'")
+    if not type_name or not source:
+        raise MalformedEvent(f"a CloudEvent without {'source' if type_name else 'type'}: the specification requires it")
+    in_base64 = document.get("data_base64") is not None
+    if in_base64 and document.get("data") is not None:
+        raise MalformedEvent("a CloudEvent with data and data_base64: the specification allows one of them")
+    parts = (source, own_id) if origin else (own_id,)  # ids are unique within a source
+    event = Event(
+        raw,
+        type=type_name,
+        identity=parts if own_id else (),
+        subject=text(document.get("subject")),
+        occurred=moment(document.get("time")),
+        source=source,
+        origin=origin or source,
+        tenant=tenant,
+        delivery_id=own_id,
+        shape=CLOUDEVENTS,
+        body_at=("data_base64",) if in_base64 else ("data",),  # may be missing: an event can have no data
+        looked_at="id",
+    )
+    return with_document(event, document)
+
 
 DEFAULT_TYPE = "json"  # what a handler asks for when neither a `type` nor a type path is there
 

@@ -46,20 +46,7 @@ def sqs(
     visibility: seconds for which a received message is invisible. It must exceed the lease of every handler; the source
         extends it while the message is in flight.
     """
-    return wiring.source(
-        "sqs",
-        {
-            "queue": queue,
-            "dead_letters": dead_letters,
-            "region": region,
-            "endpoint": endpoint,
-            "pollers": pollers,
-            "max_in_flight": max_in_flight,
-            "visibility": visibility,
-            "wait": wait,
-            **_decode_options(tenant, origin, id_path, type_path, forwarded),
-        },
-    )
+    return _source("sqs", locals())
 
 
 def kafka(
@@ -81,19 +68,7 @@ def kafka(
 
     in_order: messages of one key run one after the other. options: options of librdkafka, for example TLS and SASL.
     """
-    return wiring.source(
-        "kafka",
-        {
-            "servers": servers,
-            "topics": topics,
-            "group": group,
-            "dead_letters": dead_letters,
-            "in_order": in_order,
-            "max_in_flight": max_in_flight,
-            "options": options or {},
-            **_decode_options(tenant, origin, id_path, type_path, forwarded),
-        },
-    )
+    return _source("kafka", locals())
 
 
 def rabbitmq(
@@ -114,22 +89,10 @@ def rabbitmq(
 
     declare: create missing queues. consumer_timeout: the broker's setting, in seconds.
     """
-    return wiring.source(
-        "rabbitmq",
-        {
-            "url": url,
-            "queue": queue,
-            "dead_letters": dead_letters,
-            "prefetch": prefetch,
-            "declare": declare,
-            "consumer_timeout": consumer_timeout,
-            **_decode_options(tenant, origin, id_path, type_path, forwarded),
-        },
-    )
+    return _source("rabbitmq", locals())
 
 
-def _decode_options(
-    tenant: str, origin: str, id_path: str | None, type_path: str | None, forwarded: bool
-) -> dict[str, Any]:
-    options = DecodeOptions(origin, id_path, type_path)
-    return {"tenant": tenant, "decode_options": None if options == PLAIN else options, "forwarded": forwarded}
+def _source(kind: str, options: dict[str, Any]) -> OpenSource:
+    """Build a source from the arguments of its function: they are the options of its adapter, by the same names."""
+    decode_options = DecodeOptions(options.pop("origin"), options.pop("id_path"), options.pop("type_path"))
+    return wiring.source(kind, {**options, "decode_options": None if decode_options == PLAIN else decode_options})

@@ -303,8 +303,10 @@ def test_nothing_is_taken_while_the_ledger_cannot_be_written(
 
             async def counted(limit: int) -> Sequence[Any]:
                 taken = await receive(limit)
-                for one in taken:
-                    receives[one._message.id] = max(receives.get(one._message.id, 0), one._message.receives)
+                for delivery in taken:
+                    assert delivery._message is not None
+                    id = delivery._message.id
+                    receives[id] = max(receives.get(id, 0), delivery.receives)
                 return taken
 
             source.receive = counted  # type: ignore[method-assign]

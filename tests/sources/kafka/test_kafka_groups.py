@@ -13,8 +13,10 @@ from confluent_kafka import TopicPartition
 from tests.sources.kafka.topics import OUTLASTING, SOON_S, Topics
 from tests.support.servers.kafka import KafkaServer
 
-from semel.sources.kafka_topic import KafkaDelivery, KafkaSource
+from semel.sources.kafka_topic import KafkaSource
+from semel.sources.kafka_topic.in_flight import KafkaMessage
 from semel.sources.kafka_topic.poller import KafkaStep
+from semel.sources.lifecycle import QueueDelivery
 from semel.values.errors import SemelError
 
 IMPATIENT = {"session.timeout.ms": 1_000, "heartbeat.interval.ms": 250, "max.poll.interval.ms": 1_500}
@@ -28,8 +30,8 @@ async def opened(source: KafkaSource) -> AsyncIterator[KafkaSource]:
         await source.close()
 
 
-async def received(source: KafkaSource, count: int) -> list[KafkaDelivery]:
-    found: list[KafkaDelivery] = []
+async def received(source: KafkaSource, count: int) -> list[QueueDelivery[KafkaMessage]]:
+    found: list[QueueDelivery[KafkaMessage]] = []
     async with asyncio.timeout(SOON_S):
         while len(found) < count:
             found += await source.receive(count - len(found))
@@ -55,7 +57,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(within())
 
 
-def place_of(delivery: KafkaDelivery) -> tuple[int, int]:
+def place_of(delivery: QueueDelivery[KafkaMessage]) -> tuple[int, int]:
     """Partition and offset."""
     held = delivery._message
     assert held is not None

@@ -12,10 +12,11 @@ from tests.sources.kafka.test_kafka_groups import partitions_move
 from tests.sources.kafka.topics import Topics
 from tests.support.servers.kafka import KafkaServer
 
-from semel.sources.kafka_topic import KafkaDelivery, KafkaSource
+from semel.sources.kafka_topic import KafkaSource
 from semel.sources.kafka_topic.dead_letters import DeadLetterTopic
 from semel.sources.kafka_topic.in_flight import KafkaInFlight, KafkaMessage, PartitionLane
 from semel.sources.kafka_topic.poller import Poller
+from semel.sources.lifecycle import QueueDelivery
 from semel.testing.laws import source_harness
 from semel.testing.source_laws import OrderedSourceLaws, SourceHarness, SourceLaws
 
@@ -40,7 +41,7 @@ def _commit_the_highest(self: PartitionLane, held: KafkaMessage) -> None:
 _receive = KafkaSource.receive
 
 
-async def _ack_at_once(self: KafkaSource, limit: int) -> Sequence[KafkaDelivery]:
+async def _ack_at_once(self: KafkaSource, limit: int) -> Sequence[QueueDelivery[KafkaMessage]]:
     """Settled when it is handed over, before anybody has acted on it."""
     deliveries = await _receive(self, limit)
     for delivery in deliveries:

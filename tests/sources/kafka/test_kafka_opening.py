@@ -58,7 +58,7 @@ def test_what_librdkafka_does_not_know_is_an_error_that_shows_no_secret() -> Non
         with pytest.raises(ConfigError, match=r"security\.protocol") as refused:
             await source.receive(1)
         assert "hunter2" not in str(refused.value)
-        assert "hunter2" not in repr(source._options)
+        assert "hunter2" not in repr(source._driver_options)
         await source.close()
 
     run(story)

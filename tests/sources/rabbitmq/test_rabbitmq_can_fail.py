@@ -14,7 +14,7 @@ from tests.sources.rabbitmq.places import Place
 from semel.sources.rabbitmq_queue import RabbitSource, messages
 from semel.sources.rabbitmq_queue import answers as answering
 from semel.sources.rabbitmq_queue.answers import RabbitAnswers
-from semel.sources.rabbitmq_queue.in_flight import RabbitMessage
+from semel.sources.rabbitmq_queue.messages import RabbitMessage
 from semel.sources.rabbitmq_queue.publisher import ConfirmedSender
 from semel.sources.rabbitmq_queue.session import AckBatcher
 from semel.testing.laws import source_harness
@@ -60,11 +60,11 @@ def rounds_a_retry_down(patch: pytest.MonkeyPatch) -> None:
 
 
 def throws_away_what_is_rejected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RabbitAnswers, "dead_letter_message", lambda self, held, reason: self.ack(held))
+    patch.setattr(RabbitAnswers, "reject", lambda self, held, reason: self.ack(held))
 
 
 def returns_what_is_rejected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RabbitAnswers, "dead_letter_message", lambda self, held, reason: self.return_message(held))
+    patch.setattr(RabbitAnswers, "reject", lambda self, held, reason: self.return_message(held))
 
 
 def acknowledges_everything_before(patch: pytest.MonkeyPatch) -> None:

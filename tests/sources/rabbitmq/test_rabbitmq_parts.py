@@ -17,22 +17,21 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from semel.sources.rabbitmq_queue import RabbitPublisher, RabbitSource
-from semel.sources.rabbitmq_queue.in_flight import RabbitMessage
 from semel.sources.rabbitmq_queue.messages import (
     DELAYS_S,
     RETRIES,
     WAIT,
+    RabbitMessage,
     dead_letter_copy,
     next_wait,
     remaining_wait_s,
     retry_copy,
     wait_queue,
 )
+from semel.sources.rabbitmq_queue.options import display_url, driver_url
 from semel.sources.rabbitmq_queue.session import (
     UNREADABLE,
     AckBatcher,
-    display_url,
-    driver_url,
     rabbit_error,
     readable_frame,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from semel.sources.kafka_topic.in_flight import KafkaMessage
-from semel.sources.kafka_topic.options import DEAD_LETTER_TIMEOUT_S, KafkaOptions
+from semel.sources.kafka_topic.options import DEAD_LETTER_TIMEOUT_S, DriverOptions
 from semel.sources.kafka_topic.poller import KafkaCounts, KafkaStep
 from semel.sources.kafka_topic.publisher import BATCH_TOO_LARGE, Header, KafkaSender
 from semel.sources.lifecycle import Observer
@@ -84,7 +84,7 @@ class DeadLetterTopic:
 
     def __init__(
         self,
-        options: KafkaOptions,
+        options: DriverOptions,
         topic: str,
         *,
         settle: Callable[[KafkaMessage], None],

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from semel.ports import Fact
-from semel.sources.kafka_topic.options import KafkaOptions
+from semel.sources.kafka_topic.options import DriverOptions, KafkaOptions
 from semel.sources.kafka_topic.poller import DebugLogger, driver
 from semel.values.errors import ConfigError
 
 ASK_S = 5.0
-UNREACHABLE = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE")  # what may be over in a moment
+UNREACHABLE = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE")  # failures that can be over soon
 
 Describe: TypeAlias = Callable[[Any, list[Any]], str]
 TopicQuery: TypeAlias = Callable[[str, str, Describe], Fact]
 """Takes the name of the fact, the topic, and the function that describes the topic's partitions."""
 
 
-def diagnose(options: KafkaOptions, servers: str, topics: Sequence[str], group: str, dead_letters: str) -> list[Fact]:
-    with _topic_query(options, group) as query:
+def diagnose(options: KafkaOptions, driver_options: DriverOptions) -> list[Fact]:
+    with _topic_query(driver_options, options.group) as query:
         return [
-            Fact("servers", servers),
-            Fact("group", group),
-            *[query(f"topic {topic}", topic, _describe_lag) for topic in topics],
-            query("dead letters", dead_letters, _describe_size),
+            Fact("servers", options.servers),
+            Fact("group", options.group),
+            *[query(f"topic {topic}", topic, _describe_lag) for topic in options.topics],
+            query("dead letters", options.dead_letters, _describe_size),
         ]
 
 
-def diagnose_topic(options: KafkaOptions, servers: str, topic: str) -> list[Fact]:
+def diagnose_topic(options: DriverOptions, servers: str, topic: str) -> list[Fact]:
     with _topic_query(options, "semel-doctor") as query:  # a consumer needs a group; it never joins it
         return [Fact("servers", servers), query(f"topic {topic}", topic, _describe_size)]
 
 
 @contextmanager
-def _topic_query(options: KafkaOptions, group: str) -> Iterator[TopicQuery]:
+def _topic_query(options: DriverOptions, group: str) -> Iterator[TopicQuery]:
     """Yield a function that makes a fact of a topic, or of the error."""
     try:
         kafka = driver()

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from semel.sources.lifecycle import ReadyMessages
+
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
@@ -28,6 +30,7 @@ class KafkaMessage:
     """One message in flight. `record` is the driver's message, dropped when the message is settled."""
 
     __slots__ = ("key", "lane", "offset", "record", "settled")
+    answered = False  # no answer is given without a delivery
 
     def __init__(self, lane: PartitionLane, offset: int, record: Message) -> None:
         self.lane = lane
@@ -89,7 +92,7 @@ class PartitionLane:
 NEVER = 1 << 62
 
 
-class KafkaInFlight:
+class KafkaInFlight(ReadyMessages[KafkaMessage]):
     """Messages in flight on the event loop: ready, delivered to a worker, or waiting for a retry.
 
     With `in_order`, messages of one key in a partition stay in order: the next one is ready when its predecessor is
@@ -97,10 +100,9 @@ class KafkaInFlight:
     """
 
     def __init__(self, *, in_order: bool) -> None:
+        super().__init__()
         self._in_order = in_order
-        self._ready: deque[KafkaMessage] = deque()
         self._timers: dict[KafkaMessage, asyncio.TimerHandle] = {}
-        self._changed = asyncio.Event()
         self.received_total = 0  # written by the poller
         self.released_total = 0  # messages that are no longer in flight
         self._wanted = NEVER  # the poller waits until `released_total` reaches this
@@ -149,10 +151,6 @@ class KafkaInFlight:
             self._capacity_event.set()
 
     # --------------------------------------------------------------------------------------------- going through
-
-    def take(self, limit: int) -> list[KafkaMessage]:
-        ready = self._ready
-        return [ready.popleft() for _ in range(min(limit, len(ready)))]
 
     def wait(self, message: KafkaMessage, after_s: float) -> None:
         """Make a message ready again after this time. Its key waits with it, the rest of its partition does not."""
@@ -208,11 +206,3 @@ class KafkaInFlight:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-
-    async def changed(self) -> None:
-        """Wait until a message arrives or leaves, or until `wake` is called."""
-        await self._changed.wait()
-
-    def wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

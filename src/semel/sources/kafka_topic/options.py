@@ -1,4 +1,4 @@
-"""Options for librdkafka: the configured ones, and those that Semel's guarantees need."""
+"""Options of a Kafka source, and those for librdkafka: the configured ones and those that Semel's guarantees need."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from semel.sources.lifecycle import SourceOptions
 from semel.values.errors import ConfigError
 
-IN_FLIGHT_MAX = 1_000_000
+IN_FLIGHT_MAX = 1_000_000  # they are in memory
+BEHIND = 10  # times max_in_flight
 DEAD_LETTER_TIMEOUT_S = 30  # for a dead letter to become durable; then it is retried
 HIDDEN = "…"
 
@@ -37,32 +39,61 @@ OF_CONSUMERS = re.compile(
 SECRET = re.compile(r"password|secret|\.key|token|jaas|oauthbearer\.config|basic\.auth")
 
 
-def check_options(
-    servers: str, topics: Sequence[str], group: str, dead_letters: str, max_in_flight: int, max_behind: int
-) -> None:
-    """Raises ConfigError that names the wrong option."""
-    check_servers(servers)
-    if isinstance(topics, str) or not topics:
-        raise ConfigError(f"topics={topics!r}: expected a list of at least one topic")
-    for topic in topics:
-        check_topic("topics", topic)
-    if len(set(topics)) < len(topics):
-        raise ConfigError(f"topics={list(topics)!r}: one of them is named twice")
-    if not isinstance(group, str) or not group:
-        raise ConfigError("group: name the consumer group; consumers of one group share the partitions of a topic")
-    if not dead_letters:
-        raise ConfigError(
-            "dead_letters: name a topic for rejected messages; Kafka has no other place for them, and an unsettled "
-            "message would block the commits of its partition forever"
-        )
-    check_topic("dead_letters", dead_letters)
-    if dead_letters in topics:
-        raise ConfigError(f"dead_letters={dead_letters!r}: a topic cannot keep its own dead letters; name another one")
-    for name, number, least in (("max_in_flight", max_in_flight, 1), ("max_behind", max_behind, max_in_flight)):
-        if type(number) is not int or not least <= number <= 10 * IN_FLIGHT_MAX:
-            raise ConfigError(f"{name}={number!r}: expected a whole number, at least {least:,}")
-    if max_in_flight > IN_FLIGHT_MAX:
-        raise ConfigError(f"max_in_flight={max_in_flight!r}: expected at most {IN_FLIGHT_MAX:,}; they are in memory")
+class KafkaOptions(SourceOptions, frozen=True, kw_only=True):
+    """Options of a Kafka source.
+
+    servers: the bootstrap servers, "broker1:9092,broker2:9092".
+    dead_letters: the topic for rejected messages; it must exist.
+    in_order: messages of one key run one after the other, also after failures.
+    max_in_flight: messages that are received and not settled, including those that wait for a retry.
+    max_behind: how far a partition is read beyond its lowest unsettled message; by default ten times max_in_flight.
+    options: options of librdkafka, for example TLS and SASL.
+    """
+
+    servers: str
+    topics: Sequence[str]
+    group: str
+    in_order: bool = False
+    max_in_flight: int = 1_000
+    max_behind: int | None = None
+    options: Mapping[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError that names the wrong option."""
+        topics, dead_letters, max_in_flight = self.topics, self.dead_letters, self.max_in_flight
+        check_servers(self.servers)
+        if isinstance(topics, str) or not topics:
+            raise ConfigError(f"topics={topics!r}: expected a list of at least one topic")
+        for topic in topics:
+            check_topic("topics", topic)
+        if len(set(topics)) < len(topics):
+            raise ConfigError(f"topics={list(topics)!r}: one of them is named twice")
+        if not isinstance(self.group, str) or not self.group:
+            raise ConfigError("group: name the consumer group; consumers of one group share the partitions of a topic")
+        if not dead_letters:
+            raise ConfigError(
+                "dead_letters: name a topic for rejected messages; Kafka has no other place for them, and an unsettled "
+                "message would block the commits of its partition forever"
+            )
+        check_topic("dead_letters", dead_letters)
+        if dead_letters in topics:
+            raise ConfigError(
+                f"dead_letters={dead_letters!r}: a topic cannot keep its own dead letters; name another one"
+            )
+        if type(max_in_flight) is not int or not 1 <= max_in_flight <= IN_FLIGHT_MAX:
+            raise ConfigError(
+                f"max_in_flight={max_in_flight!r}: expected a whole number, at least 1 and at most {IN_FLIGHT_MAX:,}"
+            )
+        behind = self.behind_max
+        if type(behind) is not int or not max_in_flight <= behind <= 10 * IN_FLIGHT_MAX:
+            raise ConfigError(f"max_behind={behind!r}: expected a whole number, at least {max_in_flight:,}")
+
+    @property
+    def behind_max(self) -> int:
+        return BEHIND * self.max_in_flight if self.max_behind is None else self.max_behind
+
+    def __repr__(self) -> str:  # without the options of librdkafka, which can contain secrets
+        return f"KafkaOptions({self.servers!r}, {self.topics!r}, group={self.group!r})"
 
 
 def check_servers(servers: str) -> None:
@@ -75,8 +106,8 @@ def check_topic(name: str, topic: str) -> None:
         raise ConfigError(f"{name}: {topic!r} is not the name of a topic (letters, digits, '.', '_' and '-')")
 
 
-class KafkaOptions:
-    """The configured options, checked. They can contain secrets, so they are never shown."""
+class DriverOptions:
+    """Options of librdkafka, checked. They can contain secrets, so they are never shown."""
 
     def __init__(self, servers: str, options: Mapping[str, Any]) -> None:
         self._servers = servers
@@ -96,7 +127,7 @@ class KafkaOptions:
         self._secrets = [str(value) for name, value in self._options.items() if SECRET.search(name) and str(value)]
 
     def __repr__(self) -> str:
-        return f"Options({self._servers}, {sorted(self._options)})"
+        return f"DriverOptions({self._servers}, {sorted(self._options)})"
 
     def consumer(self, group: str) -> dict[str, Any]:
         return {

@@ -16,10 +16,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from semel.sources.kafka_topic.in_flight import KafkaInFlight, KafkaMessage, PartitionLane
-from semel.sources.kafka_topic.options import KafkaOptions
-from semel.sources.lifecycle import Observer, is_logged
+from semel.sources.kafka_topic.options import DriverOptions, KafkaOptions
+from semel.sources.lifecycle import Observer
 from semel.values.errors import ConfigError, SemelError
-from semel.values.log import log
+from semel.values.log import IncidentLog, log
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -71,36 +71,9 @@ class DebugLogger:
         logging.getLogger("semel.librdkafka").debug(text, *arguments)
 
 
-class KafkaIncidentLog:
-    """Rate-limited log of the failures of one cluster, with advice where the operator can act."""
-
-    def __init__(self, where: str, options: KafkaOptions) -> None:
-        self.where = where
-        self.count = 0  # since the start
-        self._options = options
-        self._row = 0
-
-    def add(self, step: str, error: object) -> None:
-        self.count += 1
-        self._row += 1
-        if is_logged(self._row):
-            log.warning(
-                "kafka_failed", source=self.where, step=step, failures=self._row, error=self._options.redact(error)
-            )
-
-    def recovered(self) -> None:
-        """End the incident after a success."""
-        if self._row:
-            log.info("kafka_recovered", source=self.where, failures=self._row)
-            self._row = 0
-
-    def fatal_error(self, error: KafkaError) -> SemelError:
-        """Return a ConfigError if only an operator can fix it, else a SemelError: a new consumer may succeed."""
-        advice = REFUSALS.get(error.name())
-        text = self._options.redact(error.str())
-        if advice is not None:
-            return ConfigError(f"{self.where}: {advice} ({text})")
-        return SemelError(f"{self.where}: this consumer cannot continue: {error.name()}: {text}")
+def kafka_incident(where: str) -> IncidentLog:
+    """Incident log of one connection to a cluster."""
+    return IncidentLog("kafka_failed", "kafka_recovered", level=logging.WARNING, source=where)
 
 
 def driver() -> Any:
@@ -128,34 +101,28 @@ class Poller:
     def __init__(
         self,
         options: KafkaOptions,
-        topics: Sequence[str],
-        group: str,
-        dead_letters: str,
+        driver_options: DriverOptions,
         *,
         in_flight: KafkaInFlight,
-        max_in_flight: int,
-        max_behind: int,
         counts: KafkaCounts,
         observe: Observer,
         call_on_loop: Callable[..., None],
         ended: Callable[[], None],
     ) -> None:
         self._options = options
-        self._topics = list(topics)
-        self._group = group
-        self._dead_letters = dead_letters
+        self._driver_options = driver_options
         self._in_flight = in_flight
-        self._most = max_in_flight
-        self._behind_most = max_behind
+        self._most = options.max_in_flight
         self._counts = counts
         self._observe = observe
         self._call_on_loop = call_on_loop
         self._ended = ended
-        self._incidents = KafkaIncidentLog(f"Kafka, group {group}", options)
+        self._where = f"Kafka, group {options.group}"
+        self._incident = kafka_incident(self._where)
         self._kafka: Any = None
         self._consumer: Consumer
         self._lanes: dict[tuple[str, int], PartitionLane] = {}
-        self._worth_a_call = max(1, max_in_flight // 2)  # capacity for which a call is made at once
+        self._worth_a_call = max(1, self._most // 2)  # capacity for which a call is made at once
         self._busy = False  # the last call returned messages
         self._full = False
         self._capacity_at = time.monotonic()  # when there was capacity last
@@ -193,11 +160,14 @@ class Poller:
     # ------------------------------------------------------------------------------------------------- opening
 
     def _create_consumer(self) -> Consumer:
-        settings = self._options.consumer(self._group) | {"error_cb": self._on_error, "on_commit": self._on_commit}
+        settings = self._driver_options.consumer(self._options.group) | {
+            "error_cb": self._on_error,
+            "on_commit": self._on_commit,
+        }
         try:
             consumer: Consumer = self._kafka.Consumer(settings, logger=DebugLogger())
         except (self._kafka.KafkaException, TypeError, ValueError) as error:
-            raise ConfigError(f"Kafka: {self._options.redact(error)}") from None
+            raise ConfigError(f"Kafka: {self._driver_options.redact(error)}") from None
         return consumer
 
     def _check_topics(self) -> None:
@@ -206,13 +176,13 @@ class Poller:
 
         Waits while the cluster is unreachable. Raises ConfigError for a problem that needs a change by an operator.
         """
-        for topic in (*self._topics, self._dead_letters):
+        for topic in (*self._options.topics, self._options.dead_letters):
             while not self.ending:
                 try:
                     topic_error = self._consumer.list_topics(topic, timeout=METADATA_S).topics[topic].error
                 except self._kafka.KafkaException as error:
                     self._consumer.poll(0)  # librdkafka reports connection errors during a poll
-                    self._incidents.add("out of reach", error.args[0].str())
+                    self._report("out of reach", error.args[0].str())
                 else:
                     self._check_topic(topic, topic_error)
                     break
@@ -221,9 +191,9 @@ class Poller:
         if self.ending:
             return
         self._opened = True
-        self._incidents.recovered()
+        self._incident.resolve()
         self._consumer.subscribe(
-            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            list(self._options.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def _check_topic(self, topic: str, error: KafkaError | None) -> None:
@@ -232,7 +202,7 @@ class Poller:
         if error.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
             raise ConfigError(f"Kafka: topic {topic!r} does not exist: create it, or correct its name")
         if error.name() in REFUSALS:
-            raise self._incidents.fatal_error(error)
+            raise self._fatal_error(error)
 
     # ------------------------------------------------------------------------------------------------- working
 
@@ -295,7 +265,7 @@ class Poller:
             return
         self._in_flight.received_total += len(arrived)
         self._counts.received += len(arrived)
-        self._incidents.recovered()
+        self._incident.resolve()
         self._observe(KafkaStep.AFTER_RECEIVE)
         self._call_on_loop(self._in_flight.put, arrived)
 
@@ -319,7 +289,7 @@ class Poller:
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Commit nothing: the partitions may belong to another consumer already."""
         lanes = self._remove_lanes(partitions)
-        log.warning("kafka_partitions_lost", source=self._incidents.where, partitions=", ".join(map(str, lanes)))
+        log.warning("kafka_partitions_lost", source=self._where, partitions=", ".join(map(str, lanes)))
         self._counts.lost += len(lanes)
         consumer.incremental_unassign(partitions)
 
@@ -340,9 +310,10 @@ class Poller:
         """Pause partitions that are read too far ahead, and resume the others."""
         pause: list[PartitionLane] = []
         resume: list[PartitionLane] = []
+        behind_max = self._options.behind_max
         for lane in self._lanes.values():
             span = len(lane.outstanding)
-            wanted = self._full or span >= (self._behind_most // 2 if lane.paused else self._behind_most)
+            wanted = self._full or span >= (behind_max // 2 if lane.paused else behind_max)
             if wanted is not lane.paused:
                 (pause if wanted else resume).append(lane)
         for lanes, change in ((pause, "pause"), (resume, "resume")):
@@ -388,7 +359,7 @@ class Poller:
             self._record_commit_failure(failed, error or "refused")
         elif error is None:
             self._counts.commits += 1
-            self._incidents.recovered()
+            self._incident.resolve()
         self._observe(KafkaStep.AFTER_COMMIT)
 
     def _record_commit_failure(self, lanes: list[PartitionLane], reason: object) -> None:
@@ -397,7 +368,7 @@ class Poller:
         self._counts.failures += 1
         for lane in lanes:
             lane.commit_requested = lane.committed
-        self._incidents.add("offsets could not be committed", reason)
+        self._report("offsets could not be committed", reason)
 
     def _commit_and_wait(self, lanes: list[PartitionLane]) -> bool:
         """Commit and wait for the response. A refusal loses nothing: settled messages are redelivered as duplicates."""
@@ -440,11 +411,22 @@ class Poller:
     def _on_error(self, error: KafkaError) -> None:
         self._counts.failures += 1
         if error.fatal() or (error.name() in REFUSALS and not self._opened):
-            self._fatal = self._incidents.fatal_error(error)
+            self._fatal = self._fatal_error(error)
             return
         advice = REFUSALS.get(error.name())
-        self._incidents.add(advice or "librdkafka retries", f"{error.name()}: {error.str()}")
+        self._report(advice or "librdkafka retries", f"{error.name()}: {error.str()}")
+
+    def _report(self, step: str, error: object) -> None:
+        self._incident.report(self._driver_options.redact(error), step=step)
+
+    def _fatal_error(self, error: KafkaError) -> SemelError:
+        """Return a ConfigError if only an operator can fix it, else a SemelError: a new consumer may succeed."""
+        advice = REFUSALS.get(error.name())
+        text = self._driver_options.redact(error.str())
+        if advice is not None:
+            return ConfigError(f"{self._where}: {advice} ({text})")
+        return SemelError(f"{self._where}: this consumer cannot continue: {error.name()}: {text}")
 
     def _crash_error(self, error: Exception) -> SemelError:
-        log.write(logging.ERROR, "kafka_consumer_crashed", exc=error, source=self._incidents.where)
-        return SemelError(f"{self._incidents.where}: {type(error).__name__}: {self._options.redact(error)}")
+        log.write(logging.ERROR, "kafka_consumer_crashed", exc=error, source=self._where)
+        return SemelError(f"{self._where}: {type(error).__name__}: {self._driver_options.redact(error)}")

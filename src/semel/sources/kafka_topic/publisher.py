@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from semel.ports import Fact
 from semel.sources.kafka_topic.doctor import diagnose_topic
-from semel.sources.kafka_topic.options import KafkaOptions, check_servers, check_topic
-from semel.sources.kafka_topic.poller import DebugLogger, KafkaIncidentLog, driver
+from semel.sources.kafka_topic.options import DriverOptions, check_servers, check_topic
+from semel.sources.kafka_topic.poller import DebugLogger, driver, kafka_incident
 from semel.values.errors import ConfigError
 from semel.values.forwarded import METADATA_KEY, TOO_LARGE, ForwardedEvent, encode_metadata
 
@@ -33,10 +33,10 @@ class KafkaSender:
     Raises ConfigError if it cannot be opened.
     """
 
-    def __init__(self, options: KafkaOptions, settings: dict[str, Any], where: str) -> None:
+    def __init__(self, options: DriverOptions, settings: dict[str, Any], where: str) -> None:
         self._options = options
         self._settings = settings
-        self._incidents = KafkaIncidentLog(where, options)
+        self._incident = kafka_incident(where)
         self._producer: Producer | None = None
         self._loop: asyncio.AbstractEventLoop
         self._reports: deque[tuple[ReportCallback, KafkaError | None]] = deque()  # from the thread, for the loop
@@ -110,13 +110,13 @@ class KafkaSender:
     def _deliver_reports(self, reports: Sequence[tuple[ReportCallback, KafkaError | None]]) -> None:
         for report, error in reports:
             if error is None:
-                self._incidents.recovered()
+                self._incident.resolve()
             elif error.fatal():
                 self._producer = None  # the next message opens another
             report(error)
 
     def _on_error(self, error: KafkaError) -> None:
-        self._incidents.add("librdkafka retries", f"{error.name()}: {error.str()}")
+        self._incident.report(self._options.redact(f"{error.name()}: {error.str()}"), step="librdkafka retries")
         if error.fatal():
             self._producer = None
 
@@ -148,7 +148,7 @@ class KafkaPublisher:
         self.servers = servers
         self.topic = topic
         self._timeout_s = timeout
-        self._options = KafkaOptions(servers, options or {})
+        self._options = DriverOptions(servers, options or {})
         settings = self._options.producer(timeout * DRIVER_TIMEOUT_SHARE, **{"allow.auto.create.topics": False})
         self._batched = KafkaSender(self._options, settings, f"Kafka, topic {topic}")
         # The broker refuses an oversized batch as a whole. Sending each event alone shows which one is too large.

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from semel.sources.lifecycle import Observer
-from semel.sources.rabbitmq_queue.in_flight import RabbitInFlight, RabbitMessage
-from semel.sources.rabbitmq_queue.messages import dead_letter_copy, next_wait, retry_copy, wait_arguments, wait_queue
+from semel.sources.rabbitmq_queue.messages import (
+    RabbitInFlight,
+    RabbitMessage,
+    dead_letter_copy,
+    next_wait,
+    retry_copy,
+    wait_arguments,
+    wait_queue,
+)
+from semel.sources.rabbitmq_queue.options import RabbitOptions
 from semel.sources.rabbitmq_queue.publisher import ConfirmedSender
 from semel.sources.rabbitmq_queue.session import RabbitError, RabbitStep, wait_first
 from semel.values.log import log
@@ -51,8 +59,7 @@ class RabbitAnswers:
         self,
         sender: ConfirmedSender,
         in_flight: RabbitInFlight,
-        queue: str,
-        dead_letters: str,
+        options: RabbitOptions,
         *,
         keep_s: float,
         random: Callable[[], float],
@@ -62,8 +69,8 @@ class RabbitAnswers:
         """`keep_s`: how long a delivery can stay in flight."""
         self._sender = sender
         self._in_flight = in_flight
-        self._queue = queue
-        self._dead_letters = dead_letters
+        self._queue = options.queue
+        self._dead_letters = options.dead_letters
         self._keep_s = keep_s
         self._random = random
         self._observe = observe
@@ -82,12 +89,16 @@ class RabbitAnswers:
         self._in_flight.forget(message)
         message.session.acks.return_message(message.tag)
 
+    def return_unused(self, unused: Iterable[RabbitMessage]) -> None:
+        for message in unused:
+            self.return_message(message)
+
     def retry(self, message: RabbitMessage, after_s: float) -> None:
         """Deliver a copy after this time. The broker does not count it, because it is a new message."""
         message.answered = True
         self._begin(message, self._delay(message, after_s))
 
-    def dead_letter_message(self, message: RabbitMessage, reason: str) -> None:
+    def reject(self, message: RabbitMessage, reason: str) -> None:
         message.answered = True
         self._begin(message, self._publish_dead_letter(message, reason))
 

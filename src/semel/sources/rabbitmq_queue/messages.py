@@ -1,4 +1,4 @@
-"""Copies of a message for dead letters and delayed retries, and the retry queues.
+"""Messages in flight, their copies for dead letters and delayed retries, and the retry queues.
 
     orders ──retry(90)──▶ orders.retry.120s ──after 120 s──▶ orders
 
@@ -16,14 +16,75 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pamqp.commands import Basic
 
-from semel.sources.rabbitmq_queue.in_flight import RabbitMessage
+from semel.sources.lifecycle import InFlight
+
+if TYPE_CHECKING:
+    from semel.sources.rabbitmq_queue.session import RabbitSession
+
+ID_MAX_CHARS = 80
+
+
+class RabbitMessage:
+    """One delivery of a message."""
+
+    __slots__ = ("answered", "body", "exchange", "properties", "received_at", "routing_key", "session", "tag")
+
+    def __init__(self, session: RabbitSession, received: Any, received_at: float) -> None:
+        """`received` is the driver's message."""
+        self.session = session
+        self.body: bytes = received.body
+        self.properties: Basic.Properties = received.header.properties
+        self.tag: int = received.delivery.delivery_tag
+        self.exchange: str = received.delivery.exchange or ""
+        self.routing_key: str = received.delivery.routing_key or ""
+        self.received_at = received_at
+        self.answered = False  # its answer is decided, and perhaps not sent yet
+
+    @property
+    def id(self) -> str:
+        """Id for log lines. The sender chose it, so it is quoted and cut: it cannot break a line of the log."""
+        id = self.properties.message_id
+        return repr(id)[:ID_MAX_CHARS] if id else f"without id (delivery {self.tag})"
+
+    @property
+    def returns(self) -> int:
+        """How often any consumer returned it. Only quorum queues count; other queues have no limit either."""
+        count = self.header("x-delivery-count")
+        return count if type(count) is int and count > 0 else 0
+
+    def header(self, name: str) -> Any:
+        return (self.properties.headers or {}).get(name)
+
+
+class RabbitInFlight(InFlight[RabbitMessage]):
+    """Messages in flight on open channels. The broker bounds them: it delivers no more than the prefetch."""
+
+    def put(self, message: RabbitMessage) -> None:
+        self._messages[message] = None
+        self._ready.append(message)
+        self.wake()
+
+    def lose_session(self, session: RabbitSession) -> int:
+        """Remove the messages of a closed channel: the broker redelivers them. Returns their number."""
+        lost = [message for message in self._messages if message.session is session]
+        for message in lost:
+            self.forget(message)
+        self._ready = deque(message for message in self._ready if message.session is not session)
+        return len(lost)
+
+    def withdraw(self, message: RabbitMessage) -> None:
+        """Do not deliver a message to a worker, if that has not happened yet."""
+        if message in self._ready:
+            self._ready.remove(message)
+
 
 PREFIX = "semel."
 RETRIES, WAIT = PREFIX + "retries", PREFIX + "wait"
@@ -100,9 +161,9 @@ def _fit(value: Any, depth: int) -> Any:
         case dict() | list() if depth == 0:
             return "…"
         case dict():
-            return {name: _fit(one, depth - 1) for name, one in value.items() if len(name.encode()) <= KEY_MAX_BYTES}
+            return {name: _fit(item, depth - 1) for name, item in value.items() if len(name.encode()) <= KEY_MAX_BYTES}
         case list():
-            return [_fit(one, depth - 1) for one in value]
+            return [_fit(item, depth - 1) for item in value]
     return value
 
 

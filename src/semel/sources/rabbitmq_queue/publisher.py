@@ -20,16 +20,13 @@ from pamqp.commands import Basic
 
 from semel.ports import Fact
 from semel.sources.rabbitmq_queue.messages import PERSISTENT, QUORUM, queue_arguments
+from semel.sources.rabbitmq_queue.options import NAME_MAX_BYTES, check_name, check_url, display_url
 from semel.sources.rabbitmq_queue.session import (
     ASK_S,
     CONNECTION_LOST,
-    NAME_MAX_BYTES,
     RabbitError,
-    check_name,
-    check_url,
     close_connection,
     connect,
-    display_url,
     doctor_fact,
     open_channel,
     rabbit_error,

@@ -1,4 +1,4 @@
-"""Connections to RabbitMQ: URL checks, error classification, and one session of consuming with its acknowledgements.
+"""Connections to RabbitMQ: error classification, and one session of consuming with its acknowledgements.
 
 Semel reconnects itself instead of using the driver's robust connection. That one restores a consumer at a fixed
 interval without telling the caller, although delivery tags are valid only on their own channel. Here every connection
@@ -13,9 +13,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import aio_pika
 import pamqp.frame
@@ -36,63 +34,7 @@ from pamqp.header import ContentHeader
 
 from semel.ports import Fact
 from semel.sources.lifecycle import Observer
-from semel.values.errors import ConfigError
-
-OPTIONS = {  # options that the driver supports
-    *("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl"),  # for TLS
-    *("auth", "heartbeat", "name", "timeout"),
-}
-HEARTBEAT_S = 30  # a dead connection is detected after three heartbeats
-NAME_MAX_BYTES = 255
-WANTED = "expected amqp://user:password@host/vhost, or amqps:// for TLS"
-
-
-def check_url(url: str) -> None:
-    """Raises ConfigError, which does not repeat the password."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise ConfigError(f"url: {WANTED}; percent-encode special characters of the password") from None
-    if parts.scheme not in ("amqp", "amqps"):
-        raise ConfigError(f"url={display_url(url)!r}: {WANTED}")
-    if not host or "@" in parts.path:
-        raise ConfigError(f"url: {WANTED}; percent-encode special characters of the password")
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in OPTIONS:
-            raise ConfigError(f"url: unknown option {name!r}; expected one of {', '.join(sorted(OPTIONS))}")
-        if name.endswith("file") and parts.scheme == "amqp":
-            raise ConfigError(f"url: {name} needs TLS; use amqps://")
-        if name.endswith("file") and not Path(value).is_file():
-            raise ConfigError(f"url: {name}={value!r}: no such file")
-
-
-def check_name(option: str, name: str) -> None:
-    """Check the name of a queue or an exchange. Raises ConfigError."""
-    if not name or len(name.encode()) > NAME_MAX_BYTES:
-        raise ConfigError(f"{option}={name!r}: expected the name of a queue, at most {NAME_MAX_BYTES} bytes")
-
-
-def display_url(url: str) -> str:
-    """URL for logs and errors: user, host and vhost, without password and options."""
-    try:
-        parts = urlsplit(url)
-        user = f"{unquote(parts.username)}@" if parts.username else ""
-        port = f":{parts.port}" if parts.port else ""
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
-    except ValueError:
-        return "amqp://…"
-    return f"{parts.scheme}://{user}{host}{port}{parts.path if '@' not in parts.path else ''}"
-
-
-def driver_url(url: str, name: str) -> str:
-    """URL for the driver: with a heartbeat, and a name for the broker's list of connections."""
-    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    more = "" if "heartbeat" in options else f"heartbeat={HEARTBEAT_S}"
-    named = "" if "name" in options else f"name={quote(name, safe='')}"
-    extra = "&".join(part for part in (more, named) if part)
-    return url if not extra else f"{url}{'&' if '?' in url else '?'}{extra}"
-
+from semel.sources.rabbitmq_queue.options import display_url, driver_url
 
 UNREADABLE = "semel.unreadable"  # header that replaces unreadable properties, with the reason
 HEADER_FRAME = 2

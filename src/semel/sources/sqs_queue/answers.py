@@ -11,7 +11,7 @@ import asyncio
 import math
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from semel.sources.lifecycle import Observer
 from semel.sources.sqs_queue.client import EXPIRED, SqsClient, SqsError, error_name
 from semel.sources.sqs_queue.in_flight import SqsInFlight, SqsMessage
+from semel.sources.sqs_queue.options import DEAD_LETTER_MAX_BYTES, VISIBILITY_MAX_S, SqsOptions
 from semel.values.log import log
 from semel.values.retry import backoff_s
 
@@ -115,7 +116,6 @@ class BatchSender(Generic[E]):
             )
 
 
-DEAD_LETTER_MAX_BYTES = 256 * 1024  # every queue accepts this much: body and attributes together
 REASON_MAX_BYTES = 2_000
 ATTRIBUTES_MAX = 10  # of one message
 PREFIX = "semel."
@@ -177,8 +177,6 @@ def _size(attributes: Mapping[str, Any]) -> int:
     )
 
 
-HOUR_S = 3600
-VISIBILITY_MAX_S = 12 * HOUR_S  # from the receipt, however often it is extended
 CONCURRENT_REQUESTS = 8  # requests of one kind at a time
 DEAD_LETTER_ATTEMPTS = 5  # then the message goes back to the queue and is redelivered
 DEAD_LETTER_RETRY_S = 30.0
@@ -206,10 +204,8 @@ class SqsAnswers:
         self,
         client: SqsClient,
         in_flight: SqsInFlight,
-        queue: str,
-        dead_letters: str,
+        options: SqsOptions,
         *,
-        visibility_s: int,
         clock: Callable[[], float],
         random: Callable[[], float],
         observe: Observer,
@@ -220,9 +216,9 @@ class SqsAnswers:
         self._dead_letter_max = dead_letter_max
         self._client = client
         self._in_flight = in_flight
-        self._queue = queue
-        self._dead_letters = dead_letters
-        self._visibility_s = visibility_s
+        self._queue = options.queue
+        self._dead_letters = options.dead_letters
+        self._visibility_s = options.visibility
         self._clock = clock
         self._observe = observe
         self._deletes: BatchSender[SqsMessage] = BatchSender(self._delete, CONCURRENT_REQUESTS, random)
@@ -235,32 +231,33 @@ class SqsAnswers:
 
     # --------------------------------------------------------------------------------------------------- answering
 
-    def delete(self, message: SqsMessage) -> None:
+    def ack(self, message: SqsMessage) -> None:
         """Delete a settled message. The next message of its group becomes ready."""
-        message.given_up = True
+        message.answered = message.given_up = True
         self._deletes.add(message)
         self._in_flight.release_next(message)
 
-    def return_message(self, message: SqsMessage, after_s: float) -> None:
+    def retry(self, message: SqsMessage, after_s: float) -> None:
         """Return a message to the queue, visible after this time, and at the latest 12 hours after its receipt.
 
         The messages behind it in its group go back too: the first message that fails stops its group.
         """
-        message.given_up = True
+        message.answered = message.given_up = True
         self._returns.add((message, self._visibility_after(message, after_s)))
         self.return_unused(self._in_flight.remove_group(message))
 
-    def return_unused(self, unused: Sequence[SqsMessage]) -> None:
-        """Return messages that no worker has begun, at once and in order."""
+    def return_unused(self, unused: Iterable[SqsMessage]) -> None:
+        """Return messages without an outcome, at once and in order."""
         for message in unused:
-            message.given_up = True
+            message.answered = message.given_up = True
             self._returns.add((message, 0))
 
-    def dead_letter_message(self, message: SqsMessage, reason: str) -> None:
+    def reject(self, message: SqsMessage, reason: str) -> None:
         """Send a message to the dead letters, then delete it. Its group waits for both.
 
         Without a dead-letter queue the message is left to the redrive policy of its queue.
         """
+        message.answered = True
         if self._dead_letters:
             to_fifo = self._dead_letters.endswith(".fifo")
             self._dead_letter_batches.add(SqsDeadLetter(message, reason, self._queue, to_fifo, self._dead_letter_max))
@@ -360,13 +357,13 @@ class SqsAnswers:
             if dead_letter not in failed:
                 self.counts.dead_letters += 1
                 log.warning("message_dead_lettered", source=self._queue, message_id=dead_letter.message.id)
-                self.delete(dead_letter.message)
+                self.ack(dead_letter.message)
             elif dead_letter.attempts < DEAD_LETTER_ATTEMPTS:
                 again.append(dead_letter)
             else:
                 fields = {"message_id": dead_letter.message.id, "dead_letters": self._dead_letters}
                 log.error("message_dead_letter_failed", source=self._queue, **fields, error=str(failed[dead_letter]))
-                self.return_message(dead_letter.message, DEAD_LETTER_RETRY_S)
+                self.retry(dead_letter.message, DEAD_LETTER_RETRY_S)
         return again
 
     async def _change_visibility(self, timeouts: Sequence[tuple[SqsMessage, int]]) -> dict[SqsMessage, SqsError]:

@@ -7,16 +7,28 @@ with it, so that nothing overtakes it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from semel.sources.lifecycle import InFlight
 
 
 class SqsMessage:
     """One receipt of a message."""
 
-    __slots__ = ("attributes", "given_up", "group", "id", "receipt", "received_at", "receives", "text", "visible_at")
+    __slots__ = (
+        "answered",
+        "attributes",
+        "given_up",
+        "group",
+        "id",
+        "receipt",
+        "received_at",
+        "receives",
+        "text",
+        "visible_at",
+    )
 
     def __init__(self, received: Mapping[str, Any], requested_at: float, visible_at: float) -> None:
         system_attributes: Mapping[str, str] = received.get("Attributes", {})
@@ -28,6 +40,7 @@ class SqsMessage:
         self.receives = int(system_attributes.get("ApproximateReceiveCount", "1"))
         self.received_at = requested_at  # time of the request: the queue's own count starts later
         self.visible_at = visible_at  # when other consumers see it, unless it is extended
+        self.answered = False  # its answer is decided, and perhaps not sent yet
         self.given_up = False  # its visibility is no longer extended
 
     def attribute(self, name: str) -> str | bytes:
@@ -37,21 +50,15 @@ class SqsMessage:
         return value
 
 
-class SqsInFlight:
-    """Holds at most `most` messages. Order is kept within a group only."""
+class SqsInFlight(InFlight[SqsMessage]):
+    """At most `most` messages. Order is kept within a group only."""
 
     def __init__(self, most: int, *, fifo: bool) -> None:
+        super().__init__()
         self._most = most
         self._fifo = fifo  # a standard queue can have groups too, but guarantees no order
-        self._messages: dict[SqsMessage, None] = {}  # in the order of receipt
-        self._ready: deque[SqsMessage] = deque()
         self._behind: dict[str, deque[SqsMessage]] = {}  # per group that has a ready or delivered message
         self._reserved = 0
-        self._changed = asyncio.Event()
-        self._awaited = False
-
-    def __len__(self) -> int:
-        return len(self._messages)
 
     @property
     def extendable(self) -> list[SqsMessage]:
@@ -83,10 +90,6 @@ class SqsInFlight:
         self.wake()
 
     # ---------------------------------------------------------------------------------------------- delivering
-
-    def take(self, limit: int) -> list[SqsMessage]:
-        """Remove and return up to `limit` messages that are ready for delivery."""
-        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def release_next(self, message: SqsMessage) -> None:
         """Make the next message of a settled message's group ready."""
@@ -126,13 +129,11 @@ class SqsInFlight:
     # ------------------------------------------------------------------------------------------------- answering
 
     def forget(self, message: SqsMessage) -> None:
-        """Remove a message whose answer the queue has, or can no longer get."""
         message.given_up = True
-        self._messages.pop(message, None)
-        self.wake()
+        super().forget(message)
+        self.wake()  # a poller may wait for the capacity
 
     def take_waiting(self) -> list[SqsMessage]:
-        """Remove and return every message that was not delivered to a worker, in order."""
         waiting = [*self._ready, *[message for behind in self._behind.values() for message in behind]]
         for message in self._ready:
             self._behind.pop(message.group, None)
@@ -140,15 +141,3 @@ class SqsInFlight:
         for behind in self._behind.values():  # groups of which a message is delivered
             behind.clear()
         return waiting
-
-    async def changed(self) -> None:
-        """Wait until a message was added or removed, or until `wake` is called."""
-        self._awaited = True
-        await self._changed.wait()
-
-    def wake(self) -> None:
-        """Wake every waiter of `changed`."""
-        if self._awaited:  # usually false, and this is called for each message
-            self._changed.set()
-            self._changed = asyncio.Event()
-            self._awaited = False

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from semel.ports import Fact
-from semel.sources.sqs_queue.answers import DEAD_LETTER_MAX_BYTES, ENTRIES_MAX, entry_error
+from semel.sources.sqs_queue.answers import ENTRIES_MAX, entry_error
 from semel.sources.sqs_queue.client import Connect, SqsClient, SqsError, client_factory
-from semel.sources.sqs_queue.doctor import doctor_fact
+from semel.sources.sqs_queue.options import DEAD_LETTER_MAX_BYTES, check_queue_url, doctor_fact, is_throttled
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.forwarded import (
     METADATA_KEY,
@@ -133,8 +133,7 @@ class SqsPublisher:
         random: Callable[[], float] = _random.random,
         connect: Connect | None = None,
     ) -> None:
-        if not queue.startswith(("https://", "http://")):
-            raise ConfigError(f"queue={queue!r}: expected the URL of a queue, https://sqs.<region>.amazonaws.com/…")
+        check_queue_url("queue", queue)
         if not 0 < timeout <= 60:
             raise ConfigError(f"timeout={timeout!r}: expected seconds, above 0 and at most 60")
         self.queue = queue
@@ -211,7 +210,7 @@ class SqsPublisher:
                     return
                 for item in batch:
                     item.reason = _reason(failure)
-                if not _is_throttled(failure) and (failure.definite or lost >= LOST_ATTEMPTS):
+                if not is_throttled(failure) and (failure.definite or lost >= LOST_ATTEMPTS):
                     return
             else:
                 batch = self._read(answer, batch)
@@ -225,7 +224,7 @@ class SqsPublisher:
             item = batch[int(entry["Id"])]
             failure = entry_error(entry)
             item.reason = _reason(failure)
-            if _is_throttled(failure) or not failure.definite:
+            if is_throttled(failure) or not failure.definite:
                 again.append((int(entry["Id"]), item))
         return [
             item for at, item in sorted(again, key=lambda found: found[0]) if not self._is_overtaken(item, batch[at:])
@@ -292,10 +291,6 @@ def _batches(outgoing: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
         size += item.size
     if batch:
         yield batch
-
-
-def _is_throttled(failure: SqsError) -> bool:
-    return "hrottl" in failure.code
 
 
 def _reason(failure: SqsError) -> str:
