@@ -109,9 +109,9 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if len(self._decided) > REMEMBERED_MAX:",
     ): "the cache is emptied one entry later",
     (
-        "core/fail_open.py",
-        "context = Context(run, Granted(Lease(run.claim, NO_TOKEN), attempt=1, takeover=False, age_ms=0))",
-        "context = Context(run, Granted(Lease(run.claim, NO_TOKEN), attempt=1, takeover=True, age_ms=0))",
+        "core/engine.py",
+        "run.granted = Granted(Lease(claim, NO_TOKEN), attempt=1, takeover=False, age_ms=0)",
+        "run.granted = Granted(Lease(claim, NO_TOKEN), attempt=1, takeover=True, age_ms=0)",
     ): "no code reads the takeover of a run without the ledger",
 }
 

@@ -183,7 +183,7 @@ def test_a_purge_that_fails_does_not_end_the_worker(tmp_path: Path) -> None:
             app.ledger.purge = purge  # type: ignore[method-assign]
             worker = Worker(Nothing(), app._engine, app.ledger)
             worker._purged_at = -PURGE_EVERY_S
-            await worker._forget_now_and_then()
+            await worker._purge_periodically()
             assert len(purges) == 1
 
     run(story())

@@ -12,7 +12,6 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, LedgerUnavailable, MalformedEvent, Outcome, Semel, keys, latest
 from semel.app import Message, to_bytes
-from semel.core import fail_open
 from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.core.routing import NO_KEY
 from semel.ports import DeadLetters, Entry, Inbox
@@ -235,7 +234,7 @@ def test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept() -> N
         for body, may_run in ((message(customer="c"), True), (message(), False)):
             plan = app.planner.plan(Message(to_bytes(body)))
             assert not isinstance(plan, Outcome)
-            assert fail_open.may_run(plan) is may_run
+            assert plan.fails_open is may_run
 
     run(told())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,9 @@ from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event
 from semel.app import Message, to_bytes
-from semel.core import fail_open
 from semel.core.routing import Plan
 from semel.values.effect import EFFECTS, Effect
+from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import NotNow, Reject, Retry
 
 
@@ -82,13 +84,51 @@ def test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_call
             one, both = (app.planner.plan(Message(to_bytes(message("1", kind)))) for kind in ("a", "b"))
             assert isinstance(one, Plan)
             assert isinstance(both, Plan)
-            assert (fail_open.may_run(one), fail_open.may_run(both)) == (True, False)
-            outcomes = [await fail_open.run(one) for _ in range(5)]
+            assert (one.fails_open, both.fails_open) == (True, False)
+            outcomes = [await app._engine().run_without_ledger(one) for _ in range(5)]
             assert [outcome.status for outcome in outcomes] == ["done", "retry", "retry", "retry", "retry"]
             assert outcomes[0].result == "ran"
             assert [outcome.after for outcome in outcomes[1:3]] == [3, 4]
 
     run(story())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_run_without_the_ledger_ends_at_its_timeout_and_cannot_notify(is_async: bool, tmp_path: Path) -> None:
+    refusals: list[str] = []
+    released = threading.Event()
+
+    async def story() -> None:
+        async with app_on("sqlite", tmp_path) as app:
+
+            async def slow(event: Event, ctx: Context) -> None:
+                await asyncio.sleep(60)
+
+            def blocked(event: Event, ctx: Context) -> None:
+                released.wait(60)
+
+            app.on("slow", timeout=0.2, fail_open=True)(slow if is_async else blocked)
+
+            @app.on("notify", fail_open=True)
+            async def notifies(event: Event, ctx: Context) -> None:
+                try:
+                    ctx.notify(kind="shipping", recipient="+4915112345678", channel="sms", body="On its way")
+                except LedgerUnavailable as error:
+                    refusals.append(str(error))
+                    raise
+
+            for kind in ("slow", "notify"):
+                plan = app.planner.plan(Message(to_bytes(message(kind, kind))))
+                assert isinstance(plan, Plan)
+                outcome = await app._engine().run_without_ledger(plan)
+                assert outcome.status == "retry"
+            assert await app.entries() == []
+
+    try:
+        run(story())
+    finally:
+        released.set()
+    assert len(refusals) == 1
 
 
 def test_not_now_is_part_of_the_public_surface() -> None:

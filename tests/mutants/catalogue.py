@@ -218,8 +218,7 @@ MUTANTS = [
     Mutant(
         "key recomputed after the handler",
         RUNNER,
-        "        self._at(Boundary.HANDLER_END)\n        return _result_of(value)",
-        "        self._at(Boundary.HANDLER_END)\n"
+        "        return _result_of(value)",
         "        claim = run.handler.claim_for(run.event)\n"
         "        lease = msgspec.structs.replace(run.granted.lease, claim=claim)\n"
         "        run.granted = msgspec.structs.replace(run.granted, lease=lease)\n"

@@ -98,8 +98,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "a lane that is not ready is taken from",
         PUMP,
-        "if room > 0 and (throttled is None or throttled.ready_in_s() <= 0):",
-        "if room > 0:",
+        "if slots > 0 and (throttled is None or throttled.ready_in_s() <= 0):",
+        "if slots > 0:",
         f"{PUMPING}::test_a_lane_whose_handler_is_not_ready_is_left_alone",
     ),
     Mutant(
@@ -202,9 +202,9 @@ SERVICE_MUTANTS = [
     ),
     Mutant(
         "one handler that fails open opens for all",
-        "core/fail_open.py",
-        "return all(handler.fail_open for handler in plan.handlers)",
-        "return any(handler.fail_open for handler in plan.handlers)",
+        "core/routing.py",
+        "return all(handler.fail_open for handler in self.handlers)",
+        "return any(handler.fail_open for handler in self.handlers)",
         f"{NOT_NOW}::test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_called_final",
     ),
     Mutant(

@@ -1,9 +1,9 @@
 """Groups calls from concurrent tasks into few round trips.
 
-A call waits for the end of the current loop tick, so that everything asked in one tick travels together; what is asked
-while a round trip is in flight forms the next batch. A lone call is delayed by one tick only. Where it is known that
-others are about to ask, those who have asked wait for them a little: one round trip costs as much as many calls.
-Large calls take turns with small ones, so that a small call waits for one large call at most.
+A call waits for the end of the current loop tick, so that all calls of one tick share a round trip. Calls that arrive
+during a round trip form the next batch. A lone call is delayed by one tick only. If more calls are known to be coming,
+the batch waits for them briefly, because one round trip costs as much as many calls. Large calls take turns with small
+ones, so that a small call waits for one large call at most.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Generic, TypeVar
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
-LINGER_S = 0.002  # for others: about what a round trip to a store on this machine takes
+LINGER_S = 0.002  # about one round trip to a store on this machine
 BATCH_MAX = 500  # one statement's worth; larger batches only make the first caller wait longer
-LARGE = 50  # items of one call, that take the store longer than a commit does
+LARGE = 50  # items of one call: they take the store longer than a commit
 
 
 class Batcher(Generic[Asked, Answer]):
-    """One lane to the ledger, on one event loop."""
+    """One lane to a store, on one event loop."""
 
     def __init__(
         self,
         call: Callable[[Sequence[Asked]], Awaitable[list[Answer]]],
         unwanted: Callable[[list[Answer]], None] | None = None,
-        more: Callable[[], bool] = lambda: False,
+        more: Callable[[], bool] | None = None,
     ) -> None:
-        """`unwanted` is told the answers whose caller has gone away. `more`: whether others are about to ask."""
+        """`unwanted` gets the answers whose caller was cancelled. `more` returns whether more calls are coming."""
         self._call = call
         self._unwanted = unwanted
         self._more = more
@@ -41,19 +41,19 @@ class Batcher(Generic[Asked, Answer]):
         self._large_before = False  # the last round trip carried a large call
 
     def ask(self, asked: Sequence[Asked]) -> asyncio.Future[list[Answer]]:
-        """Answers in the order of what was asked. The round trip goes on when the caller goes away."""
+        """Returns the answers, in order. The round trip continues when the caller is cancelled."""
         future: asyncio.Future[list[Answer]] = self._loop.create_future()
         self._waiting.append((asked, future))
-        if self._in_flight is None:
+        if self._in_flight is None and (self._next is None or self._lingers):
             self._schedule()
         return future
 
     def _schedule(self) -> None:
-        lingers = self._more()
+        lingers = self._more is not None and self._more()
         if self._next is not None:
             if lingers or not self._lingers:
                 return
-            self._next.cancel()  # whom it waited for has come
+            self._next.cancel()  # the calls that it waited for have come
         self._lingers = lingers
         self._next = self._loop.call_later(LINGER_S, self._send) if lingers else self._loop.call_soon(self._send)
 
@@ -84,15 +84,15 @@ class Batcher(Generic[Asked, Answer]):
         else:
             start = 0
             for group, future in sending:
-                mine = answers[start : start + len(group)]
+                own = answers[start : start + len(group)]
                 start += len(group)
                 if not future.done():
-                    future.set_result(mine)
+                    future.set_result(own)
                 elif self._unwanted is not None:
-                    self._unwanted(mine)
+                    self._unwanted(own)
         finally:
             self._in_flight = None
-            if self._waiting and self._more():
+            if self._waiting and self._more is not None and self._more():
                 self._schedule()
             elif self._waiting:
                 self._send()

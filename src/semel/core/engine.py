@@ -20,13 +20,13 @@ from semel.core.batcher import Batcher
 from semel.core.clock import steady_s
 from semel.core.crash_points import Boundary, Observer
 from semel.core.delivery_log import DeliveryLog
-from semel.core.effect_policy import after_run, before_run, needs_isolation
+from semel.core.effect_policy import Failed, after_run, before_run, needs_isolation
 from semel.core.handler_run import HandlerRun, Isolation
 from semel.core.heartbeat import Heartbeat
-from semel.core.routing import Planner
-from semel.core.runner import SETTLE_RETRY_S, Runner, run_concurrently
+from semel.core.routing import Plan, Planner
+from semel.core.runner import SETTLE_RETRY_S, Runner, RunResult, run_concurrently
 from semel.ports import Arrived, Ledger, Telemetry, Waits
-from semel.values.claim import Busy, Claim, Conflict, Granted, Settled, Settlement, Stale, Verdict
+from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, Settlement, Stale, Verdict
 from semel.values.errors import LedgerUnavailable, NotRecorded, SemelError
 from semel.values.outcome import Done, Ending, Outcome, Reject, Release, Retry, Uncertain, combine
 from semel.values.strict_json import decode_any
@@ -41,6 +41,8 @@ NOT_COMMITTED_S = 1.0  # until a retry: the cause (another handler of the group,
 PROBE_MARGIN_S = 10.0  # a call that a holder began right after its last check ends by then: its usual time limit
 BEGIN_S = 0.1  # a run with less time left does not start: the heartbeat looks every 50 ms
 WAIT_S = 5.0  # for the transaction of another process; senders wait longer than that for their answer
+NO_TOKEN = 0  # of a run without the ledger: lower than every grant, so a resource that checks tokens refuses it
+UNRECORDED_RETRY_S = 5.0  # until a run without the ledger is retried
 
 
 class Engine:
@@ -67,7 +69,7 @@ class Engine:
         # Dead letters may have to be written to another store first. If that store is slow, no other settlement waits.
         self._dead_letters: Batcher[Settlement, bool] = Batcher(ledger.settle)
         self._heartbeat = Heartbeat(ledger.renew)
-        self._runner = Runner(ledger, concurrency, self._at, telemetry)
+        self._runner = Runner(ledger, concurrency, observe, telemetry)
         self._isolation = Isolation()
         self._log = DeliveryLog()
         self._wait = ledger.wait if isinstance(ledger, Waits) else None
@@ -86,7 +88,8 @@ class Engine:
             runs, repeats = _split_repeats(runs)  # a copy in the same batch is decided after the first has settled
             await self._claim(runs)
             await self._run_and_settle(runs)
-            await self._run_and_settle(await self._claim_after_transactions(runs))
+            if self._wait is not None and (claimed := await self._claim_after_transactions(runs)):
+                await self._run_and_settle(claimed)
             for run in runs:
                 outcome = run.answer or _lease_lost(run)
                 self._log.ended(run, outcome)
@@ -127,7 +130,8 @@ class Engine:
                 return
             for run in runs:
                 run.shorten_lease(left_s)
-        self._at(Boundary.BEFORE_CLAIM)
+        if self._observe is not None:
+            self._observe(Boundary.BEFORE_CLAIM.value)
         asked_at, leased_at = self._loop.time(), steady_s()
         reply = self._claims.ask([run.claim for run in runs])
         try:
@@ -140,7 +144,8 @@ class Engine:
             if not reply.cancelled() and reply.exception() is None:  # answered and cancelled in the same tick
                 self._release_unwanted(reply.result())
             raise
-        self._at(Boundary.AFTER_CLAIM)
+        if self._observe is not None:
+            self._observe(Boundary.AFTER_CLAIM.value)
         for run, verdict in zip(runs, verdicts, strict=True):
             match verdict:
                 case Granted():
@@ -155,8 +160,7 @@ class Engine:
         """Wait for transactions that hold a key, then claim it once more. Returns the runs that were claimed again.
 
         Such a transaction commits soon, or never. Its duplicates get its result, and need no redelivery."""
-        if self._wait is None:
-            return []
+        assert self._wait is not None
         busy = [run for run in runs if run.handler.effect == "transaction" and _is_held_elsewhere(run)]
         if not busy or (left_s := self._left_s(busy[0])) < BEGIN_S:
             return []
@@ -228,7 +232,7 @@ class Engine:
             ending = await self._probe(run)
         if ending is None and not run.lost:
             try:
-                result = await self._runner.run(run)
+                result = await self._runner.invoke(run)
             except NotRecorded as error:  # the effect happened: the next claim after this lease decides what that means
                 run.stop(str(error), lost=True)
                 return
@@ -262,13 +266,33 @@ class Engine:
         await asyncio.sleep(wait_s)
         return None if run.lost else await self._runner.probe(run)
 
+    async def run_without_ledger(self, plan: Plan) -> Outcome:
+        """Run the handlers of an event without a claim, one after the other, on routes that fail open.
+
+        An effect may happen twice. Nothing is recorded, so no outcome is final that only the ledger could keep: an
+        event that does not succeed is retried by its source."""
+        outcomes: list[Outcome] = []
+        for handler, claim in zip(plan.handlers, plan.claims, strict=True):
+            run = HandlerRun(0, plan.event, handler, claim, plan.decode_options)
+            run.recorded = False
+            run.granted = Granted(Lease(claim, NO_TOKEN), attempt=1, takeover=False, age_ms=0)
+            run.lease_ends = run.renew_at = math.inf  # there is no lease to renew
+            run.effects_until = math.inf if handler.timeout_s is None else steady_s() + handler.timeout_s
+            self._heartbeat.watch(run)  # it stops the handler at its timeout
+            try:
+                result = await self._runner.invoke(run)
+            finally:
+                self._heartbeat.forget(run)
+            outcomes.append(_unrecorded_outcome(run, result))
+        return combine(outcomes)
+
     # ------------------------------------------------------------------------------------------------- its parts
 
     def _left_s(self, run: HandlerRun) -> float:
         return math.inf if run.until is None else run.until - self._loop.time()
 
     def _new_batch(self, early: bool) -> SettlementBatch:
-        return SettlementBatch(self._settlements, self._dead_letters, self._at, self._telemetry, early)
+        return SettlementBatch(self._settlements, self._dead_letters, self._observe, self._telemetry, early)
 
     def _release_unwanted(self, verdicts: list[Verdict]) -> None:
         """The caller was cancelled before its verdicts came: return its leases unused."""
@@ -308,10 +332,6 @@ class Engine:
             if group:
                 _ignore_failure(lane.ask(group))
 
-    def _at(self, boundary: Boundary) -> None:
-        if self._observe is not None:
-            self._observe(boundary.value)
-
 
 class SettlementBatch:
     """Settles the runs of one batch. Runs that end in one loop tick share a round trip, and none waits for a slow run.
@@ -322,7 +342,7 @@ class SettlementBatch:
         self,
         lane: Batcher[Settlement, bool],
         dead_letters: Batcher[Settlement, bool],
-        at: Callable[[Boundary], None],
+        observe: Observer | None,
         telemetry: Telemetry | None,
         early: bool,
     ) -> None:
@@ -330,7 +350,7 @@ class SettlementBatch:
         still run; a lone run does not need it."""
         self._lane = lane
         self._dead_letters = dead_letters
-        self._at = at
+        self._observe = observe
         self._telemetry = telemetry
         self._early = early
         self._loop = asyncio.get_running_loop()
@@ -339,7 +359,8 @@ class SettlementBatch:
 
     def add(self, run: HandlerRun, settlement: Settlement) -> None:
         """Settle soon, with everything else that ends in this tick."""
-        self._at(Boundary.BEFORE_SETTLE)
+        if self._observe is not None:
+            self._observe(Boundary.BEFORE_SETTLE.value)
         run.settling = True
         if self._early and not self._next:
             self._loop.call_soon(self._send)
@@ -359,7 +380,8 @@ class SettlementBatch:
             except SemelError:  # also the ConfigError of a server that was changed meanwhile: the effect has happened
                 await self._retry(group)
                 continue
-            self._at(Boundary.AFTER_SETTLE)
+            if self._observe is not None:
+                self._observe(Boundary.AFTER_SETTLE.value)
             for (run, settlement), is_current in zip(group, kept, strict=True):
                 if is_current:
                     run.answer = settled_outcome(run, settlement.outcome)
@@ -367,13 +389,17 @@ class SettlementBatch:
                     self._telemetry.refused(run.handler.name)
 
     def _send(self) -> None:
-        if self._next:
-            group, self._next = self._next, []
-            given_up = [pair for pair in group if pair[1].dead_letter is not None]
-            plain = [pair for pair in group if pair[1].dead_letter is None]
-            for lane, pairs in ((self._dead_letters, given_up), (self._lane, plain)):
-                if pairs:
-                    self._under_way.append((pairs, lane.ask([settlement for _, settlement in pairs])))
+        if not self._next:
+            return
+        group, self._next = self._next, []
+        if any(settlement.dead_letter is not None for _, settlement in group):
+            self._ask(self._dead_letters, [pair for pair in group if pair[1].dead_letter is not None])
+            group = [pair for pair in group if pair[1].dead_letter is None]
+        if group:
+            self._ask(self._lane, group)
+
+    def _ask(self, lane: Batcher[Settlement, bool], group: list[tuple[HandlerRun, Settlement]]) -> None:
+        self._under_way.append((group, lane.ask([settlement for _, settlement in group])))
 
     async def _retry(self, group: list[tuple[HandlerRun, Settlement]]) -> None:
         """Repeat a failed round trip: settling is idempotent on its token."""
@@ -419,6 +445,20 @@ def settled_outcome(run: HandlerRun, ending: Ending) -> Outcome:
             return run.outcome("uncertain", reason=reason)
         case Release(after, reason):
             return run.outcome("busy", reason=reason, after=after)
+
+
+def _unrecorded_outcome(run: HandlerRun, result: RunResult) -> Outcome:
+    """The outcome of a run without the ledger. A reject is a retry too, because no dead letter can be stored."""
+    match result.ending:
+        case Done():
+            return run.outcome("done", result=result.value, reason="without the ledger")
+        case Retry() | Release() as ending:
+            return run.outcome("retry", reason=ending.reason, after=ending.after or UNRECORDED_RETRY_S)
+        case Reject(reason=reason):
+            reason = f"rejected without a ledger: {reason}"
+            return run.outcome("retry", reason=reason, after=UNRECORDED_RETRY_S)
+        case Failed(reason_class=reason_class):
+            return run.outcome("retry", reason=reason_class, after=UNRECORDED_RETRY_S)
 
 
 def _lease_lost(run: HandlerRun) -> Outcome:

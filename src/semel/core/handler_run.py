@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from semel.core.clock import steady_s
 from semel.core.routing import Handler
 from semel.values.claim import Claim, DeadLetter, Granted, Settlement
-from semel.values.errors import ConfigError, LeaseLost, WrongNotification
+from semel.values.errors import ConfigError, LeaseLost, LedgerUnavailable, WrongNotification
 from semel.values.event import PLAIN, DecodeOptions, Event
 from semel.values.notification import Channel, Guard, Notification, Policy
 from semel.values.outcome import Ending, Outcome, Reject, Status, Uncertain
@@ -99,6 +99,8 @@ class Context(Generic[Tx]):
                 "ctx.notify: the handler has already returned, so this message cannot be sent with its outcome. Wait "
                 "for the handler's tasks and threads before it returns"
             )
+        if not self._run.recorded:
+            raise LedgerUnavailable("ctx.notify: the ledger is unavailable, so the message cannot be stored")
         if notifications is None:
             raise ConfigError("ctx.notify: the ledger of this app has no outbox; use SQLite or PostgreSQL")
         if notification is None:
@@ -143,9 +145,9 @@ class HandlerRun:
     `stopped` is the reason why the handler was stopped. `lost` means that the run may not settle any more."""
 
     __slots__ = (
-        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications"),
+        *("answer", "claim", "delivery", "event", "granted", "handler", "lease_ends", "notifications", "recorded"),
         *("cancels", "lost", "renew_at", "renewing", "result", "settles_until", "settling", "started", "stopped"),
-        *("abandon", "effects_until", "cause", "claimed_at", "decode_options", "task", "times_out", "until"),
+        *("abandon", "cause", "claimed_at", "decode_options", "effects_until", "task", "times_out", "until"),
     )
 
     def __init__(
@@ -167,6 +169,7 @@ class HandlerRun:
         self.cause: object = None  # the ending of its run, for the log
         self.claimed_at = 0.0  # monotonic seconds; 0: it was not granted
         self.notifications: list[Notification] | None = None  # None: the store has no outbox
+        self.recorded = True  # False: it runs without the ledger, on a route that fails open
         self.answer: Outcome | None = None
         self.settling = False  # its settlement was sent to the ledger
         self.settles_until = 0.0  # monotonic seconds; set when the settlement has failed once
@@ -204,9 +207,10 @@ class HandlerRun:
 
     def start_lease(self, asked_at: float) -> None:
         """Start the lease at `asked_at` by `steady_s`: the store's lease began when it was requested, or later."""
-        self.lease_ends = asked_at + self.lease_s
-        self.effects_until = self.lease_ends - MARGIN * self.lease_s
-        self.renew_at = asked_at + self.lease_s / 3
+        lease_s = self.claim.lease_ms / 1000
+        self.lease_ends = asked_at + lease_s
+        self.effects_until = self.lease_ends - MARGIN * lease_s
+        self.renew_at = asked_at + lease_s / 3
         self.renewing = False
 
     @property

@@ -1,4 +1,8 @@
-"""The front half of the flow for events that are handled later: delivery → event → keys → inbox → answer."""
+"""Accepts events into the inbox, and runs inbox items through the engine.
+
+accept:  delivery → event → keys → Inbox.accept → answer
+worker:  Inbox.take → Engine.process → Inbox.finish
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,8 @@ from random import random
 from semel.core.batcher import Batcher
 from semel.core.delivery_log import DeliveryLog
 from semel.core.engine import WAITING
-from semel.core.routing import Handler, Plan, Planner
+from semel.core.routing import Handler, Planner
 from semel.ports import Arrived, Inbox, Telemetry, ThrottledHandler
-from semel.values.claim import Claim
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Finished, GivenUp, InboxEnding, Postponed, Taken
 from semel.values.log import log
@@ -23,13 +26,13 @@ from semel.values.outcome import Outcome, combine
 
 
 class Acceptor:
-    """Makes events durable. Each handler of an event gets a letter of its own, in its own lane: a slow one delays no
-    other, and each is retried by itself."""
+    """Stores events durably, with one inbox item for each handler. A slow handler delays no other, and each item is
+    retried by itself."""
 
     def __init__(
         self, inbox: Inbox, planner: Planner, accepted: Callable[[], None], telemetry: Telemetry | None = None
     ) -> None:
-        """`accepted` is told that there is something to handle."""
+        """`accepted` is called when an item was added."""
         self._planner = planner
         self._telemetry = telemetry
         self._accepted = accepted
@@ -37,31 +40,29 @@ class Acceptor:
         self._log = DeliveryLog()
 
     async def accept(self, delivery: Arrived, trace: str = "") -> Outcome:
-        """One delivery. What is answered "accepted" or "duplicate" is durable. Raises LedgerUnavailable."""
+        """Accept one delivery. It is durable if the outcome is "accepted" or "duplicate". Raises LedgerUnavailable."""
         plan = self._planner.plan(delivery)
         if isinstance(plan, Outcome):
-            return self._told([plan], delivery.tenant)
+            return self._report([plan], delivery.tenant)
         handlers, claims = plan.handlers, plan.claims
-        answers = await self._lane.ask([_arrival(plan, claim, trace) for claim in claims])
-        outcomes = [_outcome(*one, plan) for one in zip(answers, handlers, claims, strict=True)]
+        event = plan.event
+        arrivals = [
+            Arrival((claim,), claim.handler, event.raw, claim.tenant, plan.decode_options, trace) for claim in claims
+        ]
+        outcomes = [
+            Outcome(answer.status, reason=answer.reason, handler=handler.name, key=claim.digest.hex(), id=event.id)
+            for answer, handler, claim in zip(await self._lane.ask(arrivals), handlers, claims, strict=True)
+        ]
         if any(outcome.status == "accepted" for outcome in outcomes):
             self._accepted()
-        return self._told(outcomes, delivery.tenant)
+        return self._report(outcomes, delivery.tenant)
 
-    def _told(self, outcomes: list[Outcome], tenant: str) -> Outcome:
+    def _report(self, outcomes: list[Outcome], tenant: str) -> Outcome:
         for outcome in outcomes:
             if self._telemetry is not None:
                 self._telemetry.answered(outcome)
             self._log.not_run(outcome, tenant)
         return combine(outcomes)
-
-
-def _arrival(plan: Plan, claim: Claim, trace: str) -> Arrival:
-    return Arrival((claim,), claim.handler, plan.event.raw, claim.tenant, plan.decode_options, trace)
-
-
-def _outcome(answer: Acceptance, handler: Handler, claim: Claim, plan: Plan) -> Outcome:
-    return Outcome(answer.status, reason=answer.reason, handler=handler.name, key=claim.digest.hex(), id=plan.event.id)
 
 
 # Inbox items that this process cannot run, because a process with other settings or another version accepted them.
@@ -86,7 +87,7 @@ _SINCE = re.compile(rf"{MISMATCHED} (\S+): ")
 
 
 class MismatchedItems:
-    """Decides how long items wait that cannot run here, and reports them."""
+    """Postpones items that cannot run here, and logs them."""
 
     def __init__(self, inbox: Inbox, now_ms: Callable[[], int]) -> None:
         self._inbox = inbox
@@ -95,7 +96,7 @@ class MismatchedItems:
         self._logged_ms: dict[str, int] = {}
 
     async def ending(self, taken: Taken, outcome: Outcome) -> Postponed | GivenUp:
-        """`outcome`: why the flow left the item alone."""
+        """The ending of an item whose `outcome` shows that it cannot run here."""
         now_ms = self._now_ms()
         since_ms = await self._since_ms(taken, now_ms)
         self._report(taken.lane, outcome, now_ms)
@@ -107,7 +108,7 @@ class MismatchedItems:
         return Postponed(taken, round(after_s * 1000), f"{MISMATCHED} {since}: {outcome.reason}")
 
     async def _since_ms(self, taken: Taken, now_ms: int) -> int:
-        """When a process first could not run it. Where that cannot be read, the count begins anew: too late is safe."""
+        """The time of the first mismatch. If it cannot be read, the count starts over: giving up later is safe."""
         try:
             entries = await self._inbox.history(taken.key.hex())
         except LedgerUnavailable:
@@ -135,22 +136,22 @@ def mismatched_since_ms(reason: str) -> int | None:
         return None
 
 
-# Takes letters from the inbox and runs them through the engine, as many at a time as their handlers can bear.
+# The inbox worker takes items and runs them through the engine.
 #
-# Each handler has a lane. A lane that is full, or whose handler is not ready (its destination is out of reach), is left
-# alone, so a dead destination holds up nobody but itself. The answer to the inbox is always the last line: a letter
-# that is taken again because its taker died is answered from what the ledger knows.
+# Each handler has a lane with its own concurrency. The worker takes nothing from a lane that is full, or whose handler
+# is not ready (its destination is unavailable), so that an unavailable destination delays only its own items. Finishing
+# the item is the last step: an item that is taken again, because its worker died, is answered from the ledger.
 
-LEASE_MIN_S = 10.0  # a letter is in hand for as long as its handler's lease, and at least this
-POLL_S = 0.25  # letters of other processes, and retries that fall due
-LAPSES_MAX = 20  # takers that vanished before any attempt was counted: nobody can read this letter
-LEDGER_DOWN_S = 1.0  # when nothing can be decided, letters wait this long
-HELD_S = 0.5  # whoever holds the key mostly ends long before its lease does
-CANCEL_S = 1.0  # for handlers to be cancelled; what refuses that is left behind
+LEASE_MIN_S = 10.0  # an item is leased for as long as its handler's lease, and at least this long
+POLL_S = 0.25  # for items of other processes, and retries that become due
+LAPSES_MAX = 20  # expired leases before any attempt was counted: no process can decode this item
+LEDGER_DOWN_S = 1.0  # how long items wait when the ledger is unavailable
+HELD_S = 0.5  # the holder of a key mostly ends long before its lease does
+CANCEL_S = 1.0  # for cancelled handlers to end; those that ignore it are abandoned
 
 
 class InboxDelivery(Arrived):
-    """A taken letter as a delivery for one handler."""
+    """A taken inbox item as a delivery for one handler."""
 
     __slots__ = ("body", "decode_options", "key", "only", "tenant")
 
@@ -163,7 +164,7 @@ class InboxDelivery(Arrived):
 
 
 class InboxWorker:
-    """Runs on one event loop, from `run` until `stop`."""
+    """Takes and runs inbox items on one event loop, from `run` until `stop`."""
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class InboxWorker:
         resume: Callable[[str], AbstractContextManager[object]] | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`resume` makes the trace of a letter's delivery the current one."""
+        """`resume` makes the trace of an item's delivery the current one."""
         self._mismatched = MismatchedItems(inbox, now_ms)
         self._inbox = inbox
         self._process = process
@@ -186,38 +187,38 @@ class InboxWorker:
         self._concurrency = concurrency
         self._resume = resume or (lambda trace: nullcontext())
         self._endings: Batcher[InboxEnding, bool] = Batcher(inbox.finish)
-        self._in_hand: dict[str, int] = dict.fromkeys(self._handlers, 0)
+        self._in_flight: dict[str, int] = dict.fromkeys(self._handlers, 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = asyncio.Event()
         self._stopping = False
 
     def wake(self) -> None:
-        """There may be something to take."""
+        """Look for items now: there may be one to take."""
         self._awake.set()
 
     async def run(self) -> None:
-        """Take and handle until told to stop."""
+        """Take and run items until `stop` is called."""
         while not self._stopping:
             self._awake.clear()
             try:
                 taken = await self.run_once()
-            except Exception as error:  # whatever it is, events are still being accepted: go on
-                said = str(error) if isinstance(error, LedgerUnavailable) else type(error).__name__
-                log.error("inbox_unavailable", next_in_s=LEDGER_DOWN_S, error=said)
+            except Exception as error:  # of any kind: events are still being accepted, so the worker continues
+                text = str(error) if isinstance(error, LedgerUnavailable) else type(error).__name__
+                log.error("inbox_unavailable", next_in_s=LEDGER_DOWN_S, error=text)
                 await asyncio.sleep(LEDGER_DOWN_S)
                 continue
             if not taken:
                 await self._until_awake()
 
     async def run_once(self) -> int:
-        """Take what the lanes have room for, and begin with it. Returns how much was taken."""
+        """Take as many items as the lanes have slots for, and start them. Returns how many were taken."""
         wanted = self._wanted()
         if not wanted:
             return 0
         count = 0
         for lease_s, lanes in wanted.items():
             for taken in await self._inbox.take(lanes, round(lease_s * 1000)):
-                self._in_hand[taken.lane] += 1
+                self._in_flight[taken.lane] += 1
                 task = asyncio.create_task(self._handle(taken))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -225,37 +226,37 @@ class InboxWorker:
         return count
 
     def begin_to_stop(self) -> None:
-        """Take no more."""
+        """Take no more items."""
         self._stopping = True
         self._awake.set()
 
     async def stop(self, within_s: float) -> None:
-        """Take no more, and let what is in hand end; what has not ended in time is given back."""
+        """Take no more items, and wait for those in flight. Items that do not end in time are returned."""
         self.begin_to_stop()
         if self._tasks:
             _, late = await asyncio.wait(list(self._tasks), timeout=within_s)
             for task in late:
-                task.cancel()  # the engine gives its lease back
+                task.cancel()  # the engine releases its lease
             if late:
                 await asyncio.wait(late, timeout=CANCEL_S)
-        told = self._endings.ask([])  # it travels behind the last ending
-        told.add_done_callback(_looked_at)
-        await asyncio.wait([told])
+        finished = self._endings.ask([])  # sent after the last ending
+        finished.add_done_callback(_log_failure)
+        await asyncio.wait([finished])
 
     @property
-    def in_hand(self) -> int:
+    def in_flight(self) -> int:
         return len(self._tasks)
 
     # ------------------------------------------------------------------------------------------------ its parts
 
     def _wanted(self) -> dict[float, dict[str, int]]:
-        """How many letters of each lane could begin now, by the time for which they are in hand."""
+        """How many items of each lane could start now, by their lease in seconds."""
         wanted: dict[float, dict[str, int]] = {}
         for lane, handler in self._handlers.items():
             throttled = self._throttled.get(lane)
-            room = (throttled.concurrency if throttled else self._concurrency) - self._in_hand[lane]
-            if room > 0 and (throttled is None or throttled.ready_in_s() <= 0):
-                wanted.setdefault(max(LEASE_MIN_S, handler.lease_s), {})[lane] = room
+            slots = (throttled.concurrency if throttled else self._concurrency) - self._in_flight[lane]
+            if slots > 0 and (throttled is None or throttled.ready_in_s() <= 0):
+                wanted.setdefault(max(LEASE_MIN_S, handler.lease_s), {})[lane] = slots
         return wanted
 
     async def _until_awake(self) -> None:
@@ -266,7 +267,8 @@ class InboxWorker:
             pass
 
     async def _handle(self, taken: Taken) -> None:
-        """One letter: the flow, then its end. A letter whose end cannot be told comes again by its lease."""
+        """Run one item through the flow, then finish it. An item that cannot be finished is taken again when its lease
+        expires."""
         ending: InboxEnding = Postponed(taken, 0)
         try:
             with self._resume(taken.trace):
@@ -275,15 +277,15 @@ class InboxWorker:
             log.error("inbox_item_crashed", handler=taken.lane, reason_class=type(error).__name__)
             ending = Postponed(taken, round(LEDGER_DOWN_S * 1000), f"could not be handled: {type(error).__name__}")
         finally:
-            self._in_hand[taken.lane] -= 1
+            self._in_flight[taken.lane] -= 1
             self._awake.set()
-            told = self._endings.ask([ending])  # also when this task is cancelled: it goes on without us
-            told.add_done_callback(_looked_at)
-        await asyncio.wait([told])
+            finished = self._endings.ask([ending])  # also when this task is cancelled: it continues without the task
+            finished.add_done_callback(_log_failure)
+        await asyncio.wait([finished])
 
     async def _ending_of(self, taken: Taken) -> InboxEnding:
         if taken.lapses > LAPSES_MAX:
-            return GivenUp(taken, f"{taken.lapses} takers vanished with it")
+            return GivenUp(taken, f"{taken.lapses} workers died or stalled while they had it")
         try:
             (outcome,) = await self._process([InboxDelivery(taken)])
         except LedgerUnavailable as error:
@@ -298,12 +300,12 @@ class InboxWorker:
                 return Postponed(taken, round((outcome.after or 0.0) * 1000), outcome.reason)
             case "conflict":
                 return GivenUp(taken, outcome.reason)
-            case "malformed" | "ignored":  # whoever accepted it could read it and had a handler for it
+            case "malformed" | "ignored":  # the process that accepted it could decode it and had a handler for it
                 return await self._mismatched.ending(taken, outcome)
             case _:
                 return Finished(taken)
 
 
-def _looked_at(told: asyncio.Future[list[bool]]) -> None:
-    if not told.cancelled() and told.exception() is not None:
-        log.error("inbox_item_not_finished", error=told.exception())
+def _log_failure(finished: asyncio.Future[list[bool]]) -> None:
+    if not finished.cancelled() and finished.exception() is not None:
+        log.error("inbox_item_not_finished", error=finished.exception())

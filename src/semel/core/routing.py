@@ -268,6 +268,11 @@ class Plan(Struct, frozen=True):
     handlers: Sequence[Handler]
     claims: Sequence[Claim]
 
+    @property
+    def fails_open(self) -> bool:
+        """Whether all its handlers may run without the ledger."""
+        return all(handler.fail_open for handler in self.handlers)
+
 
 class Planner:
     """Decodes a delivery, finds its handlers and computes their claims."""

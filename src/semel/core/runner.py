@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from semel.core.clock import steady_s
-from semel.core.crash_points import Boundary
+from semel.core.crash_points import Boundary, Observer
 from semel.core.effect_policy import Failed
 from semel.core.handler_run import Context, HandlerRun
 from semel.ports import (
@@ -78,27 +78,27 @@ class Runner:
         self,
         ledger: Ledger,
         concurrency: int,
-        at: Callable[[Boundary], None],
+        observe: Observer | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._ledger = ledger
-        self._at = at
+        self._observe = observe
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._threads = asyncio.Semaphore(concurrency)
         self._notifies = isinstance(ledger, HasOutbox) and ledger.outbox is not None
 
-    async def run(self, run: HandlerRun) -> RunResult:
-        """Run the handler, in a transaction if that is its effect."""
+    async def invoke(self, run: HandlerRun) -> RunResult:
+        """Call the handler of a run, in a transaction if that is its effect."""
         assert run.granted is not None
         context = Context(run, run.granted)
-        if self._notifies:
+        if self._notifies and run.recorded:
             run.notifications = []
         with _NO_SPAN if self._telemetry is None else self._telemetry.span("handle", run.handler.name):
             try:
                 if run.handler.effect == "transaction":
                     return await self._run_in_transaction(run, context)
-                result = await self._invoke(run, context, run.handler.fn, run.handler.is_async)
+                result = await self._call(run, context, run.handler.fn, run.handler.is_async)
                 context._over = True
                 if run.notifications and isinstance(result.ending, Done) and not run.lost:
                     return await self._settle_with_notifications(run, result)
@@ -115,7 +115,7 @@ class Runner:
             if run.handler.is_async:  # a thread is not waited for: its block ends at once
                 run.abandon = transaction.abandon
             try:
-                result = await self._invoke(run, context, run.handler.fn, run.handler.is_async)
+                result = await self._call(run, context, run.handler.fn, run.handler.is_async)
             finally:
                 run.abandon = None
                 _inside.reset(outside)
@@ -159,12 +159,14 @@ class Runner:
                         f"notification {answer.id} ({notification.kind}) is known with another content: give each "
                         "message of a handler a kind or a key= of its own"
                     )
-        self._at(Boundary.BEFORE_SETTLE)
+        if self._observe is not None:
+            self._observe(Boundary.BEFORE_SETTLE.value)
         run.lost = not await transaction.settle(run.settlement(ending))
         return None
 
     def _settled(self, run: HandlerRun, result: RunResult) -> RunResult:
-        self._at(Boundary.AFTER_SETTLE)
+        if self._observe is not None:
+            self._observe(Boundary.AFTER_SETTLE.value)
         if run.lost and self._telemetry is not None:
             self._telemetry.refused(run.handler.name)
         return RunResult(result.ending, result.value, settled=not run.lost)
@@ -173,7 +175,7 @@ class Runner:
         """Ask the user's probe whether a vanished run had its effect. None: it had not, so the handler may run."""
         assert run.granted is not None
         assert run.handler.probe is not None
-        result = await self._invoke(run, Context(run, run.granted), run.handler.probe, run.handler.probe_is_async)
+        result = await self._call(run, Context(run, run.granted), run.handler.probe, run.handler.probe_is_async)
         run.started = False  # the handler itself has not run
         run.result, run.cause = result.value, result.ending
         if not run.lost:
@@ -188,7 +190,7 @@ class Runner:
             case _:
                 return result.ending
 
-    async def _invoke(self, run: HandlerRun, context: Context, fn: Callable[..., Any], is_async: bool) -> RunResult:
+    async def _call(self, run: HandlerRun, context: Context, fn: Callable[..., Any], is_async: bool) -> RunResult:
         task = asyncio.current_task()
         assert task is not None
         run.task, run.started = task, True
@@ -199,7 +201,8 @@ class Runner:
 
         if is_async or run.handler.effect == "transaction":  # otherwise its time begins when it has a thread
             self._start_clock(run)
-        self._at(Boundary.HANDLER_START)
+        if self._observe is not None:
+            self._observe(Boundary.HANDLER_START.value)
         value: Any
         try:
             context.check()  # the process may have stalled since its claim
@@ -234,7 +237,8 @@ class Runner:
             for _ in range(run.cancels):
                 task.uncancel()
             run.cancels = 0
-        self._at(Boundary.HANDLER_END)
+        if self._observe is not None:
+            self._observe(Boundary.HANDLER_END.value)
         return _result_of(value)
 
     def _start_clock(self, run: HandlerRun) -> None:

@@ -20,24 +20,24 @@ from semel.values.outcome import Outcome
 from semel.values.retry import backoff_s
 
 RECEIVE_MAX = 100  # deliveries in one batch: one commit for all of them
-LEDGER_DOWN_S = 5.0  # when nothing can be decided, the source gets everything back with this delay
-HELD_S = 1.0  # whoever holds the key mostly ends long before its lease does
-HELD_DOUBLINGS = 5  # … but a source may count how often it had to bring something
+LEDGER_DOWN_S = 5.0  # the delay of deliveries that are returned because the ledger is unavailable
+HELD_S = 1.0  # the holder of a key mostly ends long before its lease does
+HELD_DOUBLINGS = 5  # of the delay, where the source counts redeliveries
 PURGE_EVERY_S = 60.0
-PURGE_MAX = 1_000  # keys forgotten in one transaction: a few milliseconds
+PURGE_MAX = 1_000  # keys deleted in one transaction: a few milliseconds
 
-Answer: TypeAlias = Literal["acked", "retried", "rejected", "failed"]  # failed: its source could not be told
+Answer: TypeAlias = Literal["acked", "retried", "rejected", "failed"]  # failed: the answer did not reach the source
 
 
 class Watch(Protocol):
-    """Is told what goes through a worker. It must be quick, and it must not raise."""
+    """Observes the deliveries of a worker. Its methods must be quick and must not raise."""
 
     def received(self, count: int) -> None: ...
-    def answered(self, how: Answer) -> None: ...
+    def answered(self, answer: Answer) -> None: ...
 
 
 class Worker:
-    """Takes from one source until it has ended or `stop` is called; what was received is always answered."""
+    """Receives from one source until it has ended or `stop` is called. Every received delivery is answered."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Worker:
         unmatched: Unmatched | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """`engine` gives the one of the running loop. `outage` is shared with whoever takes beside it."""
+        """`engine` returns that of the running loop. `outage` is shared with the other workers of the source."""
         self._source = source
         self._engine = engine
         self._ledger = ledger
@@ -60,29 +60,29 @@ class Worker:
         self._watch = watch
         self._stopping = asyncio.Event()
         self._purged_at: float | None = None
-        self.is_waiting = False  # for a delivery: nothing is in hand
+        self.is_waiting = False  # for a delivery: none is in flight
 
     async def run(self) -> int:
-        """All deliveries until the source has ended. Returns how many."""
+        """Process all deliveries until the source has ended. Returns how many."""
         total = 0
         while not self._stopping.is_set() and (count := await self.turn()):
             total += count
         return total
 
     async def turn(self) -> int:
-        """One batch, and what has to be done now and then. 0: the source has ended."""
+        """Process one batch, and purge the ledger from time to time. Returns 0 when the source has ended."""
         if count := await self.run_once():
-            await self._forget_now_and_then()
+            await self._purge_periodically()
         return count
 
     def stop(self) -> None:
-        """Finish the batch at hand, then end. A source that waits for deliveries is told to stop waiting."""
+        """Finish the current batch, then end. Also stops a source that waits for deliveries."""
         self._stopping.set()
         if isinstance(self._source, Stoppable):
             self._source.stop()
 
     async def run_once(self) -> int:
-        """One batch: receive, process, answer. The answer to the source is always the last line."""
+        """Process one batch: receive, process, answer. The answer to the source is always the last step."""
         self.is_waiting = True
         try:
             deliveries = await self._source.receive(RECEIVE_MAX)
@@ -94,13 +94,13 @@ class Worker:
             self._watch.received(len(deliveries))
         try:
             outcomes = await self._decide(deliveries)
-        except BaseException:  # cancelled, or a bug: nobody else will answer what a source holds for us
+        except BaseException:  # cancelled, or a bug: only this worker can answer these deliveries
             for delivery in deliveries:
-                told: Answer = "failed"
+                answer: Answer = "failed"
                 with suppress(Exception):
                     await delivery.retry(0.0)
-                    told = "retried"
-                self._told(told)
+                    answer = "retried"
+                self._count(answer)
             raise
         await self._answer(deliveries, outcomes)
         return len(deliveries)
@@ -126,16 +126,16 @@ class Worker:
         failed: list[Exception] = []
         for delivery, outcome in zip(deliveries, outcomes, strict=True):
             try:
-                self._told(await self._tell(delivery, outcome))
-            except Exception as error:  # the source brings it again, and it is answered as a duplicate
+                self._count(await self._answer_one(delivery, outcome))
+            except Exception as error:  # the source redelivers it, and it is answered as a duplicate
                 failed.append(error)
-                self._told("failed")
+                self._count("failed")
         if self._observe is not None:
             self._observe(Boundary.AFTER_ACK.value)
         if failed:
             raise failed[0]
 
-    async def _tell(self, delivery: Delivery, outcome: Outcome) -> Answer:
+    async def _answer_one(self, delivery: Delivery, outcome: Outcome) -> Answer:
         match outcome.status:
             case "busy" if outcome.reason in WAITING:
                 await delivery.retry(min(outcome.after or 0.0, _held_s(delivery)))
@@ -152,39 +152,38 @@ class Worker:
                 await delivery.ack()
                 return "acked"
 
-    def _told(self, how: Answer) -> None:
+    def _count(self, answer: Answer) -> None:
         if self._watch is not None:
-            self._watch.answered(how)
+            self._watch.answered(answer)
 
-    async def _forget_now_and_then(self) -> None:
+    async def _purge_periodically(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._purged_at is None:
             self._purged_at = now
         if now - self._purged_at >= PURGE_EVERY_S:
             self._purged_at = now
-            with suppress(LedgerUnavailable):  # next time, then
+            with suppress(LedgerUnavailable):  # it is repeated next time
                 if await self._ledger.purge(PURGE_MAX) == PURGE_MAX:
                     self._purged_at = now - PURGE_EVERY_S  # there is more: after the next batch
 
 
 def _held_s(delivery: Delivery) -> float:
-    """When a delivery whose event is in somebody's hands should come again: soon, and later each time, where it says
-    how often it has come."""
+    """The redelivery delay of an event that another worker is processing. It doubles where the source counts."""
     return HELD_S * 2.0 ** min(max(delivery.receives, 1) - 1, HELD_DOUBLINGS)
 
 
-# Several workers on one source, until it has ended or `stop` is called: what `app.consume` and `semel run` do.
+# Several workers on one source, until it has ended or `stop` is called, for `app.consume` and `semel run`.
 #
-# A source that breaks is tried again, with backoff; so is one that could not be told an answer, since it brings the
-# delivery again and the ledger knows what came of it. Only a ConfigError ends the consumption: no other try changes it.
+# A source that fails is retried with backoff. An answer that does not reach the source is no loss: the source
+# redelivers, and the ledger answers the duplicate. Only a ConfigError ends the consumption: a retry would not help.
 
 AGAIN_BASE_S = 0.2
-AGAIN_CAP_S = 20.0  # a broker that is back has us back soon after
-QUIET_S = 60.0  # a source that has not failed for so long is well again, also when nothing has come
+AGAIN_CAP_S = 20.0  # a broker that is available again is used soon after
+QUIET_S = 60.0  # a source without a failure for this long counts as healthy, also without deliveries
 
 
 class Consumer:
-    """Runs on one loop, once. Closing the source is left to whoever opened it."""
+    """Runs the workers of one source, once, on one event loop. The caller closes the source."""
 
     def __init__(
         self,
@@ -194,7 +193,7 @@ class Consumer:
         outage: Outage,
         random: Callable[[], float],
     ) -> None:
-        """`name` is for the log. All workers take from this source and wait for this outage."""
+        """`name` is for the log. All workers receive from this source and share this outage."""
         self._source = source
         self._name = name
         self._workers = workers
@@ -202,42 +201,43 @@ class Consumer:
         self._random = random
         self._stopping = asyncio.Event()
         self._lanes: dict[Worker, asyncio.Task[None]] = {}
-        self._failures = 0  # in a row, of all workers: they share what is broken
+        self._failures = 0  # consecutive, of all workers: they share the source
         self._failed_at = 0.0  # loop time
         self.count = 0  # deliveries so far
 
     @property
     def is_broken(self) -> bool:
-        """The last thing that the source was asked for failed, and not long ago: it may have nothing to give since."""
+        """Whether the last call to the source failed, and not long ago."""
         return self._failures > 0 and asyncio.get_running_loop().time() - self._failed_at < QUIET_S
 
     async def run(self) -> int:
-        """All deliveries until the source has ended. Returns how many. When it is cancelled, what is in hand goes back.
+        """Process all deliveries until the source has ended. Returns how many.
 
-        Raises ConfigError, when the other workers have finished what they had in hand."""
+        When it is cancelled, deliveries in flight are returned to the source. Raises ConfigError after the other
+        workers have finished their deliveries."""
         self._lanes = {worker: asyncio.create_task(self._lane(worker)) for worker in self._workers}
         lanes = list(self._lanes.values())
         try:
             await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
-            self.stop()  # it has ended, or one of them has found that it cannot go on
+            self.stop()  # the source has ended, or a worker raised a ConfigError
             await asyncio.wait(lanes)
         except asyncio.CancelledError:
             for lane in lanes:
                 lane.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
             raise
-        errors = [lane.exception() for lane in lanes if not lane.cancelled()]  # several may have met the same one
+        errors = [lane.exception() for lane in lanes if not lane.cancelled()]  # several may have raised the same error
         if (error := next(filter(None, errors), None)) is not None:
             raise error
         return self.count
 
     def stop(self) -> None:
-        """Finish what is in hand, then end. Whoever waits for a delivery comes back."""
+        """Finish the deliveries in flight, then end. Workers that wait for a delivery return."""
         self._stopping.set()
         for worker, lane in self._lanes.items():
             worker.stop()
             if worker.is_waiting and not isinstance(self._source, Stoppable):
-                lane.cancel()  # there is no other way to tell it, and nothing is in its hand
+                lane.cancel()  # the only way to end its wait; it has no delivery in flight
 
     async def _lane(self, worker: Worker) -> None:
         while not self._stopping.is_set():
@@ -245,11 +245,11 @@ class Consumer:
                 count = await worker.turn() if await self._outage.over(self._stopping) else 0
             except ConfigError:
                 raise
-            except (Exception, asyncio.CancelledError) as error:  # whatever a source, a store or a driver comes up with
-                _unless_we_are_cancelled()
+            except (Exception, asyncio.CancelledError) as error:  # of any source, store or driver
+                _raise_if_cancelled()
                 self._failures += 1
                 self._failed_at = asyncio.get_running_loop().time()
-                self._complain(error)
+                self._log_failure(error)
                 await pause(backoff_s(self._failures, self._random, AGAIN_BASE_S, AGAIN_CAP_S), self._stopping)
                 continue
             if not count:
@@ -259,23 +259,23 @@ class Consumer:
                 log.warning("source_recovered", source=self._name)
                 self._failures = 0
 
-    def _complain(self, error: BaseException) -> None:
-        """The first, second, fourth …: an outage does not fill the disk."""
+    def _log_failure(self, error: BaseException) -> None:
+        """Log the first, second, fourth … failure, so that an outage does not fill the disk."""
         if self._failures & (self._failures - 1) == 0:
             log.error("source_failed", source=self._name, failures=self._failures, error=words(error))
 
 
-def _unless_we_are_cancelled() -> None:
-    """Some drivers cancel whoever waits on a connection that they lose. To end by that would look like the end of the
-    source. Where somebody has cancelled us, that goes on."""
+def _raise_if_cancelled() -> None:
+    """Raise CancelledError if this task was cancelled. Some drivers raise it in tasks that wait for a connection that
+    they lose; that must not look like the end of the source."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 def words(error: BaseException) -> str:
-    """What may be said of an error: of one that is not ours or the system's, its kind and its place. A driver may have
-    put a password into the rest."""
+    """An error as text for the log. The text of a driver's error may contain a password, so only its type and place are
+    logged."""
     if isinstance(error, (SemelError, OSError)):
         return f"{type(error).__name__}: {error}"
     *_, step = extract_tb(error.__traceback__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from semel.app import Message, Semel
-from semel.core import fail_open
 from semel.core.inbox_flow import Acceptor
 from semel.core.ledger_breaker import LedgerBreaker
 from semel.ports import Inbox
@@ -58,9 +57,9 @@ class DeliveryHandler:
 
     async def without_ledger(self, message: Message) -> Outcome | None:
         plan = self._app.planner.plan(message)
-        if isinstance(plan, Outcome) or not fail_open.may_run(plan):
+        if isinstance(plan, Outcome) or not plan.fails_open:
             return None
         for handler in plan.handlers:
             self._failed_open(handler.name)
             log.warning("fail_open_run", handler=handler.name)
-        return await fail_open.run(plan)
+        return await self._engine.run_without_ledger(plan)
