@@ -15,7 +15,7 @@ from tools.ratchet import retired_words
 
 import semel
 from semel.cli.main import app as command_line
-from semel.service.api.openapi import description
+from semel.service.api.routes import description
 from semel.service.metrics import FAMILIES
 from semel.settings import schema
 

@@ -169,7 +169,7 @@ OUTBOX_MUTANTS = [
     Mutant(
         "the API adds a notification for the provider of another tenant",
         "service/api/notifications.py",
-        "        self._check_access(made)\n",
+        "        self._check_access(notification)\n",
         "",
         "tests/service/api/test_notifications.py::test_a_token_cannot_send_through_the_provider_of_another_tenant",
     ),

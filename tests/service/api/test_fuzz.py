@@ -24,7 +24,7 @@ from tests.service.api.live import ACME, Client, api_on
 
 from semel.ports import Ledger
 from semel.service.api.errors import TITLES
-from semel.service.api.openapi import description
+from semel.service.api.routes import description
 from semel.values.claim import Claim, Verdict
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import parse

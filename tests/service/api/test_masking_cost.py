@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from semel.service.api.notifications import _written, line
+from semel.service.api.notifications import line, page_response
 from semel.values.notification import TEXT_MAX, Notification
 from semel.values.outbox import NotificationQuery, NotificationView
 from semel.values.redaction import hidden, without
@@ -115,7 +115,7 @@ def page(rows: int, size: int) -> Callable[[], object]:
         )
         for number in range(rows)
     ]
-    return partial(_written, shown, NotificationQuery(tenant="", limit=rows), partial(line, revealed=False))
+    return partial(page_response, shown, NotificationQuery(tenant="", limit=rows), partial(line, revealed=False))
 
 
 @pytest.mark.parametrize(("rows", "size"), [(ROWS * TIMES_LARGER, SMALL), (ROWS, SMALL * TIMES_LARGER)])

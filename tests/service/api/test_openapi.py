@@ -15,7 +15,7 @@ import pytest
 from tests.service.api.live import PATIENCE_S, Client, api_on
 
 from semel.service.api.errors import TITLES
-from semel.service.api.openapi import description
+from semel.service.api.routes import description
 from semel.service.responses import problem
 
 DESCRIBED = description()
@@ -23,7 +23,7 @@ DESCRIBED = description()
 EXERCISE = """
 import msgspec
 from semel.service.api import claim_shapes, notification_shapes
-from semel.service.api.openapi import description
+from semel.service.api.routes import description
 item = {"handler": "h", "key": ["a", "b"], "order": {"subject": "s", "position": 1.0}}
 msgspec.convert({"items": [item]}, claim_shapes.ClaimBatch)
 msgspec.convert({"items": [{"lease": "x", "outcome": "done"}]}, claim_shapes.SettleBatch)

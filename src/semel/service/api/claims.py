@@ -1,7 +1,7 @@
-"""Claim, settle, renew: the engine's rules for handlers that run elsewhere.
+"""Claim, settle and renew for handlers that run in other processes, under the rules of the engine.
 
-What `core/effect_policy.py` decides around a handler's run is decided here around a client's: before it, that a key in
-doubt is parked and a used-up one is dead; after it, that a retry of the last attempt is a reject.
+The rules of `core/effect_policy.py` apply here to the run of a client. Before the run, a key in doubt is parked, and a
+key without attempts left is dead. After the run, a retry of the last attempt becomes a reject.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import asyncio
 from base64 import urlsafe_b64encode
 from binascii import Error as NotBase64
 from binascii import a2b_base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from starlette.requests import Request
+from starlette.responses import Response
 
-from semel.ports import Ledger, Telemetry
+from semel.ports import Catalog, Ledger, Telemetry
 from semel.service.api.claim_shapes import (
     ATTEMPTS_MAX,
+    KEY_PATTERN,
     LEASE_MAX_S,
     LEASE_MIN_S,
     POSITION_MAX,
@@ -30,6 +33,8 @@ from semel.service.api.claim_shapes import (
     ConflictVerdict,
     DeadVerdict,
     GrantedVerdict,
+    KeyLine,
+    KeyReport,
     Name,
     Parts,
     RenewAnswer,
@@ -49,7 +54,8 @@ from semel.service.api.claim_shapes import (
     VerdictBatch,
     VerdictItem,
 )
-from semel.service.api.requests import kept
+from semel.service.api.errors import Refused
+from semel.service.api.requests import Credential, json_response, read, shortened, time_text
 from semel.values.claim import (
     Busy,
     Claim,
@@ -82,17 +88,17 @@ from semel.values.outcome import (
 from semel.values.retry import backoff_s
 from semel.values.strict_json import canonical
 
-# A lease as a client carries it: one opaque text.
+# A client gets its lease as one opaque text.
 #
-# It holds everything that a `Lease` is rebuilt from, except the tenant, which is the credential's. So it is neither
-# secret nor signed: whoever forges one reaches keys of their own tenant only, which they may claim anyway, and of those
-# only such as they know the current token of.
+# The text contains everything that a `Lease` is rebuilt from, except the tenant, which comes from the credential. So it
+# is neither secret nor signed: a forged text reaches only keys of the client's own tenant, which the client may claim
+# anyway, and only with their current token.
 
 TOKEN_MAX = 2**63 - 1  # stores count in 64 bits
 
 
 class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the text says. The claim is made from it when it is asked and again when it is settled: it cannot differ."""
+    """The content of the text. Claim and settlement are both made from it, so they cannot differ."""
 
     version: Literal[1]
     handler: Name
@@ -104,17 +110,17 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     position: Annotated[int, Meta(ge=-POSITION_MAX, le=POSITION_MAX)]
     park: bool
     max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | None
-    # Of the grant; 0 before it. No lease has token 0: it stands for nobody, so nobody may come with it.
+    # Of the grant; 0 before it. No lease has token 0, so a text with 0 is refused.
     token: Annotated[int, Meta(ge=1, le=TOKEN_MAX)] = 0
     attempt: Annotated[int, Meta(ge=1, le=TOKEN_MAX)] = 0
 
     def claim(self, tenant: str) -> Claim:
-        """As an in-process handler of this name would make it: workers of all languages share keys."""
+        """The claim that an in-process handler of this name would make: workers of all languages share keys."""
         namespace = Namespace(tenant, self.handler)
-        parts = _parts("key", self.key)
+        parts = _checked_parts("key", self.key)
         return Claim(
             digest=namespace.digest(parts),
-            handler=_parts("handler", [self.handler])[0],
+            handler=_checked_parts("handler", [self.handler])[0],
             text="|".join(filter(None, parts)),
             lease_ms=self.lease_ms,
             retention_ms=self.retention_ms,
@@ -128,7 +134,7 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return Lease(self.claim(tenant), self.token)
 
     def granted(self, granted: Granted) -> str:
-        """The text of a lease that was given to this claim."""
+        """The text of a lease that was granted to this claim."""
         return _text(msgspec.structs.replace(self, token=granted.lease.token, attempt=granted.attempt))
 
     @property
@@ -140,11 +146,11 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
             return None
         position = instant_us(self.position)
         assert position is not None
-        return Order(namespace.digest(("subject", *_parts("order.subject", self.subject))), position)
+        return Order(namespace.digest(("subject", *_checked_parts("order.subject", self.subject))), position)
 
 
 def ticket_for(item: ClaimItem) -> Ticket:
-    """What a claim asks for."""
+    """The ticket of a claim that is not granted yet."""
     return Ticket(
         version=1,
         handler=item.handler,
@@ -160,15 +166,15 @@ def ticket_for(item: ClaimItem) -> Ticket:
 
 
 def read_ticket(text: str) -> Ticket:
-    """The ticket of a text that came from outside, or MalformedEvent. One ticket has one spelling."""
+    """Decode the text of a client. Raises MalformedEvent. Each ticket has one spelling."""
     try:
         packed = a2b_base64(text.translate(_TO_PLAIN) + "=" * (-len(text) % 4), strict_mode=True)
         ticket = _unpack(packed)
         if _text(ticket) == text:
             return ticket
     except (NotBase64, ValueError, msgspec.MsgspecError, RecursionError):
-        pass  # whatever is wrong with it, there is one thing to do about it
-    raise MalformedEvent("lease: this is no lease that was granted; hand it back exactly as it came")
+        pass  # one answer for all errors
+    raise MalformedEvent("lease: not a lease that was granted; send it back exactly as it was received")
 
 
 _TO_PLAIN = str.maketrans("-_", "+/")
@@ -184,18 +190,17 @@ def _listed(key: str | list[str]) -> list[str]:
     return [key] if isinstance(key, str) else key
 
 
-def _parts(what: str, parts: list[str]) -> tuple[str, ...]:
+def _checked_parts(field: str, parts: list[str]) -> tuple[str, ...]:
     try:
         return checked(tuple(parts))
     except NoKey as error:
-        raise NoKey(f"{what}: {error}") from None
+        raise NoKey(f"{field}: {error}") from None
 
 
-FOREIGN = DecodeOptions(
-    foreign=True
-)  # its handler is the client's: a replay frees the key, and the client brings it again
+# The handler belongs to the client: a replay frees the key, and the client claims it again.
+FOREIGN = DecodeOptions(foreign=True)
 
-LARGE_ITEMS = 50  # a batch that keeps an embedded store busy for longer than one commit takes
+LARGE_ITEMS = 50  # a larger batch keeps an embedded store busy for longer than one commit takes
 _AT_ONCE = nullcontext()
 
 _encode = msgspec.json.Encoder().encode
@@ -204,8 +209,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Asked(Struct, frozen=True):
-    """One claim of a batch, and what the ledger said to it."""
+class JudgedClaim(Struct, frozen=True):
+    """One claim of a batch, with the verdict of the ledger."""
 
     item: ClaimItem
     ticket: Ticket
@@ -214,7 +219,7 @@ class Asked(Struct, frozen=True):
 
 
 class Claims:
-    """The leases of one ledger, as they are given to clients."""
+    """Gives leases of one ledger to clients, and settles and renews them."""
 
     def __init__(self, ledger: Ledger, telemetry: Telemetry | None = None) -> None:
         self._ledger = ledger
@@ -222,34 +227,34 @@ class Claims:
         self._large_turn = asyncio.Lock()
 
     def _turn(self, batch: Sequence[object]) -> AbstractAsyncContextManager[None]:
-        """Large batches go to the store one after the other: a small request waits for one of them at most."""
+        """Large batches go to the store one after the other, so a small request waits for one of them at most."""
         return self._large_turn if len(batch) > LARGE_ITEMS else _AT_ONCE
 
     async def claim(self, tenant: str, batch: ClaimBatch) -> VerdictBatch:
-        """One round trip for all of them, and a second one only where something ends before it begins."""
+        """One round trip for the batch, and a second one only if a granted claim must not run."""
         tickets = _each(batch.items, ticket_for)
         claims = _each(tickets, lambda ticket: ticket.claim(tenant))
         async with self._turn(claims):
             verdicts = await self._ledger.claim(claims)
-        asked = [
-            Asked(item, ticket, claim.digest.hex(), verdict)
+        judged = [
+            JudgedClaim(item, ticket, claim.digest.hex(), verdict)
             for item, ticket, claim, verdict in zip(batch.items, tickets, claims, verdicts, strict=True)
         ]
-        ended = await self._end_before_they_begin(asked)
-        return VerdictBatch([ended.get(index) or self._tell(one) for index, one in enumerate(asked)])
+        ended = await self._settle_before_run(judged)
+        return VerdictBatch([ended.get(index) or self._verdict(claim) for index, claim in enumerate(judged)])
 
     async def settle(self, tenant: str, batch: SettleBatch) -> SettleAnswerBatch:
         tickets = _each(batch.items, lambda item: read_ticket(item.lease))
         leases = _each(tickets, lambda ticket: ticket.lease(tenant))
         settlements = [
-            _settlement(lease, _ending(item, ticket), ticket.attempt, getattr(item, "event", None))
+            _settlement(lease, _ending(item, ticket), ticket.attempt, _event(item))
             for item, ticket, lease in zip(batch.items, tickets, leases, strict=True)
         ]
         async with self._turn(settlements):
             held = await self._ledger.settle(settlements)
         answers = [
-            _settled(item, settlement.outcome) if kept else self._refuse(settlement)
-            for item, settlement, kept in zip(batch.items, settlements, held, strict=True)
+            _settled(item, settlement.outcome) if was_held else self._refuse(settlement)
+            for item, settlement, was_held in zip(batch.items, settlements, held, strict=True)
         ]
         return SettleAnswerBatch(answers)
 
@@ -260,13 +265,13 @@ class Claims:
             held = await self._ledger.renew(leases)
         return RenewAnswerBatch(
             [
-                RenewAnswer(True, ticket.expires_in) if kept else RenewAnswer(False)
-                for ticket, kept in zip(tickets, held, strict=True)
+                RenewAnswer(True, ticket.expires_in) if was_held else RenewAnswer(False)
+                for ticket, was_held in zip(tickets, held, strict=True)
             ]
         )
 
     async def take_back(self, tenant: str, verdicts: VerdictBatch) -> None:
-        """Whoever asked went away before the answer: leases go back unused. Where that fails they lapse."""
+        """Release the leases of a client that disconnected before the response. If that fails, they expire."""
         granted = [verdict for verdict in verdicts.items if isinstance(verdict, GrantedVerdict)]
         leases = [read_ticket(verdict.lease).lease(tenant) for verdict in granted]
         try:
@@ -274,42 +279,53 @@ class Claims:
         except LedgerUnavailable:
             return
 
-    async def _end_before_they_begin(self, asked: Sequence[Asked]) -> dict[int, VerdictItem]:
-        """Settle what was granted and must not run, and say so. The others have their leases, whatever comes of it."""
-        over = dict(_over_before_run(asked))
-        if not over:
+    async def _settle_before_run(self, judged: Sequence[JudgedClaim]) -> dict[int, VerdictItem]:
+        """Settle claims that were granted and must not run. Returns their verdicts by index. The other claims keep
+        their leases, even if this fails."""
+        settlements: dict[int, Settlement] = {}
+        for index, claim in enumerate(judged):
+            if isinstance(claim.verdict, Granted) and (ending := _before_run(claim.ticket, claim.verdict)) is not None:
+                lease, attempt = claim.verdict.lease, claim.verdict.attempt
+                settlements[index] = _settlement(lease, ending, attempt, claim.item.event)
+        if not settlements:
             return {}
         try:
-            held = await self._ledger.settle(list(over.values()))
+            held = await self._ledger.settle(list(settlements.values()))
         except LedgerUnavailable:
-            held = [False] * len(over)  # it is not granted all the same, and ends with the next claim
-        return {
-            index: _ended(asked[index], settlement.outcome) if kept else _not_now(asked[index])
-            for (index, settlement), kept in zip(over.items(), held, strict=True)
-        }
+            held = [False] * len(settlements)  # not granted to the client all the same: the next claim settles it
+        verdicts: dict[int, VerdictItem] = {}
+        for (index, settlement), was_held in zip(settlements.items(), held, strict=True):
+            claim = judged[index]
+            if not was_held:
+                verdicts[index] = BusyVerdict(claim.key, claim.ticket.expires_in)
+            elif isinstance(settlement.outcome, Reject):
+                verdicts[index] = DeadVerdict(claim.key, settlement.outcome.reason)
+            elif isinstance(settlement.outcome, Uncertain):
+                verdicts[index] = _settled_verdict(claim.key, settlement.outcome)
+        return verdicts
 
-    def _tell(self, asked: Asked) -> VerdictItem:
-        match asked.verdict:
+    def _verdict(self, claim: JudgedClaim) -> VerdictItem:
+        match claim.verdict:
             case Granted() as granted:
                 if self._telemetry is not None:
                     self._telemetry.granted(granted)
                 return GrantedVerdict(
-                    key=asked.key,
-                    lease=asked.ticket.granted(granted),
+                    key=claim.key,
+                    lease=claim.ticket.granted(granted),
                     token=granted.lease.token,
                     attempt=granted.attempt,
                     takeover=granted.takeover,
-                    expires_in=asked.ticket.expires_in,
+                    expires_in=claim.ticket.expires_in,
                     age=granted.age_ms / 1000,
                 )
             case Settled(outcome):
-                return _known(asked.key, outcome)
+                return _settled_verdict(claim.key, outcome)
             case Busy(after_ms):
-                return BusyVerdict(asked.key, after_ms / 1000)
+                return BusyVerdict(claim.key, after_ms / 1000)
             case Stale():
-                return StaleVerdict(asked.key)
+                return StaleVerdict(claim.key)
             case Conflict():
-                return ConflictVerdict(asked.key)
+                return ConflictVerdict(claim.key)
 
     def _refuse(self, settlement: Settlement) -> SettleAnswer:
         if self._telemetry is not None:
@@ -317,38 +333,16 @@ class Claims:
         return SettleAnswer(False)
 
 
-# ----------------------------------------------------------------------------------------------------- before a run
-
-
-def _over_before_run(asked: Sequence[Asked]) -> Iterator[tuple[int, Settlement]]:
-    for index, one in enumerate(asked):
-        if isinstance(one.verdict, Granted) and (ending := _before_run(one.ticket, one.verdict)) is not None:
-            yield index, _settlement(one.verdict.lease, ending, one.verdict.attempt, one.item.event)
-
-
 def _before_run(ticket: Ticket, granted: Granted) -> Reject | Uncertain | None:
-    """Why nobody may act under this lease; None when one may."""
+    """The ending of a lease under which the client must not run. None: it may run."""
     if ticket.park and granted.takeover:
-        return Uncertain("the holder before vanished while it may have been acting")
+        return Uncertain("the previous holder vanished while it may have been acting")
     if ticket.max_attempts is not None and granted.attempt > ticket.max_attempts:
         return Reject(f"gave up after {ticket.max_attempts} attempts: the last one died or lost its lease")
     return None
 
 
-def _ended(asked: Asked, ending: Ending) -> VerdictItem:
-    match ending:
-        case Reject():
-            return DeadVerdict(asked.key, ending.reason)
-        case Uncertain():
-            return _known(asked.key, ending)
-    raise TypeError(f"{ending!r} ends nothing before it begins")
-
-
-def _not_now(asked: Asked) -> BusyVerdict:
-    return BusyVerdict(asked.key, asked.ticket.expires_in)
-
-
-def _known(key: str, outcome: Final) -> SettledVerdict:
+def _settled_verdict(key: str, outcome: Final) -> SettledVerdict:
     match outcome:
         case Done(result):
             return SettledVerdict(key, "done", Raw(result), "")
@@ -358,39 +352,38 @@ def _known(key: str, outcome: Final) -> SettledVerdict:
             return SettledVerdict(key, "uncertain", Raw(b"null"), reason)
 
 
-# ------------------------------------------------------------------------------------------------------ after a run
-
-
 def _ending(item: SettleItem, ticket: Ticket) -> Ending:
-    """How the lease is settled. The same request comes to the same ending, so that it can be repeated."""
+    """The ending of a lease. It depends only on the request, so that the request can be repeated."""
     match item:
         case SettleDone(result=None):
             return NOTHING
         case SettleDone(result=result):
-            return _done(_encode(result))
+            encoded = _encode(result)
+            if len(encoded) <= RESULT_MAX_BYTES:
+                return Done(encoded)
+            # The effect happened: a result that is too large must not let it happen again.
+            limit = f"the limit is {RESULT_MAX_BYTES:,}"
+            return Reject(f"the handler ran, but its result has {len(encoded):,} bytes; {limit}")
         case SettleReject(reason=reason):
-            return Reject(kept(reason))
+            return Reject(shortened(reason))
         case SettleUncertain(reason=reason):
-            return Uncertain(kept(reason))
+            return Uncertain(shortened(reason))
         case SettleRelease():
             return Release()
         case SettleRetry():
             reason = item.reason or "the handler asked for a retry"
             if ticket.max_attempts is not None and ticket.attempt >= ticket.max_attempts:
-                return Reject(kept(f"gave up after {ticket.attempt} attempts: {reason}"))
+                return Reject(shortened(f"gave up after {ticket.attempt} attempts: {reason}"))
             jitter = Random(ticket.token).random
-            return Retry(backoff_s(ticket.attempt, jitter) if item.after is None else item.after, kept(reason))
+            return Retry(backoff_s(ticket.attempt, jitter) if item.after is None else item.after, shortened(reason))
 
 
-def _done(result: bytes) -> Done | Reject:
-    """The effect happened: a result that cannot be kept is no reason to let it happen again."""
-    if len(result) <= RESULT_MAX_BYTES:
-        return Done(result)
-    return Reject(f"the handler ran, but its result has {len(result):,} bytes; the limit is {RESULT_MAX_BYTES:,}")
+def _event(item: SettleItem) -> Any:
+    return None if isinstance(item, (SettleDone, SettleRelease)) else item.event
 
 
 def _settlement(lease: Lease, ending: Ending, attempts: int, event: Any) -> Settlement:
-    """With the event, where it is given up on or in doubt."""
+    """The settlement, with the event if it becomes a dead letter."""
     if event is None or not isinstance(ending, (Reject, Uncertain)):
         return Settlement(lease, ending)
     return Settlement(lease, ending, DeadLetter(_encode(event), attempts, FOREIGN))
@@ -411,7 +404,7 @@ def _settled(item: SettleItem, ending: Ending) -> SettleAnswer:
 
 
 def _each(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:
-    """Make something of each item. What is wrong with one of them is said with its place, before anything is done."""
+    """Apply `make` to each item. An error names the index of its item."""
     made: list[Made] = []
     for index, item in enumerate(items):
         try:
@@ -419,3 +412,49 @@ def _each(items: Sequence[Item], make: Callable[[Item], Made]) -> list[Made]:
         except MalformedEvent as error:
             raise MalformedEvent(f"items[{index}].{error}") from None
     return made
+
+
+class ClaimEndpoints(Struct, frozen=True):
+    """The handlers of /v1/claims and /v1/keys."""
+
+    claims: Claims
+    catalog: Catalog
+    body_max: int
+    read_timeout: float
+
+    async def claim(self, request: Request, credential: Credential) -> Response:
+        batch = await read(request, ClaimBatch, self.body_max, self.read_timeout)
+        verdicts = await self.claims.claim(credential.tenant, batch)
+        if await request.is_disconnected():
+            await self.claims.take_back(credential.tenant, verdicts)
+        return json_response(verdicts)
+
+    async def settle(self, request: Request, credential: Credential) -> Response:
+        batch = await read(request, SettleBatch, self.body_max, self.read_timeout)
+        return json_response(await self.claims.settle(credential.tenant, batch))
+
+    async def renew(self, request: Request, credential: Credential) -> Response:
+        batch = await read(request, RenewBatch, self.body_max, self.read_timeout)
+        return json_response(await self.claims.renew(credential.tenant, batch))
+
+    async def key(self, request: Request, credential: Credential) -> Response:
+        key = request.path_params["key"]
+        if not KEY_PATTERN.fullmatch(key):
+            raise Refused(400, "a key is 32 hexadecimal digits, in lower case")
+        history = [entry for entry in await self.catalog.history(key) if entry.tenant == credential.tenant]
+        if not history:
+            raise Refused(404, "unknown key")
+        lines = [
+            KeyLine(
+                state=entry.state,
+                reason=entry.reason,
+                attempts=entry.attempts,
+                at=time_text(entry.at_ms),
+                generation=entry.generation,
+                decision=entry.decision,
+                result=Raw(entry.result or b"null"),
+            )
+            for entry in history
+        ]
+        newest = history[0]
+        return json_response(KeyReport(newest.key, newest.handler, newest.text, newest.state, lines))

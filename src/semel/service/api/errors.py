@@ -1,4 +1,4 @@
-"""Every way in which the API says no. One place, so that the OpenAPI description and the answers cannot drift apart."""
+"""Refusals of the API, as problem details (RFC 9457). The OpenAPI document uses the same titles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from semel.service.responses import PROBLEM_JSON, problem
 from semel.values.errors import MalformedEvent
 from semel.values.log import IncidentLog
 
-AGAIN_S = "1"  # Retry-After, in seconds: what is short is mostly over by then
+AGAIN_S = "1"  # Retry-After, in seconds: most disturbances are shorter
 
-SAID_MAX_CHARS = 400
+DETAIL_MAX_CHARS = 400
 
-# A claim that is answered too late goes back. What was added, or said by a person, stays.
+# A lease that is granted too late is released. A notification or a decision that is written too late stays.
 UNDECIDED = "nothing was decided; send the same request again"
-UNSURE = "whether it was done is not known; send the same request again, and it is done once"
+UNSURE = "the outcome is unknown; send the same request again, and it takes effect once"
 
 TITLES = {
     400: "Malformed request",
@@ -39,7 +39,7 @@ TITLES = {
 
 
 class Refused(Exception):
-    """The request ends here, with this answer."""
+    """Ends a request with this refusal."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -49,17 +49,17 @@ class Refused(Exception):
 
 
 def refusal(status: int, detail: str, headers: dict[str, str] | None = None, **more: str) -> Response:
-    """`more` are further names in the problem: what a program may want to know."""
+    """`more` are further members of the problem, for programs."""
     body = problem(status, TITLES.get(status, "Refused"), detail, **more)
     return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, PROBLEM_JSON)
 
 
 def not_authenticated(any_tokens: bool) -> Response:
-    """Constant: it tells nobody how close they came."""
+    """A constant response: a guesser learns nothing from it."""
     detail = (
         "send a token of this service: Authorization: Bearer …"
         if any_tokens
-        else "no tokens are configured, so nobody is let in: add [[tokens]] to semel.toml"
+        else "no tokens are configured, so every request is refused: add [[tokens]] to semel.toml"
     )
     return refusal(401, detail, {"WWW-Authenticate": 'Bearer realm="semel"'})
 
@@ -71,14 +71,14 @@ def on_refused(_: Request, error: Exception) -> Response:
 
 def on_malformed(_: Request, error: Exception) -> Response:
     assert isinstance(error, MalformedEvent)
-    said = str(error)
-    if len(said) > SAID_MAX_CHARS:  # a name that we do not know may be as long as the body
-        said = said[:SAID_MAX_CHARS] + "…"
-    return refusal(400, f"{said}. Nothing was done")
+    detail = str(error)
+    if len(detail) > DETAIL_MAX_CHARS:  # an unknown field name may be as long as the body
+        detail = detail[:DETAIL_MAX_CHARS] + "…"
+    return refusal(400, f"{detail}. Nothing was done")
 
 
 def on_ledger_down() -> Callable[[Request, Exception], Response]:
-    """Which store it is, and what ails it, is nothing for those outside: the log has it."""
+    """The response does not name the store or its error; the log does."""
     incident = IncidentLog("api_unavailable")
 
     def down(request: Request, error: Exception) -> Response:
@@ -95,10 +95,10 @@ def on_no_route(request: Request, error: Exception) -> Response:
     detail = (
         "the paths of this API are in /openapi.json"
         if error.status_code == 404
-        else f"{request.method} is not a method of this path"
+        else f"{request.method} is not allowed for this path"
     )
     return refusal(error.status_code, detail, dict(error.headers or {}))
 
 
 def on_bug(_: Request, __: Exception) -> Response:
-    return refusal(500, "this is a mistake of the service, not of the request; its log says more")
+    return refusal(500, "an error of the service, not of the request; see its log")

@@ -1,4 +1,4 @@
-"""The documents of /v1/notifications. The OpenAPI description is made from these, so that it says what is checked."""
+"""Requests and responses of /v1/notifications. The OpenAPI document is made from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semel.values.outbox import SentStatus, Step
 LIST_MAX = 1_000
 LIST_DEFAULT = 100
 
-# What `Notification` sees to, told to those who read the description: printable, and without white space around it.
+# `Notification` enforces these; they are here for the OpenAPI document: printable, without white space around it.
 _NO_EDGE, _INSIDE = "[^\\u0000-\\u0020\\u007f-\\u00a0]", "[^\\u0000-\\u001f\\u007f-\\u00a0]"
 PRINTABLE = f"^{_NO_EDGE}({_INSIDE}*{_NO_EDGE})?$"
 
@@ -23,10 +23,11 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, extra_j
 MaybeText: TypeAlias = Annotated[
     str, Meta(max_length=TEXT_MAX, extra_json_schema={"pattern": f"^({PRINTABLE[1:-1]})?$"})
 ]
-# As in the settings: it stands in metrics and logs, where a number in the wrong field must not.
+# As in the settings: the name appears in metrics and logs, so a phone number in this field is refused.
 MaybeName: TypeAlias = Annotated[str, Meta(max_length=TEXT_MAX, pattern="^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
 Reason: TypeAlias = Annotated[
-    str, Meta(min_length=1, pattern="[^\\s]", description="For people, kept as evidence up to 500 characters.")
+    str,
+    Meta(min_length=1, pattern="[^\\s]", description="For operators. The first 500 characters are kept as evidence."),
 ]
 IdText: TypeAlias = Annotated[str, Meta(pattern=KEY_PATTERN.pattern, description="The digest of its identity.")]
 StateText: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(STATES)})]
@@ -36,45 +37,52 @@ Time: TypeAlias = Annotated[
 
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
-Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": "[^\\s]"})]  # an empty text says nothing
+Words: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": "[^\\s]"})]  # not only white space
 
 
 class GuardItem(Strict, frozen=True):
-    """At most one message in a sliding window: to one recipient of one kind, or of one key."""
+    """At most one message in a sliding window: per recipient and kind, or per guard key."""
 
     window_s: Annotated[float, Meta(gt=0, le=WINDOW_MAX_S, description="Seconds.")]
-    key: Annotated[MaybeText, Meta(description="Of your choice. Empty: recipient and kind.")] = ""
+    key: Annotated[MaybeText, Meta(description="Any text of your choice. Empty: recipient and kind.")] = ""
 
 
 class NewNotification(Strict, frozen=True):
-    """One message to one recipient, about one fact. It has a body or a template, and a key here or in the header."""
+    """One message to one recipient, about one fact. It needs a body or a template, and a key here or in the header."""
 
-    kind: Annotated[Text, Meta(description="What sort of message: reminder, shipping.")]
-    recipient: Annotated[Text, Meta(description="An E.164 number, an address, an id of the platform.")]
+    kind: Annotated[Text, Meta(description="The kind of message: reminder, shipping.")]
+    recipient: Annotated[Text, Meta(description="An E.164 number, an email address, or an id of the platform.")]
     channel: Channel
     key: Annotated[
         Text | None, Meta(description="The fact of your business: order-4711-shipped. null: as in Idempotency-Key.")
     ] = None
     body: Annotated[
         Words | dict[str, Any] | list[Any] | None,
-        Meta(description="A text, or a document for the channel event. null: the template's."),
+        Meta(description="A text, or a document for the channel event. null: use the template."),
     ] = None
     subject: str = ""
-    sender: Annotated[MaybeText, Meta(description="Empty: the provider's configured one.")] = ""
-    template: Annotated[MaybeText, Meta(description="The provider's id of a template.")] = ""
-    data: Annotated[dict[str, Any], Meta(description="Of the template.")] = field(default_factory=dict)
-    not_after: Annotated[Moment | None, Meta(description="Not sent by then, it expires. null: as by max_age.")] = None
-    priority: Annotated[float, Meta(ge=0, le=PRIORITY_MAX, multiple_of=1, description="0 goes first, 9 last.")] = 5
-    order: Annotated[MaybeText, Meta(description="Those with the same one are sent one after the other.")] = ""
+    sender: Annotated[MaybeText, Meta(description="Empty: the configured sender of the provider.")] = ""
+    template: Annotated[MaybeText, Meta(description="The id of a template at the provider.")] = ""
+    data: Annotated[dict[str, Any], Meta(description="Values for the template.")] = field(default_factory=dict)
+    not_after: Annotated[
+        Moment | None, Meta(description="The notification expires if it is not sent by then. null: after max_age.")
+    ] = None
+    priority: Annotated[float, Meta(ge=0, le=PRIORITY_MAX, multiple_of=1, description="0 is sent first, 9 last.")] = 5
+    order: Annotated[MaybeText, Meta(description="Notifications with the same value are sent one after the other.")] = (
+        ""
+    )
     guard: GuardItem | None = None
-    provider: Annotated[MaybeName, Meta(description="By name. Empty: the first one of its channel.")] = ""
+    provider: Annotated[MaybeName, Meta(description="The name of a provider. Empty: the first one of the channel.")] = (
+        ""
+    )
     policy: Annotated[
-        Policy | None, Meta(description="At the deadline of an unknown outcome. null: the provider's.")
+        Policy | None,
+        Meta(description="Applied when an outcome is still unknown at its deadline. null: the provider's."),
     ] = None
 
 
 class NotificationAdded(Struct, frozen=True):
-    """It is durable. `known`: the same call came before, and there is one notification."""
+    """The notification is durable. `known`: it was created by an earlier, equal call."""
 
     id: IdText
     status: Literal["added", "known"]
@@ -82,14 +90,14 @@ class NotificationAdded(Struct, frozen=True):
 
 
 class NotificationDecided(Struct, frozen=True):
-    """Where a notification stands after a person's word."""
+    """The state of a notification after the decision."""
 
     id: IdText
     state: StateText
 
 
 class NotificationResent(Struct, frozen=True):
-    """The new generation. `known`: it was there already, and nothing was added."""
+    """The new generation. `known`: it was created by an earlier, equal call."""
 
     id: IdText
     status: Literal["added", "known"]
@@ -101,82 +109,83 @@ class NotificationResent(Struct, frozen=True):
 
 
 class ResolveRequest(Strict, frozen=True):
-    """What came of it, as a person has found out: it was sent; it was not, so send it; or it is given up."""
+    """The outcome that an operator found out: sent; not sent, so send it now; or given up."""
 
     resolution: Literal["sent", "not_sent", "given_up"]
     reason: Reason
 
 
 class CancelRequest(Strict, frozen=True):
-    """It is not wanted any more."""
+    """Cancel the notification."""
 
     reason: Reason
 
 
 class ResendRequest(Strict, frozen=True):
-    """The same message again, on purpose."""
+    """Send the same message again, deliberately."""
 
     reason: Reason
 
 
 class EraseRequest(Strict, frozen=True):
-    """Forget the recipient, and what was said."""
+    """Erase the recipient and the contents of the messages."""
 
     recipient: Text
     reason: Reason
 
 
 class RecipientErased(Struct, frozen=True):
-    """What is over is forgotten; what is known by its identity stays known."""
+    """Finished notifications are erased. Their identities are kept."""
 
     erased: Annotated[int, Meta(ge=0)]
-    left: Annotated[int, Meta(ge=0, description="On their way or uncertain: erase again when they are over.")]
+    left: Annotated[int, Meta(ge=0, description="Pending, sending or uncertain: erase again when they are finished.")]
 
 
 # ------------------------------------------------------------------------------------------------------------ read
 
 
 class NotificationStatus(Struct, frozen=True):
-    """Did this customer get the message? Scalars only, so that every platform can map them."""
+    """Whether this customer got the message. Scalars only, so that every platform can map them."""
 
     status: Annotated[
         SentStatus,
         Meta(
-            description="never: there is none; not_sent: it is failed, expired or cancelled, and nobody got it; "
-            "pending: it will be sent; sent: a provider has taken it; unknown: it may have been sent, and nobody knows "
-            "yet; suppressed: its guard has kept it back."
+            description="never: no notification matches; not_sent: failed, expired or cancelled, and not sent; "
+            "pending: it will be sent; sent: a provider has accepted it; unknown: it may have been sent; "
+            "suppressed: its guard did not let it through."
         ),
     ]
     may_send: Annotated[
-        bool, Meta(description="True only for never and not_sent. Whoever sends all the same may send twice.")
+        bool,
+        Meta(description="True only for never and not_sent. In all other cases another message may be a second one."),
     ]
-    id: Annotated[str, Meta(description="Of the notification that says most. Empty: there is none.")]
+    id: Annotated[str, Meta(description="Of the most informative notification. Empty: none matches.")]
     state: Annotated[
-        str, Meta(description="Its state. Empty: there is none.", extra_json_schema={"enum": ["", *STATES]})
+        str, Meta(description="Its state. Empty: none matches.", extra_json_schema={"enum": ["", *STATES]})
     ]
-    at: Annotated[str, Meta(description="When it came to this state, UTC. Empty: there is none.")]
+    at: Annotated[str, Meta(description="When it entered this state, UTC. Empty: none matches.")]
     provider: str
-    reference: Annotated[str, Meta(description="The provider's own id of the message.")]
-    evidence: Annotated[str, Meta(description="For people. Of not_sent: why it was not sent.")]
+    reference: Annotated[str, Meta(description="The id of the message at the provider.")]
+    evidence: Annotated[str, Meta(description="For operators. Of not_sent: why it was not sent.")]
     unsent: Annotated[int, Meta(ge=0, description="Of not_sent: how many are failed, expired or cancelled. Else 0.")]
     note: Annotated[str, Meta(description="Why other spellings of the recipient were not matched. Empty: they were.")]
 
 
 class AttemptLine(Struct, frozen=True):
-    """One line of evidence."""
+    """One attempt to send, or one report about it."""
 
     number: int
     provider: str
-    outcome: Annotated[str, Meta(description="Empty: it has left, and nobody has said what came of it.")]
-    at: Annotated[str, Meta(description="UTC. Empty: it is not over.")]
-    crossed: Annotated[str, Meta(description="When its first byte could leave, UTC. Empty: nothing left.")]
+    outcome: Annotated[str, Meta(description="Empty: it was sent, and its outcome is not known yet.")]
+    at: Annotated[str, Meta(description="UTC. Empty: it has not ended.")]
+    crossed: Annotated[str, Meta(description="When its crossing was written, UTC. Empty: nothing was sent.")]
     evidence: str
     reference: str
-    by: Annotated[str, Meta(description="The person, where one decided.")]
+    by: Annotated[str, Meta(description="The operator who decided, if one did.")]
 
 
 class NotificationLine(Struct, frozen=True):
-    """One notification. Recipient and content are masked, unless they are asked for."""
+    """One notification. Recipient and content are masked, unless `reveal` is set."""
 
     id: IdText
     state: StateText
@@ -186,50 +195,50 @@ class NotificationLine(Struct, frozen=True):
     recipient: Annotated[str, Meta(description="Masked: +49…1234, m…@example.com.")]
     channel: str
     generation: Annotated[int, Meta(ge=1, description="2 after the first resend.")]
-    content: Annotated[str, Meta(description="What sort of content, and how long.")]
-    provider: Annotated[str, Meta(description="Which has it, or had it last. Empty: none yet.")]
+    content: Annotated[str, Meta(description="The kind and the length of the content.")]
+    provider: Annotated[str, Meta(description="The provider that has it, or had it last. Empty: none yet.")]
     priority: int
-    not_after: Annotated[str, Meta(description="UTC. Empty: none was given.")]
+    not_after: Annotated[str, Meta(description="UTC. Empty: not set.")]
     added: Time
     changed: Time
     possible_duplicates: Annotated[int, Meta(ge=0)]
-    suppressed_by: Annotated[str, Meta(description="The id of what its guard let through instead.")]
+    suppressed_by: Annotated[str, Meta(description="The id of the notification that its guard let through instead.")]
     erased: bool
-    revealed: Annotated[dict[str, Any] | None, Meta(description="With reveal: all that was asked for. Else null.")]
+    revealed: Annotated[dict[str, Any] | None, Meta(description="With reveal: all fields of the request. Else null.")]
 
 
 class NextStep(Struct, frozen=True):
-    """What happens next if nobody does anything. A report of the provider, or a person, may come first."""
+    """The next automatic step. A delivery report or an operator may come first."""
 
     exit: Annotated[
         Step,
         Meta(
-            description="send: a relay sends it; answer: the relay that sends it hears what came of it; in doubt: "
-            "replay, the same key again; look_up, the provider is asked; policy, its policy counts; person: nobody "
-            "goes on, so resolve it."
+            description="send: a relay sends it; answer: the relay gets the response of the provider; if uncertain: "
+            "replay, sent again with the same key; look_up, looked up at the provider; policy, its policy is applied; "
+            "person: there is no automatic step, so resolve it."
         ),
     ]
-    at: Annotated[str, Meta(description="Not before then, UTC; of answer, at the latest. Empty: now, or no such time.")]
-    under_way: Annotated[bool, Meta(description="A relay has it in its hands.")]
+    at: Annotated[str, Meta(description="The earliest time, UTC; of answer, the latest. Empty: now, or no time.")]
+    under_way: Annotated[bool, Meta(description="A relay is processing it.")]
     policy: Annotated[
         str,
         Meta(
-            description="In doubt: what counts where nothing is known by `policy_at`.",
+            description="If uncertain: the policy that is applied at `policy_at`.",
             extra_json_schema={"enum": ["", *POLICIES]},
         ),
     ]
-    policy_at: Annotated[str, Meta(description="At the latest then, UTC. Empty: there is none.")]
+    policy_at: Annotated[str, Meta(description="The deadline of the policy, UTC. Empty: none.")]
 
 
 class NotificationReport(NotificationLine, frozen=True, kw_only=True):
-    """Everything known of one notification."""
+    """One notification with all its attempts."""
 
-    next: Annotated[NextStep | None, Meta(description="null: it is over.")]
-    attempts: Annotated[list[AttemptLine], Meta(description="All evidence, the oldest first.")]
+    next: Annotated[NextStep | None, Meta(description="null: it is finished.")]
+    attempts: Annotated[list[AttemptLine], Meta(description="All attempts and reports, the oldest first.")]
 
 
 class NotificationPage(Struct, frozen=True):
-    """The newest first. A page holds fewer than its limit where contents are large."""
+    """Notifications, the newest first. A page has fewer than its limit if contents are large."""
 
     items: list[NotificationLine]
     next: Annotated[str | None, Meta(description="`after` of the next page. null: this is the last one.")]

@@ -1,6 +1,6 @@
-"""/v1/notifications: what is to be said to customers, whether it was, and what a person decides about it.
+"""/v1/notifications: create notifications, look them up, and record the decisions of operators.
 
-The tenant of everything is the token's. Whoever asks for another tenant's notification is told that there is none.
+The tenant of every request is the token's. A notification of another tenant is not found.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from semel.core.resend import resend
-from semel.ports import Notifications, StoredOutbox
+from semel.ports import StoredOutbox
 from semel.service.api.claim_shapes import KEY_PATTERN
 from semel.service.api.errors import Refused, refusal
 from semel.service.api.notification_shapes import (
     LIST_DEFAULT,
     LIST_MAX,
+    PRINTABLE,
     AttemptLine,
     CancelRequest,
     EraseRequest,
@@ -43,186 +42,77 @@ from semel.service.api.notification_shapes import (
     ResendRequest,
     ResolveRequest,
 )
+from semel.service.api.openapi import Parameter
 from semel.service.api.requests import (
     Credential,
     check_filled_in,
     flag,
-    kept,
+    json_response,
     may,
     ms_of,
     query,
     read,
     read_key,
+    shortened,
     time_text,
-    told,
 )
 from semel.values.delivery_state import LIVE, STATES, ProviderAccess
 from semel.values.errors import ConfigError, MalformedEvent
-from semel.values.notification import Guard, Notification, matching_note
-from semel.values.outbox import (
-    MAY_SEND,
-    Attempt,
-    Decision,
-    NotificationQuery,
-    NotificationView,
-    Status,
-    UpcomingStep,
-    coming,
-)
+from semel.values.notification import TEXT_MAX, Guard, Notification, matching_note
+from semel.values.outbox import MAY_SEND, Decision, NotificationQuery, NotificationView, Status, coming
 from semel.values.redaction import Hider, masked_content, masked_recipient, without
 
-# A notification as it is told outside: masked, unless somebody who may see it has asked for it.
-
-
-def line(shown: NotificationView, revealed: bool) -> NotificationLine:
-    return NotificationLine(**_told(shown, revealed, Hider(shown.notification)))
-
-
-def report(shown: NotificationView, revealed: bool, now_ms: int) -> NotificationReport:
-    hider = Hider(shown.notification)
-    attempts = [_attempt(one, hider, revealed) for one in shown.attempts]
-    return NotificationReport(**_told(shown, revealed, hider), attempts=attempts, next=_next(coming(shown, now_ms)))
-
-
-def _next(next: UpcomingStep | None) -> NextStep | None:
-    if next is None:
-        return None
-    return NextStep(
-        exit=next.exit,
-        at=time_text(next.at_ms) if next.at_ms else "",
-        under_way=next.under_way,
-        policy=next.policy or "",
-        policy_at=time_text(next.policy_ms) if next.policy_ms else "",
-    )
-
-
-def _told(shown: NotificationView, revealed: bool, hider: Hider) -> dict[str, Any]:
-    one = shown.notification
-    return {
-        "id": shown.id,
-        "state": shown.state,
-        "reason": shown.reason if revealed else hider.hidden(shown.reason),
-        "key": one.key if revealed else without(one.key, one.recipient),
-        "kind": one.kind,
-        "recipient": one.recipient if revealed else masked_recipient(one.recipient),
-        "channel": one.channel,
-        "generation": one.generation,
-        "content": masked_content(one),
-        "provider": shown.provider,
-        "priority": one.priority,
-        "not_after": "" if one.not_after is None else time_text(ms_of(one.not_after)),
-        "added": time_text(shown.added_ms),
-        "changed": time_text(shown.changed_ms),
-        "possible_duplicates": shown.possible_duplicates,
-        "suppressed_by": shown.suppressed_by,
-        "erased": shown.erased,
-        "revealed": _all_of(shown) if revealed and not shown.erased else None,
-    }
-
-
-def _all_of(shown: NotificationView) -> dict[str, Any]:
-    """What was asked for, in the names of the request."""
-    asked = asdict(shown.notification)
-    for name in ("tenant", "generation"):
-        del asked[name]
-    builtins: dict[str, Any] = msgspec.to_builtins(asked)
-    return builtins
-
-
-def _attempt(one: Attempt, hider: Hider, revealed: bool) -> AttemptLine:
-    return AttemptLine(
-        number=one.number,
-        provider=one.provider,
-        outcome=one.outcome,
-        at=time_text(one.ended_ms) if one.ended_ms else "",
-        crossed=time_text(one.crossed_ms) if one.crossed_ms else "",
-        evidence=one.evidence if revealed else hider.hidden(one.evidence),
-        reference=one.reference if revealed else hider.hidden(one.reference),
-        by=one.by,
-    )
-
-
-# Pages of notifications, the newest first.
-#
-# A page continues behind the last notification of the page before: its time and its id are the cursor. So nothing is
-# repeated and nothing is left out, whatever is added meanwhile.
-
-TEXTS = ("recipient", "kind", "key", "provider")
-FILTERS = ("state", *TEXTS)
-QUERIES = (*FILTERS, "possible_duplicates", "since", "until", "after", "limit", "reveal")
+NO_OUTBOX = "this ledger has no outbox; use sqlite or postgresql (docs/ledgers.md)"
+PAGES_AT_A_TIME = 4  # each may hold contents of some MB, and the response made of them
+LEFT_MAX = 1_000  # notifications per state that a response counts
+PAGE_MAX_BYTES = 2 * 1024 * 1024  # of contents: the response needs several times as much memory
 CURSOR_PATTERN = re.compile("[0-9a-f]{12}-[0-9a-f]{32}")  # of `next`: milliseconds and an id
-PAGE_MAX_BYTES = 2 * 1024 * 1024  # of contents: what is made of them in memory is several times as large
+
+_TEXT = {"type": "string", "minLength": 1, "maxLength": TEXT_MAX, "pattern": PRINTABLE}
+_FLAG = {"type": "string", "enum": ["true", "false"]}
+_TIME = {"type": "string", "format": "date-time"}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": LIST_DEFAULT}
+
+KEY_HEADER = Parameter(
+    "Idempotency-Key",
+    "header",
+    "The key, if it is not in the body: a structured-field string in quotes, or the plain key.",
+    _TEXT,
+)
+STATUS_QUERY = (
+    Parameter("recipient", "query", "As in the notification; write + as %2B.", _TEXT),
+    Parameter("kind", "query", "With recipient. By default any kind.", _TEXT),
+    Parameter("key", "query", "Without recipient and kind.", _TEXT),
+)
+SHOW_QUERY = (Parameter("reveal", "query", "Show recipient and content.", _FLAG),)
+_TEXT_FILTERS = (
+    Parameter("recipient", "query", "Only this recipient; write + as %2B.", _TEXT),
+    Parameter("kind", "query", "Only this kind.", _TEXT),
+    Parameter("key", "query", "Only this key.", _TEXT),
+    Parameter("provider", "query", "Only notifications that this provider has, or had last.", _TEXT),
+)
+LIST_QUERY = (
+    Parameter("state", "query", "Only this state.", {"type": "string", "enum": list(STATES)}),
+    *_TEXT_FILTERS,
+    Parameter("possible_duplicates", "query", "Only notifications that may have been sent twice.", _FLAG),
+    Parameter("since", "query", "Added then or later.", _TIME),
+    Parameter("until", "query", "Added before.", _TIME),
+    Parameter(
+        "after", "query", "`next` of the previous page.", {"type": "string", "pattern": f"^{CURSOR_PATTERN.pattern}$"}
+    ),
+    Parameter("limit", "query", "The maximum number of items.", _LIMIT),
+    *SHOW_QUERY,
+)
+
+RequestBody = TypeVar("RequestBody")
 
 
-async def page(
-    outbox: Notifications, tenant: str, asked: Mapping[str, str], line: Callable[[NotificationView], NotificationLine]
-) -> Response:
-    """One page, bounded by rows and by bytes. It is masked and written in a thread: other requests do not wait."""
-    sought = sought_in(tenant, asked)
-    found = await outbox.find(replace(sought, limit=sought.limit + 1))
-    return await asyncio.to_thread(_written, found, sought, line)
+async def no_outbox(_: Request) -> NoReturn:
+    raise Refused(501, NO_OUTBOX)
 
 
-def _written(
-    found: Sequence[NotificationView], sought: NotificationQuery, line: Callable[[NotificationView], NotificationLine]
-) -> Response:
-    shown = found[: sought.limit]
-    has_more = len(found) > sought.limit or sum(one.size for one in found) > PAGE_MAX_BYTES
-    next = f"{shown[-1].added_ms:012x}-{shown[-1].id}" if has_more else None
-    return told(NotificationPage([line(one) for one in shown], next))
-
-
-def sought_in(tenant: str, asked: Mapping[str, str]) -> NotificationQuery:
-    """What is asked for, in the words of the outbox."""
-    if (state := asked.get("state")) is not None and state not in STATES:
-        raise MalformedEvent(f"state: expected one of {', '.join(STATES)}")
-    until_ms, after_id = _cursor(asked["after"]) if "after" in asked else (_time(asked, "until"), None)
-    return NotificationQuery(
-        tenant=tenant,
-        **{name: asked[name] for name in FILTERS if name in asked},
-        possible_duplicates=flag(asked, "possible_duplicates"),
-        since_ms=_time(asked, "since") or 0,
-        until_ms=until_ms,
-        after_id=after_id,
-        limit=_limit(asked),
-        bytes_max=PAGE_MAX_BYTES,
-    )
-
-
-def _limit(asked: Mapping[str, str]) -> int:
-    text = asked.get("limit", str(LIST_DEFAULT))
-    if not (text.isascii() and text.isdecimal() and len(text) <= 6 and 1 <= int(text) <= LIST_MAX):
-        raise MalformedEvent(f"limit: expected a whole number, 1 to {LIST_MAX:,}")
-    return int(text)
-
-
-def _cursor(text: str) -> tuple[int, bytes]:
-    """`next` of another page: the time and the id of its last notification."""
-    if not CURSOR_PATTERN.fullmatch(text):
-        raise MalformedEvent("after: expected `next` of another page")
-    at, _, id = text.partition("-")
-    return int(at, 16), bytes.fromhex(id)
-
-
-def _time(asked: Mapping[str, str], name: str) -> int | None:
-    if name not in asked:
-        return None
-    try:
-        return ms_of(datetime.fromisoformat(asked[name]))
-    except (ValueError, TypeError):  # TypeError: it has no zone
-        like = "2026-03-19T22:04:48.123Z"
-        raise MalformedEvent(f"{name}: expected a time with its zone, as {like} (for + write %2B)") from None
-
-
-NO_OUTBOX = "this ledger keeps no outbox: sqlite and postgresql do (docs/ledgers.md)"
-PAGES_AT_A_TIME = 4  # each may hold contents of some MB, and what is made of them
-LEFT_MAX = 1_000  # of each state: who has more on their way will ask again
-
-Asked = TypeVar("Asked")
-
-
-class Sending(Struct, frozen=True):
-    """What is behind each path."""
+class NotificationEndpoints(Struct, frozen=True):
+    """The handlers of /v1/notifications."""
 
     outbox: StoredOutbox
     body_max: int
@@ -230,143 +120,108 @@ class Sending(Struct, frozen=True):
     access: ProviderAccess = ProviderAccess()
     pages: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(PAGES_AT_A_TIME))
 
-    def routes(self) -> list[Route]:
-        return [
-            Route("/notifications", self.all, methods=["GET", "POST"]),  # one, so that Allow names both
-            Route("/notifications/status", self.status, methods=["GET"]),
-            Route("/notifications/erase", self.erase, methods=["POST"]),
-            Route("/notifications/erase", _only_post, methods=["GET"]),  # it is no id
-            Route("/notifications/{id}", self.show, methods=["GET"]),
-            Route("/notifications/{id}/resolve", self.resolve, methods=["POST"]),
-            Route("/notifications/{id}/cancel", self.cancel, methods=["POST"]),
-            Route("/notifications/{id}/resend", self.resend, methods=["POST"]),
-        ]
-
-    async def all(self, request: Request) -> Response:
-        return await (self.create(request) if request.method == "POST" else self.list(request))
-
-    # ------------------------------------------------------------------------------------------------------- create
-
-    async def create(self, request: Request) -> Response:
-        tenant = may(request, "notify").tenant
-        given = _key_header(request)
-        asked = await self._read(request, NewNotification)
-        made = _notification(asked, tenant, _key(asked.key, given))
-        for name in ("key", "kind", "recipient"):
-            check_filled_in(name, getattr(made, name))
-        self._check_access(made)
-        (added,) = await self.outbox.add([made])
+    async def create(self, request: Request, credential: Credential) -> Response:
+        key_header = _key_header(request)
+        new = await self._read(request, NewNotification)
+        notification = _notification(new, credential.tenant, _key(new.key, key_header))
+        check_filled_in("key", notification.key)
+        check_filled_in("kind", notification.kind)
+        check_filled_in("recipient", notification.recipient)
+        self._check_access(notification)
+        (added,) = await self.outbox.add([notification])
         if added.status == "conflict":
-            detail = "this notification is known, and says something else. The first one is untouched"
+            detail = "a notification with this identity and another content exists. The first one is unchanged"
             return refusal(422, detail, id=added.id, state=added.state)
         answer = NotificationAdded(added.id, added.status, added.state)
-        return told(answer, 201 if added.status == "added" else 200, _where(added.id))
+        return json_response(answer, 201 if added.status == "added" else 200, _location(added.id))
 
-    # -------------------------------------------------------------------------------------------------------- read
+    async def status(self, request: Request, credential: Credential) -> Response:
+        parameters = query(request, [parameter.name for parameter in STATUS_QUERY])
+        if ("key" in parameters) == ("recipient" in parameters) or ("key" in parameters and "kind" in parameters):
+            raise MalformedEvent("look up by recipient, by recipient and kind, or by key")
+        _check_texts(**parameters)
+        status = await self.outbox.status(credential.tenant, **parameters)
+        # Evidence and reference come from the provider: they may name the customer, and quote the message.
+        has_evidence = bool(status.evidence or status.reference)
+        view = await self.outbox.show(bytes.fromhex(status.id)) if has_evidence else None
+        note = matching_note(parameters["recipient"]) if "recipient" in parameters else ""
+        return json_response(await asyncio.to_thread(_status, status, view, note))
 
-    async def status(self, request: Request) -> Response:
-        tenant = may(request, "notifications").tenant
-        asked = query(request, ("recipient", "kind", "key"))
-        if ("key" in asked) == ("recipient" in asked) or ("key" in asked and "kind" in asked):
-            raise MalformedEvent("ask by recipient, by recipient and kind, or by key")
-        _check_texts(**asked)
-        found = await self.outbox.status(tenant, **asked)
-        said = found.evidence or found.reference  # by whoever sent it: it may name the customer, and what was said
-        shown = await self.outbox.show(bytes.fromhex(found.id)) if said else None
-        note = matching_note(asked["recipient"]) if "recipient" in asked else ""
-        return told(await asyncio.to_thread(_status, found, shown, note))
-
-    async def list(self, request: Request) -> Response:
-        tenant = may(request, "notifications").tenant
-        asked = query(request, QUERIES)
-        revealed = _revealed(request, asked)
-        _check_texts(**{name: asked[name] for name in TEXTS if name in asked})
+    async def list(self, request: Request, credential: Credential) -> Response:
+        parameters = query(request, [parameter.name for parameter in LIST_QUERY])
+        revealed = _revealed(request, parameters)
+        texts = [parameter.name for parameter in _TEXT_FILTERS]
+        _check_texts(**{name: parameters[name] for name in texts if name in parameters})
         async with self.pages:
-            return await page(self.outbox, tenant, asked, lambda shown: line(shown, revealed))
+            wanted = notification_query(credential.tenant, parameters)
+            views = await self.outbox.find(replace(wanted, limit=wanted.limit + 1))
+            # Masked and encoded in a thread, so that other requests do not wait.
+            return await asyncio.to_thread(page_response, views, wanted, lambda view: line(view, revealed))
 
-    async def show(self, request: Request) -> Response:
-        tenant, id = may(request, "notifications").tenant, _id(request)
-        revealed = _revealed(request, query(request, ("reveal",)))
-        shown = await self._known(id, tenant)
-        return told(await asyncio.to_thread(report, shown, revealed, time.time_ns() // 1_000_000))
+    async def show(self, request: Request, credential: Credential) -> Response:
+        id = _id(request)
+        revealed = _revealed(request, query(request, [parameter.name for parameter in SHOW_QUERY]))
+        view = await self._find(id, credential.tenant)
+        return json_response(await asyncio.to_thread(report, view, revealed, time.time_ns() // 1_000_000))
 
-    # ------------------------------------------------------------------------------------------------------- decide
+    async def resolve(self, request: Request, credential: Credential) -> Response:
+        id, decision = _id(request), await self._read(request, ResolveRequest)
+        return await self._decide(id, decision.resolution, decision.reason, credential)
 
-    async def resolve(self, request: Request) -> Response:
-        who, id = may(request, "operate"), _id(request)
-        asked = await self._read(request, ResolveRequest)
-        return await self._decide(who, Decision(id, asked.resolution, kept(asked.reason), who.name))
+    async def cancel(self, request: Request, credential: Credential) -> Response:
+        id, decision = _id(request), await self._read(request, CancelRequest)
+        return await self._decide(id, "cancelled", decision.reason, credential)
 
-    async def cancel(self, request: Request) -> Response:
-        who, id = may(request, "operate"), _id(request)
-        asked = await self._read(request, CancelRequest)
-        return await self._decide(who, Decision(id, "cancelled", kept(asked.reason), who.name))
-
-    async def resend(self, request: Request) -> Response:
-        who, id = may(request, "operate"), _id(request)
-        asked = await self._read(request, ResendRequest)
-        self._check_access((await self._known(id, who.tenant)).notification)
-        again = await resend(self.outbox, id, kept(asked.reason), who.name, tenant=who.tenant)
+    async def resend(self, request: Request, credential: Credential) -> Response:
+        id, wanted = _id(request), await self._read(request, ResendRequest)
+        self._check_access((await self._find(id, credential.tenant)).notification)
+        again = await resend(self.outbox, id, shortened(wanted.reason), credential.name, tenant=credential.tenant)
         if again.status == "missing":
             raise _unknown()
         if again.status == "refused":
             return refusal(409, f"it cannot be sent again: {again.reason}", id=again.id, state=again.state)
         answer = NotificationResent(again.id, again.status, again.state, again.generation)
-        return told(answer, 201 if again.status == "added" else 200, _where(again.id))
+        return json_response(answer, 201 if again.status == "added" else 200, _location(again.id))
 
-    async def erase(self, request: Request) -> Response:
-        who = may(request, "operate")
-        asked = await self._read(request, EraseRequest)
-        _check_texts(recipient=asked.recipient)
-        erased = await self.outbox.erase(who.tenant, asked.recipient, kept(asked.reason), who.name)
+    async def erase(self, request: Request, credential: Credential) -> Response:
+        wanted, tenant = await self._read(request, EraseRequest), credential.tenant
+        _check_texts(recipient=wanted.recipient)
+        erased = await self.outbox.erase(tenant, wanted.recipient, shortened(wanted.reason), credential.name)
         left = 0
         for state in LIVE:
-            sought = NotificationQuery(tenant=who.tenant, recipient=asked.recipient, state=state, limit=LEFT_MAX)
-            left += len([one for one in await self.outbox.find(sought) if not one.erased])
-        return told(RecipientErased(erased, left))
+            live = NotificationQuery(tenant=tenant, recipient=wanted.recipient, state=state, limit=LEFT_MAX)
+            left += len([view for view in await self.outbox.find(live) if not view.erased])
+        return json_response(RecipientErased(erased, left))
 
-    async def _decide(self, who: Credential, decision: Decision) -> Response:
-        await self._known(decision.id, who.tenant)  # the tenant is a part of the id: it stays this one's
+    async def _decide(self, id: bytes, resolution: Any, reason: str, credential: Credential) -> Response:
+        decision = Decision(id, resolution, shortened(reason), credential.name)
+        await self._find(id, credential.tenant)  # the id contains the tenant, so the tenant cannot change after this
         state = await self.outbox.decide(decision)
         if state is None:
-            now = await self._known(decision.id, who.tenant)
-            if not _said_before(now, decision):
-                detail = f"{decision.says.replace('_', ' ')} cannot be said of it now: it is {now.state}"
-                return refusal(409, f"{detail}. Nothing was written", id=now.id, state=now.state)
-            state = now.state
-        return told(NotificationDecided(decision.id.hex(), state))
+            view = await self._find(id, credential.tenant)
+            # The response to an earlier, equal call may have been lost.
+            same = (decision.says, decision.reason, decision.by)
+            if not any((attempt.outcome, attempt.evidence, attempt.by) == same for attempt in view.attempts):
+                detail = f"the notification is {view.state}, so it cannot be recorded as {resolution.replace('_', ' ')}"
+                return refusal(409, f"{detail}. Nothing was written", id=view.id, state=view.state)
+            state = view.state
+        return json_response(NotificationDecided(id.hex(), state))
 
-    async def _read(self, request: Request, shape: type[Asked]) -> Asked:
+    async def _read(self, request: Request, shape: type[RequestBody]) -> RequestBody:
         return await read(request, shape, self.body_max, self.read_timeout)
 
     def _check_access(self, notification: Notification) -> None:
         if reason := self.access.refusal(notification):
             raise Refused(403, f"{reason}. Nothing was added")
 
-    async def _known(self, id: bytes, tenant: str) -> NotificationView:
-        shown = await self.outbox.show(id)
-        if shown is None or shown.notification.tenant != tenant:
+    async def _find(self, id: bytes, tenant: str) -> NotificationView:
+        view = await self.outbox.show(id)
+        if view is None or view.notification.tenant != tenant:
             raise _unknown()
-        return shown
+        return view
 
 
-async def no_outbox(_: Request) -> NoReturn:
-    raise Refused(501, NO_OUTBOX)
-
-
-def without_outbox() -> list[Route]:
-    """Each of its paths says why there is nothing behind it."""
-    return [
-        Route("/notifications", no_outbox, methods=["GET", "POST"]),
-        Route("/notifications/{rest:path}", no_outbox, methods=["GET", "POST"]),
-    ]
-
-
-async def _only_post(_: Request) -> NoReturn:
-    raise HTTPException(405, headers={"Allow": "POST"})
-
-
-# ---------------------------------------------------------------------------------------------------------- asking
+# -------------------------------------------------------------------------------------------------------- requests
 
 
 def _id(request: Request) -> bytes:
@@ -377,66 +232,187 @@ def _id(request: Request) -> bytes:
 
 
 def _unknown() -> Refused:
-    return Refused(404, "nothing is known of this notification")
+    return Refused(404, "unknown notification")
 
 
 def _key_header(request: Request) -> str | None:
-    """The caller's key, where it is in the header. Of two, nobody could say which one counts."""
-    found = [value for name, value in request.scope["headers"] if name == b"idempotency-key"]
-    if len(found) > 1:
-        raise MalformedEvent("Idempotency-Key: stands twice")
-    return read_key(found[0]) if found else None
+    """The key in the header, if there is one."""
+    values = [value for name, value in request.scope["headers"] if name == b"idempotency-key"]
+    if len(values) > 1:
+        raise MalformedEvent("Idempotency-Key: repeated; send it once")
+    return read_key(values[0]) if values else None
 
 
-def _key(inside: str | None, header: str | None) -> str:
-    """No key is ever made up: a call without one could not be told from the next."""
-    if inside is None and header is None:
-        raise MalformedEvent("key: is missing, here and in Idempotency-Key; it names the fact of your business")
-    if inside is not None and header is not None and inside != header:
-        raise MalformedEvent("key: is not the one in Idempotency-Key")
-    return (inside if inside is not None else header) or ""
+def _key(in_body: str | None, in_header: str | None) -> str:
+    """The caller's key. Semel never makes one up: a repeated call could not be recognised."""
+    if in_body is None and in_header is None:
+        raise MalformedEvent("key: missing, here and in Idempotency-Key; it names the fact of your business")
+    if in_body is not None and in_header is not None and in_body != in_header:
+        raise MalformedEvent("key: not the same as Idempotency-Key")
+    return (in_body if in_body is not None else in_header) or ""
 
 
-def _notification(asked: NewNotification, tenant: str, key: str) -> Notification:
-    given = asdict(asked)
-    given["guard"] = None if asked.guard is None else Guard(**asdict(asked.guard))
-    given["priority"] = int(asked.priority)
+def _notification(new: NewNotification, tenant: str, key: str) -> Notification:
+    fields = {**asdict(new), "key": key, "tenant": tenant, "priority": int(new.priority)}
+    fields["guard"] = None if new.guard is None else Guard(**asdict(new.guard))
     try:
-        made = Notification(**{**given, "key": key, "tenant": tenant})
-        made.content  # noqa: B018 - what cannot be written is refused here
+        notification = Notification(**fields)
+        notification.content  # noqa: B018 - a content that cannot be stored is refused here
     except ConfigError as error:
         raise MalformedEvent(str(error)) from None
-    return made
+    return notification
 
 
 def _check_texts(recipient: str = "?", kind: str = "?", key: str = "?", provider: str = "?") -> None:
-    """Nothing was ever sent to what no notification may have: that must not be answered with "never"."""
+    """Refuse values that no notification can have. Otherwise the answer to a misspelled look-up would be "never"."""
     try:
         Notification(recipient=recipient, kind=kind, key=key, provider=provider, channel="event", body="?")
     except ConfigError as error:
         raise MalformedEvent(str(error)) from None
 
 
-def _revealed(request: Request, asked: Mapping[str, str]) -> bool:
-    """Whether recipients and contents are told in the clear. Who may decide about them may see them."""
-    revealed = flag(asked, "reveal")
+def _revealed(request: Request, parameters: Mapping[str, str]) -> bool:
+    """Whether recipients and contents are shown unmasked. That needs the scope `operate`."""
+    revealed = flag(parameters, "reveal")
     if revealed:
         may(request, "operate")
     return revealed
 
 
-# ------------------------------------------------------------------------------------------------------- answering
+def notification_query(tenant: str, parameters: Mapping[str, str]) -> NotificationQuery:
+    """The query of one page. A page continues after the last notification of the previous page: its time and its id are
+    the cursor. So no notification is repeated or left out while others are added."""
+    if (state := parameters.get("state")) is not None and state not in STATES:
+        raise MalformedEvent(f"state: expected one of {', '.join(STATES)}")
+    after_id: bytes | None = None
+    if (cursor := parameters.get("after")) is None:
+        until_ms = _time(parameters, "until")
+    else:
+        if not CURSOR_PATTERN.fullmatch(cursor):
+            raise MalformedEvent("after: expected `next` of another page")
+        at, _, id = cursor.partition("-")
+        until_ms, after_id = int(at, 16), bytes.fromhex(id)
+    limit = parameters.get("limit", str(LIST_DEFAULT))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 6 and 1 <= int(limit) <= LIST_MAX):
+        raise MalformedEvent(f"limit: expected a whole number, 1 to {LIST_MAX:,}")
+    filters = ["state", *(parameter.name for parameter in _TEXT_FILTERS)]
+    return NotificationQuery(
+        tenant=tenant,
+        **{name: parameters[name] for name in filters if name in parameters},
+        possible_duplicates=flag(parameters, "possible_duplicates"),
+        since_ms=_time(parameters, "since") or 0,
+        until_ms=until_ms,
+        after_id=after_id,
+        limit=int(limit),
+        bytes_max=PAGE_MAX_BYTES,
+    )
 
 
-def _status(status: Status, shown: NotificationView | None, note: str) -> NotificationStatus:
-    """Without the notification, nothing of what was said of it can be shown."""
-    hider = None if shown is None else Hider(shown.notification)
+def _time(parameters: Mapping[str, str], name: str) -> int | None:
+    if name not in parameters:
+        return None
+    try:
+        return ms_of(datetime.fromisoformat(parameters[name]))
+    except (ValueError, TypeError):  # TypeError: it has no zone
+        example = "2026-03-19T22:04:48.123Z"
+        raise MalformedEvent(f"{name}: expected a time with its zone, as {example} (write + as %2B)") from None
+
+
+# ------------------------------------------------------------------------------------------------------- responses
+
+
+def _location(id: str) -> dict[str, str]:
+    return {"Location": f"/v1/notifications/{id}"}
+
+
+def page_response(
+    views: Sequence[NotificationView],
+    wanted: NotificationQuery,
+    line: Callable[[NotificationView], NotificationLine],
+) -> Response:
+    """One page, bounded by rows and by bytes. `views` has one row more than the page if there are more."""
+    shown = views[: wanted.limit]
+    has_more = len(views) > wanted.limit or sum(view.size for view in views) > PAGE_MAX_BYTES
+    next = f"{shown[-1].added_ms:012x}-{shown[-1].id}" if has_more else None
+    return json_response(NotificationPage([line(view) for view in shown], next))
+
+
+def line(view: NotificationView, revealed: bool) -> NotificationLine:
+    return NotificationLine(**_fields(view, revealed, Hider(view.notification)))
+
+
+def report(view: NotificationView, revealed: bool, now_ms: int) -> NotificationReport:
+    hider = Hider(view.notification)
+    attempts = [
+        AttemptLine(
+            number=attempt.number,
+            provider=attempt.provider,
+            outcome=attempt.outcome,
+            at=_maybe_time(attempt.ended_ms),
+            crossed=_maybe_time(attempt.crossed_ms),
+            evidence=attempt.evidence if revealed else hider.hidden(attempt.evidence),
+            reference=attempt.reference if revealed else hider.hidden(attempt.reference),
+            by=attempt.by,
+        )
+        for attempt in view.attempts
+    ]
+    step = coming(view, now_ms)
+    next = (
+        None
+        if step is None
+        else NextStep(
+            exit=step.exit,
+            at=_maybe_time(step.at_ms),
+            under_way=step.under_way,
+            policy=step.policy or "",
+            policy_at=_maybe_time(step.policy_ms),
+        )
+    )
+    return NotificationReport(**_fields(view, revealed, hider), attempts=attempts, next=next)
+
+
+def _fields(view: NotificationView, revealed: bool, hider: Hider) -> dict[str, Any]:
+    """The fields of a notification: masked, unless they are revealed to an operator."""
+    notification = view.notification
+    return {
+        "id": view.id,
+        "state": view.state,
+        "reason": view.reason if revealed else hider.hidden(view.reason),
+        "key": notification.key if revealed else without(notification.key, notification.recipient),
+        "kind": notification.kind,
+        "recipient": notification.recipient if revealed else masked_recipient(notification.recipient),
+        "channel": notification.channel,
+        "generation": notification.generation,
+        "content": masked_content(notification),
+        "provider": view.provider,
+        "priority": notification.priority,
+        "not_after": "" if notification.not_after is None else time_text(ms_of(notification.not_after)),
+        "added": time_text(view.added_ms),
+        "changed": time_text(view.changed_ms),
+        "possible_duplicates": view.possible_duplicates,
+        "suppressed_by": view.suppressed_by,
+        "erased": view.erased,
+        "revealed": _request_fields(notification) if revealed and not view.erased else None,
+    }
+
+
+def _request_fields(notification: Notification) -> dict[str, Any]:
+    """The notification in the fields of the request that created it."""
+    fields = asdict(notification)
+    del fields["tenant"], fields["generation"]
+    builtins: dict[str, Any] = msgspec.to_builtins(fields)
+    return builtins
+
+
+def _status(status: Status, view: NotificationView | None, note: str) -> NotificationStatus:
+    """Without the notification nothing can be masked, so evidence and reference stay empty."""
+    hider = None if view is None else Hider(view.notification)
     return NotificationStatus(
         status=status.told,
         may_send=status.told in MAY_SEND,
         id=status.id,
         state=status.state,
-        at=time_text(status.at_ms) if status.at_ms else "",
+        at=_maybe_time(status.at_ms),
         provider=status.provider,
         reference="" if hider is None else hider.hidden(status.reference),
         evidence="" if hider is None else hider.hidden(status.evidence),
@@ -445,11 +421,5 @@ def _status(status: Status, shown: NotificationView | None, note: str) -> Notifi
     )
 
 
-def _where(id: str) -> dict[str, str]:
-    return {"Location": f"/v1/notifications/{id}"}
-
-
-def _said_before(now: NotificationView, decision: Decision) -> bool:
-    """The answer to the same call may have been lost."""
-    said = (decision.says, decision.reason, decision.by)
-    return any((one.outcome, one.evidence, one.by) == said for one in now.attempts)
+def _maybe_time(ms: int | None) -> str:
+    return time_text(ms) if ms else ""

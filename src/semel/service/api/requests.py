@@ -1,4 +1,4 @@
-"""Who is asking: bearer tokens, of which only digests are known here."""
+"""Reads requests of the API: bearer token, Idempotency-Key, body and query. Writes JSON responses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.notification import CHANNELS, POLICIES
 from semel.values.strict_json import parse
 
-TOKEN_MAX_BYTES = 512  # more is no token of ours, and need not be hashed
+TOKEN_MAX_BYTES = 512  # a longer text is no token, and is not hashed
 
 
 class Credential(Struct, frozen=True):
-    """What a token stands for. The tenant of everything that is asked with it comes from here."""
+    """The name, tenant and scopes of a token. The tenant of every request comes from here."""
 
     name: str
     tenant: str
@@ -35,7 +35,7 @@ class Credential(Struct, frozen=True):
 
 
 class Keyring:
-    """The tokens that are let in. An empty one lets nobody in."""
+    """The tokens of the settings, as digests. An empty keyring refuses every request."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._known: list[tuple[bytes, Credential]] = []
@@ -45,7 +45,7 @@ class Keyring:
                 if token.name == credential.name or digest == other:
                     raise ConfigError(
                         f"tokens {credential.name!r} and {token.name!r} have the same name or the same digest: "
-                        "nobody could tell which of them is meant"
+                        "remove one of them, or create another with `semel token`"
                     )
             self._known.append((digest, Credential(token.name, token.tenant, frozenset(token.scopes))))
 
@@ -53,17 +53,17 @@ class Keyring:
         return len(self._known)
 
     def authenticate(self, header: bytes | None) -> Credential | None:
-        """The credential of an Authorization header. Every digest is compared, so that time tells nothing."""
+        """Return the credential of an Authorization header. All digests are compared, in constant time."""
         scheme, _, text = (header or b"").partition(b" ")
         text = text.strip(b" ")
         if scheme.lower() != b"bearer" or not 0 < len(text) <= TOKEN_MAX_BYTES:
             return None
-        given = sha256(text).digest()
-        found: Credential | None = None
+        presented = sha256(text).digest()
+        match: Credential | None = None
         for digest, credential in self._known:
-            if hmac.compare_digest(digest, given):
-                found = credential
-        return found
+            if hmac.compare_digest(digest, presented):
+                match = credential
+        return match
 
 
 # Reads the Idempotency-Key header: a structured-field string (RFC 8941), as the IETF draft of the header defines it.
@@ -71,8 +71,8 @@ class Keyring:
 # "order-1"            order-1
 # "order-1";v=2        order-1: parameters are checked and ignored
 # "say \"hi\""        say "hi"
-# order-1              order-1: many clients send the key without quotes, so a value that does not begin with a quote is
-#                      the key as it stands, up to its end, in UTF-8
+# order-1              order-1: many clients send the key without quotes, so a value without any quote is the key, in
+#                      UTF-8
 # "order-1             refused
 # order"1              refused
 
@@ -93,52 +93,52 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 def read_key(value: bytes) -> str:
-    """The key in the header. Raises MalformedEvent."""
+    """Return the key in the header. Raises MalformedEvent."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        raise MalformedEvent("Idempotency-Key: is not UTF-8") from None
+        raise MalformedEvent("Idempotency-Key: not UTF-8") from None
     if '"' not in text:
         return text
-    found = _ITEM.fullmatch(text)
-    if found is None:
+    item = _ITEM.fullmatch(text)
+    if item is None:
         raise MalformedEvent('Idempotency-Key: expected a key in quotes, "order-1", or without any quote')
-    return _ESCAPED.sub(r"\1", found[1][1:-1])
+    return _ESCAPED.sub(r"\1", item[1][1:-1])
 
 
-# Reading a request's body: bounded in size and time, strict in what is JSON, checked against its shape.
+# Request bodies are limited in size and time, parsed as strict JSON, and checked against their shape.
 
 Shape = TypeVar("Shape")
 
 OUTCOMES = [settlement.__struct_config__.tag for settlement in get_args(SettleItem)]
-_WORDS = {"outcome": OUTCOMES, "channel": CHANNELS, "policy": POLICIES, "resolution": ("sent", "not_sent", "given_up")}
+_VALUES = {"outcome": OUTCOMES, "channel": CHANNELS, "policy": POLICIES, "resolution": ("sent", "not_sent", "given_up")}
 
-_PLACED = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)  # as msgspec says where something is wrong
-_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}  # of Python, and in JSON
+_WITH_PATH = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)  # a message of msgspec with the path of the field
+_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}  # Python to JSON
 
 
 async def read(request: Request, shape: type[Shape], body_max: int, patience_s: float) -> Shape:
-    """The body as a value of this shape, or a refusal that says what is wrong and where."""
+    """Read the body as a value of this shape. The error of a refusal names the field."""
     _check_media_type(request)
     raw = await _read_bytes(request, body_max, patience_s)
     try:
         return msgspec.convert(parse(raw), shape)
     except msgspec.ValidationError as error:
-        raise MalformedEvent(_told(str(error))) from None
+        raise MalformedEvent(_in_json_terms(str(error))) from None
 
 
-def _told(said: str) -> str:
-    """What msgspec says, in the words of JSON, and with its place in front: `items[0].lease: expected number, …`."""
-    placed = _PLACED.fullmatch(said)
-    what, where = (placed[1], placed[2]) if placed is not None else (said, "")
-    if what.startswith("Expected `"):
-        what = re.sub(
-            r"`([a-z| ]+)`", lambda kinds: re.sub(r"\w+", lambda one: _TYPES.get(one[0], one[0]), kinds[1]), what
+def _in_json_terms(error: str) -> str:
+    """A message of msgspec with JSON types, and with its path in front: `items[0].lease: expected number, …`."""
+    with_path = _WITH_PATH.fullmatch(error)
+    text, path = (with_path[1], with_path[2]) if with_path is not None else (error, "")
+    if text.startswith("Expected `"):
+        text = re.sub(
+            r"`([a-z| ]+)`", lambda types: re.sub(r"\w+", lambda name: _TYPES.get(name[0], name[0]), types[1]), text
         )
-    if what.startswith(("Invalid value ", "Invalid enum value ")) and (words := _WORDS.get(where.rpartition(".")[2])):
-        what = f"expected one of {', '.join(words)}, got {what.partition('value ')[2]}"
-    what = what[:1].lower() + what[1:]
-    return f"{where}: {what}" if where else what
+    if text.startswith(("Invalid value ", "Invalid enum value ")) and (values := _VALUES.get(path.rpartition(".")[2])):
+        text = f"expected one of {', '.join(values)}, got {text.partition('value ')[2]}"
+    text = text[:1].lower() + text[1:]
+    return f"{path}: {text}" if path else text
 
 
 def _check_media_type(request: Request) -> None:
@@ -147,13 +147,13 @@ def _check_media_type(request: Request) -> None:
     if essence.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise Refused(415, "send JSON in UTF-8: Content-Type: application/json")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "encoded bodies are not read: send it without Content-Encoding")
+        raise Refused(415, "Content-Encoding is not supported: send the body without it")
 
 
 async def _read_bytes(request: Request, body_max: int, patience_s: float) -> bytes:
-    """Connections whose body was not read to its end are closed: the rest of it is not worth waiting for."""
+    """Read the whole body. A connection whose body was not read to its end is closed."""
     closing = {"Connection": "close"}
-    too_large = Refused(413, f"at most {body_max:,} bytes are read: send fewer items at a time", closing)
+    too_large = Refused(413, f"the limit is {body_max:,} bytes: send fewer items per request", closing)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > body_max:
         raise too_large
@@ -167,29 +167,27 @@ async def _read_bytes(request: Request, body_max: int, patience_s: float) -> byt
     except TimeoutError:
         raise Refused(408, f"the body did not arrive within {patience_s:g} s", closing) from None
     except ClientDisconnect:
-        raise Refused(400, "the body ended too early") from None  # nobody reads this
+        raise Refused(400, "the body ended too early") from None  # never sent: the client has gone
     return bytes(body)
 
 
-# What every endpoint does: who asks, in words of the query, and how an answer is written.
-
-CREDENTIAL = "semel.credential"  # where the guard leaves it in the scope of a request
+CREDENTIAL = "semel.credential"  # the key of the credential in the ASGI scope
 QUERY_FIELDS_MAX = 20
-REASON_MAX_CHARS = 500  # a reason is a sentence for a person, not a document
+REASON_MAX_CHARS = 500  # a reason is a sentence, not a document
 
 _BARE = re.compile(rb"[+;]|%(?![0-9A-Fa-f]{2})")
-_SAID_OF = {
-    b"+": "has a bare +, which is a plus to some and a space to others: write %2B or %20",
-    b";": "has a bare ;, which some take for the end of it: write %3B",
-    b"%": "has a % that encodes nothing: write %25",
+_BARE_ERRORS = {
+    b"+": "a bare + is ambiguous: write %2B for a plus, or %20 for a space",
+    b";": "a bare ; is ambiguous: write %3B",
+    b"%": "a % that encodes nothing: write %25",
 }
-_TWICE = re.compile("%2b|%40", re.IGNORECASE)  # + and @, as they stand in no number and no address
+_ENCODED_TWICE = re.compile("%2b|%40", re.IGNORECASE)  # + and @: no number and no address contains these texts
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.json.Encoder().encode
 
 
 def may(request: Request, scope: str) -> Credential:
-    """The credential, if it may do this."""
+    """Return the credential of a request, if it has this scope."""
     credential: Credential = request.scope[CREDENTIAL]
     if scope not in credential.scopes:
         challenge = {"WWW-Authenticate": f'Bearer realm="semel", error="insufficient_scope", scope="{scope}"'}
@@ -197,63 +195,53 @@ def may(request: Request, scope: str) -> Credential:
     return credential
 
 
-def told(value: Struct, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: Struct, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(_encode(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
 def query(request: Request, names: Collection[str]) -> dict[str, str]:
-    """The query, strictly: whoever asks about a customer must not get the answer about another one, because something
-    in the question was left out, guessed or given twice."""
+    """Parse the query, strictly: a lenient parser could answer about another customer. `names` are allowed."""
     raw: bytes = request.scope["query_string"]
-    _check_encoding(raw)
+    if (bare := _BARE.search(raw)) is not None:
+        # Written as it is, `+4917…` would be read as ` 4917…`, and `m+tag@example.com` as `m tag@example.com`.
+        name = raw[: bare.start()].rpartition(b"&")[2].partition(b"=")[0][:100].decode("ascii", "replace")
+        raise MalformedEvent(f"{name}: {_BARE_ERRORS[bare[0]]}")
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
     except UnicodeError:
         raise MalformedEvent("the query is not percent-encoded UTF-8") from None
     except ValueError:
         raise MalformedEvent(f"the query has more than {QUERY_FIELDS_MAX} fields") from None
-    asked = dict(pairs)
-    if len(asked) < len(pairs):
-        raise MalformedEvent("a name stands twice in the query, and nobody could say which one counts")
-    for name, value in asked.items():
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
+        raise MalformedEvent("a query parameter is repeated: send each one once")
+    for name, value in parameters.items():
         if name not in names:
-            raise MalformedEvent(f"{name[:100]}: is not asked for here, but {', '.join(names)}")
-        _check(name, value)
-    return asked
-
-
-def _check_encoding(raw: bytes) -> None:
-    """`+4917…`, written as it is, would be read as ` 4917…`, and `m+tag@example.com` as `m tag@example.com`."""
-    if (found := _BARE.search(raw)) is None:
-        return
-    name = raw[: found.start()].rpartition(b"&")[2].partition(b"=")[0][:100].decode("ascii", "replace")
-    raise MalformedEvent(f"{name}: {_SAID_OF[found[0]]}")
-
-
-def _check(name: str, value: str) -> None:
-    if not value:
-        raise MalformedEvent(f"{name}: is empty; leave it out, if it is not meant")
-    if name == "recipient" and _TWICE.search(value):
-        raise MalformedEvent(f"{name}: was percent-encoded twice")
-    check_filled_in(name, value)
-    if "\ufffd" in value:
-        raise MalformedEvent(f"{name}: has lost a character on its way, and U+FFFD stands in its place")
+            raise MalformedEvent(f"{name[:100]}: unknown query parameter; allowed: {', '.join(names)}")
+        if not value:
+            raise MalformedEvent(f"{name}: empty; leave the parameter out")
+        if name == "recipient" and _ENCODED_TWICE.search(value):
+            raise MalformedEvent(f"{name}: percent-encoded twice")
+        check_filled_in(name, value)
+        if "\ufffd" in value:
+            raise MalformedEvent(f"{name}: contains U+FFFD: a character was lost in an earlier conversion")
+    return parameters
 
 
 def check_filled_in(name: str, value: str) -> None:
-    """All customers of a flow whose template was not filled in would be one, and get one message."""
+    """Refuse an unfilled template: it would be the same value for all customers, and only one would get a message."""
     if "${" in value:
-        raise MalformedEvent(f"{name}: is a template that nobody has filled in")
+        raise MalformedEvent(f"{name}: contains an unfilled template variable")
 
 
-def flag(asked: Mapping[str, str], name: str) -> bool:
-    value = asked.get(name, "false")
+def flag(parameters: Mapping[str, str], name: str) -> bool:
+    value = parameters.get(name, "false")
     if value not in ("true", "false"):
         raise MalformedEvent(f"{name}: expected true or false")
     return value == "true"
 
 
-def kept(reason: str) -> str:
+def shortened(reason: str) -> str:
     return reason if len(reason) <= REASON_MAX_CHARS else reason[: REASON_MAX_CHARS - 1] + "…"
 
 
@@ -267,5 +255,5 @@ def time_text(ms: int) -> str:
 
 
 def ms_of(at: datetime) -> int:
-    """The other way around, exactly: a float would be a millisecond off now and then."""
+    """Milliseconds since the epoch, exactly: a float would sometimes be off by one."""
     return (at - _EPOCH) // timedelta(milliseconds=1)
