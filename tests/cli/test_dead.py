@@ -216,7 +216,7 @@ def test_two_operators_decide_each_event_once(tmp_path: Path) -> None:
 
     def operate(name: str) -> dead_decisions.DeadLetterReport:
         wish = dead_decisions.DeadLetterRequest(
-            action="replay", keys=[], every=True, state=None, wanted=Filters(), reason="fixed", by=name, rate=500
+            action="replay", names=[], every=True, state=None, wanted=Filters(), reason="fixed", by=name, rate=500
         )
         return dead_decisions.run(Place(Secret(url)), wish, Console(stderr=True), confirm)
 
@@ -225,7 +225,7 @@ def test_two_operators_decide_each_event_once(tmp_path: Path) -> None:
     assert [len(report.chosen) for report in reports] == [40, 40]
     assert sorted(key for report in reports for key in report.decided) == sorted(reports[0].chosen)
     assert [len(report.decided) + len(report.already) for report in reports] == [40, 40]
-    assert all(report.holds for report in reports)
+    assert all(report.succeeded for report in reports)
     assert states(url) == {**states(url), "accepted": 40, "dead": 0}
 
 

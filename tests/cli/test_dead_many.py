@@ -121,7 +121,7 @@ def test_a_long_list_does_not_hold_all_events_at_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(find, "PAGE_BYTES", 4_000_000)
     where = Place(Secret(url))
     ask = dead_decisions.DeadLetterRequest(
-        action="replay", keys=[], every=True, state=None, wanted=Filters(), reason="", by="me", dry_run=True
+        action="replay", names=[], every=True, state=None, wanted=Filters(), reason="", by="me", dry_run=True
     )
 
     def listed() -> int:

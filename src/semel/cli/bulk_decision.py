@@ -1,9 +1,9 @@
-"""Operator decisions about many events or notifications: choose, confirm, decide, report.
+"""Operator decisions about many events or notifications: one flow for replay, discard, resolve, cancel and resend.
 
-Choosing and deciding are two steps. Another operator, a relay or a callback may act in between. The store takes each
-decision at most once, so an interrupted command can be repeated: it leaves alone whatever is decided already.
+    check the options → choose → warn and confirm → decide each → report
 
-`dead_decisions` uses this for replay and discard, `notification_decisions` for resolve, cancel and resend.
+Another operator, a relay or a callback may act between choosing and deciding. The store takes each decision at most
+once, so an interrupted command can be repeated: it skips whatever is decided already.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import getpass
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import typer
 from msgspec import Struct, field
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from semel.cli import tables
 from semel.cli.describe import plain
 from semel.values.errors import ConfigError, SemelError
 
@@ -36,7 +39,24 @@ PREVIEW_BATCH = 500  # entries of a dry run that are listed at a time
 SHOWN = 20  # ids and problems that are listed one by one
 
 Answer = TypeVar("Answer")
+Store = TypeVar("Store")
+Item = TypeVar("Item")
 Confirm: TypeAlias = Callable[[str], bool]
+
+
+class BulkRequest(Struct, frozen=True, kw_only=True):
+    """The options that all decisions share."""
+
+    names: list[str]  # keys of events or ids of notifications, or their beginnings
+    every: bool
+    reason: str
+    by: str
+    rate: float | None = None
+    dry_run: bool = False
+
+    @property
+    def filtered(self) -> bool:
+        return self.every
 
 
 class BulkReport(Struct):
@@ -64,11 +84,11 @@ class BulkReport(Struct):
         return 0 if self.dry_run else len(self.chosen) - sum(map(len, ended))
 
     @property
-    def holds(self) -> bool:
+    def succeeded(self) -> bool:
         return not self.failed and not self.refused and not self.not_tried
 
     def outcome(self, name: str, past: str) -> str:
-        """What happened to one of them, for programs."""
+        """The outcome of one of them, for programs."""
         if name in self.decided:
             return past
         if name in self.already:
@@ -80,10 +100,129 @@ class BulkReport(Struct):
         return f"would be {past}" if self.dry_run else "not tried"
 
 
-def confirmed(question: str, instead: str = "pass --yes, or preview it with --dry-run") -> bool:
+class BulkDecision(ABC, Generic[Store, Item]):
+    """One command: its options, its report, and the steps that differ between decisions."""
+
+    named: ClassVar[str]  # "keys" or "ids"
+    list_command: ClassVar[str]
+    past: str  # "replayed"
+    request: BulkRequest
+    report: BulkReport
+
+    @abstractmethod
+    def open(self, *, reads: bool) -> AbstractAsyncContextManager[Store]: ...
+
+    def check(self) -> None:
+        """Raise ConfigError for options that cannot work."""
+
+    @abstractmethod
+    def choose(self, store: Store) -> AsyncIterator[Item]:
+        """Add all chosen ones to the report, with the reason where no decision is needed. Yield the others."""
+
+    @abstractmethod
+    def without_content(self, item: Item) -> Item: ...
+
+    def warnings(self) -> list[str]:
+        return []
+
+    @abstractmethod
+    def question(self) -> str:
+        """The question to confirm. Empty: none is needed."""
+
+    @abstractmethod
+    async def decide(self, store: Store, name: str) -> Any: ...
+
+    @abstractmethod
+    def record(self, name: str, answer: Any) -> None:
+        """Add the store's answer to the report."""
+
+    async def finish(self, store: Store) -> None:
+        """Complete the report after the last decision."""
+
+    @abstractmethod
+    def listing(self, items: Sequence[Item]) -> RenderableType: ...
+
+    @abstractmethod
+    def members(self) -> dict[str, Any]:
+        """The report for programs."""
+
+    @abstractmethod
+    def text(self) -> RenderableType:
+        """The report for people."""
+
+
+def run(
+    decision: BulkDecision[Store, Item],
+    console: Console,
+    confirm: Confirm | None,
+    preview: Callable[[Sequence[Item]], None] | None = None,
+) -> None:
+    """Run the whole flow. `preview` gets the chosen items in batches.
+
+    Raises ConfigError, before any decision, for a request that cannot work.
+    """
+    request, report = decision.request, decision.report
+    if request.names and request.filtered:
+        raise ConfigError(f"pass {decision.named}, or --all or filters: not both")
+    decision.check()
+    if not (request.names or request.filtered):
+        raise ConfigError(f"which ones? Pass {decision.named}, --all or filters; `{decision.list_command}` lists them")
+    check_reason(request.reason, request.by, request.dry_run)
+    asyncio.run(_choose(decision, preview))
+    for warning in decision.warnings():
+        console.print(warning, style="yellow")
+    if request.dry_run or not report.waiting:
+        return
+    question = decision.question()
+    if question and confirm is not None and not confirm(question):
+        raise ConfigError("nothing was done")
+    with _progress(console, decision.past, report) as advance:
+        asyncio.run(_decide(decision, advance))
+
+
+async def _choose(decision: BulkDecision[Store, Item], preview: Callable[[Sequence[Item]], None] | None) -> None:
+    batch: list[Item] = []
+    async with decision.open(reads=True) as store:
+        async for item in decision.choose(store):
+            if preview is not None:
+                batch.append(decision.without_content(item))
+            if preview is not None and len(batch) == PREVIEW_BATCH:
+                preview(batch)
+                batch = []
+    if preview is not None and batch:
+        preview(batch)
+
+
+async def _decide(decision: BulkDecision[Store, Item], advance: Callable[[], None]) -> None:
+    async with decision.open(reads=False) as store:
+        report = decision.report
+        decide = partial(decision.decide, store)
+        if await decide_each(report, report.waiting, decide, decision.record, advance, decision.request.rate):
+            await decision.finish(store)
+
+
+def run_at_terminal(decision: BulkDecision[Store, Item], yes: bool, as_json: bool) -> None:
+    """Run the flow of a command, with its preview and its confirmation."""
+    out = Console()
+
+    def preview(items: Sequence[Item]) -> None:
+        out.print(decision.listing(items))
+
+    shown = preview if decision.request.dry_run and not as_json else None
+    run(decision, Console(stderr=True), None if yes else confirmed, shown)
+
+
+def print_report(decision: BulkDecision[Store, Item], as_json: bool) -> None:
+    if as_json:
+        typer.echo(tables.as_json(decision.members()))
+    else:
+        Console().print(decision.text())
+
+
+def confirmed(question: str) -> bool:
     """Ask at the terminal. Raises ConfigError where there is none: the operator must confirm with an option then."""
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Not a terminal: {instead}")
+        raise ConfigError(f"{question} Not a terminal: pass --yes, or preview it with --dry-run")
     return typer.confirm(question, err=True)
 
 
@@ -103,21 +242,6 @@ def check_reason(reason: str, by: str, dry_run: bool) -> None:
     for option, text in (("--reason", reason), ("--by", by)):
         if len(text) > REASON_MAX_CHARS or not text.isprintable():
             raise ConfigError(f"{option}: at most {REASON_MAX_CHARS:,} characters, on one line")
-
-
-def decide_all(
-    report: BulkReport,
-    past: str,
-    question: str,
-    decide: Callable[[Callable[[], None]], Coroutine[Any, Any, None]],
-    console: Console,
-    confirm: Confirm | None,
-) -> None:
-    """Confirm, then run `decide` under a progress bar. An empty question needs no confirmation."""
-    if question and confirm is not None and not confirm(question):
-        raise ConfigError("nothing was done")
-    with _progress(console, past, report) as advance:
-        asyncio.run(decide(advance))
 
 
 @contextmanager
@@ -234,4 +358,4 @@ def summary_table(report: BulkReport, rows: Sequence[tuple[str, int, str]], stor
 
 
 def problems(report: BulkReport) -> list[Text]:
-    return [Text(plain(f"{name}: {why}")) for name, why in list(report.failed.items())[:SHOWN]]
+    return [Text(plain(f"{name}: {error}")) for name, error in list(report.failed.items())[:SHOWN]]

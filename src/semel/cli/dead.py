@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from semel.cli import breakers, dead_decisions, find, tables
-from semel.cli.bulk_decision import confirmed, operator
-from semel.cli.dead_decisions import DeadLetterRequest
+from semel.cli import breakers, find, tables
+from semel.cli.bulk_decision import operator, print_report, run_at_terminal
+from semel.cli.dead_decisions import EventDecision, DeadLetterRequest
 from semel.cli.events import Key, Raw, show_one
 from semel.cli.ledger_place import place
 from semel.cli.options import (
@@ -32,7 +30,6 @@ from semel.cli.options import (
     Wide,
     Yes,
 )
-from semel.ports import Entry
 
 State = Annotated[DeadLetterState | None, typer.Option(help="Only dead, or only uncertain events.")]
 Route = Annotated[str, typer.Option("--handler", "--route", help="Only events of this handler or route.")]
@@ -130,7 +127,7 @@ def replay(
 ) -> None:
     request = DeadLetterRequest(
         action="replay",
-        keys=keys or [],
+        names=keys or [],
         every=all_of_them,
         state=state.value if state else None,
         wanted=find.filters(handler, tenant, matching, since, until),
@@ -163,7 +160,7 @@ def discard(
 ) -> None:
     request = DeadLetterRequest(
         action="discard",
-        keys=keys or [],
+        names=keys or [],
         every=all_of_them,
         state=state.value if state else None,
         wanted=find.filters(handler, tenant, matching, since, until),
@@ -176,24 +173,9 @@ def discard(
 
 
 def _decide(request: DeadLetterRequest, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
-    out = Console()
-
-    def preview(entries: Sequence[Entry]) -> None:
-        out.print(tables.listing(entries, find.now_ms(), wide=False))
-
-    report = dead_decisions.run(
-        place(ledger, config),
-        request,
-        Console(stderr=True),
-        None if yes else confirmed,
-        preview if request.dry_run and not as_json else None,
-    )
-    replayed = request.action == "replay" and bool(report.decided)
-    open_breakers = breakers.open_breakers(ledger, config).breakers if replayed else []
-    if as_json:
-        typer.echo(dead_decisions.to_json(report, open_breakers))
-    else:
-        out.print(dead_decisions.as_tables(report))
-        for breaker in open_breakers:
-            out.print(f"{breaker}: replayed events wait for it", style="bold red", markup=False, highlight=False)
-    raise typer.Exit(0 if report.holds else 1)
+    decision = EventDecision(place(ledger, config), request)
+    run_at_terminal(decision, yes, as_json)
+    if request.action == "replay" and decision.report.decided:
+        decision.breakers = breakers.open_breakers(ledger, config).breakers
+    print_report(decision, as_json)
+    raise typer.Exit(0 if decision.report.succeeded else 1)

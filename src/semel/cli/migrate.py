@@ -57,7 +57,7 @@ def migrate(ledger: LedgerUrl = None, config: Config = None, dry_run: DryRun = F
 # What has to be done to the stores of a deployment, doing it, and telling it.
 
 
-class Store(Struct, frozen=True):
+class MigratedStore(Struct, frozen=True):
     """One store, as it was found and as it is now."""
 
     role: str  # "ledger" or "dead_letters", as in the settings
@@ -68,8 +68,8 @@ class Store(Struct, frozen=True):
     pending: list[str]
 
 
-class Report(Struct, frozen=True):
-    stores: list[Store]
+class MigrationReport(Struct, frozen=True):
+    stores: list[MigratedStore]
     dry_run: bool
 
     @property
@@ -77,29 +77,29 @@ class Report(Struct, frozen=True):
         return not any(store.pending for store in self.stores)
 
 
-async def run(where: Place, dry_run: bool) -> Report:
+async def run(where: Place, dry_run: bool) -> MigrationReport:
     """The ledger first, then where its letters are kept. Raises SemelError when a store cannot be used."""
     stores = [await _one("ledger", where.ledger, dry_run)]
     if where.dead_letters is not None and not where.publishes_to_bus:  # a bus is there, or `semel doctor` says so
         stores.append(await _one("dead_letters", where.dead_letters, dry_run))
-    return Report(stores, dry_run)
+    return MigrationReport(stores, dry_run)
 
 
-async def _one(role: str, secret: Secret, dry_run: bool) -> Store:
+async def _one(role: str, secret: Secret, dry_run: bool) -> MigratedStore:
     url = secret.reveal()
     ledger = open_ledger(url)
     done: list[str] = []
     try:
         if isinstance(ledger, Upgrades) and not isinstance(ledger, Migrates) and (steps := await ledger.outdated()):
             done = [] if dry_run else await ledger.upgrade()
-            return Store(role, masked(url), ledger.traits.name, True, done, [] if done else steps)
+            return MigratedStore(role, masked(url), ledger.traits.name, True, done, [] if done else steps)
         if not isinstance(ledger, Migrates):
-            return Store(role, masked(url), ledger.traits.name, False, [], [])
+            return MigratedStore(role, masked(url), ledger.traits.name, False, [], [])
         pending = await ledger.pending()
         if pending and not dry_run:
             done = await ledger.migrate()
             pending = await ledger.pending()
-        return Store(role, masked(url), ledger.traits.name, True, done, pending)
+        return MigratedStore(role, masked(url), ledger.traits.name, True, done, pending)
     except LedgerUnavailable as error:
         said = without_secrets(str(error), url)
         raise LedgerUnavailable(f"{role} {masked(url)} could not be made ready: {said}") from None
@@ -110,7 +110,7 @@ async def _one(role: str, secret: Secret, dry_run: bool) -> Store:
 # -------------------------------------------------------------------------------------------------------- telling
 
 
-def to_json(report: Report) -> str:
+def to_json(report: MigrationReport) -> str:
     document = {
         "ready": report.ready,
         "dry_run": report.dry_run,
@@ -133,7 +133,7 @@ def refusal_as_json(error: SemelError) -> str:
     return json.dumps({"ready": False, "error": str(error)})
 
 
-def as_tables(report: Report) -> RenderableType:
+def as_tables(report: MigrationReport) -> RenderableType:
     parts: list[RenderableType] = []
     for store in report.stores:
         parts.append(Text(f"{store.role} {store.url}", style="bold"))
@@ -143,7 +143,7 @@ def as_tables(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def _steps(store: Store) -> Table:
+def _steps(store: MigratedStore) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("step", overflow="fold")
     table.add_column("")
@@ -154,7 +154,7 @@ def _steps(store: Store) -> Table:
     return table
 
 
-def _conclusion(store: Store, dry_run: bool) -> str:
+def _conclusion(store: MigratedStore, dry_run: bool) -> str:
     if not store.migrates:
         return f"{store.name} needs no migrations: it makes what it needs when it is first used."
     if not store.pending:

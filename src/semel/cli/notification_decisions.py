@@ -1,24 +1,24 @@
-"""Resolves, cancels, resends and erases notifications (`bulk_decision` has the common part).
+"""Resolves, cancels and resends notifications, and erases customer data. `bulk_decision` has the flow of decisions.
 
-Between choosing and deciding a callback may arrive, a relay may continue, or another operator may decide. The outbox
-accepts each decision only in a state that allows it, so an interrupted command can simply be repeated.
+A callback may arrive, a relay may continue, or another operator may decide between choosing and deciding. The outbox
+accepts each decision only in a state that allows it, so an interrupted command can be repeated.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from semel.cli import bulk_decision
-from semel.cli.bulk_decision import PREVIEW_BATCH, SHOWN, BulkReport, Confirm
+from semel.cli import bulk_decision, notification_tables
+from semel.cli.bulk_decision import SHOWN, BulkDecision, BulkReport, BulkRequest, Confirm
 from semel.cli.describe import MEANING, RESOLVE, Mask, counted, plain, short, short_id
-from semel.cli.find import chosen_notifications, every_notification, notification_by_id, outbox_at, without_content
+from semel.cli.find import chosen_notifications, every_notification, now_ms, outbox_at, without_content
 from semel.cli.ledger_place import Place
 from semel.core.resend import Resent, foreseen, resend
 from semel.ports import StoredOutbox
@@ -27,7 +27,9 @@ from semel.values.errors import ConfigError
 from semel.values.outbox import Decision, NotificationQuery, NotificationView
 from semel.values.redaction import masked_recipient
 
-PAST: dict[Resolution | Literal["resent"], str] = {
+DecisionName: TypeAlias = Resolution | Literal["resent"]
+
+PAST: dict[DecisionName, str] = {
     "sent": "resolved",
     "not_sent": "resolved",
     "given_up": "given up",
@@ -63,206 +65,161 @@ IN_DOUBT = "uncertain now: an attempt of theirs may have left, so resolve them"
 RESENT_NOTE = "pending: the running relay sends it, or the next `semel relay --once`"
 
 TAKEN: tuple[State, ...] = ("accepted", "delivered")  # the customer has it, or will
-UNSENT: tuple[State, ...] = (
-    "failed",
-    "expired",
-    "cancelled",
-)  # no customer has it; of a suppressed one they have another
-
-Preview: TypeAlias = Callable[[Sequence[NotificationView]], None]
-Judge: TypeAlias = Callable[[StoredOutbox, NotificationView], Awaitable[bool]]
+UNSENT: tuple[State, ...] = ("failed", "expired", "cancelled")  # of a suppressed one the customer has another
 
 
-class NotificationChoice(Struct, frozen=True, kw_only=True):
-    """The notifications to decide about, and the reason of the decision."""
+class OutboxDecisionRequest(BulkRequest, frozen=True, kw_only=True):
+    """The options of `resolve`, `cancel` and `resend`."""
 
-    ids: list[str]
-    every: bool
+    decision: DecisionName
     query: NotificationQuery  # its state is the state to decide about
-    reason: str
-    by: str
     matching: str = ""  # text in the notification's reason
-    rate: float | None = None
-    dry_run: bool = False
 
     @property
     def filtered(self) -> bool:
         return self.every or bool(self.matching) or self.query != NotificationQuery(state=self.query.state)
 
 
-class DecisionRequest(NotificationChoice, frozen=True, kw_only=True):
-    """The options of `resolve` and `cancel`."""
-
-    resolution: Resolution
+class OutboxDecisionReport(BulkReport, kw_only=True):
+    made: dict[str, str] = field(default_factory=dict)  # new id by the id of a resent notification
 
 
-class DecisionReport(BulkReport, kw_only=True):
-    """The result of `resolve`, `cancel` or `resend`."""
+class OutboxDecision(BulkDecision[StoredOutbox, NotificationView]):
+    """The common part of `semel notify resolve`, `cancel` and `resend`."""
 
-    decision: Resolution | Literal["resent"]
+    named, list_command = "ids", "semel notify list"
+
+    def __init__(self, where: Place, request: OutboxDecisionRequest) -> None:
+        self.where = where
+        self.request: OutboxDecisionRequest = request
+        self.report: OutboxDecisionReport = OutboxDecisionReport(request.dry_run)
+        self.past = PAST[request.decision]
+
+    def open(self, *, reads: bool) -> AbstractAsyncContextManager[StoredOutbox]:
+        return outbox_at(self.where, reads=reads)
+
+    async def choose(self, outbox: StoredOutbox) -> AsyncIterator[NotificationView]:
+        request = self.request
+        async for view in chosen_notifications(outbox, request.names, request.query, request.matching):
+            self.report.chosen[view.id] = view.state
+            if await self._needs_decision(outbox, view):
+                yield view
+
+    async def _needs_decision(self, outbox: StoredOutbox, view: NotificationView) -> bool:
+        """Record why a notification needs no decision, if it needs none."""
+        raise NotImplementedError
+
+    def without_content(self, view: NotificationView) -> NotificationView:
+        return without_content(view, reveal=False)
+
+    def listing(self, views: Sequence[NotificationView]) -> RenderableType:
+        return notification_tables.listing(views, now_ms(), wide=False, reveal=False)
+
+    def members(self) -> dict[str, Any]:
+        report = self.report
+        return {
+            **bulk_decision.summary_members(report, self.request.decision),
+            "notifications": [
+                {"id": id, "state": report.decided.get(id, state), "outcome": report.outcome(id, self.past)}
+                for id, state in report.chosen.items()
+            ],
+        }
+
+    def _table(self, rows: Sequence[tuple[str, int, str]], left_alone: Sequence[str]) -> RenderableType:
+        """The summary of a decision, or of its dry run, and the notifications that it leaves alone."""
+        report, lines = self.report, [Text(plain(line)) for line in left_alone]
+        if report.dry_run:
+            return Group(Text(f"{len(report.waiting):,} would be {self.past}. Nothing was changed."), *lines)
+        refused = ("refused", len(report.refused), "left alone" if report.refused else "")
+        table = bulk_decision.summary_table(report, [*rows, refused, ("failed", len(report.failed), "")], "outbox")
+        return Group(table, *lines, *bulk_decision.problems(report))
+
+
+class StateDecision(OutboxDecision):
+    """`semel notify resolve` and `semel notify cancel`."""
 
     @property
-    def past(self) -> str:
-        return PAST[self.decision]
+    def _resolution(self) -> Resolution:
+        assert self.request.decision != "resent"
+        return self.request.decision
 
+    def check(self) -> None:
+        state, allowed = self.request.query.state, DECIDABLE[self._resolution]
+        if state not in allowed:
+            raise ConfigError(f"--state {state}: this decision needs the state {' or '.join(allowed)}")
 
-class ResendReport(DecisionReport, kw_only=True):
-    """The result of `resend`, with the new generations."""
+    async def _needs_decision(self, outbox: StoredOutbox, view: NotificationView) -> bool:
+        allowed = DECIDABLE[self._resolution]
+        # Its relay disappeared while sending: it is in doubt, even if no other relay runs to record that.
+        abandoned = view.state == "sending" and view.due_ms <= time.time() * 1000 and "uncertain" in allowed
+        if not self.request.names or view.state in allowed or abandoned:
+            return True
+        self._leave_alone(view.id, view.state)
+        return False
 
-    made: dict[str, str] = field(default_factory=dict)  # new id by the id of the repeated notification
+    def _leave_alone(self, id: str, state: State) -> None:
+        """Skip one that a filter chose and that has moved on. Refuse a named one in another state."""
+        moved_on = not self.request.names and state not in DECIDABLE[self._resolution]
+        agrees = state in AGREES[self._resolution]
+        (self.report.already if moved_on or agrees else self.report.refused)[id] = state
 
+    def warnings(self) -> list[str]:
+        sends = self._resolution == "not_sent" and self.report.waiting and not self.request.dry_run
+        return ["A customer who received it after all gets it twice."] if sends else []
 
-def check_choice(choice: NotificationChoice) -> None:
-    if choice.ids and choice.filtered:
-        raise ConfigError("pass ids, or --all or filters: not both")
-    if not (choice.ids or choice.filtered):
-        raise ConfigError("which ones? Pass ids, or --all or filters; `semel notify list` lists them")
+    def question(self) -> str:
+        if len(self.request.names) == 1:
+            return ""
+        return QUESTIONS[self._resolution].format(counted(len(self.report.waiting), "notification"))
 
+    async def decide(self, outbox: StoredOutbox, id: str) -> tuple[bool, State | None]:
+        """Whether the decision was accepted, and the state after it. None: the notification is purged meanwhile."""
+        digest, request = bytes.fromhex(id), self.request
+        state = await outbox.decide(Decision(digest, self._resolution, request.reason, request.by))
+        if state is not None:
+            return True, state
+        view = await outbox.show(digest)
+        return False, None if view is None else view.state
 
-async def choose(
-    where: Place, choice: NotificationChoice, report: DecisionReport, judge: Judge, preview: Preview | None
-) -> None:
-    """Read the chosen notifications into the report, page by page.
-
-    `judge` returns whether this one is to be decided; otherwise it records why not. `preview` gets those that are.
-    """
-    batch: list[NotificationView] = []
-    async with outbox_at(where) as outbox:
-        async for view in chosen_notifications(outbox, choice.ids, choice.query, choice.matching):
-            report.chosen[view.id] = view.state
-            if await judge(outbox, view) and preview is not None:
-                batch.append(without_content(view, reveal=False))
-            if preview is not None and len(batch) == PREVIEW_BATCH:
-                preview(batch)
-                batch = []
-    if preview is not None and batch:
-        preview(batch)
-
-
-# ------------------------------------------------------------------------------------------- resolving, cancelling
-
-
-def decide_all(
-    where: Place, request: DecisionRequest, console: Console, confirm: Confirm | None, preview: Preview | None
-) -> DecisionReport:
-    """Raises ConfigError, before any decision, for a request that cannot work."""
-    check_choice(request)
-    allowed = DECIDABLE[request.resolution]
-    if request.query.state not in allowed:
-        raise ConfigError(f"--state {request.query.state}: this decision needs the state {' or '.join(allowed)}")
-    bulk_decision.check_reason(request.reason, request.by, request.dry_run)
-    report = DecisionReport(request.dry_run, decision=request.resolution)
-    asyncio.run(choose(where, request, report, lambda _, view: _is_decidable(report, request, view), preview))
-    waiting = report.waiting
-    if request.dry_run or not waiting:
-        return report
-    if request.resolution == "not_sent":
-        console.print("A customer who received it after all gets it twice.", style="yellow")
-    question = QUESTIONS[request.resolution].format(counted(len(waiting), "notification"))
-
-    async def decide(advance: Callable[[], None]) -> None:
-        async with outbox_at(where) as outbox:
-            await bulk_decision.decide_each(
-                report,
-                waiting,
-                lambda id: _decide_one(outbox, request, id),
-                lambda id, answer: _record_decision(report, request, id, *answer),
-                advance,
-                request.rate,
-            )
-
-    unambiguous = len(request.ids) == 1
-    bulk_decision.decide_all(report, report.past, "" if unambiguous else question, decide, console, confirm)
-    return report
-
-
-async def _is_decidable(report: DecisionReport, request: DecisionRequest, view: NotificationView) -> bool:
-    allowed = DECIDABLE[request.resolution]
-    # Its relay disappeared while it was leaving: it is in doubt, also where no other relay runs that would record it.
-    abandoned = view.state == "sending" and view.due_ms <= time.time() * 1000 and "uncertain" in allowed
-    if not request.ids or view.state in allowed or abandoned:
-        return True
-    _leave_alone(report, request, view.id, view.state)
-    return False
-
-
-def _leave_alone(report: DecisionReport, request: DecisionRequest, id: str, state: State) -> None:
-    """A filter means only undecided ones: one that moved on is no error. A named one in another state is refused."""
-    moved_on = not request.ids and state not in DECIDABLE[request.resolution]
-    (report.already if moved_on or state in AGREES[request.resolution] else report.refused)[id] = state
-
-
-async def _decide_one(outbox: StoredOutbox, request: DecisionRequest, id: str) -> tuple[bool, State | None]:
-    """Whether the decision was accepted, and the state after it. None: the notification is purged meanwhile."""
-    digest = bytes.fromhex(id)
-    state = await outbox.decide(Decision(digest, request.resolution, request.reason, request.by))
-    if state is not None:
-        return True, state
-    view = await outbox.show(digest)
-    return False, None if view is None else view.state
-
-
-def _record_decision(
-    report: DecisionReport, request: DecisionRequest, id: str, accepted: bool, state: State | None
-) -> None:
-    if accepted:
-        report.decided[id] = str(state)
-    elif state is None:
-        report.already[id] = "forgotten"
-    else:
-        _leave_alone(report, request, id, state)
-
-
-def decision_as_json(report: DecisionReport) -> dict[str, Any]:
-    return {
-        **bulk_decision.summary_members(report, report.decision),
-        "notifications": [
-            {"id": id, "state": report.decided.get(id, state), "outcome": report.outcome(id, report.past)}
-            for id, state in report.chosen.items()
-        ],
-    }
-
-
-def decision_as_tables(report: DecisionReport) -> RenderableType:
-    if not report.chosen:
-        return Text("Nothing matches: nothing to decide about.")
-    left_alone = _decisions_left_alone(report)
-    if report.dry_run:
-        return Group(Text(f"{len(report.waiting):,} would be {report.past}. Nothing was changed."), *left_alone)
-    if len(report.chosen) == 1 and not report.failed:
-        return Group(*_single_decision(report), *left_alone)
-    in_doubt = [id for id, state in report.decided.items() if state == "uncertain"]
-    settled = {id: state for id, state in report.decided.items() if state != "uncertain"}
-    rows = [
-        (report.past, len(settled), _state_note(next(iter(settled.values()), ""))),
-        *([("in doubt", len(in_doubt), IN_DOUBT)] if in_doubt else []),
-        ("decided already", len(report.already), "left alone" if report.already else ""),
-        ("refused", len(report.refused), "left alone" if report.refused else ""),
-        ("failed", len(report.failed), ""),
-    ]
-    return Group(bulk_decision.summary_table(report, rows, "outbox"), *left_alone, *bulk_decision.problems(report))
-
-
-def _single_decision(report: DecisionReport) -> Iterator[Text]:
-    for id, state in report.decided.items():
-        if state == "uncertain":
-            note = f"uncertain now: an attempt of it may have left. {RESOLVE.format(short_id(id))}"
+    def record(self, id: str, answer: tuple[bool, State | None]) -> None:
+        accepted, state = answer
+        if accepted:
+            self.report.decided[id] = str(state)
+        elif state is None:
+            self.report.already[id] = "forgotten"
         else:
-            note = _state_note(state)
-        yield Text(f"{short(id)} is {note}")
+            self._leave_alone(id, state)
+
+    def text(self) -> RenderableType:
+        report = self.report
+        if not report.chosen:
+            return Text("Nothing matches: nothing to decide about.")
+        lines = [f"{short(id)} is {state} already" for id, state in list(report.already.items())[:SHOWN]]
+        lines += [
+            f"{short(id)} is {state}: {_refusal(self._resolution, state, id)}"
+            for id, state in list(report.refused.items())[:SHOWN]
+        ]
+        if len(report.chosen) == 1 and not report.failed and not report.dry_run:
+            decided = [f"{short(id)} is {_single_note(id, state)}" for id, state in report.decided.items()]
+            return Group(*(Text(line) for line in [*decided, *lines]))
+        in_doubt = [id for id, state in report.decided.items() if state == "uncertain"]
+        settled = [state for state in report.decided.values() if state != "uncertain"]
+        rows = [
+            (self.past, len(settled), _state_note(settled[0]) if settled else ""),
+            *([("in doubt", len(in_doubt), IN_DOUBT)] if in_doubt else []),
+            ("decided already", len(report.already), "left alone" if report.already else ""),
+        ]
+        return self._table(rows, lines)
+
+
+def _single_note(id: str, state: str) -> str:
+    if state == "uncertain":
+        return f"uncertain now: an attempt of it may have left. {RESOLVE.format(short_id(id))}"
+    return _state_note(state)
 
 
 def _state_note(state: str) -> str:
     return f"{state} now: {NOTES[state]}" if state in NOTES else state
-
-
-def _decisions_left_alone(report: DecisionReport) -> list[Text]:
-    lines = [f"{short(id)} is {state} already" for id, state in list(report.already.items())[:SHOWN]]
-    lines += [
-        f"{short(id)} is {state}: {_refusal(report.decision, state, id)}"
-        for id, state in list(report.refused.items())[:SHOWN]
-    ]
-    return [Text(line) for line in lines]
 
 
 def _refusal(decision: str, state: str, id: str) -> str:
@@ -278,88 +235,114 @@ def _refusal(decision: str, state: str, id: str) -> str:
     return "it is over and needs no decision"
 
 
-# ------------------------------------------------------------------------------------------------------ resending
-#
-# A resend adds the next generation of a notification. Each generation exists once, however often it is requested, so
-# an interrupted command is simply repeated: it finds the generations that it has added, and adds no third message. For
-# the same reason a filter selects neither resent messages that a provider has accepted, nor messages that were given
-# up in doubt: these must be named.
+class ResendDecision(OutboxDecision):
+    """`semel notify resend`: adds the next generation of each notification.
 
+    Each generation exists once, however often it is requested. So a repeated command finds the generations that it has
+    added, and adds no third message. For the same reason a filter selects neither resent messages that a provider has
+    accepted, nor messages that were given up in doubt: these must be named.
 
-async def look_up(where: Place, id: str) -> NotificationView:
-    async with outbox_at(where) as outbox:
-        return await notification_by_id(outbox, id)
+    A single named notification is confirmed and reported by its kind and state, not by a count.
+    """
 
+    def __init__(self, where: Place, request: OutboxDecisionRequest) -> None:
+        super().__init__(where, request)
+        self.single = len(request.names) == 1 and not request.dry_run
+        self._view: NotificationView | None = None  # the single one
+        self._resent: Resent | None = None
 
-def needs_confirmation(view: NotificationView) -> bool:
-    """False where the outbox refuses the resend anyway."""
-    return not view.erased and view.state not in LIVE
-
-
-def resend_question(view: NotificationView) -> str:
-    notification = view.notification
-    state = f"{plain(notification.kind)} to {Mask(notification).recipient} is {view.state}: {MEANING[view.state]}."
-    return f"{state} Send it once more?"
-
-
-async def resend_one(where: Place, view: NotificationView, reason: str, by: str) -> Resent:
-    async with outbox_at(where) as outbox:
-        return await resend(outbox, bytes.fromhex(view.id), reason, by)
-
-
-def resend_all(
-    where: Place, choice: NotificationChoice, console: Console, confirm: Confirm | None, preview: Preview | None
-) -> ResendReport:
-    """Raises ConfigError, before anything is sent, for a choice that cannot work."""
-    check_choice(choice)
-    if choice.query.state == "uncertain":
-        raise ConfigError(
-            "--state uncertain: they may have been sent. Resolve them: `semel notify resolve --not-sent` sends them"
-        )
-    if choice.query.state in LIVE:
-        raise ConfigError(f"--state {choice.query.state}: they are still being sent. Only finished ones can be resent")
-    bulk_decision.check_reason(choice.reason, choice.by, choice.dry_run)
-    report = ResendReport(choice.dry_run, decision="resent")
-    asyncio.run(
-        choose(where, choice, report, lambda outbox, view: _is_resendable(outbox, report, choice, view), preview)
-    )
-    waiting = report.waiting
-    if choice.dry_run or not waiting:
-        return report
-    if choice.ids or choice.query.state not in UNSENT:
-        console.print("A customer who has it already, or received it after all, gets it twice.", style="yellow")
-
-    async def decide(advance: Callable[[], None]) -> None:
-        async with outbox_at(where) as outbox:
-            await bulk_decision.decide_each(
-                report,
-                waiting,
-                lambda id: _resend_unless_changed(outbox, report, choice, id),
-                lambda id, answer: _record_resend(report, id, answer),
-                advance,
-                choice.rate,
+    def check(self) -> None:
+        state = self.request.query.state
+        if state == "uncertain":
+            raise ConfigError(
+                "--state uncertain: they may have been sent. Resolve them: `semel notify resolve --not-sent` sends them"
             )
+        if state in LIVE:
+            raise ConfigError(f"--state {state}: they are still being sent. Only finished ones can be resent")
 
-    question = f"Send {counted(len(waiting), 'notification')} once more?"
-    bulk_decision.decide_all(report, report.past, question, decide, console, confirm)
-    return report
+    async def _needs_decision(self, outbox: StoredOutbox, view: NotificationView) -> bool:
+        """A filter selects only messages that no customer has. A named one is always resent. A dry run previews it."""
+        report, self._view = self.report, view
+        if self.request.names:
+            pass
+        elif view.erased:
+            report.already[view.id] = "erased: its content is gone"
+        elif view.state in TAKEN and view.notification.generation > 1:
+            generation = view.notification.generation
+            report.already[view.id] = f"generation {generation} of its message: name it, to repeat that"
+        elif view.state == "failed" and await _may_have_left(outbox, view):
+            report.already[view.id] = "given up in doubt: the customer may have it. Name it, to send it all the same"
+        if self.request.dry_run and view.id not in report.already:
+            preview = await foreseen(outbox, view)
+            if preview.status != "added":
+                self.record(view.id, preview)
+        return view.id not in report.already and view.id not in report.refused
 
+    def warnings(self) -> list[str]:
+        request = self.request
+        may_repeat = request.names or request.query.state not in UNSENT
+        if self.single or request.dry_run or not may_repeat or not self.report.waiting:
+            return []
+        return ["A customer who has it already, or received it after all, gets it twice."]
 
-async def _is_resendable(
-    outbox: StoredOutbox, report: ResendReport, choice: NotificationChoice, view: NotificationView
-) -> bool:
-    """A filter selects only messages that no customer has. A named one is always resent. A dry run previews it."""
-    if choice.ids:
-        pass
-    elif view.erased:
-        report.already[view.id] = "erased: its content is gone"
-    elif view.state in TAKEN and view.notification.generation > 1:
-        report.already[view.id] = f"generation {view.notification.generation} of its message: name it, to repeat that"
-    elif view.state == "failed" and await _may_have_left(outbox, view):
-        report.already[view.id] = "given up in doubt: the customer may have it. Name it, to send it all the same"
-    if choice.dry_run and view.id not in report.already and (would := await foreseen(outbox, view)).status != "added":
-        _record_resend(report, view.id, would)
-    return view.id not in report.already and view.id not in report.refused
+    def question(self) -> str:
+        if not self.single or self._view is None:
+            return f"Send {counted(len(self.report.waiting), 'notification')} once more?"
+        view, notification = self._view, self._view.notification
+        if view.erased or view.state in LIVE:
+            return ""  # the outbox refuses it
+        state = f"{plain(notification.kind)} to {Mask(notification).recipient} is {view.state}: {MEANING[view.state]}."
+        return f"{state} Send it once more?"
+
+    async def decide(self, outbox: StoredOutbox, id: str) -> Resent | State:
+        """Resend, unless a filter chose it and its state has changed since: then the answer is its state."""
+        digest, request = bytes.fromhex(id), self.request
+        view = None if request.names else await outbox.show(digest)
+        if view is not None and view.state != self.report.chosen[id]:
+            return view.state
+        return await resend(outbox, digest, request.reason, request.by)
+
+    def record(self, id: str, answer: Resent | State) -> None:
+        report = self.report
+        self._resent = answer if isinstance(answer, Resent) else None
+        match answer:
+            case str():
+                report.already[id] = f"{answer} by now"
+            case Resent(status="added"):
+                report.decided[id] = answer.state
+                report.made[id] = answer.id
+            case Resent(status="known"):
+                report.already[id] = f"sent again already: generation {answer.generation} is {answer.state}"
+                report.made[id] = answer.id
+            case Resent(status="missing") if not self.single:
+                report.already[id] = "forgotten: its retention was over"
+            case Resent():
+                report.refused[id] = answer.reason
+
+    def members(self) -> dict[str, Any]:
+        if self.single and self._resent is not None:
+            return to_builtins(self._resent)  # type: ignore[no-any-return]
+        members, report = super().members(), self.report
+        for row in members["notifications"]:
+            if row["id"] in report.made:
+                row["made"] = report.made[row["id"]]
+            if row["id"] in report.refused:
+                row["why"] = report.refused[row["id"]]
+        return members
+
+    def text(self) -> RenderableType:
+        report = self.report
+        if self.single and self._resent is not None:
+            return notification_tables.resent_text(self._resent)
+        if not report.chosen:
+            return Text("Nothing matches: nothing to send.")
+        lines = [f"{short(id)} is {reason}" for id, reason in list(report.already.items())[:SHOWN]]
+        lines += [f"{short(id)}: {reason}" for id, reason in list(report.refused.items())[:SHOWN]]
+        rows = [
+            ("sent again", len(report.decided), RESENT_NOTE if report.decided else ""),
+            ("left alone", len(report.already), "sent again before, or not by a filter" if report.already else ""),
+        ]
+        return self._table(rows, lines)
 
 
 async def _may_have_left(outbox: StoredOutbox, view: NotificationView) -> bool:
@@ -374,59 +357,20 @@ async def _may_have_left(outbox: StoredOutbox, view: NotificationView) -> bool:
     )
 
 
-async def _resend_unless_changed(
-    outbox: StoredOutbox, report: ResendReport, choice: NotificationChoice, id: str
-) -> Resent | State:
-    """A notification that a filter has chosen may have changed since: a callback came, and the customer has it. Then it
-    is left alone, and the answer is its state."""
-    digest = bytes.fromhex(id)
-    if not choice.ids and (view := await outbox.show(digest)) is not None and view.state != report.chosen[id]:
-        return view.state
-    return await resend(outbox, digest, choice.reason, choice.by)
+def decision_for(where: Place, request: OutboxDecisionRequest) -> OutboxDecision:
+    return (ResendDecision if request.decision == "resent" else StateDecision)(where, request)
 
 
-def _record_resend(report: ResendReport, id: str, answer: Resent | State) -> None:
-    match answer:
-        case str():
-            report.already[id] = f"{answer} by now"
-        case Resent(status="added"):
-            report.decided[id] = answer.state
-            report.made[id] = answer.id
-        case Resent(status="known"):
-            report.already[id] = f"sent again already: generation {answer.generation} is {answer.state}"
-            report.made[id] = answer.id
-        case Resent(status="missing"):
-            report.already[id] = "forgotten: its retention was over"
-        case Resent():
-            report.refused[id] = answer.reason
-
-
-def resends_as_json(report: ResendReport) -> dict[str, Any]:
-    """As for a decision; each notification with its new generation, if it has one."""
-    members = decision_as_json(report)
-    for row in members["notifications"]:
-        if row["id"] in report.made:
-            row["made"] = report.made[row["id"]]
-        if row["id"] in report.refused:
-            row["why"] = report.refused[row["id"]]
-    return members
-
-
-def resends_as_tables(report: ResendReport) -> RenderableType:
-    if not report.chosen:
-        return Text("Nothing matches: nothing to send.")
-    lines = [f"{short(id)} is {why}" for id, why in list(report.already.items())[:SHOWN]]
-    lines += [f"{short(id)}: {why}" for id, why in list(report.refused.items())[:SHOWN]]
-    left_alone = [Text(plain(line)) for line in lines]
-    if report.dry_run:
-        return Group(Text(f"{len(report.waiting):,} would be sent again. Nothing was changed."), *left_alone)
-    rows = [
-        ("sent again", len(report.decided), RESENT_NOTE if report.decided else ""),
-        ("left alone", len(report.already), "sent again before, or not by a filter" if report.already else ""),
-        ("refused", len(report.refused), "left alone" if report.refused else ""),
-        ("failed", len(report.failed), ""),
-    ]
-    return Group(bulk_decision.summary_table(report, rows, "outbox"), *left_alone, *bulk_decision.problems(report))
+def run(
+    where: Place,
+    request: OutboxDecisionRequest,
+    console: Console,
+    confirm: Confirm | None,
+    preview: Callable[[Sequence[NotificationView]], None] | None = None,
+) -> OutboxDecisionReport:
+    decision = decision_for(where, request)
+    bulk_decision.run(decision, console, confirm, preview)
+    return decision.report
 
 
 # -------------------------------------------------------------------------------------------------------- erasing

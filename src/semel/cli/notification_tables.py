@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import to_builtins
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -393,7 +392,3 @@ def resent_text(resent: Resent) -> RenderableType:
             told = f"known: generation {resent.generation} was added before and is {resent.state}, {meant}."
             return Group(Text(f"{told} To repeat that one, name it."), facts_table(facts))
     return Text(f"refused: {plain(resent.reason)}")
-
-
-def resent_members(resent: Resent) -> dict[str, Any]:
-    return to_builtins(resent)  # type: ignore[no-any-return]

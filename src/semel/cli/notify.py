@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from msgspec.structs import replace
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from semel.cli import find, notification_add, notification_decisions, notification_tables, tables
-from semel.cli.bulk_decision import check_reason, confirmed, operator
+from semel.cli.bulk_decision import check_reason, confirmed, operator, print_report, run_at_terminal
 from semel.cli.ledger_place import place
-from semel.cli.notification_decisions import DecisionRequest, NotificationChoice, Preview
+from semel.cli.notification_decisions import OutboxDecisionRequest
 from semel.cli.options import By, Config, DryRun, Json, LedgerUrl, Limit, Rate, Since, Tenant, Until, Why, Wide, Yes
 from semel.values.delivery_state import ProviderAccess, Resolution, State
 from semel.values.errors import ConfigError
 from semel.values.notification import PRIORITY_MAX, Channel, Notification, Policy, matching_note
-from semel.values.outbox import NotificationQuery, NotificationView
+from semel.values.outbox import NotificationQuery
 
 MaybeId = Annotated[str, typer.Argument(metavar="[ID]", help="The id, or its beginning; or pass --key.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or the beginnings of ids.")]
@@ -34,7 +34,6 @@ All = Annotated[bool, typer.Option("--all", help="All that match the filters.")]
 Contains = Annotated[
     str, typer.Option("--matching", metavar="TEXT", help="Only notifications whose reason contains TEXT.")
 ]
-WouldBe = Annotated[bool, typer.Option("--dry-run", help="Show the effect of the command, and change nothing.")]
 
 
 def query(
@@ -153,7 +152,7 @@ def send(
     guard_key: Annotated[str, typer.Option(help="Guard this instead of recipient and kind.")] = "",
     policy: Annotated[Policy | None, typer.Option(help="What happens if it stays uncertain.")] = None,
     tenant: Of = "",
-    dry_run: WouldBe = False,
+    dry_run: DryRun = False,
     ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
@@ -323,14 +322,14 @@ def resolve(
     resolutions: list[Resolution] = [resolution for resolution, passed in options.items() if passed]
     if len(resolutions) != 1:
         raise ConfigError("which result? Pass one of --sent, --not-sent, --give-up")
-    request = DecisionRequest(
-        resolution=resolutions[0],
-        ids=ids or [],
+    request = OutboxDecisionRequest(
+        decision=resolutions[0],
+        names=ids or [],
         every=all_of_them or state is not None,
         query=query(state or "uncertain", recipient, kind, key, provider, tenant, since, until),
         matching=matching,
         reason=reason.strip(),
-        by=_decider(by),
+        by=by.strip() or operator(),
         rate=rate,
         dry_run=dry_run,
     )
@@ -360,14 +359,14 @@ def cancel(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    request = DecisionRequest(
-        resolution="cancelled",
-        ids=ids or [],
+    request = OutboxDecisionRequest(
+        decision="cancelled",
+        names=ids or [],
         every=all_of_them or state is not None,
         query=query(state or "pending", recipient, kind, key, provider, tenant, since, until),
         matching=matching,
         reason=reason.strip(),
-        by=_decider(by),
+        by=by.strip() or operator(),
         rate=rate,
         dry_run=dry_run,
     )
@@ -391,49 +390,31 @@ def resend(
     reason: Why = "",
     by: By = "",
     rate: Rate = None,
-    dry_run: WouldBe = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    choice = NotificationChoice(
-        ids=ids or [],
+    request = OutboxDecisionRequest(
+        decision="resent",
+        names=ids or [],
         every=all_of_them or state is not None,
         query=query(state or "failed", recipient, kind, key, provider, tenant, since, until),
         matching=matching,
         reason=reason.strip(),
-        by=_decider(by),
+        by=by.strip() or operator(),
         rate=rate,
         dry_run=dry_run,
     )
-    alone = len(choice.ids) == 1 and not choice.filtered and not dry_run
-    (_resend_one if alone else _resend_many)(choice, yes, ledger, config, as_json)
+    _decide(request, yes, ledger, config, as_json)
 
 
-def _resend_one(choice: NotificationChoice, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
-    """Confirms and reports a single notification by its kind and state, not by a count."""
-    check_reason(choice.reason, choice.by, dry_run=False)
-    where = place(ledger, config)
-    view = asyncio.run(notification_decisions.look_up(where, choice.ids[0]))
-    if (
-        not yes
-        and notification_decisions.needs_confirmation(view)
-        and not confirmed(notification_decisions.resend_question(view), "pass --yes")
-    ):
-        _nothing_done()
-    resent = asyncio.run(notification_decisions.resend_one(where, view, choice.reason, choice.by))
-    write(as_json, notification_tables.resent_members(resent), notification_tables.resent_text(resent))
-    raise typer.Exit(0 if resent.status in ("added", "known") else 1)
-
-
-def _resend_many(choice: NotificationChoice, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
-    preview = _preview() if choice.dry_run and not as_json else None
-    report = notification_decisions.resend_all(
-        place(ledger, config), choice, Console(stderr=True), None if yes else confirmed, preview
-    )
-    write(as_json, notification_decisions.resends_as_json(report), notification_decisions.resends_as_tables(report))
-    raise typer.Exit(0 if report.holds else 1)
+def _decide(request: OutboxDecisionRequest, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
+    decision = notification_decisions.decision_for(place(ledger, config), request)
+    run_at_terminal(decision, yes, as_json)
+    print_report(decision, as_json)
+    raise typer.Exit(0 if decision.report.succeeded else 1)
 
 
 # ----------------------------------------------------------------------------------------------------------- erasing
@@ -444,19 +425,19 @@ def erase(
     tenant: Of = "",
     reason: Why = "",
     by: By = "",
-    dry_run: WouldBe = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     ledger: LedgerUrl = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    why, decider = reason.strip(), _decider(by)
+    why, decider = reason.strip(), by.strip() or operator()
     check_reason(why, decider, dry_run)
     where = place(ledger, config)
     report = asyncio.run(notification_decisions.preview_erasure(where, tenant, recipient))
     if report.erased and not dry_run:
         if not yes and not confirmed(notification_decisions.erasure_question(report)):
-            _nothing_done()
+            raise ConfigError("nothing was done")
         report = asyncio.run(notification_decisions.erase(where, tenant, recipient, why, decider))
     whose = notification_decisions.customer(tenant, recipient)
     write(
@@ -464,29 +445,3 @@ def erase(
         notification_decisions.erasure_as_json(report, dry_run),
         notification_decisions.erasure_as_text(report, whose, dry_run),
     )
-
-
-def _decide(request: DecisionRequest, yes: bool, ledger: str | None, config: Path | None, as_json: bool) -> None:
-    preview = _preview() if request.dry_run and not as_json else None
-    report = notification_decisions.decide_all(
-        place(ledger, config), request, Console(stderr=True), None if yes else confirmed, preview
-    )
-    write(as_json, notification_decisions.decision_as_json(report), notification_decisions.decision_as_tables(report))
-    raise typer.Exit(0 if report.holds else 1)
-
-
-def _preview() -> Preview:
-    out = Console()
-
-    def preview(found: Sequence[NotificationView]) -> None:
-        out.print(notification_tables.listing(found, find.now_ms(), wide=False, reveal=False))
-
-    return preview
-
-
-def _decider(by: str) -> str:
-    return by.strip() or operator()
-
-
-def _nothing_done() -> NoReturn:
-    raise ConfigError("nothing was done")

@@ -217,24 +217,24 @@ def test_two_operators_and_a_callback_decide_each_one_once(tmp_path: Path) -> No
         all_have_chosen.wait()
         return True
 
-    def operate(resolution: Resolution) -> notification_decisions.DecisionReport:
-        ask = notification_decisions.DecisionRequest(
-            resolution=resolution,
-            ids=[],
+    def operate(resolution: Resolution) -> notification_decisions.OutboxDecisionReport:
+        ask = notification_decisions.OutboxDecisionRequest(
+            decision=resolution,
+            names=[],
             every=True,
             query=NotificationQuery(state="uncertain"),
             reason="so it is",
             by="anna",
             rate=500,
         )
-        return notification_decisions.decide_all(Place(Secret(url)), ask, Console(stderr=True), confirm, None)
+        return notification_decisions.run(Place(Secret(url)), ask, Console(stderr=True), confirm, None)
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("sent", "given_up")))
     assert [len(report.chosen) for report in reports] == [12, 12]
     assert sorted(id for report in reports for id in report.decided) == sorted(ids[1:])
     assert [len(report.decided) + len(report.already) for report in reports] == [12, 12]
-    assert all(report.holds for report in reports)
+    assert all(report.succeeded for report in reports)
     assert state(url, ids[0]) == "delivered"
     for report in reports:
         assert {id: state(url, id) for id in report.decided} == report.decided

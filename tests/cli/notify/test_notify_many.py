@@ -257,12 +257,12 @@ def test_two_operators_make_each_message_once(tmp_path: Path) -> None:
         both_have_chosen.wait()
         return True
 
-    def operate(by: str) -> notification_decisions.ResendReport:
+    def operate(by: str) -> notification_decisions.OutboxDecisionReport:
         query = NotificationQuery(state="failed")
-        choice = notification_decisions.NotificationChoice(
-            ids=[], every=True, query=query, reason="the outage", by=by, rate=500
+        choice = notification_decisions.OutboxDecisionRequest(
+            decision="resent", names=[], every=True, query=query, reason="the outage", by=by, rate=500
         )
-        return notification_decisions.resend_all(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
+        return notification_decisions.run(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("anna", "ben")))
@@ -295,10 +295,10 @@ def test_what_is_told_to_have_arrived_meanwhile_is_not_sent_again_by_a_filter(tm
         assert in_box(url, lambda box: box.apply_reports([word])) == ["delivered"]
         return True
 
-    choice = notification_decisions.NotificationChoice(
-        ids=[], every=True, query=NotificationQuery(state="failed"), reason="the outage", by="anna"
+    choice = notification_decisions.OutboxDecisionRequest(
+        decision="resent", names=[], every=True, query=NotificationQuery(state="failed"), reason="the outage", by="anna"
     )
-    report = notification_decisions.resend_all(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
+    report = notification_decisions.run(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
     assert list(report.made) == [failed]
     assert list(report.already) == [arrived]
     assert "delivered" in report.already[arrived]
