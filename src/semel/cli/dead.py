@@ -10,7 +10,7 @@ import typer
 
 from semel.cli import breakers, find, tables
 from semel.cli.bulk_decision import operator, print_report, run_at_terminal
-from semel.cli.dead_decisions import EventDecision, DeadLetterRequest
+from semel.cli.dead_decisions import DeadLetterRequest, EventDecision
 from semel.cli.events import Key, Raw, show_one
 from semel.cli.ledger_place import place
 from semel.cli.options import (
