@@ -10,7 +10,7 @@ from traceback import extract_tb
 from typing import Literal, Protocol, TypeAlias
 
 from semel.core.crash_points import Boundary, Observer
-from semel.core.engine import WAITING, Engine
+from semel.core.engine import WAITING
 from semel.core.ledger_breaker import Outage, pause
 from semel.core.routing import Unmatched
 from semel.ports import Delivery, Ledger, Source, Stoppable
@@ -36,13 +36,20 @@ class Watch(Protocol):
     def answered(self, answer: Answer) -> None: ...
 
 
+class Processor(Protocol):
+    """The engine, or a wrapper of it."""
+
+    async def process(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Return one outcome for each delivery, in order. Raises LedgerUnavailable when nothing could be decided."""
+
+
 class Worker:
     """Receives from one source until it has ended or `stop` is called. Every received delivery is answered."""
 
     def __init__(
         self,
         source: Source,
-        engine: Callable[[], Engine],
+        engine: Callable[[], Processor],
         ledger: Ledger,
         observe: Observer | None = None,
         *,

@@ -1,4 +1,4 @@
-"""An app in a module of its own for each test, and files with events for it."""
+"""An app in its own module for each test, and files with events for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def event(own_id: str, kind: str = "sale", **data: Any) -> bytes:
 
 
 class Shop:
-    """An app, the folder that it works in, and what it has done."""
+    """An app, its folder, and its effects."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,18 +66,14 @@ class Shop:
     def process(self, *arguments: str, stdin: bytes | None = None) -> Ended:
         if stdin is None:
             return semel("process", *arguments, "--app", f"{self.module}:app")
-        told = CliRunner().invoke(main.app, ["process", *arguments, "--app", f"{self.module}:app"], input=stdin)
-        return Ended(told.exit_code, told.stdout, told.stderr)
+        result = CliRunner().invoke(main.app, ["process", *arguments, "--app", f"{self.module}:app"], input=stdin)
+        return Ended(result.exit_code, result.stdout, result.stderr)
 
     def booked(self) -> list[str]:
         with closing(sqlite3.connect(self.folder / "shop.db")) as connection:
             if not connection.execute("select 1 from sqlite_master where name = 'effect'").fetchone():
                 return []
             return [row[0] for row in connection.execute("select event from effect order by rowid")]
-
-    @property
-    def progress(self) -> Any:
-        return json.loads((self.folder / "events.jsonl.semel-progress").read_text())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Where documents begin and end, whatever is between them and however the bytes come."""
+"""The splitter: where documents begin and end, in every layout and for every size of a read."""
 
 from __future__ import annotations
 
@@ -11,26 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.cli.process_input import CUT_OFF, OPEN_LIST, START, Document, FilePosition, Splitter
+from semel.cli.process_input import CUT_OFF, OPEN_LIST, Document, Splitter
 
 SMALL = 200  # bytes: a limit that tests reach
 
 
-def split(
-    content: bytes, chunk: int | None = None, place: FilePosition = START, **options: Any
-) -> tuple[list[Document], Document | None]:
+def split(content: bytes, chunk: int | None = None, **options: Any) -> tuple[list[Document], Document | None]:
     file = io.BytesIO(content)
-    file.seek(place.at)
-    splitter = Splitter(lambda size: file.read(chunk or size), place, **options)
-    found = []
+    splitter = Splitter(lambda size: file.read(chunk or size), **options)
+    documents = []
     while (document := splitter.next()) is not None:
-        found.append(document)
-        assert len(found) <= len(content), "it makes no way"
-    return found, splitter.cut_off
-
-
-def bodies(content: bytes, **options: Any) -> list[bytes]:
-    return [document.body for document in split(content, **options)[0]]
+        documents.append(document)
+        assert len(documents) <= len(content), "the splitter makes no progress"
+    return documents, splitter.cut_off
 
 
 @pytest.mark.parametrize(
@@ -59,11 +52,11 @@ def bodies(content: bytes, **options: Any) -> list[bytes]:
 )
 def test_documents_are_found_in_every_layout(content: bytes, expected: list[bytes]) -> None:
     for chunk in (None, 1, 2, 3, 7):
-        found, cut_off = split(content, chunk)
-        assert [document.body for document in found] == expected
-        assert [document.broken for document in found] == [""] * len(expected)
+        documents, cut_off = split(content, chunk)
+        assert [document.body for document in documents] == expected
+        assert [document.error for document in documents] == [""] * len(expected)
         assert cut_off is None
-        for document in found:
+        for document in documents:
             assert content[document.start : document.end] == document.body
             assert content[: document.start].count(b"\n") + 1 == document.line
 
@@ -82,14 +75,14 @@ def test_documents_are_found_in_every_layout(content: bytes, expected: list[byte
         "half a surrogate pair": (b'{"a":"\\ud800"}\n{"b":2}\n', [b'{"a":"\\ud800"}', b'{"b":2}']),
     }.values(),
 )
-def test_what_is_no_json_ends_with_its_line_and_the_next_line_is_a_new_beginning(
+def test_text_that_is_not_json_ends_with_its_line_and_the_next_line_is_a_new_document(
     content: bytes, expected: list[bytes]
 ) -> None:
     content = b'{"first":0}\n' + content
     for chunk in (None, 1, 3):
-        found, cut_off = split(content, chunk)
-        assert [document.body for document in found] == [b'{"first":0}', *expected]
-        assert [bool(document.broken) for document in found].count(True) == 1
+        documents, cut_off = split(content, chunk)
+        assert [document.body for document in documents] == [b'{"first":0}', *expected]
+        assert [bool(document.error) for document in documents].count(True) == 1
         assert cut_off is None
 
 
@@ -98,88 +91,66 @@ def test_no_part_of_a_broken_event_is_taken_for_an_event() -> None:
     good = b'{"id": "good", "type": "x"}'
     for before, after in ((b"", b"\n"), (b"[\n", b",\n")):
         content = before + broken + after + good + b"\n" + (b"]\n" if before else b"")
-        found, _ = split(content)
-        assert [json.loads(one.body)["id"] for one in found if not one.broken] == ["good"]
-        assert "JSON" in found[0].broken
-        assert found[0].body.startswith(b'{\n  "id": "outer"')
+        documents, _ = split(content)
+        assert [json.loads(document.body)["id"] for document in documents if not document.error] == ["good"]
+        assert "JSON" in documents[0].error
+        assert documents[0].body.startswith(b'{\n  "id": "outer"')
 
 
-def test_the_indented_members_of_a_list_are_found_behind_a_broken_one() -> None:
+def test_indented_members_of_a_list_are_found_after_a_broken_one() -> None:
     content = b'[\n  {\n    "a" 1\n  },\n  {\n    "b": 2\n  }\n]\n'
-    found, cut_off = split(content)
-    assert [bool(one.broken) for one in found] == [True, False]
-    assert json.loads(found[1].body) == {"b": 2}
+    documents, cut_off = split(content)
+    assert [bool(document.error) for document in documents] == [True, False]
+    assert json.loads(documents[1].body) == {"b": 2}
     assert cut_off is None
 
 
 @pytest.mark.parametrize(
     "content", [b'{"a":1}\n{"b":', b'{"a":1}{"b":{"c":2}', b'{"a":1}\n{\n "b": 2,\n', b'{"a":1}\n{"b":"x']
 )
-def test_what_the_file_ends_in_the_middle_of_is_told_and_not_taken(content: bytes) -> None:
+def test_an_incomplete_document_at_the_end_is_reported_and_not_returned(content: bytes) -> None:
     for chunk in (None, 1):
-        found, cut_off = split(content, chunk)
-        assert [one.body for one in found] == [b'{"a":1}']
+        documents, cut_off = split(content, chunk)
+        assert [document.body for document in documents] == [b'{"a":1}']
         assert cut_off is not None
-        assert cut_off.broken == CUT_OFF
+        assert cut_off.error == CUT_OFF
         assert content[cut_off.start :].strip() == cut_off.body.strip()
 
 
-def test_a_list_without_its_end_is_told() -> None:
-    found, cut_off = split(b'[{"a":1},\n')
-    assert [one.body for one in found] == [b'{"a":1}']
+def test_a_list_without_its_end_is_reported() -> None:
+    documents, cut_off = split(b'[{"a":1},\n')
+    assert [document.body for document in documents] == [b'{"a":1}']
     assert cut_off is not None
-    assert cut_off.broken == OPEN_LIST
+    assert cut_off.error == OPEN_LIST
 
 
-def test_it_goes_on_where_a_file_has_grown() -> None:
-    content = bytearray(b'{"a":1}\n{"b"')
-    at = 0
-
-    def read(size: int) -> bytes:
-        nonlocal at
-        more = bytes(content[at : at + size])
-        at += len(more)
-        return more
-
-    splitter = Splitter(read)
-    first = splitter.next()
-    assert first is not None
-    assert splitter.next() is None
-    assert splitter.cut_off is not None
-    content += b":2}\n"
-    second = splitter.next()
-    assert second is not None
-    assert (second.body, second.line) == (b'{"b":2}', 2)
-    assert splitter.next() is None
-
-
-def test_of_a_document_above_the_limit_only_the_beginning_is_kept_and_its_place() -> None:
+def test_only_the_beginning_and_the_position_of_a_document_above_the_limit_are_kept() -> None:
     large = b'{"a":"' + b"x" * 5 * SMALL + b'"}'
     for content in (large + b'\n{"b":2}\n', b'{"z":0}' + large + b'\n{"b":2}\n', b"x" * 5 * SMALL + b'\n{"b":2}\n'):
         for chunk in (None, 64):
-            found, cut_off = split(content, chunk, largest=SMALL)
-            *_, too_large, good = found
+            documents, cut_off = split(content, chunk, largest=SMALL)
+            *_, too_large, good = documents
             assert good.body == b'{"b":2}'
             assert good.line == 2
             assert cut_off is None
             assert len(too_large.body) <= SMALL + 1
-            assert f"{SMALL} bytes" in too_large.broken
+            assert f"{SMALL} bytes" in too_large.error
             assert content[too_large.start : too_large.end] == content[: content.index(b"\n")][too_large.start :]
 
 
-def test_a_document_of_just_the_limit_is_taken() -> None:
+def test_a_document_of_exactly_the_limit_is_returned() -> None:
     body = b'{"a":"' + b"x" * (SMALL - 8) + b'"}'
     assert len(body) == SMALL
     for content in (body + b"\n", body, body + b'{"b":2}'):
-        found, _ = split(content, largest=SMALL)
-        assert (found[0].body, found[0].broken) == (body, "")
+        documents, _ = split(content, largest=SMALL)
+        assert (documents[0].body, documents[0].error) == (body, "")
 
 
-def test_beginnings_without_ends_do_not_take_for_ever() -> None:
-    """Each would be a reason to look through all that follows: as many bytes as there are, squared."""
+def test_unclosed_brackets_do_not_take_quadratic_time() -> None:
+    """Each line could start a search through the whole rest of the input."""
     for line in (b'{"a":1\n', b'{"a":[\n', b'{"a":"b",\n', b'{"a":{\n', b"[1,\n", b'{"a":"\n'):
-        found, cut_off = split(b'{"first":0}\n' + line * 5_000)
-        assert len(found) + (cut_off is not None) >= 1
+        documents, cut_off = split(b'{"first":0}\n' + line * 5_000)
+        assert len(documents) + (cut_off is not None) >= 1
 
 
 _texts = st.text(st.sampled_from('ab"\\{}[],:\n\u00e9\u6f22\U0001f4de'), max_size=8)
@@ -193,23 +164,22 @@ _written = st.tuples(_documents, st.sampled_from([None, 2]), st.booleans()).map(
 @given(
     st.lists(st.tuples(_written, st.sampled_from([b"\n", b"", b"\r\n", b" ", b"\n\n"])), max_size=6), st.integers(1, 40)
 )
-def test_documents_of_any_kind_are_found_again(written: list[tuple[bytes, bytes]], chunk: int) -> None:
+def test_documents_of_any_kind_are_found(written: list[tuple[bytes, bytes]], chunk: int) -> None:
     content = b"".join(body + between for body, between in written)
-    found, cut_off = split(content, chunk)
-    assert [msgspec.json.decode(one.body) for one in found] == [json.loads(body) for body, _ in written]
+    documents, cut_off = split(content, chunk)
+    assert [msgspec.json.decode(document.body) for document in documents] == [json.loads(body) for body, _ in written]
     assert cut_off is None
-    assert [one.broken for one in found] == [""] * len(written)
+    assert [document.error for document in documents] == [""] * len(written)
 
 
 @given(
     st.lists(st.sampled_from([b'{"a":1}', b"{", b"}", b'"', b"\n", b" ", b"[", b"]", b",", b"\\", b"x", b"\x00", b"1"]))
 )
-def test_garbage_is_split_the_same_way_however_it_comes_and_from_any_place_on(pieces: list[bytes]) -> None:
+def test_garbage_is_split_the_same_way_for_every_size_of_a_read(pieces: list[bytes]) -> None:
     content = b"".join(pieces)
-    found, cut_off = split(content)
-    assert split(content, 1) == (found, cut_off)
-    ends = [0, *[one.end for one in found]]
-    assert all(end <= one.start for end, one in zip(ends, found, strict=False)), "documents do not overlap"
-    for at, one in enumerate(found):
-        assert split(content, place=one.before)[0] == found[at:]
-        assert split(content, place=one.after)[0] == found[at + 1 :]
+    documents, cut_off = split(content)
+    assert split(content, 1) == (documents, cut_off)
+    ends = [0, *[document.end for document in documents]]
+    assert all(end <= document.start for end, document in zip(ends, documents, strict=False)), (
+        "documents do not overlap"
+    )

@@ -1,4 +1,4 @@
-"""A ledger that goes out of reach while a file is worked off, over a real connection."""
+"""A ledger that becomes unavailable while a file is processed, over a real connection."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.cli.process.conftest import event
 from tests.stores.conftest import redis_url, valkey
 
 from semel import Context, Event, Semel
-from semel.cli.process_input import look_at
+from semel.cli.process_input import find_input
 from semel.cli.process_report import ProcessReport
-from semel.cli.process_run import ProcessOptions, Run, begin
+from semel.cli.process_run import FileRun, ProcessOptions
 from semel.testing.proxy import Fault, FaultProxy
 
 __all__ = ["redis_url", "valkey"]
@@ -24,18 +24,18 @@ COUNT = 1_000
 
 
 class Cut:
-    """An app on Redis, whose connection is cut in the middle of a file."""
+    """An app on Redis whose connection is cut in the middle of a file."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        place = urlsplit(url)
-        self.proxy = FaultProxy(place.hostname or "", place.port or 6379)
+        server = urlsplit(url)
+        self.proxy = FaultProxy(server.hostname or "", server.port or 6379)
         self.url = url
         self.file = folder / "events.jsonl"
         self.file.write_bytes(b"\n".join(event(f"e{at}") for at in range(COUNT)))
         self.acted: list[str] = []
         self.cut_at = ""
 
-    def run(self, patience_s: float, *, heal_after_s: float | None = None, resume: bool = False) -> ProcessReport:
+    def run(self, patience_s: float, *, heal_after_s: float | None = None) -> ProcessReport:
         async def work() -> ProcessReport:
             async with Semel(f"{self.proxy.url(self.url)}&timeout=1", lease=2.0) as app:
 
@@ -48,9 +48,8 @@ class Cut:
                         if heal_after_s is not None:
                             asyncio.get_running_loop().call_later(heal_after_s, self.proxy.heal)
 
-                options = ProcessOptions(patience_s=patience_s, resume=resume)
-                given = look_at(str(self.file))
-                return await Run(app, options, {}, lambda *_: None).run([begin(given, options, {})])
+                options = ProcessOptions(patience_s=patience_s)
+                return await FileRun(app, options, lambda *_: None).run([find_input(str(self.file))])
 
         return asyncio.run(work())
 
@@ -62,26 +61,25 @@ def cut(redis_url: str, tmp_path: Path) -> Any:
         yield cut
 
 
-def test_a_ledger_out_of_reach_is_waited_for(cut: Cut) -> None:
+def test_the_run_waits_for_an_unavailable_ledger(cut: Cut) -> None:
     cut.cut_at = "e450"
     report = cut.run(60.0, heal_after_s=1.5)
-    assert report.total["done"] + report.total["duplicate"] == COUNT
-    assert report.all_is_well
+    assert report.counts["done"] + report.counts["duplicate"] == COUNT
+    assert report.ok
     assert set(cut.acted) == {f"e{at}" for at in range(COUNT)}
 
 
-def test_without_patience_the_run_ends_says_so_and_can_be_gone_on_with(cut: Cut) -> None:
+def test_without_patience_the_run_stops_and_the_next_run_processes_the_rest(cut: Cut) -> None:
     cut.cut_at = "e450"
     report = cut.run(1.0)
     assert "ledger" in report.stopped
-    assert report.code == 1
+    assert report.exit_code == 1
     assert report.counts["left"] > 0
     assert report.counts["done"] < COUNT
-    (told,) = report.files
-    assert 0 < told.settled_to < cut.file.stat().st_size
-    assert not told.finished
+    (file,) = report.files
+    assert not file.finished
     cut.proxy.heal()
     cut.cut_at = ""
-    report = cut.run(60.0, resume=True)
-    assert report.all_is_well, report
+    report = cut.run(60.0)
+    assert report.ok, report
     assert set(cut.acted) == {f"e{at}" for at in range(COUNT)}
