@@ -46,22 +46,21 @@ DRIVERS = {  # what one package may import besides; a new adapter with a driver 
     "semel.ledgers.sqlite": {"apsw"},
     "semel.ledgers.redis": {"redis"},
     "semel.ledgers.postgres": {"asyncpg"},
-    "semel.ledgers.dynamodb": {"aiobotocore", "botocore"},
+    "semel.aws": {"aiobotocore", "botocore"},
     "semel.http_client": {"aiohttp", "yarl"},  # which are its URLs
     "semel.destinations": {"aiohttp"},
     "semel.providers": {"aiobotocore", "botocore", "cryptography"},
     "semel.verifiers": {"cryptography"},
-    "semel.sources.sqs_queue": {"aiobotocore", "botocore"},
-    "semel.dead_letter_targets": {"aiobotocore", "botocore"},
     "semel.sources.kafka_topic": {"confluent_kafka"},
     "semel.sources.rabbitmq_queue": {"aio_pika", "aiormq", "pamqp"},
     "semel.testing.simulator": {"cryptography"},  # it signs callbacks as providers do
 }
 
 ADAPTER_KINDS = {"ledgers", "sources"}  # one package for each adapter
-ADAPTER_PACKAGES = {"dead_letter_targets", "destinations", "envelopes", "http_client", "providers", "verifiers"}
+ADAPTER_PACKAGES = {"aws", "dead_letter_targets", "destinations", "envelopes", "http_client", "providers", "verifiers"}
 FACTORIES = {"sources", "providers"}  # `__init__` of these holds the public factories, which call the wiring
 SHARED = {
+    "semel.aws",
     "semel.http_client",
     "semel.ledgers.entries",
     "semel.sources.lifecycle",

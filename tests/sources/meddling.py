@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from botocore.exceptions import ClientError
 
-from semel.sources.sqs_queue.client import Connect, client_factory
+from semel.aws import Connect
+from semel.sources.sqs_queue.client import client_factory
 
 Meddle: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 """Is given the operation and the request. Raises, or returns an answer in place of the service's, or None."""

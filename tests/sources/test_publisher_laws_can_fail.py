@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.sources.places import Queue
 from tests.sources.test_sqs_publisher import harness_of, publisher
 
+from semel.aws import AwsClient
 from semel.sources.sqs_queue import SqsPublisher
-from semel.sources.sqs_queue.client import SqsClient
 from semel.sources.sqs_queue.publisher import Outgoing
 from semel.testing.laws import publishers
 from semel.testing.proxy import FaultProxy
@@ -54,7 +54,7 @@ class Tidy(SqsPublisher):
 class Short(SqsPublisher):
     """One request for each call, whatever it holds."""
 
-    async def _send_all(self, client: SqsClient, outgoing: Sequence[Outgoing]) -> None:
+    async def _send_all(self, client: AwsClient, outgoing: Sequence[Outgoing]) -> None:
         await super()._send_all(client, outgoing[:10])
         for one in outgoing[10:]:
             one.reason = ""
@@ -91,7 +91,7 @@ class Brusque(SqsPublisher):
 class Shuffling(SqsPublisher):
     """The last one first."""
 
-    async def _send_all(self, client: SqsClient, outgoing: Sequence[Outgoing]) -> None:
+    async def _send_all(self, client: AwsClient, outgoing: Sequence[Outgoing]) -> None:
         await super()._send_all(client, outgoing[::-1])
 
 

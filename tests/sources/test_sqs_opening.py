@@ -16,8 +16,9 @@ from tests.sources.places import Queue
 from tests.sources.test_sqs_answers import bodies, meddled, received, until
 
 from semel import Context, Event, Semel
+from semel.aws import error_name
 from semel.sources.sqs_queue import SqsSource
-from semel.sources.sqs_queue.client import error_name, region_of
+from semel.sources.sqs_queue.client import region_of
 from semel.testing.proxy import Fault, FaultProxy
 from semel.values.errors import ConfigError
 from semel.values.event import DecodeOptions

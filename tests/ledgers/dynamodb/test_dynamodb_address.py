@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from semel.ledgers.dynamodb.url import OPTIONS, Address, parse
+from semel.ledgers.dynamodb.url import OPTIONS, DynamoAddress, parse
 from semel.values.errors import ConfigError
 
 
 def test_a_url_names_the_table_and_how_it_is_asked() -> None:
     url = "dynamodb://my-table.1?region=eu-central-1&endpoint=http://127.0.0.1:8000&concurrency=3&margin_ms=250"
-    assert parse(url) == Address("my-table.1", "eu-central-1", "http://127.0.0.1:8000", 3, 250)
-    assert parse("dynamodb://table") == Address("table")
+    assert parse(url) == DynamoAddress("my-table.1", "eu-central-1", "http://127.0.0.1:8000", 3, 250)
+    assert parse("dynamodb://table") == DynamoAddress("table")
 
 
 def test_an_unknown_option_is_refused_by_name_and_its_value_is_not_shown() -> None:

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from tests.ledgers.dynamodb.proxy import Proxy, operation, proxy_to
 from tests.support.servers.dynamodb import DynamoServer
 from tests.support.servers.process import free_port
 
+from semel import aws
 from semel.ledgers.dynamodb import DynamoLedger, client, ledger
 from semel.ledgers.dynamodb.url import parse
 from semel.testing.harness import Harness
@@ -169,7 +171,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     Every transaction is sent twice, under two tokens; returns them."""
     used: list[str] = []
-    ask = client.Client.ask
+    ask = client.DynamoClient.ask
 
     async def twice(self: Any, operation: str, **request: Any) -> Any:
         if operation == "transact_write_items":
@@ -178,7 +180,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             request["ClientRequestToken"] = used[-1]
         return await ask(self, operation, **request)
 
-    monkeypatch.setattr(client.Client, "ask", twice)
+    monkeypatch.setattr(client.DynamoClient, "ask", twice)
     yield used
     assert used, "the fault has not landed"
 
@@ -276,8 +278,8 @@ def test_throttling_without_end_is_unavailable_and_says_where(
 
 @pytest.mark.parametrize(("status", "passes"), [(400, False), (499, False), (500, True), (503, True)])
 def test_an_error_of_the_service_that_nobody_knows_passes(status: int, passes: bool) -> None:
-    response = {"Error": {"Code": "SomethingNew"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    assert client._is_passing(response) is passes
+    response: Any = {"Error": {"Code": "SomethingNew"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert client.is_transient(aws._classify(ClientError(response, "PutItem"))) is passes
 
 
 @pytest.mark.parametrize("passed", [0, 1])
@@ -288,7 +290,7 @@ def test_keys_that_a_batch_leaves_unread_are_asked_for_again(passed: int, monkey
     wanted = [{"pk": bytes([number]), "sk": b"k"} for number in range(4)]
 
     async def story() -> None:
-        reader = client.Client(parse("dynamodb://table"))
+        reader = client.DynamoClient(parse("dynamodb://table"))
         requests: list[int] = []
 
         async def ask(operation: str, **request: Any) -> dict[str, Any]:
@@ -311,7 +313,7 @@ def test_a_batch_of_which_nothing_is_ever_read_is_unavailable(monkeypatch: pytes
     monkeypatch.setattr(client, "DEADLINE_S", 0.2)
 
     async def story() -> None:
-        reader = client.Client(parse("dynamodb://table"))
+        reader = client.DynamoClient(parse("dynamodb://table"))
         requests: list[int] = []
 
         async def ask(operation: str, **request: Any) -> dict[str, Any]:

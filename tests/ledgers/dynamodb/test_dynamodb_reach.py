@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 from tests.support.servers.dynamodb import DynamoServer
 
-from semel import Semel
+from semel import Semel, aws
+from semel.aws import JSON_CONTENT_TYPE
 from semel.ledgers.dynamodb import DynamoLedger, client
 from semel.ledgers.dynamodb.items import FREE
 from semel.ledgers.dynamodb.schema import ATTRIBUTES, KEYS
@@ -75,7 +76,7 @@ def test_a_long_queue_that_moves_is_waited_for(harness: Harness, monkeypatch: py
     monkeypatch.setattr(client, "DEADLINE_S", 1.0)
 
     async def whole() -> None:
-        async with _web_server(client.SPOKEN, after_s=0.05) as (port, asked):
+        async with _web_server(JSON_CONTENT_TYPE, after_s=0.05) as (port, asked):
             ledger = DynamoLedger.from_url(f"dynamodb://table?region=x&concurrency=1&endpoint=http://127.0.0.1:{port}")
             try:
                 verdicts = await ledger.claim([harness.claim(f"key {number}") for number in range(40)])
@@ -113,6 +114,7 @@ def test_credentials_that_come_late_are_found(
     harness: Harness, server: DynamoServer, ledger_url: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The role of a machine may be slow to answer; the process need not be started again for that."""
+    monkeypatch.setattr(aws, "REOPEN_S", 0.0)
     if server.is_given:
         pytest.skip("credentials of a given server are somebody else's")
     ledger = DynamoLedger.from_url(ledger_url())

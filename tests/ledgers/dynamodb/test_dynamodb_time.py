@@ -14,7 +14,7 @@ import pytest
 from tests.ledgers.dynamodb.tables import clock_ahead
 
 from semel.ledgers.dynamodb import DynamoLedger
-from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.items import KEPT_MS, Tokens, load_item
 from semel.testing.harness import Caller, FakeClock, Harness
 from semel.values.claim import Busy, Claim, Granted
@@ -258,15 +258,15 @@ def test_a_key_that_is_granted_while_it_is_being_purged_stays(
     two.one.do(claim)
     two.pass_ms(KEPT_MS if kind == "delete_item" else 1)
     held: list[Any] = []
-    write = Client.write
+    write = DynamoClient.write
 
-    async def grant_first(self: Client, operation: str, request: Any) -> Any:
+    async def grant_first(self: DynamoClient, operation: str, request: Any) -> Any:
         if operation == kind and not held:
             held.append(None)
             (held[0],) = await two.one.ledger.claim([claim])
         return await write(self, operation, request)
 
-    monkeypatch.setattr(Client, "write", grant_first)
+    monkeypatch.setattr(DynamoClient, "write", grant_first)
     assert two.one.purge() == 0
     assert isinstance(held[0], Granted)
     assert two.one.renew(held[0].lease) == [True]

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from semel.ledgers.dynamodb import dead_letters, items
-from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.expressions import Words
 from semel.ledgers.dynamodb.items import Item, load_item
 from semel.ledgers.dynamodb.schema import INDEX
@@ -31,7 +31,7 @@ _STATES = {int(State.LEASED): "leased", int(State.WAITING): "waiting", int(State
 class Catalog:
     """Reads, and changes nothing."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
 

@@ -9,7 +9,7 @@ from secrets import token_bytes
 from typing import Any, NamedTuple, TypeVar
 
 from semel.ledgers.dynamodb import expressions, items
-from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.expressions import Request
 from semel.ledgers.dynamodb.items import Item, Tokens
 from semel.ports import Clock
@@ -75,7 +75,7 @@ PAUSE_CAP_S = 0.25
 class Claims:
     """Asks for one claim at a time."""
 
-    def __init__(self, client: Client, clock: Clock, tokens: Tokens, margin_ms: int) -> None:
+    def __init__(self, client: DynamoClient, clock: Clock, tokens: Tokens, margin_ms: int) -> None:
         self._client = client
         self._clock = clock
         self._tokens = tokens
@@ -98,7 +98,7 @@ class Claims:
             refused = await self._client.write("put_item", expressions.put(self._client.table, item, over))
             if refused is None:
                 return verdict
-            (old,) = refused.found
+            (old,) = refused.stored
             if old is not None and old.get("nonce") == nonce:
                 return verdict  # the reply was lost, the write was not
             if turn:
@@ -193,7 +193,7 @@ class Plan(NamedTuple):
 class Settles:
     """Ends or renews one lease at a time."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
 
@@ -206,7 +206,7 @@ class Settles:
         sets = ending(settlement.outcome, claim.retention_ms, self._clock())
         request = expressions.update(self._client.table, items.key_of(claim.digest), sets, holding(settlement.lease))
         refused = await self._client.write("update_item", request)
-        return refused is None or settled_before(settlement, refused.found[0])
+        return refused is None or settled_before(settlement, refused.stored[0])
 
     async def _together(self, settlement: Settlement) -> bool:
         """Read all items of the lease, and write them at the versions that were read."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from semel.ledgers.dynamodb import expressions, items
-from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.expressions import Request, Words
 from semel.ledgers.dynamodb.items import Item, load_item
 from semel.ports import Clock
@@ -19,7 +19,7 @@ TURNS = 20
 class Decisions:
     """Takes decisions about letters."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
 
@@ -101,7 +101,7 @@ class Decisions:
         return {digest: found.get((digest, items.KEY)) for digest in digests}
 
 
-async def read(client: Client, digest: bytes) -> tuple[Item | None, list[Item]]:
+async def read(client: DynamoClient, digest: bytes) -> tuple[Item | None, list[Item]]:
     """A key, and its letters, the newest first."""
     words = Words()
     request = {

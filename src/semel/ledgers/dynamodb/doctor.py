@@ -6,7 +6,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.schema import INDEX, TTL, Schema, is_ready
 from semel.ports import Fact
 from semel.values.errors import ConfigError, LedgerUnavailable
@@ -14,7 +14,7 @@ from semel.values.errors import ConfigError, LedgerUnavailable
 DATE_STEP_MS = 1_000  # the service tells its time in whole seconds
 
 
-async def facts(client: Client, schema: Schema, wall_ms: Callable[[], int]) -> list[Fact]:
+async def facts(client: DynamoClient, schema: Schema, wall_ms: Callable[[], int]) -> list[Fact]:
     address = client.address
     facts = [Fact("table", address.table), Fact("region", address.region or "by the environment")]
     if address.endpoint is not None:

@@ -14,13 +14,13 @@ from semel.ledgers.dynamodb import doctor as diagnosis
 from semel.ledgers.dynamodb import expressions, items
 from semel.ledgers.dynamodb.catalog import Catalog, digest_of
 from semel.ledgers.dynamodb.claims import Claims, Settles, all_or_raise, granted_among, in_turns
-from semel.ledgers.dynamodb.client import Client
+from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.dead_letters import Decisions
 from semel.ledgers.dynamodb.expressions import Words
 from semel.ledgers.dynamodb.items import KEPT_MS, Item, Tokens, WallClock, dump_item, load_item
 from semel.ledgers.dynamodb.schema import Schema
 from semel.ledgers.dynamodb.transaction import DynamoTransaction
-from semel.ledgers.dynamodb.url import Address, parse
+from semel.ledgers.dynamodb.url import DynamoAddress, parse
 from semel.ports import Clock, DataLoss, Entry, EntryQuery, Fact, Traits
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
@@ -58,7 +58,7 @@ PAGE = 1_000  # items of one read; the service ends a page at 1 MB
 class Sweep:
     """Goes through the table, a bounded step at a time, and begins again at its end."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         self._after: Any = None  # where the step before stopped
@@ -126,7 +126,7 @@ class DynamoLedger:
 
     def __init__(
         self,
-        address: Address,
+        address: DynamoAddress,
         *,
         clock: Clock | None = None,
         observe: Callable[[str], None] | None = None,
@@ -134,7 +134,7 @@ class DynamoLedger:
         self.traits = TRAITS
         self._clock = clock or WallClock()
         self._observe = observe
-        self._client = Client(address)
+        self._client = DynamoClient(address)
         self._settles = Settles(self._client, self._clock)
         self._claims = Claims(self._client, self._clock, Tokens(random.getrandbits), address.margin_ms)
         self._sweep = Sweep(self._client, self._clock)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from semel.ledgers.dynamodb.client import Client, NoTable
+from semel.ledgers.dynamodb.client import DynamoClient, NoTable
 from semel.values.errors import ConfigError, LedgerUnavailable
 
 INDEX = "letters"
@@ -40,7 +40,7 @@ Step = tuple[str, Callable[[], Awaitable[bool]]]
 class Schema:
     """Looks at the table and makes it ready."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: DynamoClient) -> None:
         self._client = client
         self._table = client.table
 

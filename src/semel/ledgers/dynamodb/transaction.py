@@ -13,7 +13,7 @@ from typing import Any
 
 from semel.ledgers.dynamodb import items
 from semel.ledgers.dynamodb.claims import NONCE_BYTES, TURNS, Settles
-from semel.ledgers.dynamodb.client import Client, Invalid, NoTable
+from semel.ledgers.dynamodb.client import DynamoClient, InvalidRequest, NoTable
 from semel.ledgers.dynamodb.expressions import Request
 from semel.ledgers.dynamodb.items import dump_item, load_item
 from semel.values.claim import Lease, Settlement
@@ -46,7 +46,7 @@ class Handle:
     condition. When the handler's time is over the handle refuses.
     """
 
-    def __init__(self, client: Client, room: int) -> None:
+    def __init__(self, client: DynamoClient, room: int) -> None:
         self._client = client
         self._room = room
         self._lock = Lock()
@@ -108,7 +108,7 @@ class Handle:
             self._check()
         try:
             answer = await self._client.ask("get_item", TableName=table, Key=dump_item(key), ConsistentRead=True)
-        except (Invalid, NoTable) as error:
+        except (InvalidRequest, NoTable) as error:
             why = "there is no such table" if isinstance(error, NoTable) else str(error)
             raise WritesRefused(f"ctx.tx.get({table!r}, …): {why}") from None
         return load_item(answer["Item"]) if "Item" in answer else None
@@ -158,7 +158,7 @@ class Handle:
 class DynamoTransaction:
     """The handler's writes and its settle, sent together at the end of the block."""
 
-    def __init__(self, client: Client, settles: Settles, lease: Lease, at: Callable[[str], None]) -> None:
+    def __init__(self, client: DynamoClient, settles: Settles, lease: Lease, at: Callable[[str], None]) -> None:
         claim = lease.claim
         needed = len(items.digests_of(claim)) + (claim.order is not None)
         self.handle = Handle(client, WRITES_MAX - needed)
@@ -197,7 +197,7 @@ class DynamoTransaction:
         for _ in range(TURNS):
             try:
                 refused = await self._client.write_together([*self._mine, *self._writes])
-            except Invalid as error:
+            except InvalidRequest as error:
                 raise WritesRefused(f"DynamoDB refuses the handler's writes: {error}") from error
             if refused is None or await self._happened():
                 self._at("after_commit")

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from semel.aws import AwsClient, AwsError, error_name
 from semel.sources.lifecycle import Observer
-from semel.sources.sqs_queue.client import EXPIRED, SqsClient, SqsError, error_name
+from semel.sources.sqs_queue.client import EXPIRED
 from semel.sources.sqs_queue.in_flight import SqsInFlight, SqsMessage
 from semel.sources.sqs_queue.options import DEAD_LETTER_MAX_BYTES, VISIBILITY_MAX_S, SqsOptions
 from semel.values.log import log
@@ -202,7 +203,7 @@ class SqsAnswers:
 
     def __init__(
         self,
-        client: SqsClient,
+        client: AwsClient,
         in_flight: SqsInFlight,
         options: SqsOptions,
         *,
@@ -366,7 +367,7 @@ class SqsAnswers:
                 self.retry(dead_letter.message, DEAD_LETTER_RETRY_S)
         return again
 
-    async def _change_visibility(self, timeouts: Sequence[tuple[SqsMessage, int]]) -> dict[SqsMessage, SqsError]:
+    async def _change_visibility(self, timeouts: Sequence[tuple[SqsMessage, int]]) -> dict[SqsMessage, AwsError]:
         entries = [
             {"Id": str(at), "ReceiptHandle": message.receipt, "VisibilityTimeout": seconds}
             for at, (message, seconds) in enumerate(timeouts)
@@ -376,11 +377,11 @@ class SqsAnswers:
 
     async def _request(
         self, operation: str, queue: str, entries: list[dict[str, Any]], items: list[E]
-    ) -> dict[E, SqsError]:
+    ) -> dict[E, AwsError]:
         """Send one batch request. Returns the error of each item that failed; a failed request fails every item."""
         try:
             answer = await self._client.ask(operation, QueueUrl=queue, Entries=entries)
-        except SqsError as failure:
+        except AwsError as failure:
             self.counts.failures += 1
             log.warning("queue_call_failed", source=queue, call=operation, messages=len(items), error=str(failure))
             return dict.fromkeys(items, failure)
@@ -388,11 +389,11 @@ class SqsAnswers:
         done = {int(entry["Id"]) for entry in answer.get("Successful", ())}
         for at, item in enumerate(items):
             if at not in done and item not in failed:
-                failed[item] = SqsError("no answer", f"the response to {operation} lacks this entry", False)
+                failed[item] = AwsError("no answer", f"the response to {operation} lacks this entry", False)
         self.counts.failures += len(failed)
         return failed
 
-    def _must_retry(self, message: SqsMessage, failure: SqsError) -> bool:
+    def _must_retry(self, message: SqsMessage, failure: AwsError) -> bool:
         """False when the receipt has expired, by the queue's answer or by our clock: the message is redelivered."""
         if failure.code not in EXPIRED and self._clock() < message.visible_at:
             return True
@@ -408,6 +409,6 @@ class SqsAnswers:
         return math.floor(message.received_at + VISIBILITY_MAX_S - self._clock())
 
 
-def entry_error(entry: Mapping[str, Any]) -> SqsError:
+def entry_error(entry: Mapping[str, Any]) -> AwsError:
     """Error of one entry of a batch response."""
-    return SqsError(error_name(entry.get("Code")), str(entry.get("Message", ""))[:300], bool(entry.get("SenderFault")))
+    return AwsError(error_name(entry.get("Code")), str(entry.get("Message", ""))[:300], bool(entry.get("SenderFault")))

@@ -9,9 +9,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
+from semel.aws import DENIED, AwsClient, AwsError
 from semel.ports import Fact
 from semel.sources.lifecycle import TRUSTED_METADATA, SourceOptions
-from semel.sources.sqs_queue.client import DENIED, MISSING, SqsClient, SqsError
+from semel.sources.sqs_queue.client import MISSING
 from semel.values.errors import ConfigError
 from semel.values.log import IncidentLog, log
 
@@ -79,7 +80,7 @@ Pause: TypeAlias = Callable[[int], Awaitable[None]]
 """Waits after this many failures in a row."""
 
 
-async def check_queues(client: SqsClient, options: SqsOptions, incident: IncidentLog, pause: Pause) -> int:
+async def check_queues(client: AwsClient, options: SqsOptions, incident: IncidentLog, pause: Pause) -> int:
     """Check both queues and return the maximum size of a dead letter in bytes.
 
     Waits while the service is unreachable. Raises ConfigError for a problem that needs a change by an operator.
@@ -91,7 +92,7 @@ async def check_queues(client: SqsClient, options: SqsOptions, incident: Inciden
         while True:
             try:
                 answer = await client.ask("get_queue_attributes", QueueUrl=queue, AttributeNames=["All"])
-            except SqsError as failure:
+            except AwsError as failure:
                 if failure.code in MISSING:
                     raise ConfigError(f"{queue}: no such queue in this account and region ({failure})") from None
                 if failure.code in DENIED:
@@ -116,24 +117,24 @@ async def check_queues(client: SqsClient, options: SqsOptions, incident: Inciden
     return int((target_attributes or {}).get("MaximumMessageSize", DEAD_LETTER_MAX_BYTES))
 
 
-def is_throttled(failure: SqsError) -> bool:
+def is_throttled(failure: AwsError) -> bool:
     return "hrottl" in failure.code
 
 
-def doctor_fact(name: str, failure: SqsError) -> Fact:
+def doctor_fact(name: str, failure: AwsError) -> Fact:
     """Fact for `semel doctor`. "out of reach" marks a failure that can be over soon; Semel starts despite it."""
     if failure.code in DENIED:
         return Fact(name, str(failure), "warning")
     return Fact(name, str(failure) if failure.definite else f"out of reach: {failure}", "error")
 
 
-async def diagnose(client: SqsClient, options: SqsOptions) -> list[Fact]:
+async def diagnose(client: AwsClient, options: SqsOptions) -> list[Fact]:
     """Facts for `semel doctor`, read once."""
 
     async def read_attributes(name: str, url: str) -> Mapping[str, str] | Fact:
         try:
             answer = await client.ask("get_queue_attributes", QueueUrl=url, AttributeNames=["All"])
-        except SqsError as failure:
+        except AwsError as failure:
             return doctor_fact(name, failure)
         attributes: Mapping[str, str] = answer.get("Attributes", {})
         return attributes

@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
+from semel.aws import AwsClient, AwsError, Connect
 from semel.ports import Fact
 from semel.sources.sqs_queue.answers import ENTRIES_MAX, entry_error
-from semel.sources.sqs_queue.client import Connect, SqsClient, SqsError, client_factory
+from semel.sources.sqs_queue.client import client_factory, sqs_client
 from semel.sources.sqs_queue.options import DEAD_LETTER_MAX_BYTES, check_queue_url, doctor_fact, is_throttled
 from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.forwarded import (
@@ -141,7 +142,7 @@ class SqsPublisher:
         self._fifo = queue.endswith(".fifo")
         self._random = random
         self._connect = connect or client_factory(queue, region, endpoint, REQUESTS, 0)
-        self._client: SqsClient | None = None
+        self._client: AwsClient | None = None
         self._size_max = MESSAGE_MAX_BYTES
         self._opening = asyncio.Lock()
         self._requests = asyncio.Semaphore(REQUESTS)
@@ -168,10 +169,10 @@ class SqsPublisher:
             late = str(error)
         return [item.reason for item in outgoing] or [late] * len(events)
 
-    async def _open_client(self) -> SqsClient:
+    async def _open_client(self) -> AwsClient:
         async with self._opening:
             if self._client is None:
-                client = SqsClient(self._connect)
+                client = sqs_client(self._connect)
                 await client.open()
                 try:
                     self._size_max = await _size_max(client, self.queue)
@@ -181,7 +182,7 @@ class SqsPublisher:
                 self._client = client
             return self._client
 
-    async def _send_all(self, client: SqsClient, outgoing: Sequence[Outgoing]) -> None:
+    async def _send_all(self, client: AwsClient, outgoing: Sequence[Outgoing]) -> None:
         batches = list(_batches(outgoing))
         if self._fifo or len(batches) == 1:  # one after the other, to keep the order within a group
             for batch in batches:
@@ -191,7 +192,7 @@ class SqsPublisher:
             for batch in batches:
                 sending.create_task(self._send(client, batch))
 
-    async def _send(self, client: SqsClient, batch: list[Outgoing]) -> None:
+    async def _send(self, client: AwsClient, batch: list[Outgoing]) -> None:
         """Send a batch until the queue has all of it or a retry is useless. The caller's timeout ends it."""
         attempts = lost = 0
         while batch:
@@ -202,7 +203,7 @@ class SqsPublisher:
                 async with self._requests:
                     entries = [{"Id": str(at), **(item.entry or {})} for at, item in enumerate(batch)]
                     answer = await client.ask("send_message_batch", self.timeout, QueueUrl=self.queue, Entries=entries)
-            except SqsError as failure:
+            except AwsError as failure:
                 lost += not failure.definite
                 if failure.code in CONTENTS and len(batch) > 1:  # one message is at fault: send each alone
                     for item in batch:
@@ -236,7 +237,7 @@ class SqsPublisher:
 
     async def diagnose(self) -> list[Fact]:
         """Facts about the queue for `semel doctor`. The publisher need not be open."""
-        client = SqsClient(self._connect)
+        client = sqs_client(self._connect)
         facts = [Fact("queue", self.queue)]
         try:
             await client.open()
@@ -244,7 +245,7 @@ class SqsPublisher:
             return [*facts, Fact("client", str(error), "error")]
         try:
             answer = await client.ask("get_queue_attributes", QueueUrl=self.queue, AttributeNames=["All"])
-        except SqsError as failure:
+        except AwsError as failure:
             return [*facts, doctor_fact("attributes", failure)]
         finally:
             await client.close()
@@ -269,11 +270,11 @@ class SqsPublisher:
             await client.close()
 
 
-async def _size_max(client: SqsClient, queue: str) -> int:
+async def _size_max(client: AwsClient, queue: str) -> int:
     """Maximum message size of the queue, or the limit of every queue if it cannot be read."""
     try:
         answer = await client.ask("get_queue_attributes", QueueUrl=queue, AttributeNames=["MaximumMessageSize"])
-    except SqsError as failure:
+    except AwsError as failure:
         log.info("queue_limit_unknown", source=queue, error=str(failure))
         return MESSAGE_MAX_BYTES
     return min(MESSAGE_MAX_BYTES, int(answer.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_MAX_BYTES)))
@@ -293,5 +294,5 @@ def _batches(outgoing: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
         yield batch
 
 
-def _reason(failure: SqsError) -> str:
+def _reason(failure: AwsError) -> str:
     return f"{UNFIT if failure.code == CONTENTS[0] else ''}{failure}"

@@ -18,10 +18,11 @@ from uuid import uuid4
 
 import msgspec
 
+from semel.aws import AwsError, Connect
 from semel.ports import Fact
 from semel.sources.lifecycle import Observer, QueueDelivery, QueueSource, return_and_drain
 from semel.sources.sqs_queue.answers import CONCURRENT_REQUESTS, ENTRIES_MAX, SqsAnswers, SqsCounts, SqsStep
-from semel.sources.sqs_queue.client import POLL_MORE_S, Connect, SqsClient, SqsError, client_factory
+from semel.sources.sqs_queue.client import POLL_MORE_S, client_factory, sqs_client
 from semel.sources.sqs_queue.in_flight import SqsInFlight, SqsMessage
 from semel.sources.sqs_queue.options import SqsOptions, check_queues, diagnose
 from semel.values.cloudevents import from_message
@@ -96,7 +97,7 @@ class SqsSource(QueueSource[SqsMessage]):
             self.options.pollers + 3 * CONCURRENT_REQUESTS,
             self.options.wait,
         )
-        self._client = SqsClient(self._connect)
+        self._client = sqs_client(self._connect)
         self._counts = SqsCounts()
         self._incident = IncidentLog("source_receive_failed", level=logging.WARNING, source=queue)
         self._polls: list[asyncio.Task[None]] = []
@@ -109,7 +110,7 @@ class SqsSource(QueueSource[SqsMessage]):
 
     async def diagnose(self) -> list[Fact]:
         """Facts about the queue for `semel doctor`. The source need not be open."""
-        client = SqsClient(self._connect)
+        client = sqs_client(self._connect)
         await client.open()
         try:
             return await diagnose(client, self.options)
@@ -166,7 +167,7 @@ class SqsSource(QueueSource[SqsMessage]):
                     received = await self._receive(reserved, attempt)
                     self._incident.resolve()
                 failures, attempt = 0, ""
-            except SqsError as failure:
+            except AwsError as failure:
                 failures += 1
                 attempt = "" if failure.definite else attempt  # the same id repeats a lost response of a FIFO queue
                 self._counts.failures += 1
