@@ -90,13 +90,13 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
     if not dead_letters:
         return ledger
     if dead_letters.startswith("eventbridge:"):
-        return _announced(ledger, open_letters(dead_letters))
+        return _with_target(ledger, open_letters(dead_letters))
     with _shown(dead_letters):
         dead_letter_store: Any = _one_ledger(dead_letters, None)
         _check_letterbox(ledger, dead_letter_store)
-    from semel.core.dead_letter_store import dead_letters_elsewhere
+    from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 
-    return dead_letters_elsewhere(ledger, dead_letter_store)
+    return LedgerWithDeadLetterStore(ledger, dead_letter_store)
 
 
 def open_letters(url: str) -> EventBridgeTarget:
@@ -196,17 +196,16 @@ def _check_no_inbox(ledger: StoredLedger) -> None:
         )
 
 
-def _announced(ledger: StoredLedger, bus: EventBridgeTarget) -> StoredLedger:
-    """A bus gives nothing back: whoever puts letters there has to keep them too."""
-    from semel.dead_letter_targets import announced
+def _with_target(ledger: StoredLedger, target: EventBridgeTarget) -> StoredLedger:
+    from semel.core.dead_letter_store import LedgerWithDeadLetterTarget
 
     _check_no_inbox(ledger)
     if not isinstance(ledger, DeadLetters):
         raise ConfigError(
-            f"dead_letters: a bus gives nothing back, and {ledger.traits.name} keeps no letters of its own: name "
-            "redis:// or dynamodb:// for the ledger, or a sqlite:///file.db for dead_letters"
+            f"dead_letters: a bus cannot be listed, and {ledger.traits.name} keeps no dead letters of its own: use a "
+            "redis:// or dynamodb:// ledger, or a sqlite:///file.db for dead_letters"
         )
-    return announced(ledger, bus)
+    return LedgerWithDeadLetterTarget(ledger, target)
 
 
 def _memory(url: str) -> StoredLedger:

@@ -20,7 +20,8 @@ from semel import Context, Event, Reject, Retry, Semel
 from semel.cli import find, migrate
 from semel.cli.find import Filters
 from semel.cli.ledger_place import Place
-from semel.dead_letter_targets import AnnouncingLedger, EventBridgeTarget
+from semel.core.dead_letter_store import LedgerWithDeadLetterTarget
+from semel.dead_letter_targets import EventBridgeTarget
 from semel.dead_letter_targets.eventbridge import NO_BUS
 from semel.ports import DeadLetters, DeadLetterStore, Fact, Inbox, Migrates, TransactionalLedger
 from semel.values.claim import Lease
@@ -176,7 +177,7 @@ def test_who_has_lost_its_lease_puts_nothing_on_the_bus(ledger: str, bus: Bus) -
 def test_it_has_the_abilities_of_its_ledger_and_no_inbox(bus: Bus) -> None:
     for url, transactional in (("dynamodb://table?region=eu-central-1", True), ("redis://127.0.0.1:1", False)):
         both = open_ledger(url, dead_letters=bus.url())
-        assert isinstance(both, AnnouncingLedger)
+        assert isinstance(both, LedgerWithDeadLetterTarget)
         assert isinstance(both, TransactionalLedger) == transactional == both.traits.transactional
         assert isinstance(both, DeadLetters)
         assert not isinstance(both, Inbox)
@@ -186,8 +187,10 @@ def test_it_has_the_abilities_of_its_ledger_and_no_inbox(bus: Bus) -> None:
 def test_what_is_no_event_is_put_aside_on_the_bus(ledger: str, bus: Bus) -> None:
     """A stream brings what it cannot get rid of again and again: Lambda's handler puts it aside."""
     app = an_app(ledger, bus.url())
-    assert isinstance(app.ledger, AnnouncingLedger)
-    handler = app.lambda_handler(malformed_records=app.ledger.dead_letter_store.keep_malformed)
+    assert isinstance(app.ledger, LedgerWithDeadLetterTarget)
+    target = app.ledger.dead_letter_store
+    assert isinstance(target, EventBridgeTarget)
+    handler = app.lambda_handler(malformed_records=target.keep_malformed)
     data = "bm90IGpzb24="  # not json
     record = {"eventSource": "aws:kinesis", "eventID": "shard:1", "kinesis": {"sequenceNumber": "1", "data": data}}
     try:

@@ -16,32 +16,32 @@ from tests.dead_letter_targets.given_up import EVENT, given_up
 from tests.test_docs import blocks_in
 
 from semel.dead_letter_targets.eventbridge import (
-    CALL_MAX_BYTES,
     ENTRIES_MAX,
-    Address,
-    Entry,
-    calls,
-    entry_aside,
-    entry_of,
+    REQUEST_MAX_BYTES,
+    BusAddress,
+    BusEntry,
+    dead_letter_entry,
+    malformed_entry,
+    requests,
 )
 from semel.values.attempts import REASON_MAX, TRIED_MAX, FailedAttempt
 from semel.values.claim import Settlement
 
 AT_MS = 1_750_000_000_123
-BUS = Address("letters")
-REFERENCE = Address("letters", oversize="reference")
+BUS = BusAddress("letters")
+REFERENCE = BusAddress("letters", oversize="reference")
 
 
-def put(settlement: Settlement, address: Address = BUS) -> Entry:
-    return entry_of(settlement, AT_MS, address)
+def put(settlement: Settlement, address: BusAddress = BUS) -> BusEntry:
+    return dead_letter_entry(settlement, AT_MS, address)
 
 
-def detail(entry: Entry) -> dict[str, Any]:
+def detail(entry: BusEntry) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(entry.request["Detail"])
     return told
 
 
-def counted(entry: Entry) -> int:
+def counted(entry: BusEntry) -> int:
     """The size by the rule of AWS: 14 for a time, and the bytes of everything that is text."""
     request = entry.request
     texts = [request["Source"], request["DetailType"], request["Detail"], *request["Resources"]]
@@ -112,7 +112,7 @@ def test_an_event_that_was_not_kept_is_none() -> None:
     ids=["text", "twice", "deep", "bytes", "nothing"],
 )
 def test_what_is_no_event_is_told_as_what_it_is(body: bytes, told: dict[str, str]) -> None:
-    entry = entry_aside(body, "not JSON at byte 0", AT_MS, BUS)
+    entry = malformed_entry(body, "not JSON at byte 0", AT_MS, BUS)
     found = detail(entry)
     assert found["state"] == "malformed"
     assert found["reason"] == "not JSON at byte 0"
@@ -128,8 +128,8 @@ def test_the_beginning_of_an_event_that_is_too_large_is_told_and_that_it_was_cut
     event = large(400_000)
     entry = put(given_up(event=event))
     found = detail(entry)
-    assert entry.size == counted(entry) <= CALL_MAX_BYTES
-    assert entry.size > CALL_MAX_BYTES - 1_000, "as much as there is room for"
+    assert entry.size == counted(entry) <= REQUEST_MAX_BYTES
+    assert entry.size > REQUEST_MAX_BYTES - 1_000, "as much as there is room for"
     assert event.startswith(found["event_text"].encode())
     assert (found["event"], found["truncated"], found["size"]) == (None, True, len(event))
     assert found["sha256"] == hashlib.sha256(event).hexdigest()
@@ -154,18 +154,18 @@ def test_no_letter_is_larger_than_a_call(some: bytes, times: int) -> None:
     """Whatever is in it: quotes and control characters take up to six bytes each in JSON."""
     attempt_log = tuple(FailedAttempt(attempt, AT_MS, "\x01" * REASON_MAX) for attempt in range(TRIED_MAX))
     entry = put(given_up(event=some * times, reason="\x00\ud800" * 5_000, attempts=99, attempt_log=attempt_log))
-    assert entry.size == counted(entry) <= CALL_MAX_BYTES
+    assert entry.size == counted(entry) <= REQUEST_MAX_BYTES
     detail(entry)
 
 
-@given(st.lists(st.integers(1, CALL_MAX_BYTES), max_size=40))
+@given(st.lists(st.integers(1, REQUEST_MAX_BYTES), max_size=40))
 def test_calls_have_few_entries_and_few_bytes_and_lose_none(sizes: list[int]) -> None:
-    entries = [Entry(str(at), {}, size) for at, size in enumerate(sizes)]
-    groups = list(calls(entries))
+    entries = [BusEntry(str(at), {}, size) for at, size in enumerate(sizes)]
+    groups = list(requests(entries))
     assert [entry for group in groups for entry in group] == entries
     for group in groups:
         assert 0 < len(group) <= ENTRIES_MAX
-        assert sum(entry.size for entry in group) <= CALL_MAX_BYTES
+        assert sum(entry.size for entry in group) <= REQUEST_MAX_BYTES
     for group, following in pairwise(groups):
         size = sum(entry.size for entry in group)
-        assert len(group) == ENTRIES_MAX or size + following[0].size > CALL_MAX_BYTES, "as few calls as possible"
+        assert len(group) == ENTRIES_MAX or size + following[0].size > REQUEST_MAX_BYTES, "as few requests as possible"

@@ -18,6 +18,7 @@ from tests.facts import rendered
 from tests.support.servers.emulator import CREDENTIALS
 from tests.support.servers.process import free_port
 
+from semel import aws
 from semel.dead_letter_targets import EventBridgeTarget
 from semel.dead_letter_targets import eventbridge as dead_letters
 from semel.testing.proxy import FaultProxy
@@ -192,7 +193,7 @@ def test_who_may_not_look_at_the_bus_may_still_put_and_looks_once(caplog: pytest
 
 
 def test_a_bus_that_could_not_be_looked_for_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters, "LOOK_SOON_S", 0.0)
+    monkeypatch.setattr(dead_letters, "BUS_RECHECK_S", 0.0)
     service = Service(lambda call, put: taken(put), error("ThrottlingException"))
     with a_bus(service) as bus:
         keep(bus, [given_up("one")], [given_up("two")])
@@ -257,9 +258,7 @@ def test_a_lost_reply_puts_the_letter_again_with_the_same_id(server: AwsServer, 
 
 def test_clients_that_found_no_credentials_are_closed_and_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outage of whoever gives credentials may last for days, and a client is made every few seconds."""
-    from semel.dead_letter_targets import eventbridge as clients
-
-    monkeypatch.setattr(clients, "OPEN_AGAIN_S", 0.0)
+    monkeypatch.setattr(aws, "REOPEN_S", 0.0)
     for name in CREDENTIALS:
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
@@ -267,9 +266,9 @@ def test_clients_that_found_no_credentials_are_closed_and_not_collected(monkeypa
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
     async def story() -> None:
-        client = clients.Client(EventBridgeTarget("eventbridge://letters?region=eu-central-1").address)
+        client = EventBridgeTarget("eventbridge://letters?region=eu-central-1")._client
         for _ in range(4):
-            with pytest.raises(clients.Failed, match="NoCredentials"):
+            with pytest.raises(aws.AwsError, match="NoCredentials"):
                 await client.ask("describe_event_bus", Name="letters")
         assert len(client._stack._exit_callbacks) <= 1, "all of them are still open"  # type: ignore[attr-defined]
         await client.close()

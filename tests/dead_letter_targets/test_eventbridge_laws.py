@@ -9,7 +9,8 @@ import pytest
 from tests.dead_letter_targets.bus import AwsServer, Bus
 from tests.ledgers.test_sqlite_laws import MEDDLE, write
 
-from semel.dead_letter_targets import AnnouncingLedger, EventBridgeTarget, announced
+from semel.core.dead_letter_store import LedgerWithDeadLetterTarget
+from semel.dead_letter_targets import EventBridgeTarget
 from semel.ledgers.sqlite import SqliteLedger
 from semel.testing.harness import FakeClock, TransactionHarness
 from semel.testing.laws.binding import OneProcess
@@ -29,9 +30,9 @@ class OnABus:
         connection.execute("create table only_one (id integer primary key); insert into only_one values (1)")
         url = Bus.bare_url(server)
 
-        def both() -> AnnouncingLedger:
+        def both() -> LedgerWithDeadLetterTarget:
             ledger = SqliteLedger(str(tmp_path / "ledger.db"), synchronous="normal", clock=clock)
-            return announced(ledger, EventBridgeTarget(url, clock=clock))
+            return LedgerWithDeadLetterTarget(ledger, EventBridgeTarget(url, clock=clock))
 
         return TransactionHarness(
             open=both,

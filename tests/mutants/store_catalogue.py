@@ -205,19 +205,19 @@ STORE_MUTANTS = [
     Mutant(
         "an event is given up before its letter is kept",
         LETTERBOX,
-        "        if kept:\n"
-        "            await self.dead_letter_store.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))\n"
-        "        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])\n",
-        "        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])\n"
-        "        if kept:\n"
-        "            await self.dead_letter_store.keep(kept)\n",
+        "        kept = await self._keep(settlements)\n"
+        "        results = await self._ledger.settle("
+        "[replace(settlement, dead_letter=None) for settlement in settlements])\n",
+        "        results = await self._ledger.settle("
+        "[replace(settlement, dead_letter=None) for settlement in settlements])\n"
+        "        kept = await self._keep(settlements)\n",
         f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_letterbox_is_out_of_reach",
     ),
     Mutant(
         "a letter stays though the ledger refused its settle",
         LETTERBOX,
-        "if refused := [s.lease for s in kept if _identity(s) not in stand]:",
-        "if refused := [s.lease for s in kept if _identity(s) not in stand and s not in settlements]:",
+        "if refused := [settlement.lease for settlement in kept if _identity(settlement) not in settled]:",
+        "if refused := []:",
         f"{LETTERS_ELSEWHERE}::test_of_two_ends_of_one_lease_in_a_batch_the_first_counts",
     ),
     Mutant(

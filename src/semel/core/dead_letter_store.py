@@ -1,27 +1,35 @@
-"""A ledger whose letters are kept in another store: its own may forget, and a letter waits for a person.
+"""Ledgers with a second place for their dead letters: a store that keeps them, or a target that announces them.
 
-    settle Reject:   renew in the ledger → keep in the letterbox → settle in the ledger, without the event
-    replay:          reopen in the ledger → replay in the letterbox, whose inbox brings the event to its handler
-    discard:         discard in the ledger → discard in the letterbox
+A store keeps the dead letters of a ledger that may lose its data, because a dead letter waits for an operator:
 
-Two stores have no common transaction, so a crash can fall between any two steps. What it leaves behind:
+    settle Reject:   renew in the ledger → keep in the store → settle in the ledger, without the event
+    replay:          reopen in the ledger → replay in the store, whose inbox passes the event to its handler
+    discard:         discard in the ledger → discard in the store
 
-- kept, not settled: the lease lapses, and whoever takes over comes to an end of its own. Given up again, its letter
-  takes the place of the first; done after all, the first is discarded with that reason.
-- reopened, not replayed in the letterbox: the letter is still listed, and can be replayed once more; or, if the event
-  was brought again and is done meanwhile, discarded.
-- discarded in the ledger alone: the letter is still listed, and can be discarded once more.
+The two have no common transaction, so a crash can happen between any two steps. It leaves one of these states:
 
-So a letter is listed too long at worst, and never too short. When the letterbox is out of reach nothing is given up:
-the settle is tried again while its lease lasts, and then the event is brought again.
+- kept, not settled: the lease expires, and the next holder records its own outcome. Given up again, the new dead letter
+  replaces the first; done, the first is discarded with that reason.
+- reopened, not replayed in the store: the dead letter is still listed and can be replayed again; or, if the event was
+  redelivered and is done, discarded.
+- discarded in the ledger only: the dead letter is still listed and can be discarded again.
+
+A dead letter can therefore be listed too long, but never too short.
+
+A target cannot be listed, so the ledger keeps the dead letters too:
+
+    settle Reject:   renew in the ledger → put on the target → settle in the ledger, with the event
+
+While the store or the target is unavailable no event is given up: the settle is retried while its lease lasts, and then
+the event is redelivered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -38,30 +46,40 @@ from semel.ports import (
     Ledger,
     Migrates,
     PlacesKeys,
+    ReadOnly,
     ReplaysThrough,
     Traits,
     Transaction,
     TransactionalLedger,
-    Upgrades,
 )
 from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.log import log
 from semel.values.outcome import Done, Reject, Uncertain
 
-DOUBTS_MAX = 10_000  # takeovers that are remembered until they have ended
-HERE = ("leased", "waiting", "done")  # what the ledger tells; all else is the letterbox's
-LETTERS = ("dead", "uncertain")
+TAKEOVERS_MAX = 10_000  # takeovers that are remembered until they are settled
+LEDGER_STATES = ("leased", "waiting", "done")  # entries in these states are read from the ledger, others from the store
+UNDECIDED = ("dead", "uncertain")
 BY = "semel"
-DONE_AFTER_ALL = "its holder vanished before the ledger knew of this letter, and the next one came to another end: done"
+DONE_AFTER_ALL = "its holder vanished before the ledger recorded this dead letter, and the next holder succeeded"
 
 
 class ReadLedger(Ledger, Catalog, Protocol):
-    """A ledger that people can look into."""
+    """A ledger with a catalog."""
+
+
+class KeepingLedger(Ledger, Catalog, DeadLetters, Protocol):
+    """A ledger that keeps its own dead letters."""
+
+
+class DeadLetterTarget(DeadLetterStore, Diagnosable, Protocol):
+    """A place that dead letters are announced on."""
+
+    async def close(self) -> None: ...
 
 
 class DeadLetterLedger(DeadLetterStore, DeadLetters, Catalog, Protocol):
-    """Where letters are kept and decided about. It may have an inbox, through which they are replayed."""
+    """A store for dead letters and the decisions about them. It may have an inbox, through which they are replayed."""
 
     traits: Traits
 
@@ -71,196 +89,92 @@ class DeadLetterLedger(DeadLetterStore, DeadLetters, Catalog, Protocol):
 
 
 def inbox_of(ledger: Ledger) -> Inbox | None:
-    """The inbox whose letters are for this ledger's handlers: its own, or the one that replays come through."""
+    """The inbox of a ledger, or the inbox of its dead-letter store, through which events are replayed."""
     if isinstance(ledger, Inbox):
         return ledger
     return ledger.replays if isinstance(ledger, ReplaysThrough) else None
 
 
-def dead_letters_elsewhere(ledger: ReadLedger, dead_letter_store: DeadLetterLedger) -> LedgerWithDeadLetterStore:
-    """The ledger, with another store for its letters. Abilities of the ledger are kept."""
-    if isinstance(ledger, TransactionalLedger):
-        return TransactionalLedgerWithDeadLetterStore(ledger, dead_letter_store)
-    return LedgerWithDeadLetterStore(ledger, dead_letter_store)
+class _WrappedLedger:
+    """Passes calls to a ledger, whose abilities it keeps, and keeps dead letters elsewhere before they are settled."""
 
-
-class LedgerWithDeadLetterStore:
-    """A ledger and its letterbox, as one."""
-
-    def __init__(self, ledger: ReadLedger, dead_letter_store: DeadLetterLedger) -> None:
+    def __init__(self, ledger: ReadLedger, dead_letter_store: DeadLetterTarget | DeadLetterLedger) -> None:
         self.traits = ledger.traits
-        self.dead_letter_store = dead_letter_store
-        self.replays: Inbox | None = dead_letter_store if isinstance(dead_letter_store, Inbox) else None
         self.together = ledger.together if isinstance(ledger, PlacesKeys) else None
         self._ledger = ledger
-        self._doubts: dict[bytes, None] = {}  # keys that were taken over, in the order of their grants
+        self._target = dead_letter_store
+        if isinstance(ledger, TransactionalLedger):  # set on the object, so that it is a TransactionalLedger only then
+            self.transaction: Callable[[Lease], AbstractAsyncContextManager[Transaction]] = ledger.transaction
 
     @property
     def held_by_handler(self) -> bool:
         return isinstance(self._ledger, HoldsWriteLock) and self._ledger.held_by_handler
 
-    # ------------------------------------------------------------------------------------------------- the ledger
-
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
-        verdicts = await self._ledger.claim(claims)
-        for verdict in verdicts:
-            if isinstance(verdict, Granted) and verdict.takeover:
-                self._doubt(verdict.lease)
-        return verdicts
+        return await self._ledger.claim(claims)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Letters first go to the letterbox. What needs none does not wait for it."""
-        if not any(map(_has_letter, settlements)):
-            held = await self._ledger.settle(settlements)
-            await self._put_right([s for s, kept in zip(settlements, held, strict=True) if kept])
-            return held
-        if len({s.lease.claim.digest for s in settlements}) == len(settlements):  # else their order matters
-            plain = [s for s in settlements if not _has_letter(s)]
-            answers = dict(zip(map(_identity, plain), await self.settle(plain), strict=True)) if plain else {}
-            given_up = [s for s in settlements if _has_letter(s)]
-            answers |= dict(zip(map(_identity, given_up), await self._give_up(given_up), strict=True))
-            return [answers[_identity(s)] for s in settlements]
-        return await self._give_up(settlements)
+        """Keep dead letters before they are settled. Other settlements do not wait for that.
+
+        Raises LedgerUnavailable if a dead letter may not be kept; no dead letter was settled then."""
+        plain = [settlement for settlement in settlements if not _is_dead_letter(settlement)]
+        if len(plain) == len(settlements):
+            return await self._settle_plain(settlements)
+        if len({settlement.lease.claim.digest for settlement in settlements}) < len(settlements):
+            return await self._give_up(settlements)  # two settlements of one key: their order matters
+        plain_results = iter(await self._settle_plain(plain) if plain else ())
+        dead_results = iter(await self._give_up(list(filter(_is_dead_letter, settlements))))
+        return [next(dead_results if _is_dead_letter(settlement) else plain_results) for settlement in settlements]
+
+    async def _settle_plain(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return await self._ledger.settle(settlements)
 
     async def _give_up(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Whoever has lost its lease keeps nothing: the ledger is asked first. Raises LedgerUnavailable when the
-        letterbox cannot be written, and then nothing was settled."""
-        dead_letters = [s for s in settlements if _has_letter(s)]
-        current = await self._ledger.renew([s.lease for s in dead_letters])
-        kept = [s for s, holds in zip(dead_letters, current, strict=True) if holds]
-        if kept:
-            await self.dead_letter_store.keep(await asyncio.gather(*map(self._with_what_was_tried, kept)))
-        held = await self._ledger.settle([replace(s, dead_letter=None) for s in settlements])
-        stand = {_identity(s) for s, holds in zip(settlements, held, strict=True) if holds and _has_letter(s)}
-        for settlement in kept:
-            self._doubts.pop(settlement.lease.claim.digest, None)  # it has ended: its letter is right, or goes
-        if refused := [s.lease for s in kept if _identity(s) not in stand]:
-            await _if_possible(self.dead_letter_store.withdraw(refused), "withdraw")
-        return held
+        await self._keep(settlements)
+        return await self._ledger.settle(settlements)
 
-    async def _with_what_was_tried(self, settlement: Settlement) -> Settlement:
-        """What came of the attempts before: only the ledger has seen them. It is asked where there were some, of an
-        event that is given up on; whoever succeeds does not pay for it."""
+    async def _keep(self, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Keep the dead letters whose leases are current, and return them. The renewal checks the leases first."""
+        dead_letters = list(filter(_is_dead_letter, settlements))
+        current = await self._ledger.renew([settlement.lease for settlement in dead_letters])
+        kept = [settlement for settlement, is_current in zip(dead_letters, current, strict=True) if is_current]
+        if kept:
+            await self._target.keep(await asyncio.gather(*map(self._with_attempt_log, kept)))
+        return kept
+
+    async def _with_attempt_log(self, settlement: Settlement) -> Settlement:
+        """Add the earlier attempts of the event, which only the ledger has. It is read only if there were any."""
         dead_letter = settlement.dead_letter
         if dead_letter is None or dead_letter.attempts == 1 or dead_letter.attempt_log:
             return settlement
-        known = await self._ledger.history(settlement.lease.claim.digest.hex())
-        attempt_log = next((entry.attempt_log for entry in known if entry.state == "leased"), ())
+        entries = await self._ledger.history(settlement.lease.claim.digest.hex())
+        attempt_log = next((entry.attempt_log for entry in entries if entry.state == "leased"), ())
         return replace(settlement, dead_letter=replace(dead_letter, attempt_log=attempt_log))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         return await self._ledger.renew(leases)
 
     async def purge(self, limit: int) -> int:
-        forgotten = await self._ledger.purge(limit)
-        if forgotten < limit:
-            forgotten += await self.dead_letter_store.purge(limit - forgotten)
-        return forgotten
+        return await self._ledger.purge(limit)
 
     async def close(self) -> None:
         try:
             await self._ledger.close()
         finally:
-            await self.dead_letter_store.close()
+            await self._target.close()
 
-    def _doubt(self, lease: Lease) -> None:
-        while len(self._doubts) >= DOUBTS_MAX:
-            del self._doubts[next(iter(self._doubts))]
-        self._doubts[lease.claim.digest] = None
-
-    async def _put_right(self, settled: Sequence[Settlement]) -> None:
-        """A key that was taken over is done: what its vanished holder may have kept is not dead."""
-        if not self._doubts:
-            return
-        for settlement in settled:
-            digest = settlement.lease.claim.digest
-            if digest in self._doubts and isinstance(settlement.outcome, Done):
-                del self._doubts[digest]
-                discarded = self.dead_letter_store.discard(digest.hex(), DONE_AFTER_ALL, BY)
-                await _if_possible(discarded, "discard", digest.hex())
-
-    # ------------------------------------------------------------------------------------------------ the letters
-
-    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        waits = await self._waits_for_a_person(key)
-        if not waits and not force:
-            return False
-        if not isinstance(self._ledger, DeadLetters):
-            raise ConfigError(
-                f"a key of the {self.traits.name} ledger cannot be opened again, so its letters cannot be replayed: "
-                "discard them, and have the event sent again when its retention is over"
-            )
-        reopened = await self._ledger.replay(key, reason, by, force=force)
-        if not waits:
-            return reopened  # it was done, and nothing was kept of its event
-        if not reopened:
-            known = await self._ledger.history(key)
-            if known and known[0].state in (*LETTERS, "discarded", "done"):
-                return False  # somebody else has just decided, or it is done: the ledger would answer the replay so
-        return await self.dead_letter_store.replay(key, reason, by)
-
-    async def discard(self, key: str, reason: str, by: str) -> bool:
-        if not await self._waits_for_a_person(key):
-            return False
-        if isinstance(self._ledger, DeadLetters):
-            await self._ledger.discard(key, reason, by)
-        return await self.dead_letter_store.discard(key, reason, by)
-
-    async def _waits_for_a_person(self, key: str) -> bool:
-        return any(entry.state in LETTERS for entry in await self.dead_letter_store.history(key))
-
-    # ------------------------------------------------------------------------------------------------ the catalog
-
-    async def entries(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        *,
-        handler: str = "",
-        tenant: str | None = None,
-        reason: str = "",
-        since_ms: int = 0,
-        until_ms: int | None = None,
-    ) -> list[Entry]:
-        wanted = STATES if state is None else (state,)
-        found: list[Entry] = []
-        for one in wanted:
-            store: Catalog = self._ledger if one in HERE else self.dead_letter_store
-            found += await store.entries(
-                one,
-                limit,
-                handler=handler,
-                tenant=tenant,
-                reason=reason,
-                since_ms=since_ms,
-                until_ms=until_ms,
-            )
-        if len(wanted) > 1:
-            found.sort(key=lambda entry: entry.at_ms, reverse=True)
-        return found[: max(limit, 0)]
+    async def entries(self, state: str | None = None, limit: int = 100, **filters: Any) -> list[Entry]:
+        return await self._ledger.entries(state, limit, **filters)
 
     async def history(self, key: str) -> list[Entry]:
-        """How the key stands in the ledger, or stood when it was done; then its letters. Where none was kept, what the
-        ledger knows."""
-        known = await self._ledger.history(key)
-        dead_letters = await self.dead_letter_store.history(key)
-        if not dead_letters:
-            return known
-        here = [entry for entry in known if entry.state in HERE]
-        if before := [entry for entry in known if entry.state not in HERE and entry.result is not None]:
-            dead_letters = sorted([*dead_letters, *before], key=lambda entry: entry.at_ms, reverse=True)
-        return here + dead_letters
+        return await self._ledger.history(key)
 
     async def counts(self) -> dict[str, int]:
-        here, there = await self._ledger.counts(), await self.dead_letter_store.counts()
-        return {state: (here if state in HERE else there).get(state, 0) for state in STATES}
-
-    # --------------------------------------------------------------------------------------------- making it ready
+        return await self._ledger.counts()
 
     def read_only(self) -> None:
-        """Reading commands create nothing, in neither store."""
-        for store in (self._ledger, self.dead_letter_store):
-            if isinstance(store, Upgrades):
+        for store in (self._ledger, self._target):
+            if isinstance(store, ReadOnly):
                 store.read_only()
 
     async def pending(self) -> list[str]:
@@ -270,47 +184,165 @@ class LedgerWithDeadLetterStore:
         return [step for store in self._migrating() for step in await store.migrate()]
 
     def _migrating(self) -> list[Migrates]:
-        return [store for store in (self._ledger, self.dead_letter_store) if isinstance(store, Migrates)]
+        return [store for store in (self._ledger, self._target) if isinstance(store, Migrates)]
 
     async def diagnose(self) -> list[Fact]:
-        """What both say of themselves. A letterbox that is somebody's ledger is an error: their events would be taken
-        for replays."""
-        facts: list[Fact] = []
-        if isinstance(self._ledger, Diagnosable):
-            facts += [fact for fact in await self._ledger.diagnose() if fact.name != "dead_letters"]  # it has none
+        """The facts of the ledger, and those of the second place with a prefix."""
+        facts = await self._ledger.diagnose() if isinstance(self._ledger, Diagnosable) else []
+        target_facts = await self._target.diagnose() if isinstance(self._target, Diagnosable) else []
+        return [*facts, *(replace(fact, name=f"letters, {fact.name}") for fact in target_facts)]
+
+
+class LedgerWithDeadLetterTarget(_WrappedLedger):
+    """A ledger that keeps its dead letters and announces them on a target."""
+
+    def __init__(self, ledger: KeepingLedger, target: DeadLetterTarget) -> None:
+        super().__init__(ledger, target)
+        self.dead_letter_store = target
+        self.replay = ledger.replay
+        self.discard = ledger.discard
+
+
+class LedgerWithDeadLetterStore(_WrappedLedger):
+    """A ledger whose dead letters are kept in another store."""
+
+    def __init__(self, ledger: ReadLedger, dead_letter_store: DeadLetterLedger) -> None:
+        super().__init__(ledger, dead_letter_store)
+        self.dead_letter_store = dead_letter_store
+        self.replays: Inbox | None = dead_letter_store if isinstance(dead_letter_store, Inbox) else None
+        self._takeovers: dict[bytes, None] = {}  # keys that were taken over, in the order of their grants
+        if isinstance(ledger, TransactionalLedger):
+            self.transaction = self._transaction
+
+    # ------------------------------------------------------------------------------------------------------ ledger
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
+        verdicts = await self._ledger.claim(claims)
+        for verdict in verdicts:
+            if isinstance(verdict, Granted) and verdict.takeover:
+                while len(self._takeovers) >= TAKEOVERS_MAX:
+                    del self._takeovers[next(iter(self._takeovers))]
+                self._takeovers[verdict.lease.claim.digest] = None
+        return verdicts
+
+    async def _settle_plain(self, settlements: Sequence[Settlement]) -> list[bool]:
+        results = await self._ledger.settle(settlements)
+        await self._discard_obsolete([s for s, settled in zip(settlements, results, strict=True) if settled])
+        return results
+
+    async def _give_up(self, settlements: Sequence[Settlement]) -> list[bool]:
+        kept = await self._keep(settlements)
+        results = await self._ledger.settle([replace(settlement, dead_letter=None) for settlement in settlements])
+        settled = {
+            _identity(s) for s, settled in zip(settlements, results, strict=True) if settled and _is_dead_letter(s)
+        }
+        for settlement in kept:
+            self._takeovers.pop(settlement.lease.claim.digest, None)  # its dead letter stays, or is withdrawn below
+        if refused := [settlement.lease for settlement in kept if _identity(settlement) not in settled]:
+            await _attempt(self.dead_letter_store.withdraw(refused), "withdraw")
+        return results
+
+    @asynccontextmanager
+    async def _transaction(self, lease: Lease) -> AsyncIterator[Transaction]:
+        assert isinstance(self._ledger, TransactionalLedger)
+        async with self._ledger.transaction(lease) as transaction:
+            recorded = _RecordedTransaction(transaction)
+            yield recorded
+        await self._discard_obsolete(recorded.settled)
+
+    async def _discard_obsolete(self, settled: Sequence[Settlement]) -> None:
+        """Discard dead letters that vanished holders may have left of keys that are done now."""
+        for settlement in settled if self._takeovers else ():
+            digest = settlement.lease.claim.digest
+            if digest in self._takeovers and isinstance(settlement.outcome, Done):
+                del self._takeovers[digest]
+                discarded = self.dead_letter_store.discard(digest.hex(), DONE_AFTER_ALL, BY)
+                await _attempt(discarded, "discard", digest.hex())
+
+    async def purge(self, limit: int) -> int:
+        deleted = await self._ledger.purge(limit)
+        if deleted < limit:
+            deleted += await self.dead_letter_store.purge(limit - deleted)
+        return deleted
+
+    # ------------------------------------------------------------------------------------------------ dead letters
+
+    async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
+        is_undecided = await self._is_undecided(key)
+        if not is_undecided and not force:
+            return False
+        if not isinstance(self._ledger, DeadLetters):
+            raise ConfigError(
+                f"the {self.traits.name} ledger cannot reopen a key, so its dead letters cannot be replayed: discard "
+                "them, and have the event sent again after its retention"
+            )
+        reopened = await self._ledger.replay(key, reason, by, force=force)
+        if not is_undecided:
+            return reopened  # the key was done, and its event was not kept
+        if not reopened:
+            history = await self._ledger.history(key)
+            if history and history[0].state in (*UNDECIDED, "discarded", "done"):
+                return False  # decided by another operator, or done: the ledger would answer the replayed event
+        return await self.dead_letter_store.replay(key, reason, by)
+
+    async def discard(self, key: str, reason: str, by: str) -> bool:
+        if not await self._is_undecided(key):
+            return False
+        if isinstance(self._ledger, DeadLetters):
+            await self._ledger.discard(key, reason, by)
+        return await self.dead_letter_store.discard(key, reason, by)
+
+    async def _is_undecided(self, key: str) -> bool:
+        return any(entry.state in UNDECIDED for entry in await self.dead_letter_store.history(key))
+
+    # ----------------------------------------------------------------------------------------------------- catalog
+
+    async def entries(self, state: str | None = None, limit: int = 100, **filters: Any) -> list[Entry]:
+        states = STATES if state is None else (state,)
+        entries: list[Entry] = []
+        for each in states:
+            store: Catalog = self._ledger if each in LEDGER_STATES else self.dead_letter_store
+            entries += await store.entries(each, limit, **filters)
+        if len(states) > 1:
+            entries.sort(key=lambda entry: entry.at_ms, reverse=True)
+        return entries[: max(limit, 0)]
+
+    async def history(self, key: str) -> list[Entry]:
+        """The key's present state in the ledger; then its dead letters and earlier results. Without a dead letter in
+        the store, the history in the ledger."""
+        ledger_entries = await self._ledger.history(key)
+        dead_letters = await self.dead_letter_store.history(key)
+        if not dead_letters:
+            return ledger_entries
+        current = [entry for entry in ledger_entries if entry.state in LEDGER_STATES]
+        results = [entry for entry in ledger_entries if entry.state not in LEDGER_STATES and entry.result is not None]
+        if results:
+            dead_letters = sorted([*dead_letters, *results], key=lambda entry: entry.at_ms, reverse=True)
+        return current + dead_letters
+
+    async def counts(self) -> dict[str, int]:
+        ledger_counts, store_counts = await self._ledger.counts(), await self.dead_letter_store.counts()
+        return {state: (ledger_counts if state in LEDGER_STATES else store_counts).get(state, 0) for state in STATES}
+
+    async def diagnose(self) -> list[Fact]:
+        """The facts of both stores. A dead-letter store that is also used as a ledger is an error: its events would be
+        taken for replays."""
+        facts = [fact for fact in await super().diagnose() if fact.name != "dead_letters"]
+        if any(fact.name == "letters, created" for fact in facts):
+            return facts  # the store does not exist yet
         name = self.dead_letter_store.traits.name
-        if isinstance(self.dead_letter_store, Diagnosable):
-            of_store = await self.dead_letter_store.diagnose()
-            facts += [replace(fact, name=f"letters, {fact.name}") for fact in of_store]
-            if any(fact.name == "created" for fact in of_store):
-                return facts  # there is nothing to count yet
         try:
             counts = await self.dead_letter_store.counts()
         except LedgerUnavailable as error:
             return [*facts, Fact("dead_letters", str(error), "error")]
-        if any(counts.get(state) for state in HERE):
-            return [*facts, Fact("dead_letters", f"{name} there is a ledger in use; use a separate store", "error")]
-        waiting = sum(counts.get(state, 0) for state in LETTERS)
-        return [*facts, Fact("dead_letters", f"{waiting:,} wait in {name}")]
+        if any(counts.get(state) for state in LEDGER_STATES):
+            return [*facts, Fact("dead_letters", f"{name} is a ledger in use there; use a separate store", "error")]
+        undecided = sum(counts.get(state, 0) for state in UNDECIDED)
+        return [*facts, Fact("dead_letters", f"{undecided:,} wait in {name}")]
 
 
-class TransactionalLedgerWithDeadLetterStore(LedgerWithDeadLetterStore):
-    """The same, where the ledger's store can also hold the handler's own writes."""
-
-    @asynccontextmanager
-    async def _opened(self, lease: Lease) -> AsyncIterator[Transaction]:
-        assert isinstance(self._ledger, TransactionalLedger)
-        async with self._ledger.transaction(lease) as transaction:
-            watched = _Watched(transaction)
-            yield watched
-        await self._put_right(watched.settled)
-
-    def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
-        return self._opened(lease)
-
-
-class _Watched:
-    """A transaction that tells what was settled in it."""
+class _RecordedTransaction:
+    """A transaction that records the settlements in it."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -318,16 +350,16 @@ class _Watched:
         self.settled: list[Settlement] = []
 
     async def settle(self, settlement: Settlement) -> bool:
-        held = await self._transaction.settle(settlement)
-        if held:
+        settled = await self._transaction.settle(settlement)
+        if settled:
             self.settled.append(settlement)
-        return held
+        return settled
 
     def abandon(self) -> None:
         self._transaction.abandon()
 
 
-def _has_letter(settlement: Settlement) -> bool:
+def _is_dead_letter(settlement: Settlement) -> bool:
     return isinstance(settlement.outcome, (Reject, Uncertain))
 
 
@@ -335,8 +367,8 @@ def _identity(settlement: Settlement) -> tuple[bytes, int]:
     return settlement.lease.claim.digest, settlement.lease.token
 
 
-async def _if_possible(step: Awaitable[object], step_name: str, key: str | None = None) -> None:
-    """The ledger has decided: what is left to do must not make that look like a failure."""
+async def _attempt(step: Awaitable[object], step_name: str, key: str | None = None) -> None:
+    """Log a failure of a step after the ledger's decision: the decision stands."""
     try:
         await step
     except LedgerUnavailable as error:

@@ -1,6 +1,5 @@
-"""Dead letters on a bus of EventBridge: for deployments without an SQL store, and for whoever wants to hear of them."""
+"""Targets that dead letters are announced on, in addition to the ledger that keeps them."""
 
-from semel.dead_letter_targets.announced_ledger import AnnouncingLedger, announced
 from semel.dead_letter_targets.eventbridge import EventBridgeTarget
 
-__all__ = ["AnnouncingLedger", "EventBridgeTarget", "announced"]
+__all__ = ["EventBridgeTarget"]

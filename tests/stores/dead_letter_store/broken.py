@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from semel.core.dead_letter_store import LedgerWithDeadLetterStore, dead_letters_elsewhere
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 from semel.ledgers.dynamodb import DynamoLedger
 from semel.ledgers.redis import RedisLedger
 from semel.ledgers.sqlite import SqliteLedger
@@ -88,8 +88,8 @@ class Scene:
         self.clock = FakeClock()
         self.clock.now_ms = time.time_ns() // 1_000_000 + DAY_MS  # DynamoDB sweeps by its own, which must be behind
         self.ledger, self.dead_letter_store = self._stores()
-        self.harness = Harness(open=lambda: dead_letters_elsewhere(*self._stores()), clock=self.clock)
-        self.worker = InboxCaller(lambda: dead_letters_elsewhere(self.ledger, self.dead_letter_store))
+        self.harness = Harness(open=lambda: LedgerWithDeadLetterStore(*self._stores()), clock=self.clock)
+        self.worker = InboxCaller(lambda: LedgerWithDeadLetterStore(self.ledger, self.dead_letter_store))
         self.other = InboxCaller(self.harness.open)
         if isinstance(self.ledger, Migrates):
             self.worker.run(self.ledger.migrate())

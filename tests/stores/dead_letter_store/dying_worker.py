@@ -9,7 +9,7 @@ import sys
 
 from tests.stores.dead_letter_store.broken import LEDGERS
 
-from semel.core.dead_letter_store import dead_letters_elsewhere
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 from semel.testing.harness import Harness
 from semel.values.claim import DeadLetter, Granted, Settlement
 from semel.values.outcome import Reject
@@ -31,7 +31,7 @@ async def main(url: str, dead_letters: str, where: str) -> None:
     ledger, dead_letter_store = LEDGERS["redis"].from_url(url), LEDGERS["sqlite"](dead_letters)
     step, _, name = where.partition(" in ")
     (ledger if name == "ledger" else dead_letter_store).interrupt(step, killed)
-    both = dead_letters_elsewhere(ledger, dead_letter_store)
+    both = LedgerWithDeadLetterStore(ledger, dead_letter_store)
     (verdict,) = await both.claim([harness().claim("a", lease_ms=LEASE_MS, retention_ms=600_000)])
     assert isinstance(verdict, Granted)
     await both.settle([Settlement(verdict.lease, Reject("first"), DeadLetter(b"{}", verdict.attempt))])

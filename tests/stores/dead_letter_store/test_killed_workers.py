@@ -14,7 +14,7 @@ import pytest
 from tests.stores.dead_letter_store import dying_worker
 from tests.stores.dead_letter_store.broken import LEDGERS
 
-from semel.core.dead_letter_store import dead_letters_elsewhere
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 from semel.values.claim import Busy, DeadLetter, Granted, Settled, Settlement, Verdict
 from semel.values.outcome import Done, Reject
 
@@ -46,7 +46,7 @@ def test_a_worker_that_is_killed_leaves_one_letter_or_none(
     assert worker.returncode == -signal.SIGKILL, worker.stderr
 
     async def go_on() -> list[str]:
-        both = dead_letters_elsewhere(LEDGERS["redis"].from_url(redis_url), LEDGERS["sqlite"](dead_letters))
+        both = LedgerWithDeadLetterStore(LEDGERS["redis"].from_url(redis_url), LEDGERS["sqlite"](dead_letters))
         claim = dying_worker.harness().claim("a", lease_ms=60_000, retention_ms=600_000)
         verdict: Verdict = Busy(0)
         deadline = time.monotonic() + WAIT_S

@@ -8,7 +8,7 @@ import apsw
 import pytest
 from tests.ledgers.test_sqlite_laws import MEDDLE, write
 
-from semel.core.dead_letter_store import LedgerWithDeadLetterStore, dead_letters_elsewhere
+from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 from semel.ledgers.memory import MemoryLedger
 from semel.ledgers.sqlite import SqliteLedger
 from semel.ports import DeadLetters, Inbox, Migrates, TransactionalLedger
@@ -20,7 +20,7 @@ from semel.testing.ledger_laws import LedgerLaws, TransactionLaws
 
 def both(folder: str, clock: FakeClock | None = None) -> LedgerWithDeadLetterStore:
     """A ledger in one file, and its letters in another."""
-    return dead_letters_elsewhere(
+    return LedgerWithDeadLetterStore(
         SqliteLedger(f"{folder}/ledger.db", synchronous="normal", clock=clock),
         SqliteLedger(f"{folder}/letters.db", synchronous="normal", clock=clock),
     )
@@ -51,14 +51,17 @@ class TestLettersOfMemory(OneProcess, LedgerLaws):
         path = str(tmp_path / "letters.db")
         memory = MemoryLedger(clock)
         return Harness(
-            open=lambda: dead_letters_elsewhere(memory, SqliteLedger(path, synchronous="normal", clock=clock)),
+            open=lambda: LedgerWithDeadLetterStore(memory, SqliteLedger(path, synchronous="normal", clock=clock)),
             clock=clock,
         )
 
 
 def test_it_has_the_abilities_of_its_ledger_and_no_inbox(tmp_path: Path) -> None:
     """What is accepted and what is claimed would be in two stores."""
-    for ledger in (both(str(tmp_path)), dead_letters_elsewhere(MemoryLedger(), SqliteLedger(str(tmp_path / "x.db")))):
+    for ledger in (
+        both(str(tmp_path)),
+        LedgerWithDeadLetterStore(MemoryLedger(), SqliteLedger(str(tmp_path / "x.db"))),
+    ):
         assert isinstance(ledger, TransactionalLedger) == ledger.traits.transactional
         assert isinstance(ledger, DeadLetters)
         assert isinstance(ledger, Migrates)
