@@ -119,8 +119,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "a lease that comes too late is kept",
         GATE,
-        "too_late(asked.result())",
-        "asked.result()",
+        "too_late(pending.result())",
+        "pending.result()",
         f"{GATING}::test_a_lease_that_comes_too_late_goes_back_unused",
     ),
     Mutant(
@@ -133,8 +133,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "a stuck store is waited for",
         GATE,
-        "await self._wait(asked, limit_s, self._limits(limit_s) if self.is_closed else 1)",
-        "await self._wait(asked, limit_s, 3600)",
+        "await self._wait(pending, limit_s, self._limits(limit_s) if self.is_closed else 1)",
+        "await self._wait(pending, limit_s, 3600)",
         f"{GATING}::test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""The circuit breaker: what keeps failing is left alone for a while, then tried with one call.
+"""A circuit breaker, and a budget for retries.
 
              N failures in a row                 time is up
     closed ─────────────────────► open ───────────────────► half-open ── one probe at a time
@@ -6,7 +6,7 @@
        │                           └──── it failed: longer ─────┤
        └───────────────────────────────── it succeeded ─────────┘
 
-A state machine without task or timer of its own: time is looked at when somebody asks. It belongs to one event loop.
+The breaker has no task and no timer: it reads the clock when it is called. It belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Literal, TypeAlias
 
 State: TypeAlias = Literal["closed", "open", "half-open"]
 
-OPEN_MAX_S = 60.0  # a person fixing an outage sees traffic again within a minute
-PROBE_S = 30.0  # a probe that has not reported by then has vanished; longer than any ordinary timeout
-JITTER = 0.2  # of the time it stays open, so that processes do not all probe at once
-_LOOK_AGAIN_S = 0.5  # while a probe is out nobody knows how long it will take
+OPEN_MAX_S = 60.0  # after an outage is fixed, traffic resumes within a minute
+PROBE_S = 30.0  # a probe without a result by then has vanished; longer than any ordinary timeout
+JITTER = 0.2  # share of the open time, so that processes do not all probe at once
+_RECHECK_S = 0.5  # while a probe is in flight: its duration is unknown
 _DOUBLINGS_MAX = 30  # the maximum is reached long before, and 2.0**1024 overflows
 
 
 class Breaker:
     """Opens after `failures` in a row, for `open_s`, doubled at each probe that fails and at most `open_max_s`.
 
-    Ask `admit` before each call, and tell `succeeded` or `failed` after it. Once a probe is out, whatever is told
-    decides: it need not be the probe's, it is what happened last. A call that tells nothing (its caller was cancelled)
-    is no evidence; if it was the probe, another one is let through after `probe_s`."""
+    Call `admit` before each call, and `succeeded` or `failed` after it. While a probe is in flight, the next result
+    decides, also if it is the result of another call. A call without a result (its caller was cancelled) is no
+    evidence; if it was the probe, another one is admitted after `probe_s`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Breaker:
         random: Callable[[], float],  # 0 to 1
         open_max_s: float = OPEN_MAX_S,
         probe_s: float = PROBE_S,
-        moved: Callable[[State], None] | None = None,  # told each change of state, when it is noticed
+        moved: Callable[[State], None] | None = None,  # called at each change of state, when it is noticed
     ) -> None:
         self._failures = failures
         self._open_s = open_s
@@ -50,9 +50,9 @@ class Breaker:
         self._moved = moved or (lambda state: None)
         self._in_a_row = 0
         self._trips = 0  # since it was last closed
-        self._opened_at = 0.0  # when it was last closed, while it is not
+        self._opened_at = 0.0  # when it left the closed state
         self._open_until: float | None = None  # None: closed
-        self._probe_until: float | None = None  # set while it is half-open and a probe was let through
+        self._probe_until: float | None = None  # set while a probe is in flight
 
     @property
     def state(self) -> State:
@@ -61,11 +61,11 @@ class Breaker:
         return "open" if self._clock() < self._open_until else "half-open"
 
     def open_for_s(self) -> float:
-        """How long it has not been closed; 0 while it is."""
+        """Seconds since it left the closed state; 0 while it is closed."""
         return 0.0 if self._open_until is None else self._clock() - self._opened_at
 
     def admit(self) -> bool:
-        """May this call be made? In half-open, True makes it the probe."""
+        """Return whether this call may be made. In half-open, an admitted call is the probe."""
         if self._open_until is None:
             return True
         if self.ready_in_s() > 0:
@@ -75,18 +75,18 @@ class Breaker:
         return True
 
     def ready_in_s(self) -> float:
-        """0 when a call would be admitted now, else when it is worth asking again."""
+        """0 if a call would be admitted now, else the seconds until it is worth trying."""
         if self._open_until is None:
             return 0.0
         now = self._clock()
         if now < self._open_until:
             return self._open_until - now
         if self._probe_until is not None and now < self._probe_until:
-            return min(self._probe_until - now, _LOOK_AGAIN_S)
+            return min(self._probe_until - now, _RECHECK_S)
         return 0.0
 
     def succeeded(self) -> None:
-        """A call came through. While open, it is one from before and tells nothing about now."""
+        """Record a success. While open it is ignored: the call began before."""
         if self._open_until is None:
             self._in_a_row = 0
         elif self._probe_until is not None:
@@ -95,7 +95,7 @@ class Breaker:
             self._moved("closed")
 
     def failed(self) -> None:
-        """A call did not come through. While open, it is one from before: it does not prolong anything."""
+        """Record a failure. While open it is ignored: the call began before."""
         if self._open_until is None:
             self._in_a_row += 1
             if self._in_a_row >= self._failures:
@@ -104,7 +104,7 @@ class Breaker:
             self._open()
 
     def trip(self) -> None:
-        """What happened says enough: open now. While open, it is one from before."""
+        """Open at once, after a failure that needs no repetition. While open it is ignored."""
         if self._open_until is None or self._probe_until is not None:
             self._open()
 
@@ -118,20 +118,17 @@ class Breaker:
         self._moved("open")
 
 
-# The retry budget: retries are a share of the work, not a multiple of it.
-#
-# A destination that fails gets every event several times, just when it can bear it least. So each first try earns a
-# part of a retry, each retry costs one, and one that came through gives its cost back: after an outage the backlog,
-# which is all retries, drains as quickly as it succeeds. A small reserve fills by itself, so that a quiet destination
-# is retried too and nothing waits for ever.
-
-RESERVE = 10.0  # retries that may be made whatever the traffic
-RESERVE_PER_S = 1.0  # how quickly the reserve fills again
-CAP = 100.0  # a day of good traffic must not pay for a storm
+RESERVE = 10.0  # retries that are possible without any traffic
+RESERVE_PER_S = 1.0  # how fast the reserve is refilled
+CAP = 100.0  # a day of successful traffic must not allow a storm of retries
 
 
 class RetryBudget:
-    """A bucket of retries. `ratio` is how many each first try earns."""
+    """Limits retries to a share of the traffic, because a failing destination must not get a multiple of it.
+
+    Each first attempt earns `ratio` of a retry, and each retry costs one. A successful retry is refunded: after an
+    outage the backlog consists of retries, and drains as fast as they succeed. A small reserve refills with time, so
+    that a destination with little traffic is retried too."""
 
     def __init__(
         self,
@@ -151,11 +148,11 @@ class RetryBudget:
         self._filled_at = clock()
 
     def earn(self) -> None:
-        """A first try is made."""
+        """Record a first attempt."""
         self._add(self._ratio)
 
     def spend(self) -> bool:
-        """May a retry be made now? True has cost one."""
+        """Take one retry from the budget. Returns False if there is none."""
         self._fill()
         if self._retries < 1:
             return False
@@ -163,11 +160,11 @@ class RetryBudget:
         return True
 
     def give_back(self) -> None:
-        """The retry came through, or was not made after all."""
+        """Refund a retry that succeeded, or that was not made."""
         self._add(1)
 
     def ready_in_s(self) -> float:
-        """0 when a retry may be made now, else when the reserve alone will have one."""
+        """0 if a retry may be made now, else the seconds until the reserve has one."""
         self._fill()
         return max(0.0, (1 - self._retries) / self._per_s)
 

@@ -26,8 +26,8 @@ from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 from semel.values.log import log
 from semel.values.retry import backoff_s
 
-WINDOW_S = 10.0  # a store that stays slow for twice as long is slow as usual
-WINDOW_CALLS = 5  # a window has at least so many calls: a few slow ones say nothing about what is usual
+WINDOW_S = 10.0  # a store that is slow for two windows is slow as usual
+WINDOW_CALLS = 5  # minimum per window: fewer slow calls do not change the usual round trip
 
 
 class RoundTrip:
@@ -44,12 +44,12 @@ class RoundTrip:
 
     @property
     def usual_s(self) -> float | None:
-        """None: no call was answered yet."""
+        """None before the first answer."""
         usual_s = min(self._fastest, self._fastest_before)
         return None if usual_s == math.inf else usual_s
 
     def add(self, seconds: float) -> None:
-        """A call was answered after this time."""
+        """Record the duration of an answered call."""
         now = self._clock()
         if now - self._began >= WINDOW_S and (self._calls >= WINDOW_CALLS or self._fastest == math.inf):
             self._fastest_before, self._fastest = self._fastest, math.inf
@@ -61,10 +61,10 @@ class RoundTrip:
 T = TypeVar("T")
 
 SLOW_IN_A_ROW = 5  # calls that open the breaker: a few may be slow because the machine was busy
-STUCK = 10  # times the limit: then nobody waits for the call any more
-STUCK_MAX_S = 5.0  # … and not for longer: senders give up after about this time
+STUCK = 10  # limits after which a call is abandoned
+STUCK_MAX_S = 5.0  # … at most: senders give up after about this time
 USUAL_TIMES = 4  # a call that takes this many times the usual round trip is slow
-LIMIT_MAX_S = 2.0  # a call that takes longer is slow, however usual that is
+LIMIT_MAX_S = 2.0  # a call that takes longer is slow, even if that is usual
 ITEM_S = 0.001  # added to the limit for each item under way; SQLite takes 0.06 ms on two cores under load
 
 
@@ -72,14 +72,14 @@ class LedgerBreakerReport(Struct, frozen=True):
     """The state of the breaker for operators. It names neither the store nor its error: the log does."""
 
     breaker: State
-    round_trip_ms: float | None  # None: nothing was measured yet
-    open_s: float = 0.0  # how long the breaker has not been closed
+    round_trip_ms: float | None  # None before the first answer
+    open_s: float = 0.0  # since the breaker left the closed state
     reason: str = ""  # slow, stuck or failed
     next_probe_s: float = 0.0
 
 
 class LedgerBreaker:
-    """Refuses calls to a slow or unreachable store. There is one for a store: claims and arrivals share it.
+    """Refuses calls to a slow or unavailable store. Each store has one: claims and arrivals share it.
 
     A call has a limit: a multiple of the store's usual round trip, at least `patience_s` and at most LIMIT_MAX_S, plus
     ITEM_S for each item that is under way. When several calls in a row exceed their limit, or one is stuck or fails,
@@ -87,7 +87,7 @@ class LedgerBreaker:
     stays slow changes its usual round trip, so its probes succeed after a while."""
 
     def __init__(self, breaker: Breaker, patience_s: float, excused: Callable[[], bool] = lambda: False) -> None:
-        """`excused`: a handler's own transaction holds the store now, which says nothing about the store."""
+        """`excused` returns whether a handler's transaction holds the store. A call that waits for it is not slow."""
         self.patience_s = patience_s
         self._breaker = breaker
         self._excused = excused
@@ -113,25 +113,25 @@ class LedgerBreaker:
     async def ask(
         self, call: Callable[[], Awaitable[T]], too_late: Callable[[T], None] | None = None, items: int = 1
     ) -> T:
-        """The answer of `call`, if it comes in time. `too_late` gets an answer that comes afterwards."""
+        """Return the answer of `call`, if it arrives in time. `too_late` gets an answer that arrives later."""
         if not self._breaker.admit():
-            raise LedgerUnavailable("The ledger was slow or out of reach a moment ago.")
+            raise LedgerUnavailable("The ledger was slow or unavailable a moment ago.")
         with self.under_way(items):
             limit_s = self._limit_s()
-            asked = asyncio.ensure_future(call())
+            pending = asyncio.ensure_future(call())
             begun = time.monotonic()
             try:
-                limits = await self._wait(asked, limit_s, self._limits(limit_s) if self.is_closed else 1)
+                limits = await self._wait(pending, limit_s, self._limits(limit_s) if self.is_closed else 1)
             except asyncio.CancelledError:
-                asked.add_done_callback(lambda late: self._answered_late(late, begun, too_late))
+                pending.add_done_callback(lambda late: self._answered_late(late, begun, too_late))
                 raise
-        if not asked.done():
+        if not pending.done():
             self._trip("stuck")
-            asked.add_done_callback(lambda late: self._answered_late(late, begun, too_late))
+            pending.add_done_callback(lambda late: self._answered_late(late, begun, too_late))
             raise LedgerUnavailable("The ledger is stuck.")
-        if isinstance(asked.exception(), LedgerUnavailable):
+        if isinstance(pending.exception(), LedgerUnavailable):
             self._trip("failed")
-            return asked.result()
+            return pending.result()
         if limits is not None:
             self._round_trip.add(time.monotonic() - begun)
         if not limits:
@@ -139,11 +139,11 @@ class LedgerBreaker:
         else:
             self._reason = "slow"
             self._breaker.failed()
-        return asked.result()
+        return pending.result()
 
     @contextmanager
     def under_way(self, items: int) -> Iterator[None]:
-        """The store has to process these items: calls beside them take longer."""
+        """While the store processes these items, the limit of concurrent calls is higher."""
         self._items += items
         try:
             yield
@@ -156,17 +156,17 @@ class LedgerBreaker:
         return max(limit_s, self.patience_s) + self._items * ITEM_S
 
     def _limits(self, limit_s: float) -> int:
-        """The number of limits after which a call is stuck."""
+        """How many limits must pass until a call is stuck."""
         return max(1, round(min(STUCK * limit_s, max(STUCK_MAX_S, STUCK * self.patience_s)) / limit_s))
 
-    async def _wait(self, asked: asyncio.Future[T], limit_s: float, most: int) -> int | None:
-        """The number of limits that passed, at most `most`. Limits that are excused do not count; None: only such."""
+    async def _wait(self, pending: asyncio.Future[T], limit_s: float, most: int) -> int | None:
+        """Return how many limits passed, at most `most`. Excused limits do not count; None: all were excused."""
         passed, excused = 0, False
         while passed < most:
-            done, _ = await asyncio.wait((asked,), timeout=limit_s)
+            done, _ = await asyncio.wait((pending,), timeout=limit_s)
             if not done:
-                await asyncio.sleep(0)  # the loop was busy: the answer may be there and its callback due
-            if asked.done():
+                await asyncio.sleep(0)  # the loop was busy: the answer may have arrived, with its callback due
+            if pending.done():
                 break
             if self._excused():
                 excused = True
@@ -178,100 +178,97 @@ class LedgerBreaker:
         self._reason = reason
         self._breaker.trip()
 
-    def _answered_late(self, asked: asyncio.Future[T], begun: float, too_late: Callable[[T], None] | None) -> None:
-        """The caller has gone. The round trip counts: without it a store that stays slow would stay an outage."""
-        if asked.cancelled() or asked.exception() is not None:
+    def _answered_late(self, pending: asyncio.Future[T], begun: float, too_late: Callable[[T], None] | None) -> None:
+        """Measure an answer whose caller has gone. Otherwise a store that stays slow would never be accepted."""
+        if pending.cancelled() or pending.exception() is not None:
             return
         self._round_trip.add(time.monotonic() - begun)
         if too_late is not None:
-            too_late(asked.result())
+            too_late(pending.result())
 
 
-# Whether the ledger can be written: while it cannot, nobody takes from a source.
-#
-# A delivery about which nothing can be decided goes back to its source, and each return counts there: a queue's own
-# redrive policy would bury in an outage what succeeds after it. So an outage that one worker has noticed stops all of
-# them before the next batch. What a source holds meanwhile stays in its hand.
-
-ASK_S = 5.0  # a store that takes longer to say that it can be written cannot
+CHECK_S = 5.0  # a store that does not confirm within this time that it accepts writes is unavailable
 AGAIN_BASE_S = 0.2
-AGAIN_CAP_S = 5.0  # deliveries wait for us: they go on soon after the store does
+AGAIN_CAP_S = 5.0  # deliveries wait, so they resume soon after the store does
 
-# A store may say that it is well and fail whoever wants something of it. Each time that it is believed, deliveries are
-# taken and go back, so it is believed ever later.
+# A store may pass the check and fail the next real call. Each time, deliveries are received and returned. So after a
+# relapse the next check is delayed, longer each time.
 RELAPSE_WITHIN_S = 60.0
 RELAPSE_BASE_S = 1.0
 RELAPSE_CAP_S = 60.0
 
 
 class Outage:
-    """One for a ledger and a loop. Until it has been asked once, nobody knows: so the first taker asks."""
+    """Tracks whether the ledger accepts writes. While it does not, no worker receives from a source.
 
-    def __init__(self, ask: Callable[[], Awaitable[object]], random: Callable[[], float]) -> None:
-        """`ask` raises where the store cannot be written now."""
-        self._ask = ask
+    A delivery that cannot be decided is returned to its source, and the source counts each return: during an outage the
+    redrive policy of a queue would give up events that succeed afterwards. So an outage that one worker notices stops
+    all workers before their next batch. There is one `Outage` per ledger and event loop. The first worker checks the
+    ledger before it receives."""
+
+    def __init__(self, check: Callable[[], Awaitable[object]], random: Callable[[], float]) -> None:
+        """`check` raises if the ledger does not accept writes."""
+        self._check = check
         self._random = random
-        self._well = False
-        self._since: float | None = None  # loop time: when it was noticed; None: all is well, as far as we know
-        self._ended_at = -math.inf  # loop time, of the last one
-        self._relapses = 0  # of this one
+        self._is_writable = False
+        self._since: float | None = None  # loop time at which it was noticed; None: no outage
+        self._ended_at = -math.inf  # loop time of the last end
+        self._relapses = 0
         self._wait_first = False
-        self._one = asyncio.Lock()
+        self._one_checks = asyncio.Lock()
 
     @property
     def is_there(self) -> bool:
         return self._since is not None
 
-    def begins(self, why: Exception, asked_at: float) -> None:
-        """Somebody who asked at that loop time could not be answered. What was asked before the end of the last outage
-        is a part of that one."""
-        self._well = False
+    def begins(self, error: Exception, called_at: float) -> None:
+        """Record a failed call. A call that was made (in loop time) before the last outage ended belongs to that
+        outage."""
+        self._is_writable = False
         if self._since is not None:
             return
         self._since = asyncio.get_running_loop().time()
-        if asked_at >= self._ended_at:
+        if called_at >= self._ended_at:
             is_relapse = self._since - self._ended_at < RELAPSE_WITHIN_S
             self._relapses = self._relapses + 1 if is_relapse else 0
             self._wait_first = is_relapse
-        log.error("ledger_unavailable", sources="paused", error=why)
+        log.error("ledger_unavailable", sources="paused", error=error)
 
     async def over(self, stopping: asyncio.Event) -> bool:
-        """Return when the ledger can be written; False when we are to stop. One asks, the others wait for it.
+        """Wait until the ledger accepts writes. Returns False if `stopping` is set first. One worker checks; the others
+        wait for it.
 
-        Raises ConfigError: a store that refuses its work does not come back by itself."""
+        Raises ConfigError: a store that refuses its configuration does not recover by itself."""
         failures = 0
-        while not self._well and not stopping.is_set():
-            async with self._one:
-                if self._well or stopping.is_set():
+        while not self._is_writable and not stopping.is_set():
+            async with self._one_checks:
+                if self._is_writable or stopping.is_set():
                     break
                 if self._wait_first:
                     await pause(backoff_s(self._relapses, self._random, RELAPSE_BASE_S, RELAPSE_CAP_S), stopping)
                     self._wait_first = False
                     continue
-                asked_at = asyncio.get_running_loop().time()
+                called_at = asyncio.get_running_loop().time()
                 try:
-                    async with asyncio.timeout(ASK_S):
-                        await self._ask()
+                    async with asyncio.timeout(CHECK_S):
+                        await self._check()
                 except ConfigError:
                     raise
                 except (SemelError, OSError, TimeoutError) as error:
-                    self.begins(error if str(error) else TimeoutError(f"no answer within {ASK_S:g} s"), asked_at)
+                    self.begins(error if str(error) else TimeoutError(f"no answer within {CHECK_S:g} s"), called_at)
                     failures += 1
                     await pause(backoff_s(failures, self._random, AGAIN_BASE_S, AGAIN_CAP_S), stopping)
-                else:
-                    self._ends()
+                    continue
+                self._is_writable = True
+                if self._since is not None:
+                    self._ended_at = asyncio.get_running_loop().time()
+                    log.warning("ledger_recovered", after_s=round(self._ended_at - self._since))
+                    self._since = None
         return not stopping.is_set()
-
-    def _ends(self) -> None:
-        self._well = True
-        if self._since is not None:
-            self._ended_at = asyncio.get_running_loop().time()
-            log.warning("ledger_recovered", after_s=round(self._ended_at - self._since))
-            self._since = None
 
 
 async def pause(seconds: float, stopping: asyncio.Event) -> None:
-    """Sleep, unless we are to stop."""
+    """Sleep until the time is over or `stopping` is set."""
     try:
         async with asyncio.timeout(seconds):
             await stopping.wait()
