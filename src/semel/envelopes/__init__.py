@@ -1,4 +1,4 @@
-"""What arrives, and how it becomes an `Event`. One file for each family of shapes; `decode` tells them apart."""
+"""Decodes the body of a delivery into an `Event`. One file per family of shapes; `decode` recognises them."""
 
 from semel.envelopes.decode import decode
 from semel.envelopes.identities import IDENTITIES, ShapeIdentity

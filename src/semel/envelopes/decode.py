@@ -1,4 +1,4 @@
-"""Bytes in, one event out: tells the known shapes apart, and says clearly when a body is none of them."""
+"""Decodes a body into one event: recognises the known shapes, and explains why a body has none of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from semel.values.errors import ConfigError, MalformedEvent
 from semel.values.event import Event
 from semel.values.strict_json import DOCUMENT_MAX_BYTES, check_size, explain, parse
 
-_read = genesys.read
-
-NAMES_SHOWN = 8  # enough to recognise a body by, short enough for a log line
+NAMES_SHOWN = 8  # enough to recognise a body, short enough for a log line
 
 
 def decode(
@@ -30,12 +28,13 @@ def decode(
     headers: Mapping[str, str] | None = None,
     default_origin: str = "",
 ) -> Event:
-    """The event in a body. Genesys events are recognised by one typed decode; the others are parsed whole.
+    """Decode one event. Genesys events need one typed decode; the other shapes need the parsed document.
 
-    `origin` is the origin of every event, `default_origin` that of generic shapes: they do not name the platform that
-    made them. `id_path` and `type_path` are for documents that no shape recognises. `message_id` is proven by the
-    transport's verifier. It makes any JSON object an event and identifies a generic webhook. Every other shape keeps
-    its natural identity, which is the same over every transport."""
+    origin: of every event. default_origin: of generic shapes, which do not name their platform.
+    id_path, type_path: for documents of no known shape.
+    message_id: verified by the transport. It makes any JSON object an event, and identifies a generic webhook. Every
+        other shape keeps its own identity, which is the same over every transport.
+    """
     if len(raw) > DOCUMENT_MAX_BYTES:
         check_size(raw)
     if headers and (structured := from_http(raw, headers)) is not None:
@@ -43,9 +42,9 @@ def decode(
     if id_path is not None or type_path is not None:
         return _at_id_path(raw, tenant, origin, default_origin, id_path, type_path, message_id)
     try:
-        envelope = _read(raw)
+        envelope = genesys.read(raw)
     except msgspec.ValidationError:
-        return _from_document(raw, tenant, origin, default_origin, message_id)  # members of other types than usual
+        return _from_document(raw, tenant, origin, default_origin, message_id)  # members of unusual types
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         explain(raw, error)
     detail = envelope.detail
@@ -69,7 +68,7 @@ def _from_document(raw: bytes, tenant: str, origin: str, default_origin: str, me
 def _recognised(
     raw: bytes, document: dict[str, Any], tenant: str, origin: str, default_origin: str, message_id: str
 ) -> Event | None:
-    """The event in a document of a known shape; None if it has none."""
+    """Decode a document of a known shape. None: no shape matches."""
     if webhook.recognises_cloudevents(document):
         return webhook.from_cloudevents(raw, document, tenant, origin)
     if eventbridge.recognises(document) and (not message_id or "detail-type" in document):
@@ -92,15 +91,17 @@ def _at_id_path(
     type_path: str | None,
     message_id: str,
 ) -> Event:
-    """The event of a known shape if the document is one, else the event whose id is at the configured path. The path is
-    preferred to a proven message id, because somebody has chosen it."""
+    """Decode a document of a known shape, else one with its id at the configured path.
+
+    The configured path takes precedence over a verified message id.
+    """
     if not id_path:
-        raise ConfigError("type_path says where the type of any JSON is; it needs an id_path beside it")
+        raise ConfigError("type_path needs an id_path: set both to decode any JSON")
     document = _object(raw)
     try:
         event = _recognised(raw, document, tenant, origin, default_origin, message_id)
     except MalformedEvent:
-        event = None  # it only resembles a known shape, such as any JSON with a `detail` in it
+        event = None  # it only resembles a known shape, for example any JSON with a `detail`
     is_generic = message_id and event is not None and event.shape == webhook.SHAPE
     if event is not None and not is_generic and (event.identity or event.shape == genesys.CONTROL):
         return event
@@ -110,7 +111,7 @@ def _at_id_path(
 def _object(raw: bytes) -> dict[str, Any]:
     document = parse(raw)
     if type(document) is not dict:
-        hint = "; hand over the events of an array one by one" if type(document) is list else ""
+        hint = "; send the events of an array one by one" if type(document) is list else ""
         raise MalformedEvent(f"an event is a JSON object; this body is {kind(document)}{hint}")
     return document
 
@@ -119,7 +120,7 @@ def _unknown(document: dict[str, Any]) -> MalformedEvent:
     shown = ", ".join(ascii(name[:40]) for name in list(document)[:NAMES_SHOWN]) or "none"
     more = ", …" if len(document) > NAMES_SHOWN else ""
     return MalformedEvent(
-        f"no event we know: its top-level names are {shown}{more}. Accepted are EventBridge (detail-type and detail), "
-        "Genesys notifications (topicName and eventBody), webhooks (id and type), Open Messaging (id and channel) and "
-        "CloudEvents 1.0 (specversion); any other JSON object with a configured id_path"
+        f"unknown event shape: its top-level names are {shown}{more}. Semel accepts EventBridge (detail-type and "
+        "detail), Genesys notifications (topicName and eventBody), webhooks (id and type), Open Messaging (id and "
+        "channel) and CloudEvents 1.0 (specversion); any other JSON object with a configured id_path"
     )

@@ -1,8 +1,8 @@
-"""EventBridge envelopes around other things than Genesys Cloud's own notification.
+"""EventBridge envelopes around events other than Genesys Cloud notifications.
 
-A producer that retries gets a new `id` around the same `detail`. So the identity comes from `detail` where its producer
-is known to put one there. Every other event is identified by the envelope's `id`: a producer's retry is then a second
-event, which is better than taking two events for one.
+A producer's retry gets a new `id` around the same `detail`. So the identity comes from `detail` if its producer is
+known to write one there. Every other event is identified by the envelope's `id`: a producer's retry is then a second
+event, which is safer than treating two events as one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from semel.envelopes import genesys
 from semel.envelopes.members import (
     LOOKED_AT,
-    about,
     correlation_id,
     has_event_time,
     members,
     moment,
+    subject_of,
     text,
     the_object,
     with_document,
@@ -48,7 +48,7 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
     inner_type = text(detail.get("eventType")) or text(detail.get("type"))
     detail_type = text(document.get("detail-type"))
     if not inner_type and not detail_type:
-        raise MalformedEvent("an EventBridge event without type: looked at detail-type, detail.eventType, detail.type")
+        raise MalformedEvent("an EventBridge event without a type: set detail-type, detail.eventType or detail.type")
     event = Event(
         raw,
         type=inner_type or detail_type,
@@ -68,26 +68,26 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
 
 
 def _identity(document: dict[str, Any], detail: dict[str, Any], source: str) -> tuple[str, tuple[str, ...]]:
-    """The shape and the identity; an empty identity if there is none."""
+    """Return the shape and the identity, which is empty if there is none."""
     event_id = text(detail.get("eventId"))
     if event_id and (not source.startswith(_AWS) or source.startswith(_PARTNERS)):
         return RECORD, (event_id,)
     own_id = text(detail.get("id"))
     if own_id and source == _GENESYSCLOUD:
         return GENESYSCLOUD, (own_id,)
-    bus_id = text(document.get("id")) if "detail-type" in document else ""  # else it is no envelope of EventBridge
+    bus_id = text(document.get("id")) if "detail-type" in document else ""  # else it is not an EventBridge envelope
     data = members(detail.get("data"))
     resource = text(detail.get("interactionId")) or (text(data.get("id")) if text(detail.get("type")) else "")
     if resource:
-        # The resource's id comes again with its next update: only the content tells two updates apart.
+        # The resource's id is in each of its updates: only the content distinguishes them.
         type_name = text(detail.get("type")) or text(document.get("detail-type"))
         content = (type_name, resource, content_digest(canonical(detail)).hex())
         if has_event_time(detail) or moment(detail.get("date")) or has_event_time(data) or correlation_id(detail):
             return INTERACTION, content
-        return INTERACTION, (*content, bus_id) if bus_id else ()  # equal content may be a state that came back
+        return INTERACTION, (*content, bus_id) if bus_id else ()  # equal content may be a state that recurred
     return PLAIN, (bus_id,) if bus_id else ()
 
 
 def _subject(detail: dict[str, Any]) -> str:
     named = text(detail.get("conversationId")) or text(detail.get("interactionId"))
-    return named or about(members(detail.get("body"))) or about(members(detail.get("data")))
+    return named or subject_of(members(detail.get("body"))) or subject_of(members(detail.get("data")))

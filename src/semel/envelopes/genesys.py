@@ -1,7 +1,7 @@
 """Genesys Cloud's own events: through EventBridge, as a bare `detail`, or as a frame of the Notification API.
 
-This is the road of nearly all traffic. One typed decode reads the few members that an identity needs and skips the
-rest of the document.
+Nearly all traffic has this shape. One typed decode reads the few members that an identity needs and skips the rest of
+the document.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from semel.values.key import content_digest
 from semel.values.strict_json import canonical
 
 BUS = "aws.partner/genesys.com"  # test organisations: aws.partner/genesys.com.test
-SOURCE_MAX_CHARS = 256  # EventBridge's own limit; nothing longer is remembered
+SOURCE_MAX_CHARS = 256  # EventBridge's own limit; longer ones are not cached
 BODY_AT = ("detail", "eventBody")
-CONTROL = "control"  # the shape of a frame that is no event
+CONTROL = "control"  # the shape of a frame that is not an event
 
 _CLOUDS = (f"{BUS}/cloud", f"{BUS}.test/cloud")
 _DETAIL_EVENTS = "v2.detail.events."
-_SEVERAL_AT_ONCE = (".attributes", ".flow.outcome")  # one session may report several of them at one time
+_SEVERAL_AT_ONCE = (".attributes", ".flow.outcome")  # one session can report several at the same time
 _NO_TIME = (
     f"a time in eventBody ({', '.join(EVENT_TIMES)}), detail.timestamp, detail.metadata.CorrelationId and id. "
-    "Without one of them equal content may be a state that came back: keep one of them, or choose another key"
+    "Without one of them, equal content may be a state that recurred: keep one of them, or choose another key"
 )
 
-# Frames in which the Notification API speaks of itself: its metadata and heartbeats, and the notice before it closes.
+# Control frames of the Notification API: metadata, heartbeats, and the notice before it closes the connection.
 _CONTROL = ("channel.metadata", "v2.system.")
 
 
 class Body(Struct, gc=False):
-    """The members of `eventBody` that identify an event. Few, since each unknown name is compared with all of them."""
+    """The members of `eventBody` that identify an event. Few: the decoder compares each unknown name with all."""
 
     eventTime: str | int | None = None  # noqa: N815 - as on the wire
     conversationId: str | None = None  # noqa: N815
@@ -63,7 +63,7 @@ class Detail(Struct, gc=False):
 
 
 class Envelope(Struct, gc=False, rename={"detail_type": "detail-type"}):
-    """An EventBridge envelope, or, where `topicName` and `eventBody` stand at the top, a bare `detail`."""
+    """An EventBridge envelope, or a bare `detail` with `topicName` and `eventBody` at the top level."""
 
     id: str | None = None
     detail_type: str | None = None
@@ -78,14 +78,14 @@ class Envelope(Struct, gc=False, rename={"detail_type": "detail-type"}):
 read = msgspec.json.Decoder(Envelope).decode
 
 
-@lru_cache(maxsize=256)  # one for each bus that sends to us
+@lru_cache(maxsize=256)  # one for each event bus
 def _organisation(source: str) -> str:
     parts = source.split("/", 4)
     return parts[3] if len(parts) > 3 and "/".join(parts[:3]) in _CLOUDS else ""
 
 
 def organisation(source: str) -> str:
-    """The organisation id in aws.partner/genesys.com/cloud/<organisation>/<suffix>."""
+    """Return the organisation id of aws.partner/genesys.com/cloud/<organisation>/<suffix>."""
     return _organisation(source) if len(source) <= SOURCE_MAX_CHARS else ""
 
 
@@ -125,7 +125,7 @@ def from_frame(raw: bytes, envelope: Envelope, topic: str, body: Body, tenant: s
         origin=origin,
         tenant=tenant,
         shape="genesys-detail",
-        root="detail",  # so that paths and the payload are those of the same event through EventBridge
+        root="detail",  # the same paths and payload as through EventBridge
         body_at=BODY_AT,
         looked_at=LOOKED_AT,
     )
@@ -133,7 +133,7 @@ def from_frame(raw: bytes, envelope: Envelope, topic: str, body: Body, tenant: s
 
 
 def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str) -> Event:
-    """An event whose members are not of the usual types, such as a number where a text is expected."""
+    """Decode an event with members of unusual types, for example a number in place of a text."""
     bare = "topicName" in document
     at = "" if bare else "detail."
     outer = document if bare else the_object(document.get("detail"), "detail")
@@ -143,7 +143,7 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
     if bare and topic.startswith(_CONTROL):
         return _control(raw, topic, tenant, origin)
     if "eventBody" not in outer:
-        raise MalformedEvent(f"{at}eventBody is missing: a Genesys event says what happened there")
+        raise MalformedEvent(f"{at}eventBody is missing: it holds the content of a Genesys event")
     inner = the_object(outer["eventBody"], f"{at}eventBody")
     body = Body(
         moment(inner.get("eventTime")),
@@ -165,7 +165,7 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
 
 
 def _control(raw: bytes, topic: str, tenant: str, origin: str) -> Event:
-    """The channel speaking of itself: an event of a shape that no handler is asked about."""
+    """A control frame becomes an event that matches no handler."""
     return Event(
         raw,
         topic,
@@ -175,12 +175,12 @@ def _control(raw: bytes, topic: str, tenant: str, origin: str) -> Event:
         shape=CONTROL,
         root="detail",
         body_at=("detail",),
-        looked_at="nothing: a control frame has none",
+        looked_at="nothing: a control frame has no id",
     )
 
 
 def _identity(topic: str, body: Body) -> tuple[str, ...]:
-    """The identity of most events, without a look at the whole body; empty if these members are not enough."""
+    """Identity of most events, without the whole body; empty if these members are not enough."""
     participant, session, time = body.participantId, body.sessionId, body.eventTime
     if not (participant and session and time and topic.startswith(_DETAIL_EVENTS)):
         return ()
@@ -190,15 +190,18 @@ def _identity(topic: str, body: Body) -> tuple[str, ...]:
 
 
 def _identified_by_body(event: Event) -> Event:
-    """The event with an identity from its whole body: an audit, an utterance, a map of attributes or a state."""
+    """Return the event with an identity from its whole body: an audit, an utterance, attributes or a state."""
     identity = _named(event.topic, event.body) or _by_content(event)
     looked_at = LOOKED_AT if identity else _NO_TIME
     return with_document(replace(event, identity=identity, looked_at=looked_at), event.document)
 
 
 def _by_content(event: Event) -> tuple[str, ...]:
-    """Topic and content. A body that does not say when it happened may come back, such as an edge that is online
-    again: then the time or the correlation around it is part of the identity, else the id that EventBridge gave."""
+    """Identity by topic and content.
+
+    A body without a time can recur, for example when an edge is online again. Then the time or the CorrelationId of
+    `detail` is part of the identity, else EventBridge's id.
+    """
     content = (event.topic, content_digest(event.payload()).hex())
     if has_event_time(event.body):
         return content
@@ -208,7 +211,7 @@ def _by_content(event: Event) -> tuple[str, ...]:
 
 
 def _named(topic: str, body: dict[str, Any]) -> tuple[str, ...]:
-    """The identity that the body names. `id` is one in audits only: elsewhere it is the resource's, in each update."""
+    """Identity by members of the body. `id` is used in audits only: elsewhere it is the id of the updated resource."""
     if topic.startswith("v2.audits."):
         audit = text(body.get("id"))
         return (topic, audit) if audit else ()
@@ -217,23 +220,26 @@ def _named(topic: str, body: dict[str, Any]) -> tuple[str, ...]:
     parts = (text(body.get("participantId")), text(body.get("sessionId")), text(body.get("eventTime")))
     if not all(parts):
         return ()
-    # Two flow outcomes or two maps of attributes of one millisecond can differ: their content tells them apart.
+    # Two flow outcomes or two attribute maps of one millisecond can differ: their content distinguishes them.
     several = topic.endswith(_SEVERAL_AT_ONCE) or body.get("flowOutcomeId") is not None
     content = (content_digest(canonical(body)).hex(),) if several else ()
     return (topic, *parts, *content)
 
 
 def _utterance(topic: str, body: dict[str, Any]) -> tuple[str, ...]:
-    """The identity of one final utterance. Interim versions of an utterance share its id and differ in their text, so
-    their content identifies them, as it does if there is no utterance or several of them."""
-    listed = body.get("transcripts")
-    if type(listed) is list and len(listed) != 1:
+    """Identity of one final utterance.
+
+    Interim versions of an utterance share its id and differ in their text, so their content identifies them. The same
+    holds for an event with no utterance or with several.
+    """
+    transcripts = body.get("transcripts")
+    if type(transcripts) is list and len(transcripts) != 1:
         return ()
-    utterance = members(listed[0]) if type(listed) is list else body
+    utterance = members(transcripts[0]) if type(transcripts) is list else body
     parts = (text(body.get("conversationId")), text(body.get("communicationId")), text(utterance.get("utteranceId")))
     return (topic, *parts, "true") if all(parts) and utterance.get("isFinal") is True else ()
 
 
 def _user(topic: str) -> str:
-    """A presence body carries no user id: the topic does."""
+    """User id in the topic: the body of a presence event has none."""
     return topic.split(".", 3)[2] if topic.startswith("v2.users.") else ""

@@ -1,7 +1,7 @@
-"""The identity of each shape of events, and whether a producer's retry is recognised by it.
+"""The identity of each shape of events, and whether it recognises a producer's retry.
 
-A producer that got no reply sends the event again, and the transport gives it a new id. An identity that holds the
-transport's id takes this retry for another event.
+A producer that got no response sends the event again, and the transport assigns a new id. An identity that contains the
+transport's id treats this retry as another event.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 class ShapeIdentity(Struct, frozen=True):
     """One row of the table that `semel doctor` and docs/guarantees.md show."""
 
-    events: str  # which events of a shape
+    events: str  # the events of the shape that have this identity
     shape: str  # as in `Event.shape`
     identity: str
     recognised: bool  # a producer's retry under a new transport id is a duplicate

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from semel.envelopes.members import LOOKED_AT, about, members, moment, text, with_document
+from semel.envelopes.members import LOOKED_AT, members, moment, subject_of, text, with_document
 from semel.values.cloudevents import SHAPE as CLOUDEVENTS
 from semel.values.errors import MalformedEvent, NoKey
 from semel.values.event import Event
@@ -16,20 +16,23 @@ SHAPE = "webhook"
 
 
 def recognises(document: dict[str, Any]) -> bool:
-    """A type, and an id or what usually stands beside one. Without its id it is still known, to say so."""
+    """True for a type with an id, `data` or `createdTime`. Without an id, the error can name the shape."""
     return text(document.get("type")) != "" and not document.keys().isdisjoint(("id", "data", "createdTime"))
 
 
 def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str, message_id: str = "") -> Event:
-    """`message_id` is proven by the transport. It is preferred to the document's own `id`, which may be the id of a
-    resource that is updated several times."""
+    """`message_id` is verified by the transport. It takes precedence over the document's own `id`, which can be the id
+    of a resource that is updated several times."""
     own_id = message_id or text(document.get("id"))
     event = Event(
         raw,
         type=text(document.get("type")) or DEFAULT_TYPE,
         identity=(own_id,) if own_id else (),
-        subject=about(members(document.get("data"))),
-        occurred=_moment(document),
+        subject=subject_of(members(document.get("data"))),
+        # Standard Webhooks uses `timestamp`.
+        occurred=moment(document.get("createdTime"))
+        or moment(document.get("time"))
+        or moment(document.get("timestamp")),
         origin=origin,
         tenant=tenant,
         delivery_id=own_id,
@@ -38,11 +41,6 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
         looked_at=LOOKED_AT,
     )
     return with_document(event, document)
-
-
-def _moment(document: dict[str, Any]) -> int | str | None:
-    """Standard Webhooks has it in `timestamp`."""
-    return moment(document.get("createdTime")) or moment(document.get("time")) or moment(document.get("timestamp"))
 
 
 def recognises_open_messaging(document: dict[str, Any]) -> bool:
@@ -101,7 +99,7 @@ def from_cloudevents(raw: bytes, document: dict[str, Any], tenant: str, origin: 
     return with_document(event, document)
 
 
-DEFAULT_TYPE = "json"  # what a handler asks for when neither a `type` nor a type path is there
+DEFAULT_TYPE = "json"  # of a document without a `type` and without a type path
 
 
 def from_configured(
@@ -113,7 +111,8 @@ def from_configured(
     type_path: str | None,
     message_id: str = "",
 ) -> Event:
-    """`message_id` is proven by the transport. It identifies a document that has nothing at `id_path`."""
+    """Decode any JSON object. `message_id` is verified by the transport, and identifies a document without an id at
+    `id_path`."""
     event = Event(
         raw,
         type=text(document.get("type")) or DEFAULT_TYPE,
@@ -127,7 +126,7 @@ def from_configured(
     own_id = _at(event, id_path) or message_id
     type_name = _at(event, type_path) if type_path else event.type
     if not type_name:
-        raise MalformedEvent(f"no event type: looked at {type_path}")
+        raise MalformedEvent(f"no event type at {type_path}")
     whole = replace(event, type=type_name, identity=(own_id,) if own_id else (), delivery_id=own_id)
     return with_document(whole, document)
 
@@ -136,4 +135,4 @@ def _at(event: Event, path: str) -> str:
     try:
         return text(event.field(path))
     except NoKey:
-        return ""  # told when a key is asked for: a handler may use another one
+        return ""  # an error only if the key of a handler needs it

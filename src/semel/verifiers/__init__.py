@@ -1,4 +1,4 @@
-"""How a delivery proves where it comes from. One file for each family of schemes; `verifier` chooses by name."""
+"""Verifiers of signatures and credentials, one file per family of schemes. `verifier` builds one by its name."""
 
 from semel.verifiers.registry import SCHEMES, verifier
 from semel.verifiers.sns_message import SnsMessage, unwrap

@@ -1,7 +1,6 @@
-"""Signatures that anybody can check and only the sender can make: SendGrid (ECDSA) and Telnyx (Ed25519).
+"""Signatures with a public key: SendGrid (ECDSA) and Telnyx (Ed25519). Both sign a time together with the body.
 
-What stands in the settings is a public key, as the provider shows it: base64 on one line. Both sign a time together
-with the body.
+The secret in the settings is the public key, as the provider shows it: base64 on one line.
 """
 
 from __future__ import annotations
@@ -19,31 +18,27 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from semel.values.errors import ConfigError
-from semel.verifiers.shared_secret import DIFFERS, header, untimely, wrong
+from semel.verifiers.shared_secret import DIFFERS, ExplainedVerifier, header, untimely, wrong
 
-TOLERANCE_S = 300  # either way, as Telnyx's own libraries have it
-RETRIED_S = 86_400  # SendGrid comes again for a day, and does not say whether it signs anew
+TOLERANCE_S = 300  # in both directions, as in Telnyx's own libraries
+RETRIED_S = 86_400  # SendGrid retries for a day; whether a retry has a new signature is undocumented
 
 PublicKey: TypeAlias = EllipticCurvePublicKey | Ed25519PublicKey
 
 _TIMESTAMP = re.compile(rb"[0-9]{1,12}")
 
 
-class _Timed:
+class _TimedSignature(ExplainedVerifier):
     """A signature over a time and the body, by one of several keys."""
 
-    covers_headers = False
     signature: ClassVar[bytes]  # names of headers
     time: ClassVar[bytes]
-    between = b""  # the time and the body
+    between = b""  # separator of the time and the body
     oldest_s = TOLERANCE_S
 
     def __init__(self, keys: Sequence[PublicKey], now: Callable[[], float]) -> None:
         self._keys = keys
         self._now = now
-
-    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        return not await self.objection(headers, body)
 
     async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
         signature, timestamp = _decoded(header(headers, self.signature)), header(headers, self.time)
@@ -57,7 +52,7 @@ class _Timed:
         return "" if any(_signed(key, signature, signed) for key in self._keys) else DIFFERS
 
 
-class SendGrid(_Timed):
+class SendGrid(_TimedSignature):
     """`X-Twilio-Email-Event-Webhook-Signature: <base64>` and `…-Timestamp`, over the time and the body."""
 
     signature, time = b"x-twilio-email-event-webhook-signature", b"x-twilio-email-event-webhook-timestamp"
@@ -67,8 +62,8 @@ class SendGrid(_Timed):
         super().__init__([_p256(key, number) for number, key in enumerate(keys, 1)], now)
 
 
-class Telnyx(_Timed):
-    """`Telnyx-Signature-Ed25519: <base64>` and `Telnyx-Timestamp`, over the time, a bar and the body."""
+class Telnyx(_TimedSignature):
+    """`Telnyx-Signature-Ed25519: <base64>` and `Telnyx-Timestamp`, over the time, "|" and the body."""
 
     signature, time = b"telnyx-signature-ed25519", b"telnyx-timestamp"
     between = b"|"
@@ -89,17 +84,17 @@ def _signed(key: PublicKey, signature: bytes, signed: bytes) -> bool:
 
 
 def _decoded(signature: bytes) -> bytes:
-    """Empty when it is no base64."""
+    """Decode base64; empty if it is invalid."""
     try:
         return b64decode(signature, validate=True)
     except binascii.Error:
         return b""
 
 
-def _p256(written: bytes, number: int) -> EllipticCurvePublicKey:
+def _p256(secret: bytes, number: int) -> EllipticCurvePublicKey:
     try:
-        key = load_der_public_key(b64decode(written, validate=True))
-    except Exception:  # of many kinds, and all say that this is no key
+        key = load_der_public_key(b64decode(secret, validate=True))
+    except Exception:  # the library raises many kinds for an invalid key
         key = None
     if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
         raise ConfigError(
@@ -109,11 +104,11 @@ def _p256(written: bytes, number: int) -> EllipticCurvePublicKey:
     return key
 
 
-def _ed25519(written: bytes, number: int) -> Ed25519PublicKey:
+def _ed25519(secret: bytes, number: int) -> Ed25519PublicKey:
     try:
-        return Ed25519PublicKey.from_public_bytes(b64decode(written, validate=True))
-    except ValueError:  # also of base64
+        return Ed25519PublicKey.from_public_bytes(b64decode(secret, validate=True))
+    except ValueError:  # also for invalid base64
         raise ConfigError(
             f"verify: secret {number} of scheme 'telnyx': expected the account's public key, "
-            "as Telnyx shows it: 44 letters of base64"
+            "as Telnyx shows it: 44 characters of base64"
         ) from None

@@ -13,7 +13,7 @@ from semel.verifiers.standard_webhooks import StandardWebhooks
 from semel.verifiers.twilio import Twilio
 from semel.verifiers.vonage import Vonage
 
-SCHEMES: dict[str, frozenset[str]] = {  # and the settings that each one looks at
+SCHEMES: dict[str, frozenset[str]] = {  # the settings that each scheme uses
     "genesys": frozenset({"secrets"}),
     "standard-webhooks": frozenset({"secrets"}),
     "hmac-hex": frozenset({"secrets", "header"}),
@@ -41,13 +41,12 @@ def verifier(
     now: Callable[[], float] = time.time,
     fetch: Callable[[str], Awaitable[bytes]] | None = None,
 ) -> Verifier:
-    """The verifier of a scheme. Any of the secrets verifies: add the new one, then remove the old one.
+    """Build the verifier of a scheme. Each secret verifies: to rotate, add the new one, then remove the old one.
 
-    `url` is for twilio: what it was told. Its verifier finds the query that came under `twilio.QUERY`.
-
-    `fetch` is for sns. It gets https addresses of SNS only, and answers with what is there: the body of a 200, and
-    nothing, b"", for 403, 404 and 410. In all other cases it raises. It checks the host's TLS certificate, follows no
-    redirect and reads no more than `certificates.CERTIFICATE_MAX_BYTES`.
+    url: for twilio, the URL that Twilio calls. The caller passes the request's query as the header `twilio.QUERY`.
+    fetch: for sns, downloads a certificate from an https URL of SNS. It returns the body of a 200, b"" for 403, 404 and
+        410, and raises in all other cases. It checks the host's TLS certificate, follows no redirect and reads at most
+        `sns.CERTIFICATE_MAX_BYTES`.
     """
     _check_settings(scheme, secrets=secrets, header=header, username=username, topics=topics, url=url)
     match scheme:
@@ -66,18 +65,35 @@ def verifier(
         case "vonage":
             return Vonage(_keys(scheme, secrets), now)
         case "sendgrid" | "telnyx":
-            return _by_public_key(scheme, _keys(scheme, secrets), now)
-        case _:
-            return _sns(topics, now, fetch)
+            _need_cryptography(scheme)
+            from semel.verifiers import public_keys
+
+            build = public_keys.SendGrid if scheme == "sendgrid" else public_keys.Telnyx
+            return build(_keys(scheme, secrets), now)
+    if not topics:
+        raise ConfigError("verify: scheme 'sns' needs `topics`, the ARNs to accept: anyone can create a topic")
+    if fetch is None:
+        raise ConfigError("verify: scheme 'sns' needs a way to `fetch` certificates")
+    _need_cryptography(scheme)
+    from semel.verifiers.sns import Sns
+
+    return Sns(topics, fetch, now)
+
+
+def _need_cryptography(scheme: str) -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"verify: scheme {scheme!r} needs cryptography: pip install 'semel[service]'") from error
 
 
 def _check_settings(scheme: str, **settings: str | Sequence[str]) -> None:
     """Refuse a setting that the scheme ignores: it would give a false sense of security."""
     if scheme not in SCHEMES:
-        raise ConfigError(f"verify: scheme {scheme!r} is not known; known are: {', '.join(SCHEMES)}")
+        raise ConfigError(f"verify: unknown scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
     for name, value in settings.items():
         if value and name not in SCHEMES[scheme]:
-            raise ConfigError(f"verify: scheme {scheme!r} does not look at `{name}`: remove it")
+            raise ConfigError(f"verify: scheme {scheme!r} does not use `{name}`: remove it")
         if name in ("secrets", "topics") and isinstance(value, str):
             raise ConfigError(f"verify: `{name}` of scheme {scheme!r}: expected a list, got one text")
 
@@ -85,7 +101,7 @@ def _check_settings(scheme: str, **settings: str | Sequence[str]) -> None:
 def _keys(scheme: str, secrets: Sequence[str]) -> list[bytes]:
     """Decode the secrets. An error names the position of a secret and never its value."""
     if not secrets:
-        raise ConfigError(f"verify: scheme {scheme!r} needs `secrets`: give it at least one")
+        raise ConfigError(f"verify: scheme {scheme!r} needs `secrets`: set at least one")
     keys = []
     for number, secret in enumerate(secrets, 1):
         which = f"verify: secret {number} of scheme {scheme!r}"
@@ -94,11 +110,11 @@ def _keys(scheme: str, secrets: Sequence[str]) -> list[bytes]:
         except UnicodeEncodeError:
             raise ConfigError(f"{which} is not UTF-8: write it in UTF-8") from None
         if not key.strip():
-            raise ConfigError(f"{which} is empty: fill in what its reference points to, or remove it")
+            raise ConfigError(f"{which} is empty: set the variable or file that it refers to, or remove it")
         if key != key.strip() or _CONTROL.search(key):
             raise ConfigError(
-                f"{which} has white space at an end, or a line break or control character in it: remove that "
-                "(an editor may have ended the file with a line break)"
+                f"{which} begins or ends with white space, or contains a line break or control character: remove it "
+                "(an editor may have added a line break at the end of the file)"
             )
         keys.append(key)
     return keys
@@ -106,7 +122,7 @@ def _keys(scheme: str, secrets: Sequence[str]) -> list[bytes]:
 
 def _name(header: str) -> bytes:
     if header and not _HEADER.fullmatch(header):
-        raise ConfigError(f"verify: header {header!r}: expected letters, digits and hyphens, such as X-Api-Key")
+        raise ConfigError(f"verify: header {header!r}: expected letters, digits and hyphens, for example X-Api-Key")
     return header.lower().encode()
 
 
@@ -120,23 +136,3 @@ def _user(username: str) -> bytes:
     if b":" in user or _CONTROL.search(user):
         raise ConfigError(f"verify: username {username!r}: HTTP Basic allows no colon and no control character in it")
     return user
-
-
-def _by_public_key(scheme: str, keys: Sequence[bytes], now: Callable[[], float]) -> Verifier:
-    try:
-        from semel.verifiers import public_keys
-    except ImportError as error:
-        raise ConfigError(f"verify: scheme {scheme!r} needs cryptography: pip install 'semel[service]'") from error
-    return public_keys.SendGrid(keys, now) if scheme == "sendgrid" else public_keys.Telnyx(keys, now)
-
-
-def _sns(topics: Sequence[str], now: Callable[[], float], fetch: Callable[[str], Awaitable[bytes]] | None) -> Verifier:
-    if not topics:
-        raise ConfigError("verify: scheme 'sns' needs `topics`: the ARNs to accept, since anyone can make a topic")
-    if fetch is None:
-        raise ConfigError("verify: scheme 'sns' needs a way to `fetch` certificates")
-    try:
-        from semel.verifiers.sns import Sns
-    except ImportError as error:
-        raise ConfigError("verify: scheme 'sns' needs cryptography: pip install 'semel[service]'") from error
-    return Sns(topics, fetch, now)

@@ -1,4 +1,4 @@
-"""Standard Webhooks: id, time and body are signed together, and a signature is good for five minutes."""
+"""Standard Webhooks: one signature covers id, time and body, and is valid for five minutes."""
 
 from __future__ import annotations
 
@@ -9,30 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from hmac import digest
 
 from semel.values.errors import ConfigError
-from semel.verifiers.shared_secret import DIFFERS, any_same, header, untimely, wrong
+from semel.verifiers.shared_secret import DIFFERS, ExplainedVerifier, any_same, header, untimely, wrong
 
-TOLERANCE_S = 300  # either way: the clocks of two machines, and a slow road between them
+TOLERANCE_S = 300  # in both directions: the clocks of two machines, and a slow network
 SECRET_PREFIX = b"whsec_"
 
-_ID = re.compile(rb"[!-\-/-~]{1,255}")  # visible ASCII without a full stop, which separates what is signed
+_ID = re.compile(rb"[!-\-/-~]{1,255}")  # visible ASCII without a full stop, which separates the signed parts
 _TIMESTAMP = re.compile(rb"[0-9]{1,12}")
 _SIGNATURE = re.compile(rb"v1,([A-Za-z0-9+/]{43}=)")
 
 
-class StandardWebhooks:
+class StandardWebhooks(ExplainedVerifier):
     """`webhook-id`, `webhook-timestamp`, and `webhook-signature: v1,<base64> v1,<base64> …`.
 
-    Svix, and whoever sends by it, says `svix-id` and so on to the same. One name is not taken for the other: all three
-    are of one kind."""
-
-    covers_headers = False  # but for its own
+    Svix and its customers name the headers `svix-id` and so on. All three headers must use the same prefix.
+    """
 
     def __init__(self, secrets: Sequence[bytes], now: Callable[[], float]) -> None:
         self._keys = [_key(secret, number) for number, secret in enumerate(secrets, 1)]
         self._now = now
-
-    async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        return not await self.objection(headers, body)
 
     def message_id(self, headers: Mapping[bytes, bytes]) -> str:
         return headers[_family(headers) + b"-id"].decode("ascii")
@@ -51,7 +46,7 @@ class StandardWebhooks:
         expected = [b64encode(digest(key, signed, "sha256")) for key in self._keys]
         verified = listed_any = False
         for listed in header(headers, kind + b"-signature").split(b" "):
-            if match := _SIGNATURE.fullmatch(listed):  # other versions are of no concern to us, the list goes on
+            if match := _SIGNATURE.fullmatch(listed):  # signatures of other versions are skipped
                 listed_any = True
                 verified |= any_same(expected, match[1])
         if not listed_any:
@@ -60,13 +55,13 @@ class StandardWebhooks:
 
 
 def _family(headers: Mapping[bytes, bytes]) -> bytes:
-    """How the names of all three headers begin."""
+    """Prefix of the names of all three headers."""
     return b"webhook" if b"webhook-id" in headers else b"svix"
 
 
 def _key(secret: bytes, number: int) -> bytes:
-    """The key in a secret. Bare base64 is refused: any word of 4, 8, 12 … letters would pass for it, and the wrong key
-    would be noticed only when nothing verifies."""
+    """Decode the key in a secret. Base64 without the prefix is refused: any word of 4, 8, 12 … letters is valid base64,
+    and a wrong key would be found only when nothing verifies."""
     try:
         key = b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error:
@@ -74,6 +69,6 @@ def _key(secret: bytes, number: int) -> bytes:
     if not secret.startswith(SECRET_PREFIX) or not key:
         raise ConfigError(
             f"verify: secret {number} of standard-webhooks: expected whsec_ and then base64, as the sender shows it; "
-            "if it shows only base64, write whsec_ in front"
+            "if it shows only base64, prepend whsec_"
         )
     return key

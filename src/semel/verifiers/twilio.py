@@ -1,8 +1,8 @@
-"""Twilio: HMAC-SHA1 over the URL that it called, and the fields of the form.
+"""Twilio: HMAC-SHA1 over the called URL and the fields of the form.
 
-The URL is part of what is signed, so that its query may be believed, which has our id. It is the one that Twilio was
-told, and not the one that arrives here behind a proxy: whoever configures us says which. The names and values of a form
-are written one after the other without anything between them; of a body that is no form the query has the digest.
+The signature covers the URL, so the query, which holds our id, can be trusted. Twilio signs the URL that it was
+configured with, which a proxy may have changed on the way: so the URL is a setting. The signed text lists the names and
+values of the form without separators. For any other body, the query holds a digest of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semel.values.errors import ConfigError
 from semel.verifiers.shared_secret import any_same, header, wrong
 
 QUERY = b":query"
-"""Where whoever asks puts the query of the URL, as it came. No header can have this name."""
+"""Name under which the caller passes the unchanged query of the URL. No header can have this name."""
 QUERY_MAX_BYTES = 4096
 FIELDS_MAX = 200  # a status callback has about twenty
 
@@ -36,32 +36,34 @@ class Twilio:
     covers_query = True
 
     def __init__(self, secrets: Sequence[bytes], url: str) -> None:
-        """`url`: what Twilio was told, without the query. As its libraries do, we try it with the port and without."""
+        """`url`: the URL that Twilio calls, without the query. It is tried with and without its port, as Twilio's own
+        libraries do."""
         self._secrets = tuple(secrets)
         self._urls = _spellings(url)
 
     async def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-        given, query = header(headers, _HEADER), headers.get(QUERY, b"")
-        return not _malformed(headers, query) and self._has_signed(self._urls, given, _said(query, body))
+        signature, query = header(headers, _HEADER), headers.get(QUERY, b"")
+        return not _malformed(headers, query) and self._has_signed(self._urls, signature, _signed_suffix(query, body))
 
     async def objection(self, headers: Mapping[bytes, bytes], body: bytes) -> str:
-        given, query = header(headers, _HEADER), headers.get(QUERY, b"")
+        signature, query = header(headers, _HEADER), headers.get(QUERY, b"")
         if malformed := _malformed(headers, query):
             return malformed
-        said = _said(query, body)  # once, for all URLs: reading a form takes longer than signing it
-        if self._has_signed(self._urls, given, said):
+        suffix = _signed_suffix(query, body)  # once, for all URLs: parsing a form takes longer than signing it
+        if self._has_signed(self._urls, signature, suffix):
             return ""
-        if said is None:
-            return "the body is no form, and the query has no digest of it"
+        if suffix is None:
+            return "the body is not a form, and the query has no digest of it"
         for url in _others(self._urls[0], header(headers, b"host"), header(headers, b"x-forwarded-host")):
-            if self._has_signed([url], given, said):  # so the secret is right, and this is what Twilio was told
-                return f"the signature is that of {_shown(url)}: `url` says otherwise"
+            if self._has_signed([url], signature, suffix):  # the secret is right, and Twilio calls this URL
+                return f"the signature matches {_without_credentials(url)}: set `url` to it"
         return "the signature differs: another secret, another `url`, or a proxy that changed the query or the body"
 
-    def _has_signed(self, urls: Sequence[bytes], given: bytes, said: bytes | None) -> bool:
-        if said is None:
+    def _has_signed(self, urls: Sequence[bytes], signature: bytes, suffix: bytes | None) -> bool:
+        if suffix is None:
             return False
-        return any_same((b64encode(digest(key, url + said, "sha1")) for key in self._secrets for url in urls), given)
+        expected = (b64encode(digest(key, url + suffix, "sha1")) for key in self._secrets for url in urls)
+        return any_same(expected, signature)
 
 
 def _malformed(headers: Mapping[bytes, bytes], query: bytes) -> str:
@@ -70,14 +72,13 @@ def _malformed(headers: Mapping[bytes, bytes], query: bytes) -> str:
     return f"the query has more than {QUERY_MAX_BYTES:,} bytes" if len(query) > QUERY_MAX_BYTES else ""
 
 
-def _shown(url: bytes) -> str:
-    """Without a name and a password, which it may have before its host."""
+def _without_credentials(url: bytes) -> str:
     parts = urlsplit(url.decode())
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _others(url: bytes, *hosts: bytes) -> Iterator[bytes]:
-    """What Twilio may have been told instead: by the names that this request has for us, with a slash or without."""
+    """URLs that Twilio may call instead: with the host names of this request, and with or without a final slash."""
     parts = urlsplit(url.decode())
     for netloc in (parts.netloc, *(host.decode("latin-1") for host in hosts if _HOST.fullmatch(host))):
         for scheme in _PORTS:
@@ -85,18 +86,18 @@ def _others(url: bytes, *hosts: bytes) -> Iterator[bytes]:
             yield from (other.encode(), other.encode() + b"/")
 
 
-def _said(query: bytes, body: bytes) -> bytes | None:
-    """What stands behind the URL in the signed text; None: this body is not signed."""
-    asked = b"?" + query if query else b""
-    if (found := _BODY_DIGEST.search(query)) is not None:
-        return asked if any_same([sha256(body).hexdigest().encode()], found[1]) else None
+def _signed_suffix(query: bytes, body: bytes) -> bytes | None:
+    """The part of the signed text after the URL. None: this body is not signed."""
+    suffix = b"?" + query if query else b""
+    if (match := _BODY_DIGEST.search(query)) is not None:
+        return suffix if any_same([sha256(body).hexdigest().encode()], match[1]) else None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError:
         return None
-    if len(dict(fields)) < len(fields):  # nobody would know which one of them counts
+    if len(dict(fields)) < len(fields):  # a repeated field is ambiguous
         return None
-    return asked + "".join(name + value for name, value in sorted(fields)).encode()
+    return suffix + "".join(name + value for name, value in sorted(fields)).encode()
 
 
 def _spellings(url: str) -> list[bytes]:
@@ -107,8 +108,8 @@ def _spellings(url: str) -> list[bytes]:
         parts, port = urlsplit(""), None
     if parts.scheme not in _PORTS or not parts.hostname or not url.isascii() or parts.query or parts.fragment:
         raise ConfigError(
-            "verify: scheme 'twilio' needs a `url`: the one that Twilio was told, such as "
-            "https://semel.example.com/callbacks/twilio, without what is added behind a question mark"
+            "verify: scheme 'twilio' needs `url`, the URL that Twilio calls, without its query: for example "
+            "https://semel.example.com/callbacks/twilio"
         )
     other = f"{parts.netloc}:{_PORTS[parts.scheme]}" if port is None else parts.netloc.removesuffix(f":{port}")
     return [url.encode(), parts._replace(netloc=other).geturl().encode()]
