@@ -45,8 +45,8 @@ ORDER = "insert into orders (at) values ($1)"
 # What differs in each copy of a message that is over: as `sending.notification` and values/notification.py make it.
 KEY, RECIPIENT = "'order-' || c.n || '-shipped'", "'+49' || lpad(c.n::text, 11, '0')"
 COPIED = {
-    "id": f"semel.digest_1('', {KEY}, 'shipping', {RECIPIENT}, 'sms', '1')",
-    "who": f"semel.digest_1('who', '', {RECIPIENT})",
+    "id": f"semel.digest('', {KEY}, 'shipping', {RECIPIENT}, 'sms', '1')",
+    "recipient_digest": f"semel.digest('who', '', {RECIPIENT})",
     "key": KEY,
     "recipient": RECIPIENT,
     "reference": "t.reference || '-' || c.n",

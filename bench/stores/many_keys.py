@@ -20,9 +20,9 @@ PIECE = 250_000  # keys in one transaction: sorted, so that the index is filled 
 SAMPLE = 100  # keys that the ledger is asked about afterwards
 
 OWN = {  # what every key has for itself; all other columns are as the ledger wrote them
-    "k": "uuid_send(gen_random_uuid())",
-    "fp": "decode(md5(random()::text), 'hex')",  # the same words as above would be called once for both
-    "text": "repeat(gen_random_uuid()::text, 4)",
+    "digest": "uuid_send(gen_random_uuid())",
+    "fingerprint": "decode(md5(random()::text), 'hex')",  # the same words as above would be called once for both
+    "key_text": "repeat(gen_random_uuid()::text, 4)",
     "token": "nextval('semel.token')",
 }
 COLUMNS = "select column_name from information_schema.columns where table_schema = 'semel' and table_name = 'key'"
@@ -62,15 +62,20 @@ def _piece(columns: list[str]) -> str:
     names = ", ".join(f'"{name}"' for name in columns)
     return (
         f"insert into semel.key ({names}) select {names} from"
-        f" (select {values} from settled, generate_series(1, $1::int) order by k) piece"
+        f" (select {values} from settled, generate_series(1, $1::int) order by digest) piece"
     )
 
 
 async def _ask(ledger: Ledger, connection: Connection, supply: Supply) -> None:
     """Rows that the ledger does not take for settled keys would be no full ledger."""
-    rows = await connection.fetch("select k, fp from semel.key order by k limit $1", SAMPLE)  # keys are random
+    rows = await connection.fetch(
+        "select digest, fingerprint from semel.key order by digest limit $1", SAMPLE
+    )  # keys are random
     new = supply.claims(len(rows))
-    claims = [replace(claim, digest=k, fingerprint=fp) for claim, (k, fp) in zip(new, rows, strict=True)]
+    claims = [
+        replace(claim, digest=digest, fingerprint=fingerprint)
+        for claim, (digest, fingerprint) in zip(new, rows, strict=True)
+    ]
     verdicts = await ledger.claim(claims)
     if not all(isinstance(verdict, Settled) for verdict in verdicts):
         raise AssertionError(f"the ledger does not know the keys it was filled with: {verdicts[0]}")

@@ -14,11 +14,10 @@ LANDED = {
     ("sqlite", "003_letterbox.sql"): "fcdd797fd0788ac2",
     ("sqlite", "004_tried.sql"): "02ac9e373329457a",
     ("sqlite", "005_outbox.sql"): "2a474069d2282139",
-    ("postgres", "001_ledger.sql"): "d9f73b30cef601f8",
-    ("postgres", "002_inbox.sql"): "ddeac58d6cc1e27f",
-    ("postgres", "003_tried.sql"): "9f483b47e357978f",
-    ("postgres", "004_outbox.sql"): "101ca0fe41179caa",
-    ("postgres", "005_relaying.sql"): "f00f7685986f7154",
+    ("postgres", "001_ledger.sql"): "20347a64dacecf0a",
+    ("postgres", "001_inbox.sql"): "d2176e6bd09a470a",
+    ("postgres", "001_outbox.sql"): "1132cfd6ca72da3d",
+    ("postgres", "001_relay.sql"): "ea3c5f436e1d9c5a",
 }
 
 

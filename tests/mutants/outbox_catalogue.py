@@ -7,8 +7,7 @@ from tests.mutants.mutant import Mutant
 SQLITE = "ledgers/sqlite"
 SQLITE_SQL = f"{SQLITE}/outbox.sql"
 POSTGRES = "ledgers/postgres"
-TAKING_SQL = f"{POSTGRES}/schema/006_grown_outbox.sql"
-FORGETTING_SQL = f"{POSTGRES}/schema/007_forgetting.sql"
+RELAY_SQL = f"{POSTGRES}/schema/001_relay.sql"
 
 SQLITE_LAWS = "tests/outbox/test_sqlite_outbox.py::TestSqliteOutbox"
 POSTGRES_LAWS = "tests/ledgers/postgres/test_postgres_outbox_laws.py::TestPostgresOutbox"
@@ -118,35 +117,35 @@ OUTBOX_MUTANTS = [
     # -------------------------------------------------------------------------------------------------- PostgreSQL
     Mutant(
         "PostgreSQL forgets the content of what has not been sent",
-        FORGETTING_SQL,
+        RELAY_SQL,
         "              and n.state not in ('pending', 'sending', 'uncertain')\n",
         "",
         f"{POSTGRES_LAWS}::test_what_is_not_over_stays_however_old_it_is",
     ),
     Mutant(
         "PostgreSQL lets who has the name of a forgotten one pass its guard",
-        FORGETTING_SQL,
-        "(g.id = ids[h.at] and g.at >= addeds[h.at])",
-        "(g.id = ids[h.at] and 0 <= addeds[h.at])",
+        RELAY_SQL,
+        "(g.id = ids[h.ordinal] and g.passed_ms >= added_times[h.ordinal])",
+        "(g.id = ids[h.ordinal] and 0 <= added_times[h.ordinal])",
         f"{POSTGRES_LAWS}::test_a_guard_holds_though_nobody_knows_who_passed_it_any_more",
     ),
     Mutant(
         "PostgreSQL believes a look-up that finds the message of another",
-        FORGETTING_SQL,
-        "case when w.other is null then w.at else instead[w.at] end",
-        "case when true then w.at else instead[w.at] end",
+        RELAY_SQL,
+        "case when w.owner is null then w.ordinal else alternatives[w.ordinal] end",
+        "case when true then w.ordinal else alternatives[w.ordinal] end",
         f"{POSTGRES_LAWS}::test_a_look_up_that_finds_the_message_of_another_proves_nothing",
     ),
     Mutant(
         "PostgreSQL moves one of two that share an id",
-        FORGETTING_SQL,
+        RELAY_SQL,
         ") o having count(*) = 1))",
         ") o having count(*) > 0))",
         f"{POSTGRES_LAWS}::test_a_word_about_an_id_that_two_share_moves_neither",
     ),
     Mutant(
         "PostgreSQL reads a queue from end to end that was empty when it was analyzed",
-        TAKING_SQL,
+        RELAY_SQL,
         "where d.id = v.id and d.id = any (found_ids)",
         "where d.id = v.id",
         f"{POSTGRES_GROWN}::test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_later",
@@ -176,9 +175,11 @@ OUTBOX_MUTANTS = [
     # ------------------------------------------------------------------------------------------------- search paths
     Mutant(
         "functions of the ledger use the search path of whoever calls them",
-        f"{POSTGRES}/schema/008_search_path.sql",
-        "execute format('alter function %s set search_path = pg_catalog, pg_temp', one);",
-        "null;",
+        f"{POSTGRES}/schema/001_outbox.sql",
+        "returns table (ordinal integer, status text, state text)\nlanguage plpgsql set enable_seqscan = off "
+        "set plan_cache_mode = force_generic_plan set search_path = pg_catalog, pg_temp",
+        "returns table (ordinal integer, status text, state text)\nlanguage plpgsql set enable_seqscan = off "
+        "set plan_cache_mode = force_generic_plan",
         "tests/ledgers/postgres/test_postgres_search_path.py"
         "::test_operators_of_the_callers_own_do_not_change_what_is_added",
     ),
@@ -225,15 +226,15 @@ OUTBOX_MUTANTS = [
     Mutant(
         "a word about one message rewrites every dispatch",
         f"{POSTGRES}/outbox.sql",
-        "from word w where d.id = $1 and $6 in ('pending', 'uncertain')",
-        "from word w where d.id = $1 or $6 in ('pending', 'uncertain')",
+        "from decision w where d.id = $1 and $6 in ('pending', 'uncertain')",
+        "from decision w where d.id = $1 or $6 in ('pending', 'uncertain')",
         f"{POSTGRES_LAWS}::test_a_decision_changes_no_other_notification",
     ),
     Mutant(
         "a suppressed message ends every dispatch of its batch",
-        FORGETTING_SQL,
-        "where j.gate = 3 and d.id = ids[j.at] and d.token = tokens[j.at] and d.id = any (ids)",
-        "where j.gate = 3 and d.id = any (ids)",
+        RELAY_SQL,
+        "where j.verdict = 3 and d.id = ids[j.ordinal] and d.token = tokens[j.ordinal] and d.id = any (ids)",
+        "where j.verdict = 3 and d.id = any (ids)",
         f"{POSTGRES_LAWS}::test_a_suppressed_one_ends_no_other",
     ),
     Mutant(

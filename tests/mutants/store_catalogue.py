@@ -33,8 +33,8 @@ STORE_MUTANTS = [
     Mutant(
         "PostgreSQL settles without the token",
         SETTLE_SQL,
-        "    where t.k = a.k and t.token = a.token and t.state = 1\n    returning a.i",
-        "    where t.k = a.k and t.token >= 0 * a.token and t.state = 1\n    returning a.i",
+        "    where t.digest = a.digest and t.token = a.token and t.state = 1\n    returning a.ordinal",
+        "    where t.digest = a.digest and t.token >= 0 * a.token and t.state = 1\n    returning a.ordinal",
         f"{POSTGRES_LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
@@ -43,6 +43,13 @@ STORE_MUTANTS = [
         "having count(*) = max(keys)",
         "having count(*) > 0",
         f"{POSTGRES_LAWS}::test_whoever_lost_an_alias_can_change_nothing",
+    ),
+    Mutant(
+        "PostgreSQL keeps the aliases of an unclaimed retry for their own retention",
+        SETTLE_SQL,
+        "        retention_ms = case when w.ending <= 3 then t.retention_ms else w.own_retention_ms end,\n",
+        "",
+        f"{POSTGRES_LAWS}::test_purge_forgets_an_unclaimed_retry_with_all_its_aliases",
     ),
     Mutant(
         "a late settle frees a subject that another acts on",
@@ -54,8 +61,8 @@ STORE_MUTANTS = [
     Mutant(
         "PostgreSQL tells a new life's attempts after those of the one before",
         f"{LEDGERS}/postgres/claim.sql",
-        "text = a.text, tried = a.tried",
-        "text = a.text, tried = coalesce(a.tried, t.tried)",
+        "attempt_log = a.attempt_log\nfrom",
+        "attempt_log = coalesce(a.attempt_log, t.attempt_log)\nfrom",
         f"{POSTGRES_LAWS}::test_a_life_after_the_retention_begins_with_none_also_where_nobody_purged",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ OPEN_STATES = {"leased": 1, "waiting": 2}  # the numbers of these states in the 
 DEAD_LETTER_OUTCOMES = {"dead": DEAD, "uncertain": UNCERTAIN}
 
 
-def entry_of(row: Sequence[Any]) -> Entry:
+def entry_of(row: Iterable[Any]) -> Entry:
     """Build an entry from its columns: the fields of `Entry` up to the generation, then the attempt log."""
     key, handler, text, tenant, state, reason, attempts, at_ms, event, result, generation, attempt_log = row
     if isinstance(reason, bytes):
@@ -30,7 +30,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
     )
 
 
-def decided_entry_of(row: Sequence[Any]) -> Entry:
+def decided_entry_of(row: Iterable[Any]) -> Entry:
     """Build an entry from its columns and those of the operator's decision: number, time, operator, reason."""
     *columns, decision, decided_ms, decided_by, reason = row
     entry = entry_of(columns)

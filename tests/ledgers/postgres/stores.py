@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-TABLES = ("key", "subject", "letter", "decision", "inbox", "inbox_key", "lingering")
+TABLES = ("key", "subject", "dead_letter", "decision", "inbox", "inbox_key", "unsettled_key")
 
 
 @asynccontextmanager
@@ -24,4 +24,5 @@ async def empty(url: str) -> None:
     """As it was when it was made, but for the numbers that were spent."""
     async with connected(url) as connection:
         await connection.execute("; ".join(f"delete from semel.{table}" for table in TABLES))
-        await connection.execute("update semel.meta set value = case name when 'swept' then -1 else 0 end, place = ''")
+        position = "case name when 'purge_position' then -1 else 0 end"
+        await connection.execute(f"update semel.meta set value = {position}, digest = ''")

@@ -42,7 +42,7 @@ def _sweep(url: str, harness: Harness) -> int:
 
     async def sweep() -> int:
         async with connected(url) as connection:
-            return await catalog.sweep(connection, harness.clock() if harness.clock else None, SCHEMA)
+            return await catalog.mark_unsettled_keys(connection, harness.clock() if harness.clock else None, SCHEMA)
 
     return asyncio.run(sweep())
 
@@ -84,7 +84,7 @@ def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, led
     assert {state: len(texts) for state, texts in before.items()} == {"leased": 1, "waiting": 1, "done": 21, "dead": 1}
     assert _swept(url, harness) > 20
     assert _open(ledger) == before
-    assert len(_told(url, "select k from semel.lingering")) == 3, "only what is open, with its alias, is kept"
+    assert len(_told(url, "select digest from semel.unsettled_key")) == 3, "only what is open, with its alias, is kept"
     _swept(url, harness)
     assert _open(ledger) == before
 
@@ -135,18 +135,19 @@ def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(
             held = holder.transaction()
             await held.start()
             await holder.execute(
-                "insert into semel.key (token, until, first, keep, attempts, state, suspect, k, tenant, handler, text)"
+                "insert into semel.key (token, until_ms, first_granted_ms, retention_ms, attempts, state, suspect,"
+                " digest, tenant, handler, key_text)"
                 " values (nextval('semel.token'), $2, $2, 1000, 1, 1, false, $1, '', 'h', 'slow')",
                 slow.digest,
                 harness.clock() if harness.clock else 0,
             )
             now = harness.clock
             assert now is not None
-            await catalog.sweep(sweeper, now(), SCHEMA)
+            await catalog.mark_unsettled_keys(sweeper, now(), SCHEMA)
             harness.advance(LEAST_MS)
-            too_early = await catalog.sweep(sweeper, now(), SCHEMA)
+            too_early = await catalog.mark_unsettled_keys(sweeper, now(), SCHEMA)
             await held.commit()
-            return too_early, await catalog.sweep(sweeper, now(), SCHEMA)
+            return too_early, await catalog.mark_unsettled_keys(sweeper, now(), SCHEMA)
 
     too_early, later = asyncio.run(commit_late())
     assert too_early == 0
@@ -157,8 +158,8 @@ def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(
 def test_a_sweep_goes_in_bounded_pieces(
     url: str, harness: Harness, ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "SWEEP", 5)
-    monkeypatch.setattr(catalog, "PIECES", 2)
+    monkeypatch.setattr(catalog, "TOKENS_MAX", 5)
+    monkeypatch.setattr(catalog, "STATEMENTS_MAX", 2)
     ledger.claim_all(harness.claims(35))
     assert _swept(url, harness) == 10
     pieces = [_sweep(url, harness) for _ in range(3)]
@@ -172,7 +173,7 @@ def test_purge_sweeps(url: str, harness: Harness, ledger: InboxCaller) -> None:
     ledger.purge()
     harness.advance(LEAST_MS)
     ledger.purge()
-    assert _told(url, "select value > 0 from semel.meta where name = 'settled'") == [(True,)]
+    assert _told(url, "select value > 0 from semel.meta where name = 'settled_position'") == [(True,)]
 
 
 def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Harness, ledger: InboxCaller) -> None:
@@ -181,8 +182,8 @@ def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Har
     async def sweep_beside() -> int:
         async with connected(url) as first, connected(url) as second:
             async with first.transaction():
-                await catalog.sweep(first, 1, SCHEMA)
-                return await asyncio.wait_for(catalog.sweep(second, 10**15, SCHEMA), timeout=SOON_S)
+                await catalog.mark_unsettled_keys(first, 1, SCHEMA)
+                return await asyncio.wait_for(catalog.mark_unsettled_keys(second, 10**15, SCHEMA), timeout=SOON_S)
 
     assert asyncio.run(sweep_beside()) == 0
 
@@ -207,9 +208,11 @@ def test_reading_waits_for_nobody_who_writes(url: str, harness: Harness, ledger:
 
     async def read_beside() -> Any:
         async with connected(url) as writer, writer.transaction():
-            for table in ("key", "letter", "inbox", "inbox_key", "meta", "decision", "lingering", "subject"):
+            for table in ("key", "dead_letter", "inbox", "inbox_key", "meta", "decision", "unsettled_key", "subject"):
                 await writer.execute(f"lock table semel.{table} in exclusive mode")  # what a writer can have at most
-                await writer.execute(f"update semel.{table} set {'value = value' if table == 'meta' else 'k = k'}")
+                await writer.execute(
+                    f"update semel.{table} set {'value = value' if table == 'meta' else 'digest = digest'}"
+                )
             reader = harness.open()
             try:
                 return await asyncio.wait_for(READINGS[what](_Asked(reader)), timeout=SOON_S)  # type: ignore[arg-type]
@@ -230,6 +233,6 @@ def test_a_question_cannot_write(url: str, harness: Harness) -> None:
     async def write() -> None:
         async with connected(url) as connection, catalog._snapshot(connection):
             with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
-                await connection.execute("delete from semel.letter")
+                await connection.execute("delete from semel.dead_letter")
 
     asyncio.run(write())

@@ -13,6 +13,7 @@ import pytest
 from tests.ledgers.postgres.plans import plans_of
 from tests.ledgers.postgres.stores import connected
 
+from semel.ledgers.entries import FOREVER_MS
 from semel.ledgers.postgres import PostgresLedger, catalog
 from semel.ledgers.postgres.statements import statements
 from semel.ports import EntryQuery
@@ -21,17 +22,20 @@ from semel.testing.harness import InboxCaller
 SCHEMA = "semel"
 
 FILLED = """
-    insert into semel.key (token, until, first, keep, attempts, state, outcome, suspect, k, tenant, handler, text)
+    insert into semel.key (token, until_ms, first_granted_ms, retention_ms, attempts, state, outcome, suspect, digest,
+                           tenant, handler, key_text)
     select nextval('semel.token'), 2000000000000 + n, n, 1000, 1, 3, 1, false, decode(md5(n::text), 'hex'),
            't' || n % 7, 'h' || n % 5, n::text
     from generate_series(1, 30000) n;
-    insert into semel.letter (id, k, outcome, reason, attempts, at, expires, tenant, handler, text, event)
+    insert into semel.dead_letter (id, digest, outcome, reason, attempts, settled_ms, expires_ms, tenant, handler,
+                                   key_text, event)
     select nextval('semel.token'), decode(md5('l' || n), 'hex'), 2 + n % 2, 'no', 1, n, n, 't', 'h', 'l', '{}'
     from generate_series(1, 20000) n;
-    insert into semel.inbox (id, token, due, accepted, keep, lapses, state, k, lane, tenant, only_handler, text, event)
+    insert into semel.inbox (id, token, due_ms, accepted_ms, retention_ms, expired_leases, state, digest, lane, tenant,
+                             only_handler, key_text, event)
     select nextval('semel.token'), 0, n, n, 1, 0, 1, decode(md5('i' || n), 'hex'), 'h', 't', '', 'i', '{}'
     from generate_series(1, 20000) n;
-    update semel.meta set value = (select last_value from semel.token) where name = 'settled';
+    update semel.meta set value = (select last_value from semel.token) where name = 'settled_position';
     analyze;
 """
 
@@ -40,8 +44,8 @@ LISTED = {  # by what the newest hundred of a state are found
     "leased": "key_token",
     "waiting": "key_token",
     "done": "key_token",
-    "dead": "letter_undecided",
-    "uncertain": "letter_undecided",
+    "dead": "dead_letter_undecided",
+    "uncertain": "dead_letter_undecided",
 }
 
 
@@ -69,17 +73,17 @@ def test_the_newest_of_a_state_are_read_by_an_index(filled: str, state: str, fil
         assert "Sort" not in text
 
 
-FILTERS = (100, "", None, 0, catalog.FOREVER_MS)
+FILTERS = (100, "", None, 0, FOREVER_MS)
 KEY = md5(b"l7").digest()  # of a letter
 QUESTIONS: dict[str, tuple[Sequence[str], tuple[Any, ...]]] = {  # how each is asked
     "accepted_entries": (catalog._LIST_SETTINGS, FILTERS),
     "done_entries": (catalog._LIST_SETTINGS, FILTERS),
-    "letter_entries": (catalog._LIST_SETTINGS, (*FILTERS, 2)),
-    "open_entries": (catalog._LIST_SETTINGS, (*FILTERS, 1)),
-    "key_now": (catalog._READ_SETTINGS, (KEY,)),
-    "letters_waiting_of": (catalog._READ_SETTINGS, (KEY,)),
-    "letters_of": (catalog._READ_SETTINGS, (KEY,)),
-    "count_open": (catalog._READ_SETTINGS, ()),
+    "dead_letter_entries": (catalog._LIST_SETTINGS, (*FILTERS, 2)),
+    "unsettled_entries": (catalog._LIST_SETTINGS, (*FILTERS, 1)),
+    "key_entry": (catalog._READ_SETTINGS, (KEY,)),
+    "inbox_entries_of_key": (catalog._READ_SETTINGS, (KEY,)),
+    "dead_letters_of_key": (catalog._READ_SETTINGS, (KEY,)),
+    "count_unsettled": (catalog._READ_SETTINGS, ()),
 }
 
 

@@ -23,7 +23,8 @@ from semel.values.inbox import Acceptance, Arrival, Finished, GivenUp, Postponed
 LEASE_MS = 600_000
 SCHEMA = "semel"
 SETTLED = """
-    insert into semel.key (token, until, first, keep, attempts, state, outcome, suspect, k, tenant, handler, text)
+    insert into semel.key (token, until_ms, first_granted_ms, retention_ms, attempts, state, outcome, suspect, digest,
+                           tenant, handler, key_text)
     values (nextval('semel.token'), semel.now_ms() + 60000, 0, 60000, 1, 3, 1, false, $1, '', 'h', 'a')
 """  # what a claim and a settle leave
 SOON_S = 20.0  # for what should happen at once, on a machine that does much else
@@ -308,7 +309,7 @@ def test_a_backend_that_dies_in_the_middle_of_an_accept_leaves_nothing(
                 await asked
             await held.rollback()
             left = await watcher.fetchval(
-                "select count(*) from semel.inbox_key where k = any ($1)", [one.claims[0].digest for one in came]
+                "select count(*) from semel.inbox_key where digest = any ($1)", [one.claims[0].digest for one in came]
             )
             assert left == 0
             assert {answer.status for answer in await victim.accept(came)} == {"accepted"}
@@ -399,7 +400,7 @@ async def _depths(connection: Any, harness: Harness) -> None:
 
 
 PLANS: dict[str, tuple[Work, Sequence[str]]] = {
-    "accept": (_accept, ["key_pkey", "inbox_key_pkey", "inbox_pkey", "letter_pkey"]),
+    "accept": (_accept, ["key_pkey", "inbox_key_pkey", "inbox_pkey", "dead_letter_pkey"]),
     "take and finish": (_take_and_finish, ["inbox_due", "inbox_pkey", "inbox_key_pkey"]),
     "is due": (_is_due, ["inbox_due"]),
     "depths": (_depths, ["inbox_due"]),
@@ -423,4 +424,4 @@ def test_nothing_looks_at_a_whole_table(fresh_url: str, what: str) -> None:
                 assert lines[at + 1].startswith("Index Cond:"), f"all of an index is read: {plan}"
             if "using inbox_due" in line and what != "depths":
                 assert "(lane = " in lines[at + 1]
-                assert "(due <= " in lines[at + 1]
+                assert "(due_ms <= " in lines[at + 1]

@@ -23,8 +23,8 @@ EFFECTS = """
 
 
 FORGET = """
-    truncate effect, semel.key, semel.subject, semel.letter, semel.decision;
-    update semel.meta set value = -1, place = '' where name = 'swept';
+    truncate effect, semel.key, semel.subject, semel.dead_letter, semel.decision;
+    update semel.meta set value = -1, digest = '' where name = 'purge_position';
 """
 
 

@@ -198,7 +198,9 @@ def test_a_key_whose_holder_stopped_in_its_commit_does_not_hold_up_the_batch(tab
             stopped, other = keys().claims(2)
             await granted(ledger, [stopped])
             async with connection.transaction():
-                await connection.execute("update semel.key set until = until + 1 where k = $1", stopped.digest)
+                await connection.execute(
+                    "update semel.key set until_ms = until_ms + 1 where digest = $1", stopped.digest
+                )
                 async with asyncio.timeout(SOON_S):
                     busy, fresh = await ledger.claim([stopped, other])
             assert isinstance(busy, Busy)
@@ -218,7 +220,9 @@ def test_grants_of_a_batch_that_fails_go_back(tables: str, monkeypatch: pytest.M
             assert ordered.order is not None
             async with connection.transaction():
                 subject = ordered.order.subject
-                await connection.execute("insert into semel.subject (k, token, until) values ($1, 0, 0)", subject)
+                await connection.execute(
+                    "insert into semel.subject (digest, token, until_ms) values ($1, 0, 0)", subject
+                )
                 with pytest.raises(LedgerUnavailable, match=r"\b2\b"):
                     await ledger.claim([plain, ordered])
             first, second = await granted(ledger, [plain, ordered])

@@ -14,12 +14,12 @@ from tests.ledgers.postgres.opening import SOON_S, connected, granted, keys, ope
 from tests.support.servers.postgres import PostgresServer
 from tests.support.servers.process import free_port
 
-from semel.ledgers.postgres import PostgresLedger, profiles
-from semel.ledgers.postgres.statements import SCHEMA, migration, statements
+from semel.ledgers.postgres import PostgresLedger, migrations, profiles
+from semel.ledgers.postgres.statements import STEPS, statements
 from semel.ledgers.postgres.url import LIMITS, parse
-from semel.values.claim import Granted, Settled, Settlement
+from semel.values.claim import Granted, Settlement
 from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
-from semel.values.outcome import Done, Reject
+from semel.values.outcome import Done
 
 SECRET = "hunter2-hunter2"
 
@@ -136,10 +136,8 @@ def test_a_database_without_our_schema_is_refused_and_can_be_migrated(empty_data
         async with opened(empty_database) as ledger:
             with pytest.raises(ConfigError, match="semel migrate"):
                 await ledger.claim([keys().claim("a")])
-            assert len(await ledger.pending()) == len(SCHEMA)
-            assert [step.split()[-1] for step in await ledger.migrate()] == [
-                step.removesuffix(".sql") for step in SCHEMA
-            ]
+            assert len(await ledger.pending()) == len(STEPS)
+            assert [step.split()[-1] for step in await ledger.migrate()] == [*STEPS]
             assert await ledger.pending() == []
             assert await ledger.migrate() == []
             await granted(ledger, [keys().claim("a")])
@@ -154,10 +152,10 @@ def test_migrators_at_once_do_everything_once(empty_database: str) -> None:
 
     async def run() -> None:
         done = [step for steps in await asyncio.gather(*[migrate() for _ in range(5)]) for step in steps]
-        assert len(done) == len(set(done)) == len(SCHEMA)
+        assert len(done) == len(set(done)) == len(STEPS)
         async with connected(empty_database) as connection:
             found = await connection.fetch("select version, name from semel.migration order by version")
-            assert [tuple(row) for row in found] == list(enumerate(SCHEMA, 1))
+            assert [tuple(row) for row in found] == list(enumerate(STEPS, 1))
 
     asyncio.run(run())
 
@@ -176,68 +174,44 @@ def test_a_migration_waits_its_turn(empty_database: str) -> None:
             assert not migrating.done()
             await blocking.rollback()
             async with asyncio.timeout(SOON_S):
-                assert len(await migrating) == len(SCHEMA)
+                assert len(await migrating) == len(STEPS)
 
     asyncio.run(run())
 
 
-def test_an_older_schema_is_refused_until_it_is_migrated(fresh_url: str) -> None:
+def test_an_older_schema_is_refused_until_it_is_migrated(fresh_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STEPS, "002_next", ())
+    monkeypatch.setattr(migrations, "step_sql", lambda step, schema: f'create table "{schema}".next ()')
+
     async def run() -> None:
-        async with connected(fresh_url) as connection, opened(fresh_url) as ledger:
-            await connection.execute("delete from semel.migration where version = $1", len(SCHEMA))
-            with pytest.raises(ConfigError, match=rf"\b{len(SCHEMA) - 1}\b.*semel migrate"):
+        async with opened(fresh_url) as ledger:
+            with pytest.raises(ConfigError, match=r"has version 1, this Semel needs 2: run `semel migrate`"):
                 await ledger.claim([keys().claim("a")])
-            assert len(await ledger.pending()) == 1
+            assert await ledger.pending() == ['schema "semel": 002_next']
+            assert await ledger.migrate() == ['schema "semel": 002_next']
+            await granted(ledger, [keys().claim("a")])
 
     asyncio.run(run())
 
 
-VERSION_2 = """
-create table semel.migration (version integer primary key, name text not null, at timestamptz not null default now());
-insert into semel.migration values (1, '001_ledger.sql'), (2, '002_inbox.sql');
-"""
-KEY_2 = """
-insert into semel.key (token, until, first, keep, attempts, state, outcome, suspect, k, result, tenant, handler, text)
-values ($1, $2, $3, 600000, 1, $4, $5, false, $6, $7, '', 'on_event', $8)
-"""
-LETTER_2 = """
-insert into semel.letter (id, k, outcome, reason, attempts, at, expires, tenant, handler, text)
-values ($1, $2, 2, 'no', 1, $3::bigint, $3 + 600000, '', 'on_event', 'dead')
-"""
-
-
-def test_what_version_2_knew_is_known_after_its_migration(empty_database: str) -> None:
-    """It had no place for what was tried."""
-
+@pytest.mark.parametrize("versions", [1, 8])
+def test_a_schema_of_an_unreleased_version_is_refused_with_what_to_do(empty_database: str, versions: int) -> None:
     async def run() -> None:
-        done, waits, dead = (keys().claim(text) for text in ("done", "waits", "dead"))
-        async with connected(empty_database) as connection:
-            await connection.execute("create schema semel")
-            for step in ("001_ledger.sql", "002_inbox.sql"):
-                await connection.execute(migration(step, "semel"))
-            await connection.execute(VERSION_2)
-            now = await connection.fetchval("select semel.now_ms()")
-            for token, claim, until, state, outcome, result in (
-                *((1, done, now + 600_000, 3, 1, b"1"), (2, waits, now, 2, 0, b"first")),
-                (3, dead, now + 600_000, 3, 2, b"no"),
-            ):
-                about = (claim.digest, result, claim.text)
-                await connection.execute(KEY_2, token, until, now, state, outcome, *about)
-            await connection.execute(LETTER_2, 3, dead.digest, now)
-            await connection.execute("select setval('semel.token', 3)")
-        async with opened(empty_database) as ledger:
-            with pytest.raises(ConfigError, match=r"\b2\b.*semel migrate"):
-                await ledger.claim([done])
-            assert any("003_tried" in step for step in await ledger.migrate())
-            assert await ledger.claim([done, dead]) == [Settled(Done(b"1")), Settled(Reject("no"))]
-            (entry,) = await ledger.entries("waiting")
-            assert (entry.reason, entry.attempt_log) == ("first", ())
-            (again,) = await granted(ledger, [waits])
-            assert await ledger.settle([Settlement(again.lease, Reject("second"))]) == [True]
-            (newest, oldest) = await ledger.entries("dead")
-            assert [(one.attempt, one.reason) for one in newest.attempt_log] == [(2, "second")]
-            assert (oldest.reason, oldest.attempt_log) == ("no", ())
-            assert await ledger.replay(done.digest.hex(), "why", "anna", force=True) is True
+        async with connected(empty_database) as connection, opened(empty_database) as ledger:
+            await connection.execute(
+                "create schema semel; create table semel.migration (version integer primary key, name text);"
+                "insert into semel.migration values (1, '001_ledger.sql')"
+            )
+            for version in range(2, versions + 1):
+                await connection.execute("insert into semel.migration values ($1, 'x')", version)
+            for use in (ledger.claim([keys().claim("a")]), ledger.pending(), ledger.migrate()):
+                with pytest.raises(ConfigError, match=r"unreleased.*drop schema \"semel\" cascade.*`semel migrate`"):
+                    await use
+            facts = rendered(await ledger.diagnose())
+            assert facts["schema"].startswith("error: ")
+            await connection.execute("drop schema semel cascade")
+            await ledger.migrate()
+            await granted(ledger, [keys().claim("a")])
 
     asyncio.run(run())
 
@@ -245,9 +219,9 @@ def test_what_version_2_knew_is_known_after_its_migration(empty_database: str) -
 def test_a_newer_schema_is_refused(fresh_url: str) -> None:
     async def run() -> None:
         async with connected(fresh_url) as connection, opened(fresh_url) as ledger:
-            await connection.execute("insert into semel.migration values ($1, 'x')", len(SCHEMA) + 1)
+            await connection.execute("insert into semel.migration values ($1, 'x')", len(STEPS) + 1)
             for use in (ledger.claim([keys().claim("a")]), ledger.migrate(), ledger.pending()):
-                with pytest.raises(ConfigError, match=rf"\b{len(SCHEMA) + 1}\b"):
+                with pytest.raises(ConfigError, match=rf"\b{len(STEPS) + 1}\b"):
                     await use
 
     asyncio.run(run())
@@ -322,7 +296,7 @@ def test_the_doctor_is_told_what_is_wrong(url: str, postgres: PostgresServer) ->
             assert facts["fsync"].startswith("error: ") == (fsync == "off")
             assert facts["writable"] == "yes"
             assert facts["synchronous_commit"] == "on"
-            assert ("semel" in facts["schema"], str(len(SCHEMA)) in facts["schema"]) == (True, True)
+            assert ("semel" in facts["schema"], str(len(STEPS)) in facts["schema"]) == (True, True)
             assert not facts["clock"].startswith(("error: ", "warning: "))
             assert "table key" in facts
         async with opened(url, "?pool=1000") as ledger:

@@ -11,27 +11,21 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.ledgers.postgres.opening import connected, opened, soon
-from tests.ledgers.postgres.opening import keys as claims_of
 from tests.ledgers.postgres.plans import plans_of
 from tests.ledgers.postgres.relay import Relay
 
 from semel.ledgers.postgres import PostgresLedger, outbox_queries
-from semel.ledgers.postgres import claims as claiming
-from semel.ledgers.postgres import claims as settling
 from semel.ledgers.postgres import outbox as adding
 from semel.ledgers.postgres import outbox as crossing
 from semel.ledgers.postgres import outbox as recording
 from semel.ledgers.postgres import outbox as taking
-from semel.ledgers.postgres.statements import SCHEMA, migration
 from semel.testing import harness as sender
 from semel.testing.harness import Harness, OutboxCaller, answered, notification, provider, released
 from semel.testing.proxy import FaultProxy
-from semel.values.claim import Granted, Settled, Settlement
 from semel.values.delivery_state import Accepted, Refused, Unknown
 from semel.values.errors import LedgerUnavailable
 from semel.values.notification import Guard
 from semel.values.outbox import Crossed, Crossing, DeliveryReport, Dispatch, Held, Lane, Lost, NotificationQuery, Record
-from semel.values.outcome import Done
 
 OURS = "semel"
 LEASE_MS = 600_000
@@ -115,8 +109,8 @@ def test_a_caller_adds_in_a_transaction_of_its_own_by_one_statement(url: str, ha
 # -------------------------------------------------------------------------------------------------------------- plans
 
 FINISHED = """
-    insert into semel.notification (id, who, generation, tenant, key, kind, recipient, channel, state, provider,
-                                    options, content, added, changed)
+    insert into semel.notification (id, recipient_digest, generation, tenant, key, kind, recipient, channel, state,
+                                    provider, options, content, added_ms, changed_ms)
     select decode(md5('f' || n), 'hex'), decode(md5('w' || n % 1000), 'hex'), 1, 't', 'k' || n, 'shipping', '+49' || n,
            'sms', 'delivered', 'twilio', '{}', '{"body":"On its way"}', n, n
     from generate_series($1::integer, $2::integer) n
@@ -177,7 +171,7 @@ def test_a_status_is_one_bounded_read_of_an_index(url: str, by: dict[str, str]) 
         await outbox_queries.status(connection, "t", asked["recipient"], asked["kind"], asked["key"], OURS)
 
     (plan,) = asyncio.run(plans_of(url, ask))
-    assert "Index Scan Backward using notification_" + ("key" if "key" in by else "who") in plan
+    assert "Index Scan Backward using notification_" + ("key" if "key" in by else "recipient") in plan
     assert "key" not in by or "Sort" not in plan  # of a recipient, at most two reads of 1,000 are sorted together
 
 
@@ -191,7 +185,7 @@ async def pages_of_a_take(connection: Any, harness: Harness, tag: str) -> int:
         said = [notification(harness, f"{tag} {turn} {n}") for n in range(20)]
         await adding.add(connection, said, None, OURS)
         rows = await connection.fetch(
-            "explain (analyze, buffers) select * from semel.carry_2($1, $2, $3, $4, 1000, 600000, null)",
+            "explain (analyze, buffers) select * from semel.take_notifications($1, $2, $3, $4, 1000, 600000, null)",
             *([provider(harness)], [1000], [provider(harness)], [0.0]),
         )
         text = "\n".join(row[0] for row in rows)
@@ -249,9 +243,9 @@ def test_what_happens_to_a_notification_are_hot_updates(fresh_url: str, harness:
     [
         ({}, "notification_added"),
         ({"state": "failed"}, "notification_ended"),
-        ({"possible_duplicates": True}, "notification_twice"),
+        ({"possible_duplicates": True}, "notification_duplicates"),
         ({"tenant": "t", "key": "k7"}, "notification_key"),
-        ({"tenant": "t", "recipient": "+491"}, "notification_who"),
+        ({"tenant": "t", "recipient": "+491"}, "notification_recipient"),
     ],
     ids=str,
 )
@@ -355,54 +349,5 @@ def test_whoever_stops_asking_leaves_nothing_taken(url: str, harness: Harness) -
             with pytest.raises(asyncio.CancelledError):
                 await asked
             assert len(await ledger.outbox.take(lanes(harness), LEASE_MS)) == 3
-
-    asyncio.run(run())
-
-
-# ----------------------------------------------------------------------------------------------------------- migrating
-
-VERSION_3 = """
-create table semel.migration (version integer primary key, name text not null, at timestamptz not null default now());
-insert into semel.migration values (1, '001_ledger.sql'), (2, '002_inbox.sql'), (3, '003_tried.sql');
-"""
-
-
-def test_version_3_is_migrated_while_others_use_it(empty_database: str, harness: Harness) -> None:
-    async def run() -> None:
-        done = claims_of().claim("done before")
-        async with connected(empty_database) as old, opened(empty_database) as ledger:
-            await old.execute("create schema semel")
-            for step in ("001_ledger.sql", "002_inbox.sql", "003_tried.sql"):
-                await old.execute(migration(step, OURS))
-            await old.execute(VERSION_3)
-            turns = 0
-            migrated = asyncio.Event()
-
-            async def work() -> None:
-                """As a process of the version before does."""
-                nonlocal turns
-                while True:
-                    claims = [done] if not turns else claims_of().claims(20)
-                    verdicts = await claiming.claim(old, claims, None, OURS)
-                    leases = [one.lease for one in verdicts if isinstance(one, Granted)]
-                    assert len(leases) == len(claims)
-                    ended = [Settlement(lease, Done(b"1")) for lease in leases]
-                    assert all(await settling.settle(old, ended, None, OURS))
-                    turns += 1
-                    if migrated.is_set():
-                        return
-
-            working = asyncio.create_task(work())
-            while turns < 3:  # noqa: ASYNC110  somebody works
-                await asyncio.sleep(0.01)
-            before = turns
-            steps = await ledger.migrate()
-            assert [step.split()[-1] for step in steps] == [step.removesuffix(".sql") for step in SCHEMA[3:]]
-            assert "004_outbox.sql" in SCHEMA[3:]
-            migrated.set()
-            await working
-            assert turns > before, "inconclusive: nobody worked beside it"
-            assert await ledger.claim([done]) == [Settled(Done(b"1"))]
-            assert [one.status for one in await ledger.outbox.add([notification(harness)])] == ["added"]
 
     asyncio.run(run())

@@ -118,7 +118,7 @@ def test_a_take_touches_as_many_pages_whatever_waits_elsewhere(fresh_url: str, h
             await queue_behind(connection, harness, 5_000)
             while await taking.take(connection, lanes(harness, room=5), LEASE_MS, None, OURS):
                 pass
-            aside = "select count(*) from semel.dispatch where behind is not null"
+            aside = "select count(*) from semel.dispatch where blocked_due_ms is not null"
             while await connection.fetchval(aside) < 4_500:
                 assert await taking.take(connection, lanes(harness, room=5), LEASE_MS, None, OURS) == []
             pages.append(await pages_of_a_take(connection, harness, "behind"))
@@ -183,7 +183,7 @@ def test_of_two_who_find_one_message_at_the_same_moment_one_has_it(
     async def run() -> list[str]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
-                await plant(third, "record_2", "perform pg_advisory_xact_lock(l.lock)", "perform (l.lock)")
+                await plant(third, "record_results", "perform pg_advisory_xact_lock(l.lock)", "perform (l.lock)")
             one, two = await looking(third, harness, "n-1", "n-2")
             assert await record(first, found(harness, one, "r")) == [True]
             asked = asyncio.create_task(record(second, found(harness, two, "r")))
@@ -219,7 +219,7 @@ def test_who_ends_while_those_behind_it_are_set_aside_lets_the_next_come_forward
     async def run() -> list[Dispatch]:
         async with begun(fresh_url) as setter, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
-                await plant(third, "come_forward_1", "perform pg_advisory_xact_lock(", "perform (")
+                await plant(third, "release_next_in_order", "perform pg_advisory_xact_lock(", "perform (")
             await add(third, *ordered(harness, 400))
             (head,) = await take(third, harness)
             assert await cross(third, head) != []
@@ -231,7 +231,7 @@ def test_who_ends_while_those_behind_it_are_set_aside_lets_the_next_come_forward
                 await asyncio.wait_for(asyncio.shield(ended), SOON_S)
             await setter.execute("commit")
             assert await asyncio.wait_for(ended, SOON_S) == [True]
-            aside = await third.fetchval("select count(*) from semel.dispatch where behind is not null")
+            aside = await third.fetchval("select count(*) from semel.dispatch where blocked_due_ms is not null")
             assert aside >= 398, "inconclusive: nobody was set aside"
             return await take(third, harness)
 
@@ -300,34 +300,3 @@ def test_a_call_that_comes_while_its_identity_is_being_forgotten_is_answered(fre
             return added.status, [one.notification.key for one in taken]
 
     assert asyncio.run(run()) == ("added", ["order-1"])
-
-
-# ------------------------------------------------------------------------------------------------- the version before
-
-TAKE_OF_5 = "select id, token from semel.carry_1($1, $2, $3, $4, 1000, 600000, null)"
-
-
-def test_a_relay_of_the_version_before_and_a_new_one_share_what_is_due(fresh_url: str, harness: Harness) -> None:
-    """As during a deployment: nothing is taken twice, and who was set aside by one comes forward for the other."""
-
-    async def run() -> None:
-        async with connected(fresh_url) as old, connected(fresh_url) as new:
-            whose = provider(harness)
-            asked = ([whose], [5], [whose], [0.0])
-            await add(new, *[notification(harness, f"free {n}") for n in range(8)])
-            theirs = {row["id"] for row in await old.fetch(TAKE_OF_5, *asked)}
-            mine = {one.id for one in await take(new, harness)}
-            assert (len(theirs), len(mine), theirs & mine) == (5, 3, set())
-            await add(new, *ordered(harness, 400))
-            (head,) = await old.fetch(TAKE_OF_5, *asked)
-            assert await take(new, harness, room=1) == []
-            assert await new.fetchval("select count(*) from semel.dispatch where behind is not null") == 399
-            assert await old.fetch(TAKE_OF_5, *asked) == []
-            ended = "select * from semel.witness_1(null, $1, '{delivered}', '{}', '{}', '{0}', '{late}', $2, $3, $4)"
-            moves = [list(column) for column in zip(*recording.MOVES, strict=True)]
-            assert [row["state"] for row in await old.fetch(ended, [head["id"]], *moves)] == ["delivered"]
-            (next_one,) = await old.fetch(TAKE_OF_5, *asked)
-            assert next_one["id"] == notification(harness, "1", order="o").id
-            assert await take(new, harness) == []
-
-    asyncio.run(run())

@@ -255,7 +255,7 @@ def test_what_python_cannot_print_sql_refuses_and_the_other_way_round(url: str) 
     sql = """
         create function pg_temp.refused(letter text) returns boolean language plpgsql as $$
         begin
-            perform semel.check_text_1('key', letter, 1);
+            perform semel.check_text('key', letter, 1);
             return false;
         exception when invalid_parameter_value then
             return true;
@@ -337,7 +337,8 @@ def test_providers_have_the_lanes_that_python_gives_them(url: str, harness: Harn
     async def run() -> dict[str, str]:
         async with connected(url) as connection:
             rows = await connection.fetch(
-                "select key, lane from semel.dispatch join semel.notification using (id) where who = any ($1)",
+                "select key, lane from semel.dispatch join semel.notification using (id) "
+                "where recipient_digest = any ($1)",
                 [who_is(named.tenant, named.recipient)],
             )
             return dict(tuple(row) for row in rows)

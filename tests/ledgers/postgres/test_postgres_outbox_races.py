@@ -33,7 +33,7 @@ from semel.values.outbox import Crossed, CrossingVerdict, DeliveryReport, Dispat
 OURS = "semel"
 LEASE_MS = 600_000
 GUARD = Guard(window_s=3600)
-PASSED_LONG_AGO = "insert into semel.guard (k, id, at, until) values ($1, '\\x00', 0, 0)"
+PASSED_LONG_AGO = "insert into semel.guard (digest, id, passed_ms, until_ms) values ($1, '\\x00', 0, 0)"
 
 
 @pytest.fixture
@@ -115,7 +115,12 @@ def test_an_older_one_that_is_committed_late_does_not_pass_who_was_begun(
     async def run() -> tuple[list[str], list[str]]:
         async with begun(fresh_url) as caller, begun(fresh_url) as first, connected(fresh_url) as second:
             if planted:
-                await plant(second, "carry_2", "u.ordered is null or pg_try_advisory_xact_lock(", "true or 0 < (")
+                await plant(
+                    second,
+                    "take_notifications",
+                    "u.order_digest is null or pg_try_advisory_xact_lock(",
+                    "true or 0 < (",
+                )
             await add(caller, notification(harness, "older", order="o"))
             await add(second, notification(harness, "younger", order="o"))
             (younger,) = await take(first, harness)
@@ -165,7 +170,7 @@ def test_who_asks_for_a_guard_waits_for_who_is_passing_it(fresh_url: str, harnes
     async def run() -> list[CrossingVerdict]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
-                await plant(third, "cross_2", "while watched <> '{}' loop", "while false loop")
+                await plant(third, "cross", "while needed <> '{}' loop", "while false loop")
             said = [notification(harness, key, guard=GUARD) for key in ("n-1", "n-2")]
             await third.execute(PASSED_LONG_AGO, said[0].guarded_by)
             await add(third, *said)
@@ -204,7 +209,7 @@ def test_a_refusal_waits_for_no_guard_of_another_notification(url: str, harness:
             for one in said:
                 await second.execute(PASSED_LONG_AGO, one.guarded_by)
             await add(second, *said)
-            await first.execute("select from semel.guard where k = $1 for update", said[1].guarded_by)
+            await first.execute("select from semel.guard where digest = $1 for update", said[1].guarded_by)
             refused = recording.apply_reports(second, [DeliveryReport("refused", said[0].id)], None, OURS)
             assert len(await asyncio.wait_for(refused, SOON_S)) == 1
 

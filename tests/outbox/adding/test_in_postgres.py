@@ -148,7 +148,7 @@ def test_what_is_purged_while_it_is_looked_at_is_added_anew(place: Place) -> Non
             answers = await adding
             await customer.write("select 1")
             await customer.end(commit=True)
-            return [one.status for one in answers], len([sql for sql in said if "add_1" in sql])
+            return [one.status for one in answers], len([sql for sql in said if "add_notifications" in sql])
 
     assert asyncio.run(story()) == (["added", "added", "known"], 2)
     assert place.keys() == ["new", "old"]

@@ -17,9 +17,9 @@ from semel.ledgers.sqlite import SqliteLedger
 from semel.values.notification import Notification
 
 SQLITE = "sqlite:"
-NOTIFICATIONS = "select id, state, reason, provider, possible from {}notification"
+NOTIFICATIONS = "select id, state, reason, provider, possible_duplicates from {}notification"
 ATTEMPTS = "select id, token, outcome, evidence, provider, number from {}attempt"
-LIVE = "select count(*) from {}dispatch where due is not null"
+LIVE = "select count(*) from {}dispatch where due_ms is not null"
 PORTIONS = 25
 
 
@@ -48,6 +48,8 @@ class OnSqlite:
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             connection.set_busy_timeout(60_000)
+            for new, old in (("possible_duplicates", "possible"), ("due_ms", "due"), ("ended_ms", "ended")):
+                statement = statement.replace(new, old)  # until its schema has these names
             return list(connection.execute(statement.format("semel_")))
         finally:
             connection.close()

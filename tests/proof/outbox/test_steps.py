@@ -27,9 +27,9 @@ SOON_S = 120.0
 LOOK_S = 0.1
 WAITS_PER_SECOND = 1.05  # the second of a batch has its slot nearly a second after the first
 AT_ONCE = 6  # relays that are dying
-LAPSE = "update {}dispatch set due = 0 where taken"  # as if the leases of the dead had come to their end
-STATES = "select id, state, reason, possible from {}notification"
-ATTEMPTS = "select id, outcome from {}attempt where outcome <> '' and outcome <> 'released' order by ended, token"
+LAPSE = "update {}dispatch set due_ms = 0 where taken"  # as if the leases of the dead had come to their end
+STATES = "select id, state, reason, possible_duplicates from {}notification"
+ATTEMPTS = "select id, outcome from {}attempt where outcome <> '' and outcome <> 'released' order by ended_ms, token"
 preload("tests.proof.outbox.test_steps", "semel.ledgers.postgres", "aiohttp")
 
 

@@ -24,7 +24,7 @@ LOOK_S = 0.05
 TIMEOUT_S, MARGIN_S = 8.0, 0.5  # the timeout is not waited for, but the lease of the stopped one is
 SAID = Notification(key="n", kind="k", recipient="+491", channel="sms", body="text", provider="p")
 STATE = "select state, reason from {}notification"
-LAPSE = "update {}dispatch set due = 0 where taken"  # as if its lease had come to its end
+LAPSE = "update {}dispatch set due_ms = 0 where taken"  # as if its lease had come to its end
 
 
 class Stopped:

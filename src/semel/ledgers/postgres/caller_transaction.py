@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias
 
-from semel.ledgers.postgres.outbox import columns_of
+from semel.ledgers.postgres.outbox import notification_columns
 from semel.ledgers.postgres.statements import is_schema_name
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.notification import Notification
@@ -21,7 +21,7 @@ Conversation: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], 
 
 STATEMENTS_MAX = 2  # a second one only if a notification was purged during the first
 TYPES = (*["bytea[]"] * 4, "integer[]", "smallint[]", *["text[]"] * 7, *["bytea[]"] * 2)
-"""Types of the arguments of semel.add_1 after the time.
+"""Types of the arguments of semel.add_notifications after the time.
 
 All are sent as arrays of texts. asyncpg queries the server about any other array type when a connection first uses
 one, which costs three more statements, and psycopg guesses types from values."""
@@ -39,7 +39,10 @@ def adding(notifications: Sequence[Notification], schema: str, *, numbered: bool
         raise ConfigError(f"schema={schema!r}: expected the name in the ledger's URL: postgresql://…?schema=name")
     if not notifications:
         return []
-    columns, sql = [[_text(value) for value in column] for column in columns_of(notifications)], _call(schema, numbered)
+    columns, sql = (
+        [[_text(value) for value in column] for column in notification_columns(notifications)],
+        _call(schema, numbered),
+    )
     results: dict[int, Added] = {}
     for _ in range(STATEMENTS_MAX):
         missing = [at for at in range(len(notifications)) if at not in results]
@@ -57,7 +60,7 @@ def adding(notifications: Sequence[Notification], schema: str, *, numbered: bool
 @cache  # as many as there are schemas in use
 def _call(schema: str, numbered: bool) -> str:
     marks = [f"{f'${at}' if numbered else '%s'}::text[]::{kind}" for at, kind in enumerate(TYPES, 1)]
-    return f'select at, status, state from "{schema}".add_1(null, {", ".join(marks)})'
+    return f'select ordinal, status, state from "{schema}".add_notifications(null, {", ".join(marks)})'
 
 
 def _text(value: bytes | str | int | None) -> str | None:

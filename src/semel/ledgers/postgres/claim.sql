@@ -1,91 +1,98 @@
--- Claims. The life of a key's row on one line of time; what each claim does with it is decided by `values/claim_rules.py`:
+-- Claims. `values/claim_rules.py` decides each claim by the state of its key's row:
 --
---     insert            until            until                        until = settled + keep
+--     insert           until_ms         until_ms                until_ms = settled + retention
 --       │── state 1: Busy ──│── takeover ►    │                             │── state 3: Settled ──│── as new ►
 --       │── state 1 ─ Retry ─ state 2: Busy ──│── next attempt ►
 --
--- `now` is a parameter that is null for the server's clock. Rows are written and locked in the order of their keys, by
--- everybody: no two batches can wait for each other. Arrays come in that order, unless a statement sorts.
+-- Every transaction writes and locks rows in the order of their digests, so that two batches never wait for each other.
+-- Arrays arrive in that order, unless a statement sorts. The last parameter is the time; null: the server's clock.
 
 -- name: claim
--- One round trip: new keys are granted, and of the others what was known before this statement is read. A key that is in
--- neither part was granted to somebody else meanwhile, or has gone meanwhile: it is asked about again. What most claims
--- of a batch have in common ($4 to $7) comes once, and g says which of it is a claim's (null: there is only one). The
--- first row has all grants. An array that would hold nulls only comes empty: unnest fills up.
+-- One round trip: grants new keys, and reads the state that the others had before this statement. A key in neither part was
+-- granted to another claim or purged meanwhile, and is claimed again. Values that most claims of a batch share ($4 to $7)
+-- are passed once per group; $8 has the group of each claim (null: there is only one). The first row has all grants. An array
+-- of nulls is passed empty, and unnest fills it up.
 with clock as (
-    select coalesce($9::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) as now
-), fresh as (
-    insert into semel.key (token, until, first, keep, attempts, state, suspect, k, fp, tenant, handler, text)
-    select token, now + ($4::bigint[])[g], now, ($5::bigint[])[g], 1, 1, false, k, fp, ($6::text[])[g], ($7::text[])[g], text
+    select coalesce($9::bigint, semel.now_ms()) as now_ms
+), granted as (
+    insert into semel.key (token, until_ms, first_granted_ms, retention_ms, attempts, state, suspect, digest, fingerprint,
+                           tenant, handler, key_text)
+    select token, now_ms + ($4::bigint[])[group_number], now_ms, ($5::bigint[])[group_number], 1, 1, false, digest, fingerprint,
+           ($6::text[])[group_number], ($7::text[])[group_number], key_text
     from clock, (
-        select nextval('semel.token') as token, k, fp, text, coalesce(g, 1) as g
-        from unnest($1::bytea[], $2::bytea[], $3::text[], $8::smallint[]) as a (k, fp, text, g) offset 0
+        select nextval('semel.token') as token, digest, fingerprint, key_text, coalesce(group_number, 1) as group_number
+        from unnest($1::bytea[], $2::bytea[], $3::text[], $8::smallint[]) as a (digest, fingerprint, key_text, group_number)
+        offset 0
     ) a
-    order by k
-    on conflict (k) do nothing
-    returning k, token
+    order by digest
+    on conflict (digest) do nothing
+    returning digest, token
 )
-select now, (select array_agg(k) from fresh), (select array_agg(token) from fresh),
+select now_ms, (select array_agg(digest) from granted), (select array_agg(token) from granted),
        null::bytea, null::bigint, null::smallint, null::bigint, null::integer, null::bigint, null::bytea, null::boolean,
        null::smallint, null::bytea
 from clock
 union all
-select null, null, null, t.k, t.token, t.state, t.until, t.attempts, t.first, t.fp, t.suspect, t.outcome, t.result
+select null, null, null, t.digest, t.token, t.state, t.until_ms, t.attempts, t.first_granted_ms, t.fingerprint, t.suspect,
+       t.outcome, t.result
 from semel.key t
-where t.k = any (array(select a.k from unnest($1::bytea[]) as a (k) where a.k not in (select k from fresh)))
+where t.digest = any (array(
+    select a.digest from unnest($1::bytea[]) as a (digest) where a.digest not in (select digest from granted)))
 
 -- name: lock_keys
-select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
-from semel.key where k = any ($1::bytea[]) order by k for update
+select digest, token, state, until_ms, attempts, first_granted_ms, fingerprint, suspect, outcome, result, attempt_log
+from semel.key where digest = any ($1::bytea[]) order by digest for update
 
 -- name: lock_one_key
-select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
-from semel.key where k = $1 for update
+select digest, token, state, until_ms, attempts, first_granted_ms, fingerprint, suspect, outcome, result, attempt_log
+from semel.key where digest = $1 for update
 
 -- name: lock_free_keys
--- As lock_keys, for when somebody holds a row for long: what is held is left out.
-select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
-from semel.key where k = any ($1::bytea[]) order by k for update skip locked
+-- Like lock_keys, but omits rows that another transaction has locked.
+select digest, token, state, until_ms, attempts, first_granted_ms, fingerprint, suspect, outcome, result, attempt_log
+from semel.key where digest = any ($1::bytea[]) order by digest for update skip locked
 
 -- name: read_keys
-select k, token, state, until, attempts, first, fp, suspect, outcome, result, tried
-from semel.key where k = any ($1::bytea[])
+select digest, token, state, until_ms, attempts, first_granted_ms, fingerprint, suspect, outcome, result, attempt_log
+from semel.key where digest = any ($1::bytea[])
 
--- name: make_subjects
-insert into semel.subject (k, token, until) select k, 0, 0 from unnest($1::bytea[]) as a (k)
-on conflict (k) do nothing
+-- name: create_subjects
+insert into semel.subject (digest, token, until_ms) select digest, 0, 0 from unnest($1::bytea[]) as a (digest)
+on conflict (digest) do nothing
 
 -- name: lock_subjects
-select k, newest, holder, token from semel.subject where k = any ($1::bytea[]) order by k for update
+select digest, newest, holder, token from semel.subject where digest = any ($1::bytea[]) order by digest for update
 
 -- name: next_tokens
--- Asked once the keys are locked: a grant's token is higher than all before it, and the time is not older than what was read.
-select nextval('semel.token'), coalesce($2::bigint, floor(extract(epoch from clock_timestamp()) * 1000)::bigint)
-from generate_series(1, $1::integer)
+-- Runs after the keys are locked: the token is higher than all earlier ones, and the time is not older than the rows read.
+select nextval('semel.token'), coalesce($2::bigint, semel.now_ms()) from generate_series(1, $1::integer)
 
 -- name: add_keys
-insert into semel.key (token, until, first, keep, attempts, state, suspect, k, fp, owner, tenant, handler, text, tried)
-select a.token, a.until, a.first, a.keep, a.attempts, 1, a.suspect, a.k, a.fp, a.owner, a.tenant, a.handler, a.text,
-       a.tried
+insert into semel.key (token, until_ms, first_granted_ms, retention_ms, attempts, state, suspect, digest, fingerprint, alias_of,
+                       tenant, handler, key_text, attempt_log)
+select a.token, a.until_ms, a.first_granted_ms, a.retention_ms, a.attempts, 1, a.suspect, a.digest, a.fingerprint, a.alias_of,
+       a.tenant, a.handler, a.key_text, a.attempt_log
 from unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
             $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::bytea[])
-     as a (k, token, until, first, keep, attempts, suspect, fp, owner, tenant, handler, text, tried)
-on conflict (k) do nothing
-returning k
+     as a (digest, token, until_ms, first_granted_ms, retention_ms, attempts, suspect, fingerprint, alias_of, tenant, handler,
+           key_text, attempt_log)
+on conflict (digest) do nothing
+returning digest
 
 -- name: replace_keys
--- Takeover, next attempt, and what was settled and is over: compare-and-set on the token that was there when it was judged.
+-- Takeovers, next attempts, and settled keys whose retention has ended: compare-and-set on the token that was judged.
 update semel.key t
-set token = a.token, until = a.until, first = a.first, keep = a.keep, attempts = a.attempts, state = 1, outcome = 0,
-    suspect = a.suspect, fp = a.fp, owner = a.owner, result = null,
-    tenant = a.tenant, handler = a.handler, text = a.text, tried = a.tried
+set token = a.token, until_ms = a.until_ms, first_granted_ms = a.first_granted_ms, retention_ms = a.retention_ms,
+    attempts = a.attempts, state = 1, outcome = 0, suspect = a.suspect, fingerprint = a.fingerprint, alias_of = a.alias_of,
+    result = null, tenant = a.tenant, handler = a.handler, key_text = a.key_text, attempt_log = a.attempt_log
 from unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::boolean[],
             $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::bigint[])
-     as a (k, token, until, first, keep, attempts, suspect, fp, owner, tenant, handler, text, tried, replaced)
-where t.k = a.k and t.token = a.replaced
-returning t.k
+     as a (digest, token, until_ms, first_granted_ms, retention_ms, attempts, suspect, fingerprint, alias_of, tenant, handler,
+           key_text, attempt_log, replaced)
+where t.digest = a.digest and t.token = a.replaced
+returning t.digest
 
 -- name: hold_subjects
 update semel.subject t set holder = a.holder, token = a.token
-from unnest($1::bytea[], $2::bytea[], $3::bigint[]) as a (k, holder, token)
-where t.k = a.k
+from unnest($1::bytea[], $2::bytea[], $3::bigint[]) as a (digest, holder, token)
+where t.digest = a.digest

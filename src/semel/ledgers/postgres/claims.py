@@ -19,19 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from semel.ledgers.postgres.pool import Pool, driver, faults, unavailable
 from semel.ledgers.postgres.rows import (
-    DEAD,
-    DONE,
     LEASED,
     RELEASE,
     RETRY,
     SETTLED,
-    UNCERTAIN,
     WAITING,
     digests_of,
-    dump,
-    keeps_of,
-    known,
-    shown,
+    encode_ending,
+    known_key,
+    retentions_of,
+    storable_text,
     unless_all_none,
 )
 from semel.ledgers.postgres.statements import statements
@@ -41,6 +38,7 @@ from semel.values.claim_rules import Grant, Known, State, Subject, judge
 from semel.values.errors import LedgerUnavailable
 from semel.values.event import dump as dump_options
 from semel.values.outcome import Ending, Reject, Release, Retry, Uncertain
+from semel.values.outcome_codec import DEAD, DONE, UNCERTAIN
 
 if TYPE_CHECKING:
     from semel.ledgers.postgres.pool import Connection
@@ -115,17 +113,17 @@ async def _at_once(
         statements(schema)["claim"],
         [item.digest for item in unique],
         unless_all_none([item.fingerprint for item in unique]),
-        [shown(item.text) for item in unique],
+        [storable_text(item.text) for item in unique],
         leases,
         keeps,
-        [shown(tenant) for tenant in tenants],
-        [shown(handler) for handler in handlers],
+        [storable_text(tenant) for tenant in tenants],
+        [storable_text(handler) for handler in handlers],
         places if len(groups) > 1 else [],
         now,
     )
     time, keys, tokens, *_ = head
     granted: dict[bytes, int] = dict(zip(keys or (), tokens or (), strict=True))
-    known_of = {row[3]: known(row[4:]) for row in rows}
+    known_of = {row[3]: known_key(row[4:]) for row in rows}
     verdicts: dict[int, Verdict] = {}
     others: list[int] = []
     for at in plain:
@@ -185,7 +183,7 @@ async def _judged(
 ) -> list[Verdict] | None:
     """Lock, read, decide, write. Returns None if another claim was granted one of the keys meanwhile."""
     digests = sorted({digest for claim in claims for digest in digests_of(claim)})
-    known_of = {row[0]: known(row[1:]) for row in await connection.fetch(lock, digests)}
+    known_of = {row[0]: known_key(row[1:]) for row in await connection.fetch(lock, digests)}
     subjects = await _subjects(connection, claims, known_of, sql)
     if subjects is None:
         return None
@@ -214,14 +212,14 @@ async def _subjects(
     wanted = sorted({claim.order.subject for claim in claims if claim.order is not None})
     if not wanted:
         return {}
-    await connection.execute(sql["make_subjects"], wanted)
+    await connection.execute(sql["create_subjects"], wanted)
     found = await connection.fetch(sql["lock_subjects"], wanted)
     if len(found) != len(wanted):
         return None  # purged in between
     subjects = {k: Subject(newest, holder, token) for k, newest, holder, token in found}
     holders = [s.holder for s in subjects.values() if s.holder is not None and s.holder not in known_of]
     for row in await connection.fetch(sql["read_keys"], holders) if holders else ():
-        known_of[row[0]] = known(row[1:])
+        known_of[row[0]] = known_key(row[1:])
     return subjects
 
 
@@ -232,12 +230,17 @@ async def _write(
     fresh: dict[bytes, tuple[Any, ...]] = {}
     taken: dict[bytes, tuple[Any, ...]] = {}
     for grant in grants:
-        state, claim, keeps = grant.known, grant.lease.claim, keeps_of(grant.lease.claim)
+        state, claim, keeps = grant.known, grant.lease.claim, retentions_of(grant.lease.claim)
         for digest in digests_of(claim):
             row = (
                 *(digest, state.token, state.until_ms, state.first_ms, keeps[digest], state.attempts, state.suspect),
                 *(state.fingerprint, None if digest == claim.digest else claim.digest),
-                *(shown(claim.tenant), shown(claim.handler), shown(claim.text), state.attempt_log or None),
+                *(
+                    storable_text(claim.tenant),
+                    storable_text(claim.handler),
+                    storable_text(claim.text),
+                    state.attempt_log or None,
+                ),
             )
             if digest in replaced:
                 taken[digest] = (*row, replaced[digest])
@@ -413,7 +416,7 @@ async def settle(connection: Connection, settlements: Sequence[Settlement], now:
 async def _settle(
     connection: Connection, settlements: Sequence[Settlement], now: int | None, schema: str
 ) -> list[bool]:
-    endings = [dump(settlement.outcome) for settlement in settlements]
+    endings = [encode_ending(settlement.outcome) for settlement in settlements]
     write = _settle_simple if _are_simple(settlements, endings) else _settle_any
     found = await write(connection, settlements, endings, now, schema)
     if len(found) == len(settlements):
@@ -485,8 +488,8 @@ def _about(settlement: Settlement, code: int, others: Sequence[bytes]) -> tuple[
     place = (claim.order.subject, claim.order.position) if claim.order is not None else (None, None)
     if code not in (DEAD, UNCERTAIN):
         return (*place, claim.retention_ms, None, None, None, None)
-    about = (*place, max(keeps_of(claim).values()), b"".join(others) or None)
-    reason = shown(settlement.outcome.reason) if isinstance(settlement.outcome, Reject | Uncertain) else ""
+    about = (*place, max(retentions_of(claim).values()), b"".join(others) or None)
+    reason = storable_text(settlement.outcome.reason) if isinstance(settlement.outcome, Reject | Uncertain) else ""
     if dead_letter is None:
         return (*about, reason, None, None)
     return (*about, reason, dead_letter.event, dump_options(dead_letter.decode_options) or None)
@@ -529,8 +532,8 @@ async def hold_after(before: str, connection: Connection, lease: Lease, schema: 
     )  # independent of the handler's settings
     token, state = int(lease.token), LEASED
     found = await connection.execute(
-        f'{before}; select from "{schema}".key where k in ({listed}) and token = {token} and state = {state} '
-        "order by k for update"
+        f'{before}; select from "{schema}".key where digest in ({listed}) and token = {token} and state = {state} '
+        "order by digest for update"
     )
     return found == f"SELECT {len(digests)}"
 
@@ -538,16 +541,16 @@ async def hold_after(before: str, connection: Connection, lease: Lease, schema: 
 async def settle_held(connection: Connection, settlements: Sequence[Settlement], now: int | None, schema: str) -> bool:
     """Settle leases whose rows are locked. Returns False if one of them changed."""
     ordered = sorted(settlements, key=lambda settlement: settlement.lease.claim.digest)
-    endings = [dump(settlement.outcome) for settlement in ordered]
+    endings = [encode_ending(settlement.outcome) for settlement in ordered]
     write = _settle_simple if _are_simple(ordered, endings) else _settle_any
     return len(await write(connection, ordered, endings, now, schema)) == len(settlements)
 
 
-async def settled_at_last(connection: Connection, settlement: Settlement, schema: str) -> bool:
+async def settled_after_commit(connection: Connection, settlement: Settlement, schema: str) -> bool:
     """True if a settlement was committed although its reply was lost."""
     lease = settlement.lease
-    row = await connection.fetchrow(statements(schema)["settled_at_last"], lease.claim.digest, lease.token)
-    return row is not None and _is_same_ending(list(row), dump(settlement.outcome))
+    row = await connection.fetchrow(statements(schema)["settled_after_commit"], lease.claim.digest, lease.token)
+    return row is not None and _is_same_ending(list(row), encode_ending(settlement.outcome))
 
 
 def _is_same_ending(found: list[Any], ending: tuple[int, bytes | None]) -> bool:

@@ -5,170 +5,135 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from semel.ledgers.entries import DISCARDED, REPLAYED
 from semel.ledgers.postgres.pool import Changed, insist
-from semel.ledgers.postgres.rows import DEAD, UNCERTAIN, shown, split
+from semel.ledgers.postgres.rows import columns_of, storable_text
 from semel.ledgers.postgres.statements import statements
 from semel.values.attempts import one_more
 from semel.values.claim import Lease, Settlement
 from semel.values.event import dump, load
+from semel.values.key import split_digests
 from semel.values.outcome import Reject, Uncertain
+from semel.values.outcome_codec import DEAD, UNCERTAIN
 
 if TYPE_CHECKING:
     from semel.ledgers.postgres.pool import Connection
 
-REPLAYED, DISCARDED = 1, 2
 
-
-class _DeadLetter(NamedTuple):
-    """A row that an operator may decide about."""
+class DeadLetterRow(NamedTuple):
+    """An undecided dead letter."""
 
     id: int
-    at: int
-    aliases: bytes | None  # all keys, where the inbox gave it up
-    keep_ms: int
+    settled_ms: int
+    aliases: bytes | None  # all keys, if the inbox gave it up
+    retention_ms: int
     tenant: str
     handler: str
-    text: str
-    fp: bytes | None
+    key_text: str
+    fingerprint: bytes | None
     event: bytes | None
     decode_options: bytes | None
     lane: str | None  # None: a handler gave it up
     only_handler: str | None
 
-    @property
-    def others(self) -> list[bytes]:
-        return list(split(self.aliases))
 
+class OperatorDecision(NamedTuple):
+    """The decision of an operator about the dead letters of one key."""
 
-class _Request(NamedTuple):
-    """The decision of an operator."""
-
-    what: int
+    digest: bytes
+    decision: int  # REPLAYED or DISCARDED
     reason: str
     by: str
     force: bool = False
 
 
-class _Moment(NamedTuple):
-    """The time of a decision, its token, and the id of the inbox item that a replay creates."""
-
-    at: int
-    token: int
-    id: int
-
-
 async def replay(
-    connection: Connection, k: bytes, reason: str, by: str, now: int | None, schema: str, *, force: bool = False
+    connection: Connection, digest: bytes, reason: str, by: str, now: int | None, schema: str, *, force: bool = False
 ) -> bool:
     """Withdraw the record and put the event into the inbox.
 
     A key that another record answers by now is not dead. With `force` the record of a success is withdrawn too; no
     event is kept for a success, so nothing goes to the inbox."""
-    return await insist(lambda: _decide(connection, k, _Request(REPLAYED, reason, by, force), now, schema))
+    request = OperatorDecision(digest, REPLAYED, reason, by, force)
+    return await insist(lambda: _decide(connection, request, now, schema))
 
 
-async def discard(connection: Connection, k: bytes, reason: str, by: str, now: int | None, schema: str) -> bool:
+async def discard(connection: Connection, digest: bytes, reason: str, by: str, now: int | None, schema: str) -> bool:
     """Mark a dead letter as discarded. Its record stays and answers duplicates."""
-    return await insist(lambda: _decide(connection, k, _Request(DISCARDED, reason, by), now, schema))
+    return await insist(lambda: _decide(connection, OperatorDecision(digest, DISCARDED, reason, by), now, schema))
 
 
-async def _decide(connection: Connection, k: bytes, request: _Request, now: int | None, schema: str) -> bool:
-    sql = statements(schema)
+async def _decide(connection: Connection, request: OperatorDecision, now: int | None, schema: str) -> bool:
+    sql, digest = statements(schema), request.digest
     async with connection.transaction(isolation="read_committed"):
-        undecided = [_DeadLetter(*row) for row in await connection.fetch(sql["lock_undecided"], k)]
+        undecided = [DeadLetterRow(*row) for row in await connection.fetch(sql["lock_undecided"], digest)]
         if not undecided and not request.force:
             return False
-        answering = await connection.fetchrow(sql["lock_key"], k)
-        moment = _Moment(*(await connection.fetchrow(sql["moment"], now) or (0, 0, 0)))
-        forced = request.force and answering is not None and answering[2] and answering[1] > moment.at
-        if forced and answering is not None:
-            aliases = await connection.fetchval(sql["keep_done"], k, answering[0], moment.at)
-            await _add_decision(connection, k, answering[0], request, moment, sql)
-            await connection.execute(sql["forget_record"], [k, *split(aliases)], answering[0])
-            answering = None
+        settled = await connection.fetchrow(sql["lock_settled_key"], digest)
+        now_ms, token, item_id = await connection.fetchrow(sql["next_decision"], now) or (0, 0, 0)
+        answering, until_ms, is_done = settled or (None, 0, False)
+        written = (request.decision, token, now_ms, storable_text(request.reason), storable_text(request.by))
+        forced = request.force and is_done and until_ms > now_ms
+        if forced:
+            aliases = await connection.fetchval(sql["add_replayed_success"], digest, answering, now_ms)
+            await connection.execute(sql["add_decision"], answering, digest, *written)
+            await connection.execute(sql["delete_settled_keys"], [digest, *split_digests(aliases)], answering)
+            answering, until_ms = None, 0
         if not undecided:
             return bool(forced)
-        last = await connection.fetchval(sql["last_letter"], k) if answering is None else answering[0]
-        dead_letter = _chosen(undecided, last)
-        if (
-            request.what == REPLAYED
-            and answering is not None
-            and answering[0] != dead_letter.id
-            and answering[1] > moment.at
-        ):
+        # The dead letter that answers its key now, or the newest one.
+        current = await connection.fetchval(sql["newest_dead_letter"], digest) if answering is None else answering
+        dead_letter = max(undecided, key=lambda row: (row.id == current, row.settled_ms, row.id))
+        is_replayed = request.decision == REPLAYED
+        if is_replayed and until_ms > now_ms and answering != dead_letter.id:
             return False
-        await connection.execute(sql["decide"], dead_letter.id, moment.at)
-        await _add_decision(connection, k, dead_letter.id, request, moment, sql)
-        if request.what == REPLAYED:
-            await connection.execute(sql["forget_record"], [k, *dead_letter.others], dead_letter.id)
+        await connection.execute(sql["set_decided"], dead_letter.id, now_ms)
+        await connection.execute(sql["add_decision"], dead_letter.id, digest, *written)
+        if is_replayed:
+            keys = [digest, *split_digests(dead_letter.aliases)]
+            await connection.execute(sql["delete_settled_keys"], keys, dead_letter.id)
             if dead_letter.event is not None and not load(dead_letter.decode_options).foreign:
-                await _return_to_inbox(connection, k, dead_letter, moment.id, moment.at, schema)
+                await _return_to_inbox(connection, digest, dead_letter, item_id, now_ms, sql)
             # else its handler runs elsewhere: the next delivery of the event is granted
     return True
 
 
-async def _add_decision(
-    connection: Connection, k: bytes, id: int, request: _Request, moment: _Moment, sql: dict[str, str]
-) -> None:
-    texts = (shown(request.reason), shown(request.by))
-    await connection.execute(sql["add_decision"], id, k, request.what, moment.token, moment.at, *texts)
-
-
-def _chosen(undecided: Sequence[_DeadLetter], answering: int | None) -> _DeadLetter:
-    """Return the one that answers its key now; else the newest one."""
-    return max(undecided, key=lambda dead_letter: (dead_letter.id == answering, dead_letter.at, dead_letter.id))
-
-
 async def _return_to_inbox(
-    connection: Connection, k: bytes, dead_letter: _DeadLetter, id: int, now: int, schema: str
+    connection: Connection, digest: bytes, dead_letter: DeadLetterRow, id: int, now_ms: int, sql: dict[str, str]
 ) -> None:
     """Put the event into the inbox.
 
     If a handler gave it up, the item is for that handler alone. If the inbox gave it up, the item is as it was, and
     its inbox keys move with it."""
-    sql = statements(schema)
-    keys = [k, *dead_letter.others] if dead_letter.lane is None else dead_letter.others or [k]
-    keys = list(dict.fromkeys(keys))
+    aliases = split_digests(dead_letter.aliases)
     if dead_letter.lane is None:
+        keys = list(dict.fromkeys([digest, *aliases]))
+        lane = only_handler = dead_letter.handler
         numbers = dict.fromkeys(sorted(keys), 0)
-        for digest, n in await connection.fetch(sql["lock_inbox_keys"], keys):
-            numbers[digest] = n + 1
-        many = len(numbers)
-        columns = ([*numbers], [*numbers.values()], [id] * many, [dead_letter.fp] * many, [None] * many)
-        if len(await connection.fetch(sql["add_inbox_keys"], *columns)) < many:
+        for key, number in await connection.fetch(sql["lock_inbox_keys"], keys):
+            numbers[key] = number + 1
+        rows = [(key, number, id, dead_letter.fingerprint, None) for key, number in numbers.items()]
+        if len(await connection.fetch(sql["add_inbox_keys"], *columns_of(rows))) < len(rows):
             raise Changed
     else:
-        await connection.execute(sql["move_keys"], keys, dead_letter.id, id)
-    several = None if keys == [k] else b"".join(keys)
-    lane, only = (
-        (dead_letter.handler, dead_letter.handler)
-        if dead_letter.lane is None
-        else (dead_letter.lane, dead_letter.only_handler or "")
+        keys = list(dict.fromkeys(aliases or [digest]))
+        lane, only_handler = dead_letter.lane, dead_letter.only_handler or ""
+        await connection.execute(sql["move_inbox_keys"], keys, dead_letter.id, id)
+    await connection.execute(
+        sql["add_replayed_item"],
+        *(id, now_ms, dead_letter.retention_ms, digest, None if keys == [digest] else b"".join(keys)),
+        *(lane, dead_letter.tenant, only_handler, dead_letter.key_text, dead_letter.event, dead_letter.decode_options),
     )
-    row = (
-        id,
-        now,
-        dead_letter.keep_ms,
-        k,
-        several,
-        lane,
-        dead_letter.tenant,
-        only,
-        dead_letter.text,
-        dead_letter.event,
-        dead_letter.decode_options,
-    )
-    await connection.execute(sql["add_replayed"], *row)
 
 
 # ------------------------------------------------------------------------------- dead-letter store of another ledger
 
 
-class _Kept(NamedTuple):
+class KeptDeadLetter(NamedTuple):
     """A dead letter of another ledger."""
 
     id: int | None  # None: not written yet
-    source: int
+    origin_token: int
     decided: bool
     event: bytes | None
 
@@ -185,57 +150,58 @@ async def keep(connection: Connection, settlements: Sequence[Settlement], now: i
 async def withdraw(connection: Connection, leases: Sequence[Lease], schema: str) -> None:
     if leases:
         pairs = sorted({(lease.claim.digest, lease.token) for lease in leases})
-        columns = [list(column) for column in zip(*pairs, strict=True)]
-        await insist(lambda: connection.execute(statements(schema)["withdraw"], *columns))
+        sql = statements(schema)["withdraw_dead_letters"]
+        await insist(lambda: connection.execute(sql, *columns_of(pairs)))
 
 
 async def _keep(connection: Connection, settlements: Sequence[Settlement], now: int | None, schema: str) -> None:
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
-        at = await connection.fetchval(sql["lock_letterbox"], now)
-        kept: dict[bytes, list[_Kept]] = {}
-        for id, k, *rest in await connection.fetch(sql["kept"], [item.lease.claim.digest for item in settlements]):
-            kept.setdefault(k, []).append(_Kept(id, *rest))
-        added, gone = _chosen_kept(settlements, kept)
+        now_ms = await connection.fetchval(sql["lock_dead_letter_store"], now)
+        kept: dict[bytes, list[KeptDeadLetter]] = {}
+        digests = [settlement.lease.claim.digest for settlement in settlements]
+        for id, digest, *rest in await connection.fetch(sql["kept_dead_letters"], digests):
+            kept.setdefault(digest, []).append(KeptDeadLetter(id, *rest))
+        added, gone = _replacements(settlements, kept)
         if gone:
-            await connection.execute(sql["forget_kept"], gone)
+            await connection.execute(sql["delete_dead_letters"], gone)
         if added:
-            columns = [list(column) for column in zip(*[_row(item, at) for item in added], strict=True)]
-            await connection.execute(sql["keep"], at, *columns)
+            rows = [_dead_letter_row(settlement, now_ms) for settlement in added]
+            await connection.execute(sql["keep_dead_letters"], now_ms, *columns_of(rows))
 
 
-def _chosen_kept(
-    settlements: Sequence[Settlement], kept: dict[bytes, list[_Kept]]
+def _replacements(
+    settlements: Sequence[Settlement], kept: dict[bytes, list[KeptDeadLetter]]
 ) -> tuple[list[Settlement], list[int]]:
     """Return the settlements to write and the rows that they replace, as if they had arrived one after the other."""
     added: dict[tuple[bytes, int, bytes | None], Settlement] = {}
     gone: list[int] = []
     for settlement in settlements:
-        k, token = settlement.lease.claim.digest, settlement.lease.token
+        digest, token = settlement.lease.claim.digest, settlement.lease.token
         event = settlement.dead_letter.event if settlement.dead_letter is not None else None
-        stored = kept.setdefault(k, [])
+        stored = kept.setdefault(digest, [])
         same = [item for item in stored if not item.decided and item.event == event]
-        here = any(item.source == token and item.event == event for item in stored)  # also if it is decided
-        if here or any(item.source > token for item in same):
+        here = any(item.origin_token == token and item.event == event for item in stored)  # also if it is decided
+        if here or any(item.origin_token > token for item in same):
             continue  # it is stored already, or a later holder's is
         for item in same:
             stored.remove(item)
-            added.pop((k, item.source, event), None)
+            added.pop((digest, item.origin_token, event), None)
             gone += [] if item.id is None else [item.id]
-        stored.append(_Kept(None, token, False, event))
-        added[k, token, event] = settlement
+        stored.append(KeptDeadLetter(None, token, False, event))
+        added[digest, token, event] = settlement
     return list(added.values()), gone
 
 
-def _row(settlement: Settlement, at: int) -> tuple[Any, ...]:
+def _dead_letter_row(settlement: Settlement, now_ms: int) -> tuple[Any, ...]:
     claim, outcome, dead_letter = settlement.lease.claim, settlement.outcome, settlement.dead_letter
     assert isinstance(outcome, (Reject, Uncertain))
     before, attempts = (dead_letter.attempt_log, dead_letter.attempts) if dead_letter is not None else ((), 1)
     return (
         *(claim.digest, b"".join([alias.digest for alias in claim.aliases]) or None),
-        *(DEAD if isinstance(outcome, Reject) else UNCERTAIN, shown(outcome.reason), claim.fingerprint),
+        *(DEAD if isinstance(outcome, Reject) else UNCERTAIN, storable_text(outcome.reason), claim.fingerprint),
         *(attempts, claim.retention_ms),
-        *(shown(claim.tenant), shown(claim.handler), shown(claim.text)),
+        *(storable_text(claim.tenant), storable_text(claim.handler), storable_text(claim.text)),
         *((dead_letter.event, dump(dead_letter.decode_options) or None) if dead_letter is not None else (None, None)),
-        *(settlement.lease.token, one_more(before, attempts, at, outcome.reason)),
+        *(settlement.lease.token, one_more(before, attempts, now_ms, outcome.reason)),
     )

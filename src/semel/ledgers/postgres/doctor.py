@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from semel.ledgers.postgres import migrations
-from semel.ledgers.postgres.statements import SCHEMA
 from semel.ledgers.postgres.url import Options
 from semel.ports import Fact
 
@@ -82,14 +81,10 @@ def _writable(standby: bool, read_only: str) -> Fact:
 
 
 async def _schema(connection: Connection, options: Options) -> Fact:
-    found = await migrations.version(connection, options.schema)
-    if found is None:
-        return Fact("schema", f'this user may not use the schema "{options.schema}"', "error")
-    if found < len(SCHEMA):
-        return Fact("schema", f'"{options.schema}" has version {found} of {len(SCHEMA)}: run `semel migrate`', "error")
-    if found > len(SCHEMA):
-        return Fact("schema", f'"{options.schema}" has version {found}, newer than this Semel ({len(SCHEMA)})', "error")
-    return Fact("schema", f'"{options.schema}", version {found}')
+    number = await migrations.version(connection, options.schema)
+    if problem := migrations.problem(number, options.schema):
+        return Fact("schema", problem, "error")
+    return Fact("schema", f'"{options.schema}", version {number}')
 
 
 def _search_path(schema: str, found: bool) -> Fact:
@@ -121,7 +116,7 @@ async def _sizes(connection: Connection, schema: str) -> list[Fact]:
     rows = await connection.fetch(
         "select c.relname, pg_total_relation_size(c.oid), greatest(c.reltuples, 0)::bigint "
         "from pg_class c join pg_namespace n on n.oid = c.relnamespace "
-        "where n.nspname = $1 and c.relkind = 'r' and c.relname in ('key', 'letter', 'inbox') order by 1",
+        "where n.nspname = $1 and c.relkind = 'r' and c.relname in ('key', 'dead_letter', 'inbox') order by 1",
         schema,
     )
     return [Fact(f"table {name}", f"{size:,} bytes, about {count:,} rows") for name, size, count in rows]

@@ -18,7 +18,7 @@ from semel.ledgers.postgres import claims as store
 from semel.ledgers.postgres.claims import held_until
 from semel.ledgers.postgres.outbox import PostgresOutbox
 from semel.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS, OwnerCheck, Pool, driver, repeated
-from semel.ledgers.postgres.rows import split
+from semel.ledgers.postgres.rows import columns_of
 from semel.ledgers.postgres.statements import statements
 from semel.ledgers.postgres.transaction import Groups, PostgresTransaction, Session
 from semel.ledgers.postgres.url import Options, parse
@@ -26,6 +26,7 @@ from semel.ports import DataLoss, Entry, EntryQuery, Fact, Traits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.inbox import Acceptance, Arrival, Depth, InboxEnding, Postponed, Taken
+from semel.values.key import parse_digest, split_digests
 
 if TYPE_CHECKING:
     from semel.ledgers.postgres.pool import Connection
@@ -69,7 +70,7 @@ def profiles() -> list[Traits]:
     return [ALONE, SYNCHRONOUS, FORGETFUL]
 
 
-SWEEP = 10  # rows examined for each key that a purge may delete: rows that are not due are skipped
+EXAMINED_PER_KEY = 10  # rows examined for each key that a purge may delete: rows that are not due are skipped
 START = -1  # before every token; 0 is the token of a released lease
 
 
@@ -80,26 +81,28 @@ async def purge(connection: Connection, limit: int, now: int | None, schema: str
     where it stopped, examines a bounded number of rows at a time, and starts over at the end.
     """
     sql = statements(schema)
+    examined_max = limit * EXAMINED_PER_KEY
     async with connection.transaction(isolation="read_committed"):
-        swept, place = await connection.fetchrow(sql["where_swept"]) or (START, b"")
-        row = await connection.fetchrow(sql["sweep"], swept, limit * SWEEP, limit, now)
+        position, subject = await connection.fetchrow(sql["lock_purge_position"]) or (START, b"")
+        row = await connection.fetchrow(sql["purge_keys"], position, examined_max, limit, now)
         assert row is not None
-        examined, last_examined, gone, last_chosen, chosen = row
-        dead = await _forget_dead_letters(connection, limit - gone, now, sql) if gone < limit else 0
-        subjects, last_subject = await connection.fetchrow(sql["sweep_subjects"], place, limit, now) or (0, None)
-        swept = last_chosen if chosen == limit else last_examined if examined == limit * SWEEP else START
-        await connection.execute(sql["set_swept"], swept, last_subject if subjects == limit else b"")
-    return int(gone + dead)
+        examined, last_examined, deleted, last_chosen, chosen = row
+        if deleted < limit:
+            deleted += await _purge_dead_letters(connection, limit - deleted, now, sql)
+        subjects, last_subject = await connection.fetchrow(sql["purge_subjects"], subject, limit, now) or (0, None)
+        position = last_chosen if chosen == limit else last_examined if examined == examined_max else START
+        await connection.execute(sql["set_purge_position"], position, last_subject if subjects == limit else b"")
+    return int(deleted)
 
 
-async def _forget_dead_letters(connection: Connection, limit: int, now: int | None, sql: dict[str, str]) -> int:
+async def _purge_dead_letters(connection: Connection, limit: int, now: int | None, sql: dict[str, str]) -> int:
     """Delete dead letters past their retention, with their decisions and their keys in the inbox."""
-    gone = await connection.fetch(sql["forget_letters"], now, limit)
-    if gone:
-        await connection.execute(sql["forget_decisions"], [id for id, _, _ in gone])
-        keys = [(digest, id) for id, k, aliases in gone for digest in (k, *split(aliases))]
-        await connection.execute(sql["forget_letter_keys"], *zip(*keys, strict=True))
-    return len(gone)
+    rows = await connection.fetch(sql["purge_dead_letters"], limit, now)
+    if rows:
+        await connection.execute(sql["purge_decisions"], [id for id, _, _ in rows])
+        keys = [(key, id) for id, digest, aliases in rows for key in (digest, *split_digests(aliases))]
+        await connection.execute(sql["purge_inbox_keys"], *columns_of(keys))
+    return len(rows)
 
 
 T = TypeVar("T")
@@ -164,7 +167,7 @@ class PostgresLedger:
 
     async def purge(self, limit: int) -> int:
         forgotten = await self._pool.run(repeated(lambda c: purge(c, limit, self._now(), self._schema)))
-        await self._pool.run(repeated(lambda c: catalog.sweep(c, self._now(), self._schema)))
+        await self._pool.run(repeated(lambda c: catalog.mark_unsettled_keys(c, self._now(), self._schema)))
         return forgotten
 
     async def close(self) -> None:
@@ -220,7 +223,7 @@ class PostgresLedger:
         """Check on another connection whether a settlement was committed. Retries: a failover takes a moment."""
         for pause_s in LOOK_AGAIN_S:
             with suppress(LedgerUnavailable):
-                return await self._pool.run(lambda c: store.settled_at_last(c, settlement, self._schema))
+                return await self._pool.run(lambda c: store.settled_after_commit(c, settlement, self._schema))
             await asyncio.sleep(pause_s)
         raise LedgerUnavailable(
             f"{self._options.where}: the connection was lost during a commit, and its result is unknown: the next "
@@ -276,14 +279,14 @@ class PostgresLedger:
     # ------------------------------------------------------------------------------------- dead letters and catalog
 
     async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        k = catalog.key_of(key)
+        digest = parse_digest(key)
         return await self._write(
-            lambda c: dead_letters.replay(c, k, reason, by, self._now(), self._schema, force=force)
+            lambda c: dead_letters.replay(c, digest, reason, by, self._now(), self._schema, force=force)
         )
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
-        k = catalog.key_of(key)
-        return await self._write(lambda c: dead_letters.discard(c, k, reason, by, self._now(), self._schema))
+        digest = parse_digest(key)
+        return await self._write(lambda c: dead_letters.discard(c, digest, reason, by, self._now(), self._schema))
 
     async def keep(self, settlements: Sequence[Settlement]) -> None:
         await self._write(lambda c: dead_letters.keep(c, settlements, self._now(), self._schema))
@@ -314,8 +317,8 @@ class PostgresLedger:
         return await self._readers.run(lambda c: catalog.entries(c, asked, self._schema))
 
     async def history(self, key: str) -> list[Entry]:
-        k = catalog.key_of(key)
-        return await self._readers.run(lambda c: catalog.history(c, k, self._schema))
+        digest = parse_digest(key)
+        return await self._readers.run(lambda c: catalog.history(c, digest, self._schema))
 
     async def counts(self) -> dict[str, int]:
         return await self._readers.run(lambda c: catalog.counts(c, self._schema))

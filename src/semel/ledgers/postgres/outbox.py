@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
 from semel.ledgers.postgres import outbox_queries
 from semel.ledgers.postgres.pool import Changed, Pool, repeated
-from semel.ledgers.postgres.rows import shown
+from semel.ledgers.postgres.rows import columns_of, storable_text
 from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, OVER_UNSENT, DeliveryState, Reported, State, reported
 from semel.values.errors import LedgerUnavailable
@@ -49,7 +49,7 @@ async def add(
     """Add new notifications, and detect repeats and conflicts by identity.
 
     One statement, alone or in a transaction of the connection's owner."""
-    columns = columns_of(notifications)
+    columns = notification_columns(notifications)
     rows = await connection.fetch(statements(schema)["add_notifications"], now, *columns)
     if len(rows) < len(notifications):
         raise Changed  # a known one was purged before it could be read
@@ -57,9 +57,9 @@ async def add(
     return [Added(id.hex(), status, state) for id, (_, status, state) in zip(columns[0], rows, strict=True)]
 
 
-def columns_of(notifications: Sequence[Notification]) -> list[list[Any]]:
-    """Return the arguments of semel.add_1 after the time, one array each. Other drivers use them, too."""
-    return [list(column) for column in zip(*[_notification_row(item) for item in notifications], strict=True)]
+def notification_columns(notifications: Sequence[Notification]) -> list[list[Any]]:
+    """Return the arguments of semel.add_notifications after the time, one array each. Other drivers use them, too."""
+    return columns_of([_notification_row(item) for item in notifications])
 
 
 def _notification_row(item: Notification) -> tuple[Any, ...]:
@@ -85,20 +85,20 @@ async def take(
 ) -> list[Dispatch]:
     """Take dispatches by priority, and then the longest due first. Tenants share the rate of each provider."""
     wanted = [
-        (shown(name), min(lane.room, MOST), shown(lane.provider), max(lane.per_second, 0.0))
+        (storable_text(name), min(lane.room, MOST), storable_text(lane.provider), max(lane.per_second, 0.0))
         for name, lane in lanes.items()
         if lane.room > 0
     ]
     if not wanted:
         return []
-    columns = [list(column) for column in zip(*wanted, strict=True)]
-    rows = await connection.fetch(statements(schema)["take_dispatches"], *columns, AHEAD_MS, lease_ms, now)
+    rows = await connection.fetch(
+        statements(schema)["take_notifications"], *columns_of(wanted), AHEAD_MS, lease_ms, now
+    )
     rows.sort(key=lambda row: row[2])  # tokens are in sending order
     read = [_read(row) for row in rows]
     if unread := [row for row, dispatch in zip(rows, read, strict=True) if dispatch is None]:
         put_off = [(id, token, vanished, at + UNREADABLE_MS) for at, id, token, _, vanished, *_ in unread]
-        columns = [list(column) for column in zip(*put_off, strict=True)]
-        await connection.execute(statements(schema)["put_off_dispatches"], *columns)
+        await connection.execute(statements(schema)["postpone_dispatches"], *columns_of(put_off))
     return [dispatch for dispatch in read if dispatch is not None]
 
 
@@ -141,8 +141,8 @@ async def cross(
     for at, crossing in enumerate(crossings):
         firsts.setdefault(crossing.dispatch.id, at)
     places = list(firsts.values())
-    columns = [list(column) for column in zip(*[_crossing_row(crossings[at]) for at in places], strict=True)]
-    rows = await connection.fetch(statements(schema)["cross_dispatches"], now, *columns)
+    columns = columns_of([_crossing_row(crossings[at]) for at in places])
+    rows = await connection.fetch(statements(schema)["cross"], now, *columns)
     gates: list[CrossingVerdict] = [Lost()] * len(crossings)
     for at, gate, by in rows:
         gates[places[at - 1]] = _gate_of(gate, by)
@@ -165,7 +165,13 @@ def _crossing_row(crossing: Crossing) -> tuple[Any, ...]:
     window = 0 if guard is None else int(1000 * guard.window_s)
     return (
         *(dispatch.id, dispatch.token, dispatch.added_ms, dispatch.notification.guarded_by, window),
-        *(bool(state.doubt_ms), shown(state.provider), state.attempts, state.possible_duplicates, encode(state)),
+        *(
+            bool(state.doubt_ms),
+            storable_text(state.provider),
+            state.attempts,
+            state.possible_duplicates,
+            encode(state),
+        ),
         crossing.request,
     )
 
@@ -192,9 +198,8 @@ async def record(connection: Connection, records: Sequence[Record], now: int | N
     found = [item for item in firsts.values() if item.otherwise is not None]  # another row may be written instead
     places = {id(item): len(firsts) + at for at, item in enumerate(found, 1)}
     instead = [places.get(id(item)) for item in firsts.values()]
-    written = [_record_row(item) for item in [*firsts.values(), *[item.unless(b"") for item in found]]]
-    columns = [list(column) for column in zip(*written, strict=True)]
-    sql = statements(schema)["record_dispatches"]
+    columns = columns_of([_record_row(item) for item in [*firsts.values(), *[item.unless(b"") for item in found]]])
+    sql = statements(schema)["record_results"]
     rows = await connection.fetch(sql, now, list(ids), list(tokens), instead, *columns)
     pairs = list(firsts)
     recorded = {pairs[at - 1] for (at,) in rows}
@@ -209,10 +214,15 @@ def _record_row(item: Record) -> tuple[Any, ...]:
     same = after.provider == dispatch.delivery_state.provider or not dispatch.delivery_state.provider
     unsent = after.state in OVER_UNSENT and item.outcome != "policy"  # given up by policy: may have been sent
     return (
-        *(item.outcome, after.state, shown(after.reason), shown(after.provider)),
-        *(shown(item.reference) or None, after.possible_duplicates, after.attempts, shown(attempt_log)),
-        *(after.crossed_ms if item.outcome in SENT else 0, shown(item.evidence), live, after.due_ms if waits else None),
-        *(shown(lane_of(after.provider, dispatch.notification.channel)), encode(after), same, unsent),
+        *(item.outcome, after.state, storable_text(after.reason), storable_text(after.provider)),
+        *(storable_text(item.reference) or None, after.possible_duplicates, after.attempts, storable_text(attempt_log)),
+        *(
+            after.crossed_ms if item.outcome in SENT else 0,
+            storable_text(item.evidence),
+            live,
+            after.due_ms if waits else None,
+        ),
+        *(storable_text(lane_of(after.provider, dispatch.notification.channel)), encode(after), same, unsent),
     )
 
 
@@ -220,15 +230,15 @@ async def apply_reports(
     connection: Connection, witnesses: Sequence[DeliveryReport], now: int | None, schema: str
 ) -> list[State | None]:
     """Record delivery reports of providers. Returns the state of each notification; None if it is unknown."""
-    columns = [list(column) for column in zip(*[_report_row(item) for item in witnesses], strict=True)]
-    moves = [list(column) for column in zip(*MOVES, strict=True)]
-    rows = await connection.fetch(statements(schema)["witness_notifications"], now, *columns, *moves)
+    columns = columns_of([_report_row(item) for item in witnesses])
+    moves = columns_of(MOVES)
+    rows = await connection.fetch(statements(schema)["apply_delivery_reports"], now, *columns, *moves)
     return [state for _, state in sorted(rows, key=lambda row: row[0])]
 
 
 def _report_row(item: DeliveryReport) -> tuple[Any, ...]:
-    reference = shown(item.reference) or None
-    return (item.id, item.says, shown(item.provider), reference, item.at_ms, shown(item.evidence))
+    reference = storable_text(item.reference) or None
+    return (item.id, item.says, storable_text(item.provider), reference, item.at_ms, storable_text(item.evidence))
 
 
 # ------------------------------------------------------------------------------------------------------------ outbox

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from semel.ledgers.postgres.rows import shown
+from semel.ledgers.postgres.rows import storable_text
 from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, DeliveryState, State, decided, in_doubt, left_in_doubt_ms
 from semel.values.notification import who_any
@@ -33,12 +33,12 @@ SENT: tuple[State, ...] = ("accepted", "delivered")  # states without an index: 
 async def status(connection: Connection, tenant: str, recipient: str, kind: str, key: str, schema: str) -> Status:
     sql = statements(schema)
     if key:
-        found = await connection.fetch(sql["status_by_key"], shown(tenant), shown(key), STATUS_ROWS)
+        found = await connection.fetch(sql["status_by_key"], storable_text(tenant), storable_text(key), STATUS_ROWS)
     elif kind:
         digests = who_any(tenant, recipient)
-        found = await connection.fetch(sql["status_by_recipient"], digests, shown(kind), STATUS_ROWS)
+        found = await connection.fetch(sql["status_by_recipient"], digests, storable_text(kind), STATUS_ROWS)
     else:
-        found = await connection.fetch(sql["status_by_recipient_alone"], who_any(tenant, recipient), STATUS_ROWS)
+        found = await connection.fetch(sql["status_by_recipient_of_any_kind"], who_any(tenant, recipient), STATUS_ROWS)
     return told_of(
         Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
         for id, state, changed, provider, reference, reason, in_doubt in found
@@ -49,18 +49,18 @@ async def find(connection: Connection, query: NotificationQuery, schema: str) ->
     filters = {condition: value for condition, value in _conditions(query).items() if value is not None}
     where = [condition.format(f"${at}") for at, condition in enumerate(filters, 1)]
     if query.possible_duplicates:
-        where.append("n.possible > 0")
+        where.append("n.possible_duplicates > 0")
     values: list[Any] = list(filters.values())
     if query.after_id is not None:
         values += [query.until_ms, query.after_id]
-        where.append(f"n.added <= ${len(values) - 1} and (n.added < ${len(values) - 1} or n.id > ${len(values)})")
+        where.append(f"n.added_ms <= ${len(values) - 1} and (n.added_ms < ${len(values) - 1} or n.id > ${len(values)})")
     values += [query.limit, query.bytes_max]
-    rows = f"{statements(schema)['shown']} where {' and '.join(where) or 'true'}"
-    rows = f"{rows} order by n.added desc, n.id limit ${len(values) - 1}"
+    rows = f"{statements(schema)['notification_view']} where {' and '.join(where) or 'true'}"
+    rows = f"{rows} order by n.added_ms desc, n.id limit ${len(values) - 1}"
     size = "coalesce(octet_length(s.content), 0)"  # known without reading the content
-    sizes = f"select s.*, sum({size}) over (order by s.added desc, s.id) - {size} as before from ({rows}) s"
+    sizes = f"select s.*, sum({size}) over (order by s.added_ms desc, s.id) - {size} as before from ({rows}) s"
     bound = f"${len(values)}::bigint is null or t.before <= ${len(values)}"
-    page = f"select * from ({sizes}) t where {bound} order by t.added desc, t.id"
+    page = f"select * from ({sizes}) t where {bound} order by t.added_ms desc, t.id"
     return [_shown(row[:-1], ()) for row in await connection.fetch(page, *values)]
 
 
@@ -69,24 +69,28 @@ def _conditions(query: NotificationQuery) -> dict[str, Any]:
     state = query.state or None
     by = "d" if state in LIVE else "n"  # few notifications are live
     return {
-        "n.tenant = {}": None if query.tenant is None else shown(query.tenant),
-        "n.who = any ({}::bytea[])": who_any(query.tenant or "", query.recipient) if query.recipient else None,
-        "n.key = {}": shown(query.key) or None,
-        "n.kind = {}": shown(query.kind) or None,
-        "coalesce(d.lane, n.provider) = {}": shown(query.provider) or None,  # not sent yet: its lane
-        "n.added >= {}": query.since_ms or None,
-        "n.added < {}": query.until_ms if query.after_id is None else None,
-        f"{by}.{'state' if by == 'd' or state in SENT else 'ended'} = {{}}": state,
+        "n.tenant = {}": None if query.tenant is None else storable_text(query.tenant),
+        "n.recipient_digest = any ({}::bytea[])": who_any(query.tenant or "", query.recipient)
+        if query.recipient
+        else None,
+        "n.key = {}": storable_text(query.key) or None,
+        "n.kind = {}": storable_text(query.kind) or None,
+        "coalesce(d.lane, n.provider) = {}": storable_text(query.provider) or None,  # not sent yet: its lane
+        "n.added_ms >= {}": query.since_ms or None,
+        "n.added_ms < {}": query.until_ms if query.after_id is None else None,
+        f"{by}.{'state' if by == 'd' or state in SENT else 'ended_as'} = {{}}": state,
     }
 
 
 async def show(connection: Connection, id: bytes, schema: str) -> NotificationView | None:
     sql = statements(schema)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        row = await connection.fetchrow(f"{sql['shown']} where n.id = $1", id)
+        row = await connection.fetchrow(f"{sql['notification_view']} where n.id = $1", id)
         if row is None:
             return None
-        return _shown(row, [Attempt(*attempt) for attempt in await connection.fetch(sql["attempts_of"], id)])
+        return _shown(
+            row, [Attempt(*attempt) for attempt in await connection.fetch(sql["attempts_of_notification"], id)]
+        )
 
 
 async def backlog(connection: Connection, schema: str) -> list[Backlog]:
@@ -147,8 +151,8 @@ async def _write(
     connection: Connection, decision: Decision, before: DeliveryState, after: DeliveryState, now: int, schema: str
 ) -> None:
     due = after.due_ms if after.state == "pending" else None
-    attempt = (decision.says, now, shown(decision.reason), shown(decision.by))
-    state = (after.state, shown(after.reason), due, encode(after), left_in_doubt_ms(before, after))
+    attempt = (decision.says, now, storable_text(decision.reason), storable_text(decision.by))
+    state = (after.state, storable_text(after.reason), due, encode(after), left_in_doubt_ms(before, after))
     await connection.execute(statements(schema)["decide_notification"], decision.id, *attempt, *state)
 
 
@@ -161,7 +165,7 @@ async def erase(
     """Erase a recipient's notifications. Pending ones are cancelled first; those in flight or uncertain stay."""
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
-        ids = [id for (id,) in await connection.fetch(sql["erasable"], who_any(tenant, recipient))]
+        ids = [id for (id,) in await connection.fetch(sql["erasable_notifications"], who_any(tenant, recipient))]
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
         cancelled: list[tuple[Decision, DeliveryState, DeliveryState, int]] = []

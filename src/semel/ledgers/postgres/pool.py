@@ -36,11 +36,11 @@ async def insist(work: Callable[[], Awaitable[T]]) -> T:
     `work` must be one transaction: a deadlock rolls it back as a whole, and lets the other session continue."""
     asyncpg = driver()
     again = (Changed, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-    for attempt_log in range(1, TRIES):
+    for attempt in range(1, TRIES):
         try:
             return await work()
         except again:
-            await asyncio.sleep(random.uniform(0, PAUSE_S * attempt_log))
+            await asyncio.sleep(random.uniform(0, PAUSE_S * attempt))
     return await work()
 
 
@@ -332,16 +332,16 @@ def unavailable(options: Options, error: BaseException) -> LedgerUnavailable:
         case asyncpg.PostgresConnectionError() | asyncpg.InternalClientError():
             problem = "the connection was lost"  # the driver's own text does not help users
         case asyncpg.PostgresError():
-            problem = f"{sentence(error)} (SQLSTATE {error.sqlstate})"
+            problem = f"{first_line(error)} (SQLSTATE {error.sqlstate})"
         case TimeoutError():
             problem = f"no answer within {options.timeout:g} s"
         case OSError():
-            problem = f"cannot be reached: {error.strerror or sentence(error)}"
+            problem = f"cannot be reached: {error.strerror or first_line(error)}"
         case _:
-            problem = sentence(error)
+            problem = first_line(error)
     return LedgerUnavailable(f"{options.where}: {problem}")
 
 
-def sentence(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error."""
     return str(error).partition("\n")[0] or type(error).__name__

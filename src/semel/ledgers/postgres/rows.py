@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from semel.values.attempts import cut
 from semel.values.claim import Claim
 from semel.values.claim_rules import Known, State
-from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Release, Retry, Uncertain
+from semel.values.outcome import NOTHING, Ending, Release, Retry
+from semel.values.outcome_codec import DONE, decode_outcome, encode_outcome, storable
 
 T = TypeVar("T")
 
-DONE, DEAD, UNCERTAIN, RETRY, RELEASE = 1, 2, 3, 4, 5
+RETRY, RELEASE = 4, 5  # endings that are no outcome; the others have the numbers of `outcome_codec`
 LEASED, WAITING, SETTLED = int(State.LEASED), int(State.WAITING), int(State.SETTLED)
 
 _STATES = {int(state): state for state in State}
@@ -20,56 +20,38 @@ _STATES = {int(state): state for state in State}
 
 def digests_of(claim: Claim) -> tuple[bytes, ...]:
     """Return all keys of a claim, its own first, each once."""
-    if not claim.aliases:
-        return (claim.digest,)
-    return tuple(dict.fromkeys([claim.digest, *[alias.digest for alias in claim.aliases]]))
+    return tuple(dict.fromkeys(claim.digests)) if claim.aliases else (claim.digest,)
 
 
-def keeps_of(claim: Claim) -> dict[bytes, int]:
-    """Return the retention of each key of a claim."""
+def retentions_of(claim: Claim) -> dict[bytes, int]:
+    """Return the retention of each key of a claim, in milliseconds."""
     return {**{alias.digest: alias.retention_ms for alias in claim.aliases}, claim.digest: claim.retention_ms}
 
 
-def split(aliases: bytes | None) -> Iterable[bytes]:
-    return [aliases[at : at + 16] for at in range(0, len(aliases), 16)] if aliases else []
+def known_key(row: Any) -> Known:
+    """Convert (token, state, until_ms, attempts, first_granted_ms, fingerprint, suspect, outcome, result), and
+    optionally the attempt log."""
+    token, state, until_ms, attempts, first_ms, fingerprint, suspect, outcome, result, *attempt_log = row
+    ended = decode_outcome(outcome, result) if outcome else None
+    log = (attempt_log and attempt_log[0]) or b""
+    return Known(token, _STATES[state], until_ms, attempts, first_ms, fingerprint, suspect, ended, log)
 
 
-def known(row: Any) -> Known:
-    """Convert (token, state, until, attempts, first, fp, suspect, outcome, result), without the key, and optionally
-    the attempt log."""
-    token, state, until, attempts, first, fp, suspect, outcome, result, *attempt_log = row
-    ended = load(outcome, result) if outcome else None
-    return Known(
-        token, _STATES[state], until, attempts, first, fp, suspect, ended, (attempt_log and attempt_log[0]) or b""
-    )
-
-
-def dump(outcome: Ending) -> tuple[int, bytes | None]:
-    """Return the code of an ending and the value stored with it."""
+def encode_ending(outcome: Ending) -> tuple[int, bytes | None]:
+    """Return the number of an ending and the value stored with it."""
     if outcome is NOTHING:  # most handlers return nothing
         return DONE, None
     match outcome:
-        case Done(result):
-            return DONE, None if result == b"null" else result
-        case Reject():
-            return DEAD, storable(outcome.reason)
-        case Uncertain(reason):
-            return UNCERTAIN, storable(reason)
         case Retry():
-            return RETRY, cut(shown(outcome.reason))
+            return RETRY, cut(storable_text(outcome.reason))
         case Release():
             return RELEASE, None
-    raise TypeError(f"{outcome!r} does not end a lease")
+    return encode_outcome(outcome)
 
 
-def load(code: int, result: bytes | None) -> Final:
-    match code:
-        case 1:
-            return NOTHING if result is None else Done(result)
-        case 2:
-            return Reject((result or b"").decode())
-        case _:
-            return Uncertain((result or b"").decode())
+def columns_of(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+    """Transpose rows into one array per column, as `unnest` takes them."""
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def unless_all_none(column: list[T | None]) -> list[T | None]:
@@ -77,13 +59,8 @@ def unless_all_none(column: list[T | None]) -> list[T | None]:
     return column if any(value is not None for value in column) else []
 
 
-def storable(text: str) -> bytes:
-    """Encode a text of an operator or an exception. A lone surrogate in it must not prevent a settle."""
-    return text.encode(errors="replace")
-
-
-def shown(text: str) -> str:
-    """Like `storable`, for a column of type text, which cannot hold NUL."""
+def storable_text(text: str) -> str:
+    """Replace NUL and lone surrogates, which a column of type text cannot hold."""
     if text.isascii() and "\0" not in text:
         return text
     return storable(text).decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

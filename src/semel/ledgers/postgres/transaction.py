@@ -19,8 +19,8 @@ from semel.ledgers.postgres.pool import (
     Pool,
     driver,
     faults,
+    first_line,
     is_refusal,
-    sentence,
     unavailable,
 )
 from semel.ledgers.postgres.url import Options
@@ -295,7 +295,7 @@ class PostgresTransaction:
             raise TransactionOver(FAILED) from None
         except faults() as error:
             if isinstance(error, asyncpg.PostgresError) and error.sqlstate[:2] not in STORES_OWN:
-                raise TransactionOver(f"{NOT_COMMITTABLE}: {sentence(error)}") from None
+                raise TransactionOver(f"{NOT_COMMITTABLE}: {first_line(error)}") from None
             raise unavailable(self._options, error) from error
 
     def check_deadlock(self) -> None:
