@@ -8,8 +8,7 @@ from tests.wording import lacks
 
 from semel import Semel
 from semel.ports import DataLoss, Traits
-from semel.settings.checks import StoreFacts, check, errors, facts_of, refuse
-from semel.settings.findings import Finding, RouteFacts, span
+from semel.settings.checks import Finding, RouteFacts, StoreFacts, check, errors, facts_of, refuse, span
 from semel.settings.rules import misspelt
 from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
 from semel.values.errors import ConfigError

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from semel.cli import doctor
 from semel.cli.doctor import DoctorReport, Reach, diagnose, report, show, to_json
 from semel.ports import Fact, Traits
-from semel.settings.findings import Finding, RouteFacts
+from semel.settings.checks import Finding, RouteFacts
 from semel.settings.schema import Destination, Settings
 from semel.values.effect import guarantee
 from semel.values.errors import ConfigError, LedgerUnavailable

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.settings.errors import SettingPath
-from semel.settings.places import line_of, locate
+from semel.settings.errors import SettingPath, line_of, locate
 
 EXAMPLE = """\
 # a comment with a = 1

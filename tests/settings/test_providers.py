@@ -14,8 +14,7 @@ from tests.wording import lacks
 from semel import Semel, providers
 from semel.ports import Traits
 from semel.service.assembly import build
-from semel.settings.checks import StoreFacts, check, promise
-from semel.settings.findings import Finding
+from semel.settings.checks import Finding, StoreFacts, check, promise
 from semel.settings.schema import Settings
 from semel.values.delivery_state import Contract, Key
 from semel.values.errors import ConfigError

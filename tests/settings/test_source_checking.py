@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from tests.wording import lacks
 
 from semel.ports import Traits
-from semel.settings.checks import StoreFacts, check
-from semel.settings.findings import Finding, RouteFacts
+from semel.settings.checks import Finding, RouteFacts, StoreFacts, check
 from semel.settings.schema import (
     Brokers,
     Endpoint,

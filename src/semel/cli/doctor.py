@@ -24,9 +24,8 @@ from semel.cli.ledger_place import check_there, make_read_only
 from semel.cli.options import LedgerUrl
 from semel.core.ledger_breaker import LIMIT_MAX_S
 from semel.ports import Diagnosable, Fact, Migrates
-from semel.settings.checks import check, errors, facts_of, store_facts
+from semel.settings.checks import Finding, RouteFacts, check, errors, facts_of, span, store_facts
 from semel.settings.errors import SettingsError
-from semel.settings.findings import Finding, RouteFacts, span
 from semel.settings.loading import load
 from semel.settings.schema import Settings
 from semel.settings.urls import shown

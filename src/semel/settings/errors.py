@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+import tomllib
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -68,3 +71,220 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a sentence that names what was probably meant."""
     near = nearest(word, known)
     return f"; did you mean {quoted(near)}?" if near else ""
+
+
+# Locates settings: the line in `semel.toml`, or the environment variable, that a fault names.
+
+# Where a fault stands, in the words of whoever wrote the settings: file and line or variable, table, name.
+
+_ARRAYS = {
+    "endpoints": "path",
+    "sources": "name",
+    "routes": "name",
+    "tokens": "name",
+}  # by what people tell them apart
+
+
+class Places:
+    """Puts faults into their places."""
+
+    def __init__(self, file: str, text: str, document: Mapping[str, Any], origins: Mapping[SettingPath, str]) -> None:
+        self._file = file
+        self._document = document
+        self._origins = origins  # what was set by variables
+        self._lines = locate(text)
+
+    def problem(self, fault: Fault) -> Problem:
+        variable = self._variable(fault.path)
+        file, line = (variable, 0) if variable else (self._file, line_of(fault.path, self._lines))
+        return Problem(file, line, table_of(fault.path, self._document), fault.what)
+
+    def _variable(self, path: SettingPath) -> str:
+        """The variable that set this; or, where the file says nothing of it, one that set a part of it."""
+        prefixes = [path[:length] for length in range(len(path), 0, -1)]
+        for prefix in prefixes:
+            if prefix in self._origins:
+                return self._origins[prefix]
+        for prefix in prefixes:
+            if prefix in self._lines:
+                return ""
+            for origin, variable in self._origins.items():
+                if origin[: len(prefix)] == prefix:
+                    return variable
+        return ""
+
+
+def table_of(path: SettingPath, document: Mapping[str, Any]) -> str:
+    """The table that a path is in: `[[routes]] "to-crm"`. Empty at the top."""
+    match path:
+        case (("server" | "channels" | "outbox") as table, _, *_):
+            return f"[{table}]"
+        case ("providers", str(name), "callbacks", _, *_):
+            return f"[providers.{plain(name)}.callbacks]"
+        case (("destinations" | "brokers" | "providers") as tables, str(name), *_):
+            return f"[{tables}.{plain(name)}]"
+        case (("endpoints" | "sources" | "routes" | "tokens") as array, int(index), *rest):
+            member = document[array][index]
+            own = member.get(_ARRAYS[array]) if isinstance(member, Mapping) else None
+            label = quoted(own) if isinstance(own, str) and own else f"number {index + 1}"
+            return f"[[{array}]] {label}" + (" [verify]" if rest[:1] == ["verify"] and len(rest) > 1 else "")
+    return ""
+
+
+def named(path: SettingPath) -> str:
+    """The setting as it is called inside its table: topics[1], headers.x-api-key."""
+    inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations", "brokers", "providers") else path
+    inside = inside[1:] if len(inside) > 1 and inside[0] == "callbacks" else inside
+    inside = inside[1:] if len(inside) > 1 and inside[0] in ("server", "channels", "outbox", "verify") else inside
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in inside).lstrip(".")
+
+
+def plain(name: str) -> str:
+    """A name of the file, in quotes where a terminal would stumble over it."""
+    return name if name.isprintable() and name else quoted(name)
+
+
+# On which line of a TOML text a value stands. tomllib does not tell, and an error without its line is half an error.
+#
+# The text is one that tomllib has accepted, so this only has to find its way, not to judge.
+
+_BLANK = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_DOT = re.compile(r"[ \t]*\.[ \t]*")
+_TEXTS = (  # the long ones first; a text may end with two quotes of its own before the three that close it
+    re.compile(r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', re.DOTALL),
+    re.compile(r"'''.*?'''(?:'{0,2})", re.DOTALL),
+    re.compile(r'"(?:\\.|[^"\\])*"'),
+    re.compile(r"'[^']*'"),
+)
+_SCALAR = re.compile(r"[^,\]}\n#]+")
+
+
+def locate(text: str) -> dict[SettingPath, int]:
+    """The line of every key, table and member of an array, counted from 1."""
+    return _Scanner(text.replace("\r\n", "\n")).scan()
+
+
+def line_of(path: SettingPath, lines: Mapping[SettingPath, int]) -> int:
+    """The line of the nearest enclosing thing that has one; 0 where nothing has."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 0
+
+
+class _Scanner:
+    """Walks over the text once and notes where each thing begins."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._ends = [found.start() for found in re.finditer("\n", text)]
+        self._lines: dict[SettingPath, int] = {}
+        self._last: dict[SettingPath, int] = {}  # of every [[array]]: the index of its newest table
+
+    def scan(self) -> dict[SettingPath, int]:
+        table: SettingPath = ()
+        self._skip_blank()
+        while self._at < len(self._text):
+            line = self._line()
+            if self._take("[["):
+                table = self._array_table(self._key(), line)
+                self._take("]]")
+            elif self._take("["):
+                table = self._table(self._key(), line)
+                self._take("]")
+            else:
+                self._pair(table)
+            self._skip_blank()
+        return self._lines
+
+    def _table(self, key: SettingPath, line: int) -> SettingPath:
+        """[a.b]: under an array of tables it belongs to the newest of them."""
+        path: SettingPath = ()
+        for name in key:
+            path = (*path, name)
+            self._lines.setdefault(path, line)
+            if path in self._last:
+                path = (*path, self._last[path])
+        return path
+
+    def _array_table(self, key: SettingPath, line: int) -> SettingPath:
+        array = (*self._table(key[:-1], line), key[-1])
+        self._last[array] = self._last.get(array, -1) + 1
+        path = (*array, self._last[array])
+        self._lines.setdefault(array, line)
+        self._lines[path] = line
+        return path
+
+    def _pair(self, table: SettingPath) -> None:
+        """key = value"""
+        line = self._line()
+        path = table
+        for name in self._key():
+            path = (*path, name)
+            self._lines.setdefault(path, line)
+        self._skip_blank()
+        self._take("=")
+        self._skip_blank()
+        self._value(path)
+
+    def _value(self, path: SettingPath) -> None:
+        if self._take("["):
+            index = 0
+            self._skip_blank()
+            while not self._take("]"):
+                self._lines[(*path, index)] = self._line()
+                self._value((*path, index))
+                index += 1
+                self._next()
+        elif self._take("{"):
+            self._skip_blank()
+            while not self._take("}"):
+                self._pair(path)
+                self._next()
+        else:
+            self._at = self._text_end() or self._match(_SCALAR).end()
+
+    def _next(self) -> None:
+        self._skip_blank()
+        self._take(",")
+        self._skip_blank()
+
+    def _key(self) -> SettingPath:
+        """a."b".c, up to what follows it."""
+        self._skip_blank()
+        names: list[str] = []
+        while True:
+            begun = self._at
+            self._at = self._text_end() or self._match(_BARE_KEY).end()
+            name = self._text[begun : self._at]
+            names.append(tomllib.loads(f"key = {name}")["key"] if name[0] in "\"'" else name)
+            dot = _DOT.match(self._text, self._at)
+            if dot is None:
+                self._skip_blank()
+                return tuple(names)
+            self._at = dot.end()
+
+    def _text_end(self) -> int | None:
+        if self._text[self._at] in "\"'":
+            for pattern in _TEXTS:
+                if found := pattern.match(self._text, self._at):
+                    return found.end()
+        return None
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        found = pattern.match(self._text, self._at)
+        assert found is not None, f"line {self._line()}: this is no TOML"
+        return found
+
+    def _skip_blank(self) -> None:
+        self._at = self._match(_BLANK).end()
+
+    def _take(self, sign: str) -> bool:
+        found = self._text.startswith(sign, self._at)
+        self._at += len(sign) if found else 0
+        return found
+
+    def _line(self) -> int:
+        return bisect_left(self._ends, self._at) + 1

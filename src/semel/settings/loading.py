@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.settings.errors import Problem, SettingPath, SettingsError, did_you_mean, quoted
-from semel.settings.places import Places
+from semel.settings.errors import Places, Problem, SettingPath, SettingsError, did_you_mean, quoted
 from semel.settings.references import reader, variables_in
 from semel.settings.rules import broken_rules
 from semel.settings.schema import Provider, Settings

@@ -9,8 +9,7 @@ from functools import partial
 
 from semel.ports import Provider
 from semel.settings.adapter_options import broker_options, brokers_in, source_options
-from semel.settings.errors import Fault, SettingPath, did_you_mean, quoted
-from semel.settings.places import plain
+from semel.settings.errors import Fault, SettingPath, did_you_mean, plain, quoted
 from semel.settings.schema import (
     AnySource,
     Callbacks,

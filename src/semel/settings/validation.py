@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import replace
 
-from semel.settings.errors import Fault, SettingPath, did_you_mean, nearest, quoted
-from semel.settings.places import named
+from semel.settings.errors import Fault, SettingPath, did_you_mean, named, nearest, quoted
 from semel.settings.schema import (
     Brokers,
     Callbacks,

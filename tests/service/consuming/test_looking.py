@@ -18,7 +18,7 @@ from tests.settings.writing import ROUTE, write
 from tests.sources.places import Queue
 
 from semel.cli.doctor import OUT_OF_REACH, DoctorReport, examine, to_json
-from semel.settings.findings import Finding
+from semel.settings.checks import Finding
 from semel.values.errors import ConfigError
 
 DAY_S = 86_400
