@@ -33,7 +33,7 @@ from semel.settings.schema import (
     SqsSource,
     Verify,
 )
-from semel.settings.urls import host_of, is_loopback, leads_somewhere, shown
+from semel.settings.urls import host_of, is_loopback, resolves, shown
 from semel.values.delivery_state import Contract
 from semel.values.effect import KEYED_SHARE
 from semel.values.errors import ConfigError
@@ -119,7 +119,7 @@ def check(
     settings: Settings,
     routes: Sequence[RouteFacts],
     store: StoreFacts,
-    leads: Callable[[str], bool] = leads_somewhere,
+    leads: Callable[[str], bool] = resolves,
 ) -> list[Finding]:
     """Run all checks. A check without a problem returns one finding with level "ok".
 

@@ -1,4 +1,6 @@
-"""What is wrong with the settings: found all at once, each told with its place."""
+"""Errors in settings: all faults of a file, each with its file, line and table.
+
+TOML errors come from `tomllib`, which does not report lines of values. `locate` finds them."""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from semel.values.errors import ConfigError
 SHOWN_MAX_CHARS = 60  # of a value that is repeated in an error
 
 SettingPath: TypeAlias = tuple[str | int, ...]
-"""Where in the document: ("routes", 1, "forward")."""
+"""A path in the document: ("routes", 1, "forward")."""
 
 
 class Fault(Struct, frozen=True):
-    """Something wrong at a path. It is not told when what it is about is wrong already."""
+    """A problem at a path. It is not reported if a path of `about` is already wrong."""
 
     path: SettingPath
     what: str
@@ -29,10 +31,10 @@ class Fault(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """A fault, as it is told to people."""
+    """A fault with its place in the file."""
 
-    file: str  # or the name of the variable that overrides it
-    line: int  # 0: none, as of a variable
+    file: str  # or the name of the environment variable
+    line: int  # 0: no line, for a variable
     where: str  # the table: `[[routes]] "to-crm"`; empty at the top
     what: str
 
@@ -42,15 +44,15 @@ class Problem(Struct, frozen=True):
 
 
 class SettingsError(ConfigError):
-    """The settings cannot be used. Its text has one line for each problem."""
+    """The settings are invalid. The text has one line per problem."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
-        many = len(self.problems)
-        head = f"{many} problems in the settings:\n" if many > 1 else ""
+        count = len(self.problems)
+        head = f"{count} problems in the settings:\n" if count > 1 else ""
         return head + "\n".join(map(str, self.problems))
 
 
@@ -61,37 +63,35 @@ def quoted(text: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or nothing."""
+    """The known word that is most similar, or an empty text."""
     by_lower = {name.lower(): name for name in known}
     close = get_close_matches(word[:SHOWN_MAX_CHARS].lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that names what was probably meant."""
+    """The end of an error with the most similar known word, or an empty text."""
     near = nearest(word, known)
     return f"; did you mean {quoted(near)}?" if near else ""
 
 
 # Locates settings: the line in `semel.toml`, or the environment variable, that a fault names.
 
-# Where a fault stands, in the words of whoever wrote the settings: file and line or variable, table, name.
-
 _ARRAYS = {
     "endpoints": "path",
     "sources": "name",
     "routes": "name",
     "tokens": "name",
-}  # by what people tell them apart
+}  # the key that identifies a table in errors
 
 
 class Places:
-    """Puts faults into their places."""
+    """Finds the line, the variable and the table of a fault."""
 
     def __init__(self, file: str, text: str, document: Mapping[str, Any], origins: Mapping[SettingPath, str]) -> None:
         self._file = file
         self._document = document
-        self._origins = origins  # what was set by variables
+        self._origins = origins  # settings that environment variables have set
         self._lines = locate(text)
 
     def problem(self, fault: Fault) -> Problem:
@@ -100,7 +100,7 @@ class Places:
         return Problem(file, line, table_of(fault.path, self._document), fault.what)
 
     def _variable(self, path: SettingPath) -> str:
-        """The variable that set this; or, where the file says nothing of it, one that set a part of it."""
+        """The variable that set this path; or, if the path is not in the file, a variable that set a part of it."""
         prefixes = [path[:length] for length in range(len(path), 0, -1)]
         for prefix in prefixes:
             if prefix in self._origins:
@@ -132,7 +132,7 @@ def table_of(path: SettingPath, document: Mapping[str, Any]) -> str:
 
 
 def named(path: SettingPath) -> str:
-    """The setting as it is called inside its table: topics[1], headers.x-api-key."""
+    """The name of a setting within its table: topics[1], headers.x-api-key."""
     inside = path[2:] if len(path) > 2 and path[0] in (*_ARRAYS, "destinations", "brokers", "providers") else path
     inside = inside[1:] if len(inside) > 1 and inside[0] == "callbacks" else inside
     inside = inside[1:] if len(inside) > 1 and inside[0] in ("server", "channels", "outbox", "verify") else inside
@@ -140,18 +140,16 @@ def named(path: SettingPath) -> str:
 
 
 def plain(name: str) -> str:
-    """A name of the file, in quotes where a terminal would stumble over it."""
+    """A name in the file, quoted if it is empty or not printable."""
     return name if name.isprintable() and name else quoted(name)
 
 
-# On which line of a TOML text a value stands. tomllib does not tell, and an error without its line is half an error.
-#
-# The text is one that tomllib has accepted, so this only has to find its way, not to judge.
+# The lines of a TOML text. `tomllib` has accepted the text already, so the scanner does not validate it.
 
 _BLANK = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _DOT = re.compile(r"[ \t]*\.[ \t]*")
-_TEXTS = (  # the long ones first; a text may end with two quotes of its own before the three that close it
+_TEXTS = (  # long forms first; a text may end with two quotes before the three that close it
     re.compile(r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', re.DOTALL),
     re.compile(r"'''.*?'''(?:'{0,2})", re.DOTALL),
     re.compile(r'"(?:\\.|[^"\\])*"'),
@@ -166,7 +164,7 @@ def locate(text: str) -> dict[SettingPath, int]:
 
 
 def line_of(path: SettingPath, lines: Mapping[SettingPath, int]) -> int:
-    """The line of the nearest enclosing thing that has one; 0 where nothing has."""
+    """The line of the path or of its nearest enclosing table; 0 if there is none."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -174,14 +172,14 @@ def line_of(path: SettingPath, lines: Mapping[SettingPath, int]) -> int:
 
 
 class _Scanner:
-    """Walks over the text once and notes where each thing begins."""
+    """Scans the text once and records the line of each key, table and array member."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._ends = [found.start() for found in re.finditer("\n", text)]
         self._lines: dict[SettingPath, int] = {}
-        self._last: dict[SettingPath, int] = {}  # of every [[array]]: the index of its newest table
+        self._last: dict[SettingPath, int] = {}  # the index of the newest table of each [[array]]
 
     def scan(self) -> dict[SettingPath, int]:
         table: SettingPath = ()
@@ -200,7 +198,7 @@ class _Scanner:
         return self._lines
 
     def _table(self, key: SettingPath, line: int) -> SettingPath:
-        """[a.b]: under an array of tables it belongs to the newest of them."""
+        """[a.b]: below an array of tables it belongs to the newest table."""
         path: SettingPath = ()
         for name in key:
             path = (*path, name)
@@ -252,7 +250,7 @@ class _Scanner:
         self._skip_blank()
 
     def _key(self) -> SettingPath:
-        """a."b".c, up to what follows it."""
+        """A dotted key such as a."b".c."""
         self._skip_blank()
         names: list[str] = []
         while True:
@@ -275,7 +273,7 @@ class _Scanner:
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         found = pattern.match(self._text, self._at)
-        assert found is not None, f"line {self._line()}: this is no TOML"
+        assert found is not None, f"line {self._line()}: not valid TOML"
         return found
 
     def _skip_blank(self) -> None:

@@ -1,6 +1,6 @@
-"""Secrets are written as references, "env:NAME" or "file:path", so that a settings file can be shown and kept anywhere.
+"""Reads secrets by reference: "env:NAME" or "file:path". A settings file therefore contains no secrets.
 
-What cannot be read is told by its reference. What is no reference is not repeated: it may be the secret itself.
+An error names the reference. It never repeats a text that is not a reference, because it may be the secret itself.
 """
 
 from __future__ import annotations
@@ -18,55 +18,56 @@ SECRET_MAX_BYTES = 16 * 1024  # the longest header that servers take; a key is f
 _REFERENCE = re.compile(r"(?P<before>[!-~]+ +)?(?P<kind>env|file):(?P<target>.*)", re.DOTALL)
 _IN_URL = re.compile(r"(?P<before>[a-z+]+://[^:@/?#]*:)(?P<kind>env|file):(?P<target>[^@]*)(?P<after>@.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LITERAL = (
-    'a secret does not stand in the settings: write "env:NAME" for a variable, or "file:path" for a file that holds it'
-)
+_LITERAL = 'a secret must not be written in the settings: write "env:NAME" for a variable, or "file:path" for a file'
 
 
 def reader(environ: Mapping[str, str], folder: Path) -> ReadSecret:
-    """Reads references; a relative path is relative to the folder. What may be plain may have a word such as "Bearer"
-    before the reference, and is else taken as it stands. A URL may have a reference for its password."""
+    """Create a reader of references. A relative path is relative to `folder`.
 
-    def value_of(found: re.Match[str]) -> str:
-        return _variable(found["target"], environ) if found["kind"] == "env" else _file(found["target"], folder)
+    A "plain" setting may have a word such as "Bearer" before the reference, or be no reference at all. The password
+    of a URL may be a reference.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        return _variable(match["target"], environ) if match["kind"] == "env" else _file(match["target"], folder)
 
     def read(written: str, form: Form) -> Secret:
         if form == "url" and (within := _IN_URL.fullmatch(written)) is not None:
             return Secret(within["before"] + quote(value_of(within), safe="") + within["after"], written)
-        found = _REFERENCE.fullmatch(written)
-        if form != "reference" and found is None:
+        match = _REFERENCE.fullmatch(written)
+        if form != "reference" and match is None:
             if not written:
                 raise BadReference("it is empty")
             return Secret(written)
-        if found is None or (found["before"] and form != "plain"):
+        if match is None or (match["before"] and form != "plain"):
             raise BadReference(_LITERAL)
-        before = found["before"] or ""
-        return Secret(before + value_of(found), f"{before}{found['kind']}:{found['target']}")
+        before = match["before"] or ""
+        return Secret(before + value_of(match), f"{before}{match['kind']}:{match['target']}")
 
     return read
 
 
 def variables_in(document: object) -> set[str]:
-    """The variables that are named by references anywhere in a document."""
+    """The environment variables that references in a document name."""
     if isinstance(document, str):
-        found = _REFERENCE.fullmatch(document) or _IN_URL.fullmatch(document)
-        return {found["target"]} if found is not None and found["kind"] == "env" else set()
+        match = _REFERENCE.fullmatch(document) or _IN_URL.fullmatch(document)
+        return {match["target"]} if match is not None and match["kind"] == "env" else set()
     inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
     return set().union(*map(variables_in, inside))
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise BadReference('"env:" is followed by something that is no name of a variable')
+        raise BadReference('the text after "env:" is not the name of a variable')
     value = environ.get(name)
     if value is None:
-        raise BadReference(f"env:{name}: there is no variable {name}")
+        raise BadReference(f"env:{name}: the variable {name} is not set")
     return _usable(value, f"env:{name}: the variable")
 
 
 def _file(target: str, folder: Path) -> str:
     if not target.isprintable() or not target:
-        raise BadReference('"file:" is followed by something that is no path')
+        raise BadReference('the text after "file:" is not a path')
     path = folder / target
     try:
         with path.open("rb") as file:

@@ -23,7 +23,7 @@ from semel.settings.schema import (
     Verify,
 )
 from semel.settings.schema import Provider as ProviderSettings
-from semel.settings.urls import host_of, inside, is_host_or_range, shown, what_is_wrong
+from semel.settings.urls import host_of, internal_kind, is_host_or_range, shown, url_problem
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
 from semel.values.key import Pattern
@@ -173,7 +173,7 @@ def broken_provider_rules(settings: Settings) -> Iterator[Fault]:
             yield _fault(str(error), ("providers", name))
     for name, said in settings.providers.items():
         callback = said.options.get("callback", "")
-        if callback and (wrong := what_is_wrong(callback.partition("#")[0])):  # behind it, Twilio is told how to try
+        if callback and (wrong := url_problem(callback.partition("#")[0])):  # behind it, Twilio is told how to try
             yield Fault(("providers", name, "callback"), f"callback: {wrong}")
         if said.callbacks is not None:
             yield from _callbacks(said, said.callbacks, ("providers", name))
@@ -390,7 +390,7 @@ def _has_control(text: str) -> bool:
 
 
 def _destination(destination: Destination, at: SettingPath) -> Iterator[Fault]:
-    if wrong := what_is_wrong(destination.url):
+    if wrong := url_problem(destination.url):
         yield Fault((*at, "url"), f"url: {wrong}")
     seen: set[str] = set()
     for name, value in destination.headers.items():
@@ -448,9 +448,9 @@ def _target(route: Route, settings: Settings, at: SettingPath) -> Iterator[Fault
     if not route.forward:
         return
     if any(sign in route.forward for sign in ":/"):
-        if wrong := what_is_wrong(route.forward):
+        if wrong := url_problem(route.forward):
             yield Fault(here, f"forward: {wrong}")
-        elif kind := inside(host := host_of(route.forward)):
+        elif kind := internal_kind(host := host_of(route.forward)):
             what = (
                 f"forward: {host} is {kind}, and is not called unless a destination allows it: write "
                 f'[destinations.NAME] with url = "{shown(route.forward)}/…" and allow = [{quoted(host)}], '

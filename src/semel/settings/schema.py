@@ -1,8 +1,7 @@
-"""What may stand in `semel.toml`. The comments are what `semel init` and the documents say about each name.
+"""The schema of `semel.toml`: one Struct per table. `semel init` and the documentation use the same words.
 
 All times are seconds, all sizes bytes. A secret is written as a reference, "env:NAME" or "file:path", and is read when
-the settings are loaded; nothing that shows settings shows a secret. A `description` says what was expected to whoever
-wrote something else.
+the settings are loaded. No output shows a secret. A `description` completes the sentence "expected …" in errors.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from semel.values.secret import Secret as Secret
 BODY_MAX_BYTES = 256 * 1024
 LEASE_S = 25.0
 RETENTION_S = 38 * 86_400.0
-REDELIVERY_S = 19 * 86_400.0  # Genesys 4 d, EventBridge 1 d, SQS 14 d
-CENTURY_S = 100 * 365 * 86_400  # stores count milliseconds in 64 bits
+REDELIVERY_S = 19 * 86_400.0  # Genesys 4 d + EventBridge 1 d + SQS 14 d
+CENTURY_S = 100 * 365 * 86_400  # stores have milliseconds in 64 bits
 
-# `\Z`, because `$` would let a newline pass at the end.
+# `\Z`, because `$` also matches before a final newline.
 _PLAIN = r"[^\x00-\x1f\x7f]"
 _DOTTED = r"[^.\x00-\x1f\x7f]+(\.[^.\x00-\x1f\x7f]+)*"
 _HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -44,7 +43,7 @@ Name = Annotated[
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
         max_length=100,
-        description="a name of letters, digits and - . _ that begins with a letter or digit",
+        description="a name of letters, digits and - . _ that starts with a letter or digit",
     ),
 ]
 Dotted = Annotated[
@@ -70,26 +69,26 @@ LineText = Annotated[
     str,
     Meta(pattern=rf"^{_PLAIN}+\Z", max_length=255, description="a text of 1 to 255 characters, on one line"),
 ]
-LedgerUrl = Annotated[Secret, Meta(extra={"url": True})]  # may hold a password, or be a reference as a whole
+LedgerUrl = Annotated[Secret, Meta(extra={"url": True})]  # may contain a password, or be one reference
 BrokerUrl = LedgerUrl
-HeaderValue = Annotated[Secret, Meta(extra={"plain": True})]  # may also stand in the file as it is
+HeaderValue = Annotated[Secret, Meta(extra={"plain": True})]  # a reference or a plain text
 Accept = Literal["inbox", "sqs", "kafka", "rabbitmq"]
 
 
 class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[server]: where it listens, and its limits."""
+    """[server]: the address of the service, and its limits."""
 
     host: Annotated[
         str, Meta(pattern=r"^[0-9A-Za-z.:%_-]+\Z", max_length=255, description='an address or name such as "127.0.0.1"')
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
     workers: Annotated[int, Meta(ge=1, le=64)] = 1  # processes that share the port and the ledger
-    drain: Seconds = 25.0  # after SIGTERM: how long what is under way may take
-    max_in_flight: Whole = 256  # deliveries being answered at a time; more are refused as overload
+    drain: Seconds = 25.0  # after SIGTERM: time for running handlers to finish
+    max_in_flight: Whole = 256  # concurrent deliveries; more are refused as overload
     body_max: Whole = BODY_MAX_BYTES
     header_max: Whole = 32 * 1024  # all headers together
     header_count_max: Whole = 100
-    read_timeout: Seconds = 10.0  # from the first byte of a request to its last
+    read_timeout: Seconds = 10.0  # from the first to the last byte of a request
     idle_timeout: Seconds = 30.0  # of a connection without a request
     connections_max: Whole = 10_000
     ledger_patience: Seconds = 0.05  # lowest limit for a ledger call; it grows with the usual round trip, up to 2 s
@@ -98,7 +97,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[endpoints.verify]: how a delivery proves where it comes from."""
+    """[endpoints.verify]: how a delivery proves its origin."""
 
     scheme: Literal[
         "genesys",
@@ -113,16 +112,18 @@ class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "vonage",
         "none",
     ]
-    secrets: list[Secret] = field(default_factory=list)  # all of them count: add the new one, then remove the old one
+    secrets: list[Secret] = field(
+        default_factory=list
+    )  # each is valid: to rotate, add the new one, then remove the old one
     header: Annotated[
         str,
         Meta(
             pattern=r"^[A-Za-z0-9_-]*\Z",
             max_length=100,
             description='the name of a header, such as "x-api-key"',
-            extra={"hidden": True},  # somebody may have written the secret beside the name
+            extra={"hidden": True},  # not repeated in an error: it may contain the secret
         ),
-    ] = ""  # of hmac-hex and header; empty: the usual one of the scheme
+    ] = ""  # of hmac-hex and header; empty: the default of the scheme
     username: Label = ""  # of basic
     topics: list[
         Annotated[
@@ -141,78 +142,78 @@ class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             max_length=2_000,
             description='a URL such as "https://semel.example.com/callbacks/twilio", without a question mark',
         ),
-    ] = ""  # of twilio: this path as Twilio was told it, which signs it
+    ] = ""  # of twilio: the URL that Twilio calls and signs
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[[endpoints]]: a path that takes deliveries."""
+    """[[endpoints]]: an HTTP path that takes deliveries."""
 
     path: Path = "/events"
-    mode: Literal["inbox", "inline"] = "inbox"  # accept and handle later, or let the handler decide the answer
-    accept: Accept = "inbox"  # of mode = "inbox": where it is accepted into, the ledger's own inbox or one of [brokers]
+    mode: Literal["inbox", "inline"] = "inbox"  # accept and handle later, or answer with the outcome
+    accept: Accept = "inbox"  # of mode = "inbox": the ledger's inbox, or a broker of [brokers]
     tenant: Label = ""
-    origin: Label = ""  # the platform that made the events, where they do not say
-    id_path: Dotted | None = None  # for any JSON: where its id is
-    type_path: Dotted | None = None  # and its type; needs id_path
+    origin: Label = ""  # platform of events that do not name it
+    id_path: Dotted | None = None  # path of the id, for any JSON
+    type_path: Dotted | None = None  # path of the type; needs id_path
     verify: Verify | None = None
-    busy_status: Literal[409, 503] = 503  # some senders drop what is answered with 4xx
+    busy_status: Literal[409, 503] = 503  # some senders drop events after a 4xx
     overload_status: Literal[429, 503] = 503
-    body_max: Whole | None = None  # the server's, if not said
+    body_max: Whole | None = None  # by default that of [server]
 
 
 class Destination(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[destinations.NAME]: where routes forward to. Routes to one destination share its limits and its breaker."""
+    """[destinations.NAME]: a target of routes. All routes to it share its limits and its breaker."""
 
     url: str
     headers: dict[HeaderName, HeaderValue] = field(default_factory=dict)  # references or plain values; never shown
     timeout: Seconds = 10.0
-    concurrency: Whole = 16  # requests at a time, in each process
+    concurrency: Whole = 16  # concurrent requests in each process
     allow: list[str] = field(default_factory=list)  # hosts, or CIDR ranges, that may be private addresses
     breaker_failures: Whole = 5  # failures in a row that open the breaker
-    breaker_open: Seconds = 10.0  # how long it stays open before one request may try
-    retry_budget: Annotated[float, Meta(ge=0, le=10)] = 0.2  # retries for each first try, beyond a small reserve
+    breaker_open: Seconds = 10.0  # how long it stays open before a probe
+    retry_budget: Annotated[float, Meta(ge=0, le=10)] = 0.2  # retries per first attempt, beyond a small reserve
 
 
 class Route(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[[routes]]: which events go where. `name` is part of every key: renaming forgets what was done."""
+    """[[routes]]: sends events to a target. `name` is part of every key: a renamed route runs old events again."""
 
     name: Name
     topics: Annotated[list[str], Meta(min_length=1)]
     forward: str = ""  # a URL, or the name of a destination
-    console: bool = False  # write a line to the console instead: for trying out
+    console: bool = False  # write a line to the console instead, for tests
     select: Annotated[
         str, Meta(pattern=rf"^({_DOTTED})?\Z", max_length=500, description='a dotted path such as "detail.eventBody"')
-    ] = ""  # the part to send; empty: the whole document as it arrived
+    ] = ""  # the part to send; empty: the whole document
     key: Annotated[str | list[Dotted], Meta(description='"event", "delivery", "content" or a list of dotted paths')] = (
-        "event"  # a list of paths: one effect for each combination of their values
+        "event"  # a list of paths: one effect per combination of values
     )
-    effect: Annotated[Effect, Meta(description='one of "keyed", "retry", "park"')] = "retry"  # of a route's own
-    window: Seconds = KEYED_WINDOW_S  # of effect = "keyed": how long the destination honours an Idempotency-Key
-    timeout: Seconds | None = None  # of one run; if not said, a little more than its destination may take
+    effect: Annotated[Effect, Meta(description='one of "keyed", "retry", "park"')] = "retry"
+    window: Seconds = KEYED_WINDOW_S  # of effect = "keyed": time for which the destination honours a key
+    timeout: Seconds | None = None  # of one run; by default a little more than that of its destination
     lease: LeaseSeconds = LEASE_S
     max_attempts: Whole = 8
     retention: Seconds = RETENTION_S
-    fail_open: bool = False  # inline only: run without the ledger when it cannot be reached; may double
+    fail_open: bool = False  # inline only: run without the ledger during an outage; an event may run twice
 
 
 class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """[[sources]]: what all kinds of them have."""
+    """[[sources]]: the fields of all kinds."""
 
     name: Annotated[
         str,
         Meta(
             pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z",
             max_length=100,
-            description="a name of letters, digits and - . _ that begins with a letter or digit",
+            description="a name of letters, digits and - . _ that starts with a letter or digit",
         ),
-    ] = ""  # for people and metrics; empty: its kind and its queue
-    workers: Annotated[int, Meta(ge=1, le=100)] = 4  # batches at a time, in each process
-    unmatched: Literal["ack", "reject"] = "ack"  # what no route wants: forget it, or put it among the dead letters
+    ] = ""  # for logs and metrics; by default its kind and its queue
+    workers: Annotated[int, Meta(ge=1, le=100)] = 4  # concurrent batches in each process
+    unmatched: Literal["ack", "reject"] = "ack"  # events without a route: discard or dead letter
     tenant: Label = ""
-    origin: Label = ""  # the platform that made the events, where they do not say
-    id_path: Dotted | None = None  # for any JSON: where its id is
-    type_path: Dotted | None = None  # and its type; needs id_path
-    forwarded: bool = False  # Semel's own endpoints fill it: believe the note beside each event, which names its tenant
+    origin: Label = ""  # platform of events that do not name it
+    id_path: Dotted | None = None  # path of the id, for any JSON
+    type_path: Dotted | None = None  # path of the type; needs id_path
+    forwarded: bool = False  # endpoints of Semel fill it: trust the metadata of events, including the tenant
 
     @property
     def kind(self) -> str:
@@ -220,25 +221,25 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """The name, or a name made of the kind and the queue."""
         return self.name or f"{self.kind}-{self.takes_from.rstrip('/').rpartition('/')[2]}"
 
     @property
     def takes_from(self) -> str:
-        """The queue, or the topics, for people."""
+        """The queue, or the topics, as text."""
         raise NotImplementedError
 
 
 class SqsSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sqs"):
-    """A queue of Amazon SQS, standard or FIFO."""
+    """An Amazon SQS queue, standard or FIFO."""
 
     queue: Url
-    dead_letters: Url | None = None  # a queue for what nobody can act on; else the queue's redrive policy is needed
-    region: Label = ""  # where the URL does not name it
+    dead_letters: Url | None = None  # queue for rejected messages; by default the queue's redrive policy
+    region: Label = ""  # if the URL does not contain it
     endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\x00-\x20\x7f]+)?\Z", description="a URL")] = ""
-    pollers: Annotated[int, Meta(ge=1, le=100)] = 4  # long polls at a time, in each process
-    max_in_flight: Annotated[int, Meta(ge=1, le=20_000)] = 256  # received and not answered, in each process
-    visibility: Annotated[int, Meta(ge=1, le=43_200)] = 30  # above the lease of every route; extended while in hand
+    pollers: Annotated[int, Meta(ge=1, le=100)] = 4  # concurrent long polls in each process
+    max_in_flight: Annotated[int, Meta(ge=1, le=20_000)] = 256  # unacknowledged messages in each process
+    visibility: Annotated[int, Meta(ge=1, le=43_200)] = 30  # above the lease of every route; extended while in flight
     wait: Annotated[int, Meta(ge=1, le=20)] = 20  # of one long poll
 
     @property
@@ -247,15 +248,17 @@ class SqsSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class KafkaSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="kafka"):
-    """Topics of Kafka, by a consumer group."""
+    """Kafka topics, read by a consumer group."""
 
-    servers: LineText  # host:port, with commas between them
+    servers: LineText  # host:port, separated by commas
     topics: Annotated[list[LineText], Meta(min_length=1)]
     group: LineText
-    dead_letters: LineText | None = None  # a topic for what nobody can act on
-    in_order: bool = False  # events of one key one after the other, within a partition
-    max_in_flight: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # received and not settled, in each process
-    options: dict[LineText, HeaderValue] = field(default_factory=dict)  # of librdkafka; references or plain values
+    dead_letters: LineText | None = None  # topic for rejected messages
+    in_order: bool = False  # messages of one key run one after the other
+    max_in_flight: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # unsettled messages in each process
+    options: dict[LineText, HeaderValue] = field(
+        default_factory=dict
+    )  # options of librdkafka; references or plain values
 
     @property
     def takes_from(self) -> str:
@@ -263,14 +266,14 @@ class KafkaSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class RabbitSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rabbitmq"):
-    """A queue of RabbitMQ."""
+    """A RabbitMQ queue."""
 
     url: BrokerUrl  # amqp:// or amqps://
     queue: LineText
-    dead_letters: LineText | None = None  # a queue for what nobody can act on
-    prefetch: Annotated[int, Meta(ge=1, le=10_000)] = 250  # received and not answered, in each process
-    declare: bool = False  # make the queues where they are not there
-    consumer_timeout: Seconds = 1800.0  # the broker's: above the timeout of every route
+    dead_letters: LineText | None = None  # queue for rejected messages
+    prefetch: Annotated[int, Meta(ge=1, le=10_000)] = 250  # unacknowledged messages in each process
+    declare: bool = False  # create missing queues
+    consumer_timeout: Seconds = 1800.0  # setting of the broker; above the timeout of every route
 
     @property
     def takes_from(self) -> str:
@@ -281,12 +284,12 @@ AnySource: TypeAlias = SqsSource | KafkaSource | RabbitSource
 
 
 class SqsBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[brokers.sqs]: the queue that endpoints with accept = "sqs" fill."""
+    """[brokers.sqs]: the queue of endpoints with accept = "sqs"."""
 
     queue: Url
     region: Label = ""
     endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\x00-\x20\x7f]+)?\Z", description="a URL")] = ""
-    timeout: Seconds = 3.0  # then its sender is told to come again
+    timeout: Seconds = 3.0  # then the sender gets a 503
 
 
 class KafkaBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -294,7 +297,7 @@ class KafkaBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     servers: LineText
     topic: LineText
-    options: dict[LineText, HeaderValue] = field(default_factory=dict)  # as of a source
+    options: dict[LineText, HeaderValue] = field(default_factory=dict)  # as in [[sources]]
     timeout: Seconds = 3.0
 
 
@@ -303,14 +306,14 @@ class RabbitBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     url: BrokerUrl
     queue: LineText  # with an exchange: the routing key
-    exchange: Label = ""  # empty: straight to the queue
-    declare: bool = False  # make the queue where it is not there, with dead_letters as its source has them
-    dead_letters: LineText | None = None  # for declare: the queue of its [[sources]] for what nobody can act on
+    exchange: Label = ""  # empty: the default exchange
+    declare: bool = False  # create a missing queue, with dead_letters as in [[sources]]
+    dead_letters: LineText | None = None  # of declare: the dead_letters of its [[sources]]
     timeout: Seconds = 3.0
 
 
 class Brokers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[brokers]: where endpoints hand events on to."""
+    """[brokers]: targets of endpoints that forward events."""
 
     sqs: SqsBroker | None = None
     kafka: KafkaBroker | None = None
@@ -318,15 +321,15 @@ class Brokers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Callbacks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[providers.NAME.callbacks]: where this provider tells what became of messages."""
+    """[providers.NAME.callbacks]: the path for status callbacks of this provider."""
 
     path: Path
     verify: Verify | None = None
-    body_max: Whole | None = None  # the server's, if not said
+    body_max: Whole | None = None  # by default that of [server]
 
 
 class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[providers.NAME]: sends messages. What else stands in its table are the options of its kind."""
+    """[providers.NAME]: sends messages. `options` are all other keys of the table: the options of its kind."""
 
     kind: LineText
     callbacks: Callbacks | None = None
@@ -334,8 +337,8 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Channels(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[channels]: which providers send, by name. The first one does; the next one is asked after a definite refusal
-    only. A channel that is not named here is sent by the one provider that can."""
+    """[channels]: the providers of each channel, by name. The first one sends. The next one is used only after a
+    definite refusal. A channel without an entry uses the only provider that supports it."""
 
     sms: list[Name] = field(default_factory=list)
     email: list[Name] = field(default_factory=list)
@@ -345,16 +348,16 @@ class Channels(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Outbox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[outbox]: how long notifications are tried and kept."""
+    """[outbox]: how long notifications are retried and kept."""
 
-    relay: bool = True  # `semel run` sends too; false: only `semel relay` does
-    max_age: Seconds = 3 * 86_400.0  # what has not left by then expires, also without a not_after
-    retention: Seconds = 90 * 86_400.0  # of content, recipient and evidence of what is over
-    identity: Seconds = 400 * 86_400.0  # after that, the same call is a new notification
+    relay: bool = True  # `semel run` also sends; false: only `semel relay` sends
+    max_age: Seconds = 3 * 86_400.0  # unsent notifications expire then, also without a not_after
+    retention: Seconds = 90 * 86_400.0  # of content, recipient and evidence of finished notifications
+    identity: Seconds = 400 * 86_400.0  # then a repeated call creates a new notification
 
 
 class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[[tokens]]: who may use the HTTP API. `semel token` makes one."""
+    """[[tokens]]: access to the HTTP API. `semel token` creates one."""
 
     name: Name
     digest: Annotated[
@@ -362,7 +365,7 @@ class Token(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             pattern=r"^sha256:[0-9a-f]{64}\Z",
             description='"sha256:" and 64 hex digits, as `semel token` prints them',
-            extra={"hidden": True},  # not repeated in an error: somebody may have pasted the token itself
+            extra={"hidden": True},  # not repeated in an error: it may be the token itself
         ),
     ]
     scopes: Annotated[
@@ -375,12 +378,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
     ledger: LedgerUrl = Secret("sqlite:///semel.db")
-    dead_letters: LedgerUrl | None = None  # another store for what was given up on, where the ledger may lose it
+    dead_letters: LedgerUrl | None = None  # another store for dead letters, if the ledger may lose them
     tenant: Label = ""
     origin: Label = ""
-    redelivery: Seconds = REDELIVERY_S  # how long a source may bring an event again
+    redelivery: Seconds = REDELIVERY_S  # how long a source may redeliver an event
     server: Server = field(default_factory=Server)
-    endpoints: list[Endpoint] = field(default_factory=lambda: [Endpoint()])  # none where there are sources instead
+    endpoints: list[Endpoint] = field(default_factory=lambda: [Endpoint()])  # none if there are sources
     sources: list[AnySource] = field(default_factory=list)
     brokers: Brokers = field(default_factory=Brokers)
     destinations: dict[Name, Destination] = field(default_factory=dict)
