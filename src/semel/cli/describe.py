@@ -103,9 +103,13 @@ def _utc(at_ms: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(at_ms, 0), 253_402_300_799_999))
 
 
-# ------------------------------------------------------------------------------------------ states of notifications
+# --------------------------------------------------------------------------------------------------------- states
 
-STYLES = {
+STYLES = {  # of events and notifications
+    "dead": "red",
+    "done": "green",
+    "leased": "cyan",
+    "waiting": "cyan",
     "pending": "cyan",
     "sending": "cyan",
     "accepted": "green",

@@ -1,10 +1,10 @@
-"""Finds events in a ledger and notifications in its outbox: by filter, by key or id, or by the beginning of view."""
+"""Finds events in a ledger and notifications in its outbox: by filter, by key or id, or by the beginning of one."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import TypeVar
@@ -22,10 +22,10 @@ from semel.values.outbox import NotificationQuery, NotificationView, Status
 
 KEY_CHARS = 32
 PREFIX_MIN_CHARS = 4
-SCAN_MAX = 100_000  # entries of view state that are searched for the beginning of a key
+SCAN_MAX = 100_000  # entries of one state that are searched for the beginning of a key
 PAGE = 250  # entries of the first page: their events are in memory
 PAGE_MAX = 2_000  # of a later page, if events are small: a store may scan all entries for each page
-PAGE_BYTES = 16_000_000  # of events, in view page
+PAGE_BYTES = 16_000_000  # of events, in one page
 
 Item = TypeVar("Item")
 
@@ -96,7 +96,7 @@ async def list_dead_letters(
             raise
         try:
             return (*await list_entries(alone, states, limit, wanted), error)
-        except SemelError:  # the dead-letter store is the unavailable view; the first error reports it
+        except SemelError:  # the dead-letter store is the unavailable one; the first error reports it
             raise error from None
 
 
@@ -160,8 +160,8 @@ async def paged(
     """All items that a store lists, the newest first, each of them once, also while others are added.
 
     `place_of` returns the name of an item, its time in milliseconds and its bytes. A page starts in the millisecond in
-    which the previous page ended, because many items can share view. It has room for the items already seen there. A
-    page without new items was too small for that millisecond, so the next view is twice as large.
+    which the previous page ended, because many items can share one. It has room for the items already seen there. A
+    page without new items was too small for that millisecond, so the next one is twice as large.
     """
     seen: set[str] = set()
     size = PAGE
@@ -189,19 +189,44 @@ def _next_size(page_bytes: Sequence[int], most: int) -> int:
 
 
 async def find_key(catalog: Catalog, text: str, first: Sequence[str] = STATES) -> str:
-    """The whole key that begins with this text. Raises ConfigError when there is none, or more than view.
+    """The whole key that begins with this text. Searches the other states only if no key of the states `first` matches.
 
-    Looks into the other states only when no key of the states `first` matches.
+    Raises ConfigError when there is none, or more than one.
     """
-    key = digits(text, "key")
-    if len(key) == KEY_CHARS:
-        return key
-    matches, complete = await _beginning_with(catalog, key, first)
-    if not matches and (others := [state for state in STATES if state not in first]):
-        matches, complete_too = await _beginning_with(catalog, key, others)
-        complete = complete and complete_too
-    limited = "" if complete else f" among the newest {SCAN_MAX:,} of each state"
-    return the_only(matches, key, "key", f"{limited}. {WHOLE_KEY_ONLY}")
+
+    def keys(states: Sequence[str]) -> list[AsyncIterator[str]]:
+        return [(entry.key async for entry in every_entry(catalog, state, Filters())) for state in states]
+
+    others = [state for state in STATES if state not in first]
+    return await _complete(text, "key", [keys(first), keys(others)], WHOLE_KEY_ONLY)
+
+
+async def _complete(text: str, noun: str, groups: Sequence[Sequence[AsyncIterator[str]]], hint: str) -> str:
+    """Complete the beginning of a key or an id. A group is searched only if the earlier ones have no match."""
+    beginning = digits(text, noun)
+    if len(beginning) == KEY_CHARS:
+        return beginning
+    matches: set[str] = set()
+    limited = ""
+    for group in groups:
+        if matches:
+            break
+        for listing in group:
+            searched = 0
+            async for name in listing:
+                searched += 1
+                if name.startswith(beginning):
+                    matches.add(name)
+                if searched >= SCAN_MAX:
+                    limited = f" among the newest {SCAN_MAX:,} of each state"
+                    break
+    match sorted(matches):
+        case [name]:
+            return name
+        case []:
+            raise ConfigError(f"no {noun} begins with {beginning}{limited}. {hint}")
+        case [*several]:
+            raise ConfigError(f"{len(several)} {noun}s begin with {beginning}: {', '.join(several[:5])}")
 
 
 def digits(text: str, what: str) -> str:
@@ -211,31 +236,6 @@ def digits(text: str, what: str) -> str:
         expected = f"{KEY_CHARS} hexadecimal digits, or at least the first {PREFIX_MIN_CHARS} of them"
         raise ConfigError(f"{what} {text[:40]!r}: expected {expected}")
     return found
-
-
-def the_only(matches: Collection[str], beginning: str, what: str, where: str) -> str:
-    match sorted(matches):
-        case [found]:
-            return found
-        case []:
-            raise ConfigError(f"no {what} begins with {beginning}{where}")
-        case [*several]:
-            raise ConfigError(f"{len(several)} {what}s begin with {beginning}: {', '.join(several[:5])}")
-
-
-async def _beginning_with(catalog: Catalog, prefix: str, states: Sequence[str]) -> tuple[set[str], bool]:
-    matches: set[str] = set()
-    complete = True
-    for state in states:
-        looked_at = 0
-        async for entry in every_entry(catalog, state, Filters()):
-            looked_at += 1
-            if entry.key.startswith(prefix):
-                matches.add(entry.key)
-            if looked_at >= SCAN_MAX:
-                complete = False
-                break
-    return matches, complete
 
 
 async def _entries(
@@ -258,7 +258,7 @@ Kept = TypeVar("Kept")
 
 OUTBOX_SCHEMES = ("sqlite", "postgresql", "postgres")  # URL schemes of ledgers with an outbox
 NOTIFICATION_PAGE_MAX = 20_000  # notifications of a page, if they are small: messages are shorter than events
-GENERATIONS = 100  # of view business key that are view_
+GENERATIONS = 100  # of one business key that are read
 
 
 @asynccontextmanager
@@ -267,7 +267,7 @@ async def outbox_at(where: Place, *, reads: bool = False) -> AsyncIterator[Store
     if where.ledger.reveal().partition("://")[0] not in OUTBOX_SCHEMES:
         raise ConfigError(
             f"ledger {Place(where.ledger)}: this kind of ledger has no outbox. Notifications need sqlite:///file.db "
-            "or postgresql://…: pass view with --ledger, or set it as the ledger"
+            "or postgresql://…: pass one with --ledger, or set it as the ledger"
         )
     async with opened(Place(where.ledger), reads=reads) as ledger:
         yield needed_outbox(ledger)
@@ -352,36 +352,16 @@ async def chosen_notifications(
 
 async def notification_by_id(outbox: StoredOutbox, text: str, first: str = "") -> NotificationView:
     """The notification whose id begins with this text. The state `first` is searched first."""
-    id = await _complete_id(outbox, text, first)
+
+    def ids(state: str) -> AsyncIterator[str]:
+        return (view.id async for view in every_notification(outbox, NotificationQuery(state=state)))
+
+    groups = [[ids(first)], [ids("")]] if first else [[ids("")]]
+    id = await _complete(text, "id", groups, "Its retention may have ended; `semel notify list` lists the others")
     view = await outbox.show(bytes.fromhex(id))
     if view is None:
         raise ConfigError(f"there is no notification {id}, or its retention has ended")
     return view
-
-
-async def _complete_id(outbox: StoredOutbox, text: str, first: str) -> str:
-    beginning = digits(text, "id")
-    if len(beginning) == KEY_CHARS:
-        return beginning
-    matches, complete = await _ids_beginning_with(outbox, beginning, first)
-    if first and not matches:
-        matches, complete = await _ids_beginning_with(outbox, beginning, "")
-    limited = "" if complete else f" among the newest {SCAN_MAX:,}"
-    return the_only(
-        matches, beginning, "id", f"{limited}. Its retention may have ended; `semel notify list` lists the others"
-    )
-
-
-async def _ids_beginning_with(outbox: StoredOutbox, beginning: str, state: str) -> tuple[set[str], bool]:
-    matches: set[str] = set()
-    looked_at = 0
-    async for view in every_notification(outbox, NotificationQuery(state=state)):
-        looked_at += 1
-        if view.id.startswith(beginning):
-            matches.add(view.id)
-        if looked_at >= SCAN_MAX:
-            return matches, False
-    return matches, True
 
 
 async def notification_by_key(outbox: StoredOutbox, key: str, tenant: str) -> NotificationView:
@@ -395,7 +375,7 @@ async def notification_by_key(outbox: StoredOutbox, key: str, tenant: str) -> No
         raise ConfigError(f"there is no notification with the key {plain(key)!r} (of {whose})")
     if len({_message(view) for view in found}) > 1:
         rows = "\n".join(f"  {view.id}  {view.state:11}  {plain(view.notification.kind)}" for view in found)
-        raise ConfigError(f"{len(found)} notifications have the key {plain(key)!r}: pass the id of view\n{rows}")
+        raise ConfigError(f"{len(found)} notifications have the key {plain(key)!r}: pass the id of one\n{rows}")
     latest = max(found, key=lambda view: view.notification.generation)
     return await notification_by_id(outbox, latest.id)
 

@@ -1,4 +1,4 @@
-"""Notifications for people (tables) and for programs (JSON)."""
+"""Tables and JSON documents of notifications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from semel.cli import describe
 from semel.cli.describe import MEANING, Mask, age, cut, iso, moment, plain, short, short_id
 from semel.cli.notification_add import AddResult
-from semel.cli.tables import REASON_SHOWN_CHARS, Listing, excerpt, facts_table
+from semel.cli.tables import Listing, excerpt, facts_table, note
 from semel.core.resend import Resent
 from semel.values.delivery_state import LIVE
 from semel.values.notification import Notification
@@ -26,180 +26,168 @@ TO_SHOWN_CHARS = 28
 # ------------------------------------------------------------------------------------------------------- listings
 
 
-def listing(found: Sequence[NotificationView], now_ms: int, wide: bool, reveal: bool) -> Listing:
-    """For a terminal: below a notification stands what is unusual about it. Wide: everything on its line, and whole."""
-    return _wide(found, reveal) if wide else _narrow(found, now_ms, reveal)
-
-
-def _narrow(found: Sequence[NotificationView], now_ms: int, reveal: bool) -> Listing:
-    tenants = len({one.notification.tenant for one in found}) > 1
+def listing(views: Sequence[NotificationView], now_ms: int, wide: bool, reveal: bool) -> Listing:
+    """Notifications with a note below each. Wide: everything on one line."""
+    styles = [describe.STYLES.get(view.state, "") for view in views]
+    masks = [Mask(view.notification, reveal) for view in views]
+    if wide:
+        return Listing.wide(
+            {
+                "id": [view.id for view in views],
+                "state": [view.state for view in views],
+                "added": [moment(view.added_ms) for view in views],
+                "changed": [moment(view.changed_ms) for view in views],
+                "tenant": [plain(view.notification.tenant) for view in views],
+                "kind": [plain(view.notification.kind) for view in views],
+                "channel": [view.notification.channel for view in views],
+                "to": [mask.recipient for mask in masks],
+                "key": [plain(mask.name(mask.notification.key)) for mask in masks],
+                "generation": [
+                    str(generation) if (generation := view.notification.generation) > 1 else "" for view in views
+                ],
+                "provider": [plain(view.provider) for view in views],
+                "twice?": [describe.twice(view.possible_duplicates) for view in views],
+                "content": [mask.content for mask in masks],
+                "reason": [mask.text(view.reason) for view, mask in zip(views, masks, strict=True)],
+            },
+            styles,
+        )
+    tenants = len({view.notification.tenant for view in views}) > 1
     return Listing(
         ["id", "state", "age", "kind", "to", "key"],
         [
             [
-                short(one.id),
-                one.state,
-                age(one.added_ms, now_ms),
-                cut(plain(one.notification.kind), KIND_SHOWN_CHARS),
-                cut(f"{one.notification.channel} {Mask(one.notification, reveal).recipient}", TO_SHOWN_CHARS),
-                plain(Mask(one.notification, reveal).name(one.notification.key)),
+                short(view.id),
+                view.state,
+                age(view.added_ms, now_ms),
+                cut(plain(view.notification.kind), KIND_SHOWN_CHARS),
+                cut(f"{view.notification.channel} {mask.recipient}", TO_SHOWN_CHARS),
+                plain(mask.name(view.notification.key)),
             ]
-            for one in found
+            for view, mask in zip(views, masks, strict=True)
         ],
-        [describe.STYLES.get(one.state, "") for one in found],
-        [_note(one, tenants, reveal) for one in found],
+        styles,
+        [_note(view, tenants, reveal) for view in views],
     )
 
 
-def _note(one: NotificationView, tenants: bool, reveal: bool) -> str:
-    """What is unusual: "generation 2, twilio: no answer within 15 s"."""
-    said, well = one.notification, one.state in ("accepted", "delivered")
+def _note(view: NotificationView, tenants: bool, reveal: bool) -> str:
+    notification, successful = view.notification, view.state in ("accepted", "delivered")
     facts = [
-        f"tenant {plain(said.tenant)}" if tenants and said.tenant else "",
-        f"generation {said.generation}" if said.generation > 1 else "",
-        plain(one.provider) if one.reason and not well else "",
-        describe.twice(one.possible_duplicates),
-        "erased" if one.erased else "",
+        f"tenant {plain(notification.tenant)}" if tenants and notification.tenant else "",
+        f"generation {notification.generation}" if notification.generation > 1 else "",
+        plain(view.provider) if view.reason and not successful else "",
+        describe.twice(view.possible_duplicates),
+        "erased" if view.erased else "",
     ]
-    reason = "" if well else cut(Mask(said, reveal).text(one.reason), REASON_SHOWN_CHARS)
-    return ": ".join(filter(None, [", ".join(filter(None, facts)), reason]))
+    return note(facts, "" if successful else Mask(notification, reveal).text(view.reason))
 
 
-def _wide(found: Sequence[NotificationView], reveal: bool) -> Listing:
-    """Columns that would say nothing are left out."""
-    masks = [Mask(one.notification, reveal) for one in found]
-    columns: dict[str, list[str]] = {
-        "id": [one.id for one in found],
-        "state": [one.state for one in found],
-        "added": [moment(one.added_ms) for one in found],
-        "changed": [moment(one.changed_ms) for one in found],
-        "tenant": [plain(one.notification.tenant) for one in found],
-        "kind": [plain(one.notification.kind) for one in found],
-        "channel": [one.notification.channel for one in found],
-        "to": [mask.recipient for mask in masks],
-        "key": [plain(mask.name(mask.notification.key)) for mask in masks],
-        "generation": [str(generation) if (generation := one.notification.generation) > 1 else "" for one in found],
-        "provider": [plain(one.provider) for one in found],
-        "twice?": [describe.twice(one.possible_duplicates) for one in found],
-        "content": [mask.content for mask in masks],
-        "reason": [mask.text(one.reason) for one, mask in zip(found, masks, strict=True)],
-    }
-    told = {head: cells for head, cells in columns.items() if any(cells)}
-    rows = [list(row) for row in zip(*told.values(), strict=True)]
-    return Listing(list(told), rows, [describe.STYLES.get(one.state, "") for one in found], [""] * len(found))
-
-
-def hint(found: Sequence[NotificationView]) -> str:
-    """Below a list: what waits for a person."""
-    doubtful = [one for one in found if one.state == "uncertain"]
-    if not doubtful:
+def hint(views: Sequence[NotificationView]) -> str:
+    """A line below a list with uncertain notifications."""
+    count = sum(view.state == "uncertain" for view in views)
+    if not count:
         return ""
-    are = "is" if len(doubtful) == 1 else "are"
-    return f"{len(doubtful):,} {are} uncertain: `semel notify show ID` tells what happens next, and how to decide."
+    are = "is" if count == 1 else "are"
+    return f"{count:,} {are} uncertain: `semel notify show ID` shows the next step and the possible decisions."
 
 
 # -------------------------------------------------------------------------------------------------- one notification
 
 
-def portrait(one: NotificationView, others: Sequence[NotificationView], now_ms: int, reveal: bool) -> RenderableType:
-    """Everything that is known: what it is, how it stands, how it came there, what happens next."""
-    mask = Mask(one.notification, reveal)
-    facts = {**_identity(one, mask, now_ms), **asked_of(one.notification, mask), **_others(others)}
+def portrait(view: NotificationView, others: Sequence[NotificationView], now_ms: int, reveal: bool) -> RenderableType:
+    """Everything that is stored about one notification: its identity, state, history and next step."""
+    mask = Mask(view.notification, reveal)
+    generations = [f"{other.notification.generation} is {other.id}, {other.state}" for other in others]
+    facts = {
+        **_identity(view, mask, now_ms),
+        **options_of(view.notification, mask),
+        "generations": "\n".join(generations),
+    }
+    next_step, commands = describe.next_for(view, others, now_ms)
     parts: list[RenderableType] = [
-        facts_table(facts, {facts["state"]: describe.STYLES.get(one.state, "")}),
+        facts_table(facts, {facts["state"]: describe.STYLES.get(view.state, "")}),
         Text("\nhistory", style="bold"),
-        _timeline(one, mask),
+        _timeline(view, mask),
         Text("\nwhat happens next", style="bold"),
-        *_next(one, others, now_ms),
+        Text(plain(next_step)),
     ]
-    if reveal and not one.erased:
-        parts += [Text("\nwhat it says", style="bold"), Text(content(one.notification))]
+    if commands:
+        parts.append(facts_table({f"  {command}": effect for command, effect in commands.items()}))
+    if reveal and not view.erased:
+        parts += [Text("\ncontent", style="bold"), Text(content(view.notification))]
     return Group(*parts)
 
 
-def _identity(one: NotificationView, mask: Mask, now_ms: int) -> dict[str, str]:
-    said = one.notification
-    hidden = "" if mask.reveal or one.erased else " (--reveal shows it)"
+def _identity(view: NotificationView, mask: Mask, now_ms: int) -> dict[str, str]:
+    notification = view.notification
+    hidden = "" if mask.reveal or view.erased else " (--reveal shows it)"
     return {
-        "id": one.id,
-        "state": f"{one.state}: {describe.MEANING[one.state]}",
-        "since": f"{moment(one.changed_ms)}, {age(one.changed_ms, now_ms)} ago",
-        "reason": mask.text(one.reason),
-        "sent twice?": describe.twice(one.possible_duplicates),
-        "suppressed by": one.suppressed_by,
-        "key": plain(mask.name(said.key)),
-        "kind": said.kind,
-        "to": f"{mask.recipient}, by {said.channel}",
+        "id": view.id,
+        "state": f"{view.state}: {describe.MEANING[view.state]}",
+        "since": f"{moment(view.changed_ms)}, {age(view.changed_ms, now_ms)} ago",
+        "reason": mask.text(view.reason),
+        "sent twice?": describe.twice(view.possible_duplicates),
+        "suppressed by": view.suppressed_by,
+        "key": plain(mask.name(notification.key)),
+        "kind": notification.kind,
+        "to": f"{mask.recipient}, by {notification.channel}",
         "content": f"{mask.content}{hidden}",
-        "tenant": said.tenant,
-        "provider": one.provider or said.provider,
-        "erased": "its content and recipient are forgotten; the same call is still known" if one.erased else "",
+        "tenant": notification.tenant,
+        "provider": view.provider or notification.provider,
+        "erased": "its content and recipient are erased; the same call is still known" if view.erased else "",
     }
 
 
-def asked_of(said: Notification, mask: Mask) -> dict[str, str]:
-    """What it asks for, where that is not the usual."""
-    guard = said.guard
+def options_of(notification: Notification, mask: Mask) -> dict[str, str]:
+    """The options that differ from their defaults."""
+    guard = notification.guard
     of = f"of {plain(mask.name(guard.key))!r}" if guard and guard.key else "to this recipient, of this kind"
+    not_after = notification.not_after
     return {
-        "not after": "" if said.not_after is None else moment(int(said.not_after.timestamp() * 1000)),
+        "not after": "" if not_after is None else moment(int(not_after.timestamp() * 1000)),
         "guard": "" if guard is None else f"at most one in {describe.window(guard.window_s)} {of}",
-        "order": plain(mask.name(said.order)),
-        "priority": "" if said.priority == 5 else f"{said.priority} (0 goes first, 9 last)",
-        "policy": said.policy or "",
-        "generation": str(said.generation) if said.generation > 1 else "",
+        "order": plain(mask.name(notification.order)),
+        "priority": "" if notification.priority == 5 else f"{notification.priority} (0 goes first, 9 last)",
+        "policy": notification.policy or "",
+        "generation": str(notification.generation) if notification.generation > 1 else "",
     }
 
 
-def _others(others: Sequence[NotificationView]) -> dict[str, str]:
-    told = [f"{one.notification.generation} is {one.id}, {one.state}" for one in others]
-    return {"generations": "\n".join(told)}
-
-
-def _timeline(one: NotificationView, mask: Mask) -> Table:
-    """By time; what providers said stands below what it came to."""
+def _timeline(view: NotificationView, mask: Mask) -> Table:
+    """The history by time, with the evidence of providers below each line."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for at_ms, what, told in _moments(one):
-        below = [Padding(Text(mask.text(line), "dim"), (0, 0, 0, 2), expand=False) for line in told if line]
-        table.add_row(moment(at_ms), Group(Text(mask.text(what)), *below))
+    for at_ms, line, evidence in _moments(view):
+        below = [Padding(Text(mask.text(text), "dim"), (0, 0, 0, 2), expand=False) for text in evidence if text]
+        table.add_row(moment(at_ms), Group(Text(mask.text(line)), *below))
     return table
 
 
-def _moments(one: NotificationView) -> Iterator[tuple[int, str, Sequence[str]]]:
-    """Several pieces of evidence may be about one crossing, which is told once."""
-    yield one.added_ms, "added", ()
+def _moments(view: NotificationView) -> Iterator[tuple[int, str, Sequence[str]]]:
+    """Several attempts may share one crossing, which is listed once."""
+    yield view.added_ms, "added", ()
     crossed: set[int] = set()
-    for attempt in one.attempts:
+    for attempt in view.attempts:
         if attempt.crossed_ms and attempt.crossed_ms not in crossed:
             crossed.add(attempt.crossed_ms)
             yield attempt.crossed_ms, describe.crossing_of(attempt), ()
         if attempt.outcome:
-            yield attempt.ended_ms, describe.ending_of(attempt), (attempt.evidence, _reference(attempt))
+            reference = f"reference {attempt.reference}" if attempt.reference else ""
+            yield attempt.ended_ms, describe.ending_of(attempt), (attempt.evidence, reference)
 
 
-def _next(one: NotificationView, others: Sequence[NotificationView], now_ms: int) -> Iterator[RenderableType]:
-    told, commands = describe.next_for(one, others, now_ms)
-    yield Text(plain(told))
-    if commands:
-        yield facts_table({f"  {command}": effect for command, effect in commands.items()})
-
-
-def _reference(attempt: Attempt) -> str:
-    return f"reference {attempt.reference}" if attempt.reference else ""
-
-
-def content(said: Notification) -> str:
-    """Whole, as far as a terminal is for reading."""
-    facts = [
-        f"from: {said.sender}" if said.sender else "",
-        f"subject: {said.subject}" if said.subject else "",
-        f"template: {said.template}" if said.template else "",
-        f"data: {_document(said.data)}" if said.data else "",
+def content(notification: Notification) -> str:
+    fields = [
+        f"from: {notification.sender}" if notification.sender else "",
+        f"subject: {notification.subject}" if notification.subject else "",
+        f"template: {notification.template}" if notification.template else "",
+        f"data: {_document(notification.data)}" if notification.data else "",
     ]
-    body = said.body if isinstance(said.body, str) else "" if said.body is None else _document(said.body)
-    return excerpt("\n".join(filter(None, [*facts, body])), "--json shows all of it")
+    body = notification.body
+    text = body if isinstance(body, str) else "" if body is None else _document(body)
+    return excerpt("\n".join(filter(None, [*fields, text])), "--json shows all of it")
 
 
 def _document(value: Any) -> str:
@@ -209,48 +197,52 @@ def _document(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------ status
 
 
-def answer(found: Status, now_ms: int, said: Notification | None, note: str = "") -> RenderableType:
+def answer(status: Status, now_ms: int, notification: Notification | None, note: str = "") -> RenderableType:
     """Did this customer get the message?"""
-    evidence, reference = _said_of(found, said)
+    evidence, reference = _evidence(status, notification)
     facts = {
-        "state": found.state,
-        "since": f"{moment(found.at_ms)}, {age(found.at_ms, now_ms)} ago" if found.at_ms else "",
-        "provider": found.provider,
+        "state": status.state,
+        "since": f"{moment(status.at_ms)}, {age(status.at_ms, now_ms)} ago" if status.at_ms else "",
+        "provider": status.provider,
         "reference": plain(reference),
         "evidence": plain(evidence),
-        "id": found.id,
+        "id": status.id,
     }
-    meant = describe.ANSWERS[found.told]
-    if found.told == "not_sent":
+    meaning = describe.ANSWERS[status.told]
+    if status.told == "not_sent":
         reason = f", reason: {plain(evidence)}" if evidence else ""
         many = (
-            f"1 {found.state}" if found.unsent == 1 else f"{found.unsent:,} were not sent, the newest is {found.state}"
+            f"{status.unsent:,} were not sent, the newest is {status.state}"
+            if status.unsent != 1
+            else f"1 {status.state}"
         )
-        meant = f"no: {many}{reason}, see {describe.short_id(found.id)}"
-    word = Text.assemble((found.told, f"bold {describe.STYLES.get(found.told, '')}"), f": {meant}")
-    if not found.id:
-        return Group(word, Text(f"Note: {note}", style="dim")) if note else word
-    more = Text(f"All that is known of it: semel notify show {describe.short_id(found.id)}", style="dim")
-    return Group(word, facts_table(facts, describe.STYLES), more)
+        meaning = f"no: {many}{reason}, see {short_id(status.id)}"
+    line = Text.assemble((status.told, f"bold {describe.STYLES.get(status.told, '')}"), f": {meaning}")
+    if not status.id:
+        return Group(line, Text(f"Note: {note}", style="dim")) if note else line
+    more = Text(f"Details: semel notify show {short_id(status.id)}", style="dim")
+    return Group(line, facts_table(facts, describe.STYLES), more)
 
 
-def _said_of(found: Status, said: Notification | None) -> tuple[str, str]:
-    """Evidence and reference. Without the notification, nobody can tell what is to be hidden in them."""
-    return ("", "") if said is None else (Mask(said).hidden(found.evidence), Mask(said).hidden(found.reference))
+def _evidence(status: Status, notification: Notification | None) -> tuple[str, str]:
+    """Evidence and reference, masked. Without the notification they cannot be masked, so they are omitted."""
+    if notification is None:
+        return "", ""
+    return Mask(notification).hidden(status.evidence), Mask(notification).hidden(status.reference)
 
 
-def status_members(found: Status, said: Notification | None, note: str = "") -> dict[str, Any]:
-    evidence, reference = _said_of(found, said)
+def status_members(status: Status, notification: Notification | None, note: str = "") -> dict[str, Any]:
+    evidence, reference = _evidence(status, notification)
     return {
-        "status": found.told,
-        "id": found.id,
-        "state": found.state,
-        "at": iso(found.at_ms) if found.at_ms else "",
-        "at_ms": found.at_ms,
-        "provider": found.provider,
+        "status": status.told,
+        "id": status.id,
+        "state": status.state,
+        "at": iso(status.at_ms) if status.at_ms else "",
+        "at_ms": status.at_ms,
+        "provider": status.provider,
         "reference": reference,
         "evidence": evidence,
-        "unsent": found.unsent,
+        "unsent": status.unsent,
         "note": note,
     }
 
@@ -258,65 +250,58 @@ def status_members(found: Status, said: Notification | None, note: str = "") -> 
 # -------------------------------------------------------------------------------------------------------------- JSON
 
 
-def members(one: NotificationView, reveal: bool) -> dict[str, Any]:
+def members(view: NotificationView, reveal: bool) -> dict[str, Any]:
     """A notification without its attempts."""
-    said, mask = one.notification, Mask(one.notification, reveal)
+    notification, mask = view.notification, Mask(view.notification, reveal)
     return {
-        "id": one.id,
-        "state": one.state,
-        "reason": mask.hidden(one.reason),
-        "tenant": said.tenant,
-        "key": mask.name(said.key),
-        "kind": said.kind,
-        "channel": said.channel,
+        "id": view.id,
+        "state": view.state,
+        "reason": mask.hidden(view.reason),
+        "tenant": notification.tenant,
+        "key": mask.name(notification.key),
+        "kind": notification.kind,
+        "channel": notification.channel,
         "recipient": mask.raw_recipient,
-        "generation": said.generation,
-        "provider": one.provider,
-        "added": iso(one.added_ms),
-        "added_ms": one.added_ms,
-        "changed": iso(one.changed_ms),
-        "changed_ms": one.changed_ms,
-        "due": iso(one.due_ms) if one.due_ms and one.state in LIVE else None,
-        "possible_duplicates": one.possible_duplicates,
-        "suppressed_by": one.suppressed_by,
-        "erased": one.erased,
+        "generation": notification.generation,
+        "provider": view.provider,
+        "added": iso(view.added_ms),
+        "added_ms": view.added_ms,
+        "changed": iso(view.changed_ms),
+        "changed_ms": view.changed_ms,
+        "due": iso(view.due_ms) if view.due_ms and view.state in LIVE else None,
+        "possible_duplicates": view.possible_duplicates,
+        "suppressed_by": view.suppressed_by,
+        "erased": view.erased,
         **mask.members(),
     }
 
 
-def whole(one: NotificationView, others: Sequence[NotificationView], now_ms: int, reveal: bool) -> dict[str, Any]:
-    """With its attempts and what it asks for."""
-    said, mask = one.notification, Mask(one.notification, reveal)
-    guard = None if said.guard is None else {"window_s": said.guard.window_s, "key": mask.name(said.guard.key)}
-    told, commands = describe.next_for(one, others, now_ms)
+def whole(view: NotificationView, others: Sequence[NotificationView], now_ms: int, reveal: bool) -> dict[str, Any]:
+    """A notification with its options, attempts and next step."""
+    notification, mask = view.notification, Mask(view.notification, reveal)
+    guard, not_after = notification.guard, notification.not_after
+    next_step, commands = describe.next_for(view, others, now_ms)
+    upcoming = coming(view, now_ms)
     return {
-        **members(one, reveal),
-        "not_after": None if said.not_after is None else iso(int(said.not_after.timestamp() * 1000)),
-        "priority": said.priority,
-        "order": mask.name(said.order),
-        "guard": guard,
-        "policy": said.policy,
-        "attempts": [_attempt(attempt, mask) for attempt in one.attempts],
+        **members(view, reveal),
+        "not_after": None if not_after is None else iso(int(not_after.timestamp() * 1000)),
+        "priority": notification.priority,
+        "order": mask.name(notification.order),
+        "guard": None if guard is None else {"window_s": guard.window_s, "key": mask.name(guard.key)},
+        "policy": notification.policy,
+        "attempts": [_attempt(attempt, mask) for attempt in view.attempts],
         "generations": [
             {"generation": other.notification.generation, "id": other.id, "state": other.state} for other in others
         ],
-        "next": _coming(one, now_ms, told),
+        "next": {
+            "exit": upcoming.exit if upcoming else None,
+            "at": iso(upcoming.at_ms) if upcoming and upcoming.at_ms else None,
+            "under_way": upcoming.under_way if upcoming else False,
+            "policy": upcoming.policy if upcoming else None,
+            "policy_at": iso(upcoming.policy_ms) if upcoming and upcoming.policy_ms else None,
+            "says": next_step,
+        },
         "commands": list(commands),
-    }
-
-
-def _coming(one: NotificationView, now_ms: int, told: str) -> dict[str, Any]:
-    """What happens next by itself: `says` for people, the rest for programs."""
-    next = coming(one, now_ms)
-    if next is None:
-        return {"exit": None, "at": None, "under_way": False, "policy": None, "policy_at": None, "says": told}
-    return {
-        "exit": next.exit,
-        "at": iso(next.at_ms) if next.at_ms else None,
-        "under_way": next.under_way,
-        "policy": next.policy,
-        "policy_at": iso(next.policy_ms) if next.policy_ms else None,
-        "says": told,
     }
 
 
@@ -333,22 +318,22 @@ def _attempt(attempt: Attempt, mask: Mask) -> dict[str, Any]:
     }
 
 
-# What came of adding, and of sending once more.
+# ------------------------------------------------------------------------------------------------ adding, resending
 
-RELAY = "A relay sends it: the one that runs, or the next `semel relay --once`."
+RELAY = "A relay sends it: a running one, or the next `semel relay --once`."
 
 
-def add_text(result: AddResult, said: Notification) -> RenderableType:
-    """The id stands first, whole: it is what everything else is asked by."""
-    mask, facts = Mask(said), {"id": result.id}
+def add_text(result: AddResult, notification: Notification) -> RenderableType:
+    mask, facts = Mask(notification), {"id": result.id}
     if result.status == "added":
-        facts |= {"to": f"{mask.recipient}, by {said.channel}", "content": mask.content}
+        facts |= {"to": f"{mask.recipient}, by {notification.channel}", "content": mask.content}
     if result.dry_run:
-        facts |= {"key": plain(mask.name(said.key)), "kind": said.kind, **asked_of(said, mask)}
-    told: list[RenderableType] = [Text(_headline(result)), facts_table(facts)]
+        key = plain(mask.name(notification.key))
+        facts |= {"key": key, "kind": notification.kind, **options_of(notification, mask)}
+    parts: list[RenderableType] = [Text(_headline(result)), facts_table(facts)]
     if result.ignored and result.status == "known":
-        told.append(Text(f"What it asks for is not changed by this call: {_listed(result.ignored)}."))
-    return Group(*told)
+        parts.append(Text(f"This call does not change its options: {_listed(result.ignored)}."))
+    return Group(*parts)
 
 
 def _headline(result: AddResult) -> str:
@@ -358,11 +343,11 @@ def _headline(result: AddResult) -> str:
         case "added", True:
             return "would be added. Nothing was changed."
         case "known", _:
-            known = f"known: it was added before and is {result.state}, {MEANING.get(result.state, '')}"
-            return f"{known}. Nothing was changed."
-    what = f" ({_listed(result.differs)})" if result.differs else ""
+            meaning = MEANING.get(result.state, "")
+            return f"known: it was added before and is {result.state}, {meaning}. Nothing was changed."
+    fields = f" ({_listed(result.differs)})" if result.differs else ""
     return (
-        f"conflict: the same key, kind and recipient are known with another content{what}. The first one is kept, "
+        f"conflict: the same key, kind and recipient are known with another content{fields}. The first one is kept, "
         f"{result.state}: semel notify show {short_id(result.id)}. Another fact needs another --key."
     )
 
@@ -388,7 +373,7 @@ def resent_text(resent: Resent) -> RenderableType:
         case "added":
             return Group(Text(f"added as generation {resent.generation}. {RELAY}"), facts_table(facts))
         case "known":
-            meant = MEANING.get(resent.state, "")
-            told = f"known: generation {resent.generation} was added before and is {resent.state}, {meant}."
-            return Group(Text(f"{told} To repeat that one, name it."), facts_table(facts))
+            meaning = MEANING.get(resent.state, "")
+            known = f"known: generation {resent.generation} was added before and is {resent.state}, {meaning}."
+            return Group(Text(f"{known} To repeat that one, name it."), facts_table(facts))
     return Text(f"refused: {plain(resent.reason)}")

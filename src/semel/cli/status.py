@@ -14,11 +14,10 @@ from rich.text import Text
 
 from semel.cli import breakers
 from semel.cli.breakers import ServiceBreakers
-from semel.cli.describe import age, counted, iso, moment, plain
+from semel.cli.describe import STYLES, age, counted, iso, moment, plain
 from semel.cli.find import now_ms
 from semel.cli.ledger_place import Place, opened, place
 from semel.cli.options import Config, Json, LedgerUrl
-from semel.cli.tables import STYLES
 from semel.core.dead_letter_store import inbox_of
 from semel.core.inbox_flow import MISMATCHED
 from semel.core.resend import outbox_of

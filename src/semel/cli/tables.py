@@ -1,10 +1,9 @@
-"""Entries of the ledger for people (tables) and for programs (JSON)."""
+"""Tables and JSON documents: the shared forms, and the entries of a ledger."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -15,20 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from semel.cli.breakers import OpenBreaker
-from semel.cli.describe import age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
+from semel.cli.describe import STYLES, age, brief_ids, counted, cut, iso, moment, plain, plain_lines, short
 from semel.ports import Entry
 from semel.values.attempts import TRIED_MAX
 from semel.values.errors import SemelError
-from semel.values.event import Event
 from semel.wiring import decode
 
 WIDE_COLUMNS = 10_000  # nothing is cut before that
-STYLES = {"dead": "red", "uncertain": "yellow", "done": "green", "leased": "cyan", "waiting": "cyan"}
 GAP = "  "
-HANDLER_SHOWN_CHARS = 24  # the event should have its place too
-REASON_SHOWN_CHARS = 300  # --wide and `show` have all of it
-SHOWN_MAX_CHARS = 20_000  # of one document; --raw has all of it
-UNREAD = "what it says is not told by its bytes alone: it was read with an id_path, or by a program of its own"
+HANDLER_SHOWN_CHARS = 24  # leaves room for the event
+REASON_SHOWN_CHARS = 300  # --wide and `show` show all of it
+SHOWN_MAX_CHARS = 20_000  # of one document; --raw writes all of it
+UNREAD = "not decoded: it was read with an id_path, or by an application"
 
 
 def console(wide: bool) -> Console:
@@ -38,20 +35,23 @@ def console(wide: bool) -> Console:
 # ------------------------------------------------------------------------------------------------------ listings
 
 
-def listing(entries: Sequence[Entry], now_ms: int, wide: bool) -> Listing:
-    """For a terminal: below an entry stands what is unusual about it. Wide: everything on its line, and whole."""
-    return _wide(entries) if wide else _narrow(entries, now_ms)
-
-
 class Listing(Struct, frozen=True):
-    """A line for each entry, cut where the terminal ends, and perhaps a note below it.
+    """One line for each row, cut at the width of the terminal, and an optional note below it.
 
-    Not a table, whose columns would squeeze each other: a reason is long, and most entries have none."""
+    It is no table, because long reasons, which most rows lack, would make the other columns narrow.
+    """
 
     heads: list[str]
     rows: list[list[str]]
     styles: list[str]  # of each row's state
     notes: list[str]
+
+    @classmethod
+    def wide(cls, columns: Mapping[str, list[str]], styles: list[str]) -> Listing:
+        """Whole values on long lines. Empty columns are omitted."""
+        filled = {head: cells for head, cells in columns.items() if any(cells)}
+        rows = [list(row) for row in zip(*filled.values(), strict=True)]
+        return cls(list(filled), rows, styles, [""] * len(styles))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(cell_len(cell) for cell in column) for column in zip(self.heads, *self.rows, strict=True)]
@@ -68,14 +68,38 @@ class Listing(Struct, frozen=True):
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], line_max: int) -> Text:
-    """Cells side by side."""
     padded = [set_cell_size(cell, width) for cell, width in zip(cells, widths, strict=True)]
     line = Text(GAP.join(padded).rstrip(), no_wrap=True)
     line.truncate(line_max, overflow="ellipsis")
     return line
 
 
-def _narrow(entries: Sequence[Entry], now_ms: int) -> Listing:
+def note(facts: Sequence[str], reason: str) -> str:
+    """The unusual facts of a row and its reason: "generation 2, 3 attempts: the CRM answered 503"."""
+    return ": ".join(filter(None, [", ".join(filter(None, facts)), cut(reason, REASON_SHOWN_CHARS)]))
+
+
+# -------------------------------------------------------------------------------------------------------- entries
+
+
+def listing(entries: Sequence[Entry], now_ms: int, wide: bool) -> Listing:
+    """Entries with a note below each. Wide: everything on one line."""
+    styles = [STYLES.get(entry.state, "") for entry in entries]
+    if wide:
+        return Listing.wide(
+            {
+                "key": [entry.key for entry in entries],
+                "state": [entry.state for entry in entries],
+                "at": [moment(entry.at_ms) for entry in entries],
+                "handler": [plain(entry.handler) for entry in entries],
+                "tenant": [plain(entry.tenant) for entry in entries],
+                "attempts": [str(entry.attempts) for entry in entries],
+                "generation": [str(entry.generation) if entry.generation > 1 else "" for entry in entries],
+                "event": [plain(entry.text) for entry in entries],
+                "reason": [plain(entry.reason) for entry in entries],
+            },
+            styles,
+        )
     tenants = len({entry.tenant for entry in entries}) > 1
     return Listing(
         ["key", "state", "age", "handler", "event"],
@@ -89,47 +113,27 @@ def _narrow(entries: Sequence[Entry], now_ms: int) -> Listing:
             ]
             for entry in entries
         ],
-        [STYLES.get(entry.state, "") for entry in entries],
+        styles,
         [_note(entry, tenants) for entry in entries],
     )
 
 
 def _note(entry: Entry, tenants: bool) -> str:
-    """What is unusual: "generation 2, 3 attempts: the CRM answered 503"."""
     facts = [
         f"tenant {plain(entry.tenant)}" if tenants and entry.tenant else "",
         f"generation {entry.generation}" if entry.generation > 1 else "",
         counted(entry.attempts, "attempt") if entry.attempts > 1 else "",
     ]
-    parts = [", ".join(filter(None, facts)), cut(plain(entry.reason), REASON_SHOWN_CHARS)]
-    return ": ".join(filter(None, parts))
-
-
-def _wide(entries: Sequence[Entry]) -> Listing:
-    """Columns that would say nothing are left out."""
-    columns = {
-        "key": [entry.key for entry in entries],
-        "state": [entry.state for entry in entries],
-        "at": [moment(entry.at_ms) for entry in entries],
-        "handler": [plain(entry.handler) for entry in entries],
-        "tenant": [plain(entry.tenant) for entry in entries],
-        "attempts": [str(entry.attempts) for entry in entries],
-        "generation": [str(entry.generation) if entry.generation > 1 else "" for entry in entries],
-        "event": [plain(entry.text) for entry in entries],
-        "reason": [plain(entry.reason) for entry in entries],
-    }
-    told = {head: cells for head, cells in columns.items() if any(cells)}
-    rows = [list(row) for row in zip(*told.values(), strict=True)]
-    return Listing(list(told), rows, [STYLES.get(entry.state, "") for entry in entries], [""] * len(entries))
+    return note(facts, plain(entry.reason))
 
 
 # ----------------------------------------------------------------------------------------------------- one entry
 
 
 def portrait(history: Sequence[Entry], now_ms: int, breaker: OpenBreaker | None = None) -> RenderableType:
-    """Everything that is known of one key: how it stands, how it came there, and the event."""
+    """Everything that is stored about one key: its state, its history, and the event."""
     present = history[0]
-    parts: list[RenderableType] = [_facts(present, now_ms)]
+    parts: list[RenderableType] = [facts_table(_facts(present, now_ms))]
     if breaker is not None:
         parts.append(Text(plain(str(breaker)), style="bold red"))
     if present.result is not None:
@@ -151,29 +155,28 @@ def _kept(history: Sequence[Entry]) -> bytes | None:
 
 
 def attempts(entry: Entry) -> list[str]:
-    """What came of each attempt, a line for each; and that some have left nothing."""
+    """One line for each attempt, and one for each gap without a record."""
     lines: list[str] = []
     expected = 1
-    for at, one in enumerate(entry.attempt_log):
+    for at, failed in enumerate(entry.attempt_log):
         dropped = at == 1 and len(entry.attempt_log) >= TRIED_MAX - 1  # the first one and the newest are kept
-        lines += _gap(expected, one.attempt - 1, "not kept" if dropped else "")
-        lines.append(f"attempt {one.attempt}, {moment(one.at_ms)}: {plain(one.reason)}")
-        expected = one.attempt + 1
-    return lines if entry.attempts > 1 else []  # of a single one the reason tells
+        lines += _gap(expected, failed.attempt - 1, "not kept" if dropped else "")
+        lines.append(f"attempt {failed.attempt}, {moment(failed.at_ms)}: {plain(failed.reason)}")
+        expected = failed.attempt + 1
+    return lines if entry.attempts > 1 else []  # the reason of the entry describes a single one
 
 
-def _gap(first: int, last: int, why: str) -> list[str]:
-    """Attempts of which nothing was recorded."""
+def _gap(first: int, last: int, reason: str) -> list[str]:
+    """A line for attempts without a record."""
     if last < first:
         return []
-    which, whose = f"attempts {first} to {last}", "each process"
     if first == last:
-        which, whose = f"attempt {first}", "its process"
-    return [f"{which}: {why or f'{whose} vanished, or lost the ledger'}"]
+        return [f"attempt {first}: {reason or 'its process vanished, or lost the ledger'}"]
+    return [f"attempts {first} to {last}: {reason or 'each process vanished, or lost the ledger'}"]
 
 
-def _facts(entry: Entry, now_ms: int) -> Table:
-    told = {
+def _facts(entry: Entry, now_ms: int) -> dict[str, str]:
+    return {
         "key": entry.key,
         "state": entry.state,
         "since": f"{moment(entry.at_ms)}, {age(entry.at_ms, now_ms)} ago",
@@ -185,11 +188,10 @@ def _facts(entry: Entry, now_ms: int) -> Table:
         "reason": entry.reason,
         "decision": entry.decision,
     }
-    return facts_table(told)
 
 
 def facts_table(facts: Mapping[str, str], styles: Mapping[str, str] = STYLES) -> Table:
-    """Names and values; what has no value is left out."""
+    """Names and values. Empty values are omitted."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -200,19 +202,19 @@ def facts_table(facts: Mapping[str, str], styles: Mapping[str, str] = STYLES) ->
 
 
 def _generations(history: Sequence[Entry]) -> Text:
-    """What happened, and what people decided about it: a few lines for each generation."""
+    """A few lines for each generation: its outcome and the decision about it."""
     lines = []
     for entry in history:
-        how = f"{entry.state}, {moment(entry.at_ms)}, {counted(entry.attempts, 'attempt')}"
-        lines.append(f"generation {entry.generation}: {how}")
+        summary = f"{entry.state}, {moment(entry.at_ms)}, {counted(entry.attempts, 'attempt')}"
+        lines.append(f"generation {entry.generation}: {summary}")
         attempt_log = attempts(entry) if entry is not history[0] else []
-        told = [] if attempt_log and entry.attempt_log[-1].reason == entry.reason else [entry.reason]
-        lines += [f"    {line}" for line in (*attempt_log, *(plain(text) for text in (*told, entry.decision) if text))]
+        reason = "" if attempt_log and entry.attempt_log[-1].reason == entry.reason else entry.reason
+        lines += [f"    {line}" for line in (*attempt_log, plain(reason), plain(entry.decision)) if line]
     return Text("\n".join(lines))
 
 
 def document(raw: bytes) -> str:
-    """A stored document, laid out to be read. What is not JSON is shown as the text that it is."""
+    """A stored document, indented. Anything but JSON is shown as text."""
     try:
         text = json.dumps(json.loads(raw), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -221,7 +223,7 @@ def document(raw: bytes) -> str:
 
 
 def excerpt(text: str, all_of_it: str) -> str:
-    """As much of it as people read, and what shows all of it."""
+    """The beginning of a long text, and the option that shows all of it."""
     shown = plain_lines(text[:SHOWN_MAX_CHARS])
     more = len(text) - SHOWN_MAX_CHARS
     return shown if more <= 0 else f"{shown}\n… and {more:,} more ({all_of_it})"
@@ -245,8 +247,8 @@ def members(entry: Entry) -> dict[str, Any]:
         "reason": entry.reason,
         "decision": entry.decision,
         "attempt_log": [
-            {"attempt": one.attempt, "at": iso(one.at_ms), "at_ms": one.at_ms, "reason": one.reason}
-            for one in entry.attempt_log
+            {"attempt": failed.attempt, "at": iso(failed.at_ms), "at_ms": failed.at_ms, "reason": failed.reason}
+            for failed in entry.attempt_log
         ],
     }
 
@@ -269,7 +271,7 @@ def whole(history: Sequence[Entry], breaker: OpenBreaker | None = None) -> dict[
 
 
 def _value(raw: bytes | None) -> Any:
-    """What a stored document says; its text where it is no JSON."""
+    """The value of a stored document; its text if it is not JSON."""
     if raw is None:
         return None
     try:
@@ -278,23 +280,21 @@ def _value(raw: bytes | None) -> Any:
         return raw.decode("utf-8", "backslashreplace")
 
 
-# What a kept event says, as far as its bytes alone tell it.
-
-NAMES = ("type", "id", "subject", "time", "tenant", "origin", "shape")
-
-
 def decoded(raw: bytes, tenant: str) -> dict[str, str] | None:
-    """The event's own facts, those that it has. None: it was read with settings that are not kept beside it (an
-    id_path), or by a program of its own; or it is no event at all."""
+    """The fields of a stored event. None: it was decoded with settings that are not stored with it (an id_path), or by
+    an application; or it is no event."""
     try:
         event = decode(raw, tenant=tenant)
-        return {name: value for name in NAMES if (value := _told(event, name))}
-    except (SemelError, ValueError, OverflowError, OSError):  # a time may be none that a calendar has
+        time = "" if event.time is None else event.time.isoformat().replace("+00:00", "Z")
+    except (SemelError, ValueError, OverflowError, OSError):  # the time may be beyond the calendar
         return None
-
-
-def _told(event: Event, name: str) -> str:
-    value: object = getattr(event, name)
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return "" if value is None else str(value)
+    fields = {
+        "type": event.type,
+        "id": event.id,
+        "subject": event.subject,
+        "time": time,
+        "tenant": event.tenant,
+        "origin": event.origin,
+        "shape": event.shape,
+    }
+    return {name: str(value) for name, value in fields.items() if value}
