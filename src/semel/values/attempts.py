@@ -1,7 +1,7 @@
-"""What came of each attempt at an event that did not succeed at once.
+"""The attempt log of a key: its failed attempts.
 
-A store keeps the attempts of one key as one run of bytes, in order: 8 at_ms | 4 attempt | 2 size | reason, big-endian.
-Room for the next one is made when it is granted, so that whoever ends a lease has only to append, and need not read.
+A store keeps the attempts of one key as bytes, in order: 8 at_ms | 4 attempt | 2 size | reason, big-endian. The grant
+makes room for the next attempt, so that a settlement only appends and need not read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEAD = Layout(">QIH")
 
 
 class FailedAttempt(Struct, frozen=True, array_like=True):
-    """One attempt that failed. An attempt whose process vanished has left none."""
+    """One failed attempt. An attempt whose process died leaves none."""
 
     attempt: int
     at_ms: int  # UTC
@@ -25,20 +25,20 @@ class FailedAttempt(Struct, frozen=True, array_like=True):
 
 
 def cut(reason: str) -> bytes:
-    """As much of a reason as is kept of an attempt; half a character in it must not keep it from being written."""
+    """The stored part of a reason. Lone surrogates are replaced, because no store can write them."""
     if len(reason) > REASON_MAX:
         reason = reason[: REASON_MAX - 1] + "…"
     return reason.encode(errors="replace")
 
 
 def line(attempt: int, at_ms: int, reason: str) -> bytes:
-    """One attempt, to be appended to those before it."""
-    said = cut(reason)
-    return _HEAD.pack(at_ms, attempt, len(said)) + said
+    """One attempt, to append to the earlier ones."""
+    text = cut(reason)
+    return _HEAD.pack(at_ms, attempt, len(text)) + text
 
 
 def lines(kept: bytes) -> list[bytes]:
-    """Each attempt by itself."""
+    """Split the stored log into attempts."""
     found: list[bytes] = []
     at = 0
     while at < len(kept):
@@ -58,7 +58,7 @@ def _load(one: bytes) -> FailedAttempt:
 
 
 def with_room(kept: bytes) -> bytes:
-    """The first and the newest, so that one more is not too many."""
+    """Drop attempts between the first and the newest, so that one more fits."""
     if not kept:
         return kept
     found = lines(kept)
@@ -66,6 +66,6 @@ def with_room(kept: bytes) -> bytes:
 
 
 def one_more(before: tuple[FailedAttempt, ...], attempt: int, at_ms: int, reason: str) -> bytes:
-    """What a store keeps that is told of the attempts before: a letterbox."""
+    """The log for a dead-letter store, which gets the earlier attempts with the dead letter."""
     kept = b"".join([line(one.attempt, one.at_ms, one.reason) for one in before[:1] + before[1:][2 - TRIED_MAX :]])
     return kept + line(attempt, at_ms, reason)

@@ -1,4 +1,4 @@
-"""The questions put to a ledger and its answers. None of them can be part of a cycle: the collector need not look."""
+"""Claims, leases, verdicts and settlements. None can be part of a reference cycle, so the collector skips them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Alias(Struct, frozen=True, gc=False):
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """May I act on this key?"""
+    """A request to run the handler for a key."""
 
     digest: bytes  # 16 bytes over (tenant, handler, key parts)
     handler: str
-    text: str  # the key, for people
+    text: str  # the readable key
     lease_ms: int
     retention_ms: int
     tenant: str = ""
     fingerprint: bytes | None = None  # 16 bytes over the payload; None: payloads are not compared
     aliases: tuple[Alias, ...] = ()
     order: Order | None = None
-    doubt_first: bool = False  # a lapsed lease is granted though its event is stale meanwhile: its doubt must be told
+    doubt_first: bool = False  # an expired lease is granted even if the event is stale, to record the uncertain run
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -46,29 +46,29 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """A time-limited right to act. Every grant of a key has a higher token than all its grants before."""
+    """A time-limited right to run. Every grant of a key has a higher token than all earlier grants."""
 
     claim: Claim
     token: int
 
 
 class Granted(Struct, frozen=True, gc=False):
-    """Act, under this lease."""
+    """The handler may run under this lease."""
 
     lease: Lease
     attempt: int  # 1 for the first grant; counted here, so a crash counts
-    takeover: bool  # the holder before vanished without settling: its effect may have happened
+    takeover: bool  # the previous lease expired without a settlement: its effect may have happened
     age_ms: int  # since the first grant of this key
 
 
 class Settled(Struct, frozen=True, gc=False):
-    """A duplicate: this is what the first run came to."""
+    """A duplicate, with the stored result of the first run."""
 
     outcome: Final
 
 
 class Busy(Struct, frozen=True, gc=False):
-    """Someone holds the lease, or a retry is not due yet. Ask again after this time."""
+    """Another worker holds the lease, or a retry is not due yet. Claim again after this time."""
 
     after_ms: int
 
@@ -87,14 +87,12 @@ Verdict: TypeAlias = Granted | Settled | Busy | Stale | Conflict
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """What is kept of an event that was given up on, or that is in doubt, so that it can be looked at and replayed."""
+    """The event of a dead letter or an uncertain run, stored so that operators can inspect and replay it."""
 
     event: bytes  # the document as it arrived
     attempts: int
     decode_options: DecodeOptions = PLAIN
-    attempt_log: tuple[
-        FailedAttempt, ...
-    ] = ()  # what came of the attempts before: for a letterbox, which has not seen them
+    attempt_log: tuple[FailedAttempt, ...] = ()  # earlier attempts, for a dead-letter store, which has not seen them
 
 
 class Settlement(Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
-"""The ledger's judgement, as a pure function: what is known, what is asked, what time it is.
+"""Decides claims, as a pure function of the stored keys, the claims and the time.
 
-A store that can hold a batch's keys still while it decides (a lock, a write transaction) reads what it knows of them,
-calls `judge`, and writes the grants. The life of a key on one line of time:
+A store that can lock the keys of a batch (or has one write transaction) reads them, calls `judge`, and writes the
+grants. The timeline of a key:
 
     claim             lease ends       retry is due                 settled             retention ends
       │── leased: Busy ────│── takeover ►    │                            │── Settled ─────────│── as new ►
@@ -21,7 +21,7 @@ from semel.values.outcome import Final
 
 
 class State(IntEnum):
-    """Where a key stands. The numbers are stored."""
+    """The state of a key. The numbers are stored."""
 
     LEASED = 1
     WAITING = 2  # between attempts
@@ -29,7 +29,7 @@ class State(IntEnum):
 
 
 class Known(Struct, gc=False):
-    """What a ledger remembers of one key."""
+    """The record of one key in a ledger."""
 
     token: int
     state: State
@@ -37,22 +37,22 @@ class Known(Struct, gc=False):
     attempts: int
     first_ms: int  # the first grant
     fingerprint: bytes | None
-    suspect: bool = False  # a holder of this lease vanished before; a release must not forget that
+    suspect: bool = False  # an earlier lease expired without a settlement; a release keeps this
     outcome: Final | None = None
-    attempt_log: bytes = b""  # what came of its failed attempts, as `semel.values.attempts` writes it
+    attempt_log: bytes = b""  # in the encoding of `semel.values.attempts`
 
 
 class Subject(Struct):
-    """What a ledger remembers of one subject: the newest applied position and who is acting on it."""
+    """The record of one subject: the newest applied position, and the key that holds it."""
 
     newest: int | None = None
     holder: bytes | None = None
     token: int = 0
-    until_ms: int = 0  # when nobody need remember it any more
+    until_ms: int = 0  # end of its retention
 
 
 class Grant(Struct, frozen=True, gc=False):
-    """A lease to be written. `replaced` has, for each of the claim's keys, the token that it must still have now."""
+    """A lease to write. `replaced` has the token that each key of the claim must still have."""
 
     lease: Lease
     known: Known
@@ -66,7 +66,7 @@ def judge(
     now_ms: int,
     next_token: Callable[[], int],
 ) -> tuple[list[Verdict], list[Grant]]:
-    """Decide claims in order, each seeing the grants before it. `known` and `subjects` follow along."""
+    """Decide claims in order; each sees the grants before it. `known` and `subjects` are updated."""
     verdicts: list[Verdict] = []
     grants: list[Grant] = []
     for claim in claims:
@@ -89,15 +89,15 @@ def judge(
 def _refusal(
     claim: Claim, known: dict[bytes, Known], subjects: dict[bytes, Subject], now_ms: int
 ) -> Settled | Conflict | Busy | Stale | None:
-    """Why this claim is not granted; None when it is."""
-    if (mine := known.get(claim.digest)) is not None and (refusal := _by_key(claim, mine, now_ms)) is not None:
+    """The refusal of this claim; None if it is granted."""
+    if (own := known.get(claim.digest)) is not None and (refusal := _by_key(claim, own, now_ms)) is not None:
         return refusal
     for alias in claim.aliases:
         other = known.get(alias.digest)
         if other is not None and (refusal := _by_key(claim, other, now_ms)) is not None:
             return refusal
     if claim.order is not None and (subject := subjects.get(claim.order.subject)) is not None:
-        in_doubt = mine is not None and mine.state is State.LEASED
+        in_doubt = own is not None and own.state is State.LEASED
         if not (claim.doubt_first and in_doubt):
             return _by_subject(claim, claim.order.position, subject, known, now_ms)
     return None
@@ -106,7 +106,7 @@ def _refusal(
 def _by_key(claim: Claim, known: Known, now_ms: int) -> Settled | Conflict | Busy | None:
     live = known.until_ms > now_ms
     if known.state is State.SETTLED and not live:
-        return None  # retention is over: gone, whether or not a sweeper has been here
+        return None  # its retention is over, whether or not it was purged
     if claim.fingerprint is not None and known.fingerprint not in (None, claim.fingerprint):
         return Conflict()
     if known.outcome is not None:
@@ -129,7 +129,7 @@ def _by_subject(
 def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> tuple[Grant, Granted]:
     ours = [known.get(claim.digest), *[known.get(alias.digest) for alias in claim.aliases]]
     earlier = [one for one in ours if one is not None and one.state is not State.SETTLED]
-    takeover = any(one.state is State.LEASED for one in earlier)  # under whichever of its keys the effect was tried
+    takeover = any(one.state is State.LEASED for one in earlier)  # of any of its keys
     fresh = Known(
         token=token,
         state=State.LEASED,

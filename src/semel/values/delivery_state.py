@@ -1,13 +1,13 @@
-"""The life of a notification, as pure functions: what is known, what has happened, what time it is.
+"""The states of a notification and their transitions, as pure functions.
 
     pending ── cross ──► sending ── accepted ──► accepted ── callbacks ──► delivered | undelivered
        ▲                    │
-       │◄── refused ────────┤ (rate limits burn no attempt; a final refusal goes on to the next provider, or fails)
-       │                    └── nobody knows ──► uncertain ── found, late answer, callback ──► accepted
+       │◄── refused ────────┤ (a rate limit uses no attempt; a final refusal falls back to the next provider, or fails)
+       │                    └── unknown ──► uncertain ── found, late answer, callback ──► accepted
        │◄── proven absent, or the same key again inside its window ──┘   └── deadline ──► policy
 
-An outcome that nobody knows is never called failed. Every exit of `uncertain` is evidence, a key that the provider
-honours, or a policy that somebody chose; a look-up that fails says nothing and moves nothing.
+An unknown outcome is never reported as failed. Every exit from `uncertain` needs evidence, an idempotency key that the
+provider honours, or a configured policy. A look-up that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ State: TypeAlias = Literal[
     "uncertain",
 ]
 STATES: tuple[str, ...] = get_args(State)
-LIVE: tuple[State, ...] = ("pending", "sending", "uncertain")  # the relay still has something to do, or a person has
-OVER_UNSENT: tuple[State, ...] = ("failed", "expired", "cancelled", "suppressed")  # nobody got it, as far as is known
+LIVE: tuple[State, ...] = ("pending", "sending", "uncertain")  # not finished: the relay or an operator has to act
+OVER_UNSENT: tuple[State, ...] = ("failed", "expired", "cancelled", "suppressed")  # finished without a known send
 
 Exit: TypeAlias = Literal["", "replay", "look_up", "policy"]
-"""How an uncertain one is to be decided next. Empty: by evidence or by a person only."""
+"""The next automatic exit from `uncertain`. Empty: only evidence or an operator can decide."""
 
-CLAIMS_MAX = 5  # relays that vanished with it before a byte left: it kills them
-ATTEMPTS_MAX = 100  # about four hours, at five minutes between them in the end: an outage is longer than a minute
-ATTEMPTS_OF_FIRST = 6  # where another provider can be asked: about half a minute
-HELD_S = 1.0  # whoever is being sent now is known in a moment
-HELD_SHARE, HELD_MAX_S = 0.1, 30.0  # or is waited for: the longer, the less often it is asked
-RESENDS_MAX = 1  # by policy: whoever accepts two messages did not ask for ten
-PAUSED = "paused: "  # how the reason begins where the provider refuses its own settings
+CLAIMS_MAX = 5  # relays that died with it before the crossing: it may be the cause
+ATTEMPTS_MAX = 100  # about four hours with the backoff: longer than most outages
+ATTEMPTS_OF_FIRST = 6  # of a provider with a fallback: about half a minute
+HELD_S = 1.0  # the outcome of the one that is being sent is known soon
+HELD_SHARE, HELD_MAX_S = 0.1, 30.0  # the longer it has waited, the less often it is checked
+RESENDS_MAX = 1  # by policy: a policy that accepts one possible duplicate does not accept ten
+PAUSED = "paused: "  # prefix of the reason when the provider refuses its own settings
 PAUSED_MS = 1_000  # the relay pauses the provider; a process with other settings may send it at once
-LOOK_UPS_S = 30.0  # the first look-up that was unclear is repeated about then
-LOOK_UPS_MAX = 16  # times what a message takes to settle: further ones come more and more seldom, up to this
+LOOK_UPS_S = 30.0  # about when the first unclear look-up is repeated
+LOOK_UPS_MAX = 16  # the longest interval between look-ups, in settle times
 
-# Reasons that are counted by those who read the attempt log; the texts may change.
-RELAY_VANISHED = "its relay vanished after the crossing"
-RELAYS_VANISHED = "relays vanished with it before a byte left"
+# Reasons that readers of the attempt log count; the texts may change.
+RELAY_VANISHED = "its relay died or stalled after the crossing"
+RELAYS_VANISHED = "relays died or stalled with it before the crossing"
 PRESUMED_SENT = "presumed to be sent, by policy"
-RESENT_UNKNOWN = "sent again once already, by policy, and nobody knows either; a person decides"
+RESENT_UNKNOWN = "sent again once by policy, with an unknown outcome again; an operator decides"
 
 
 class Key(Struct, frozen=True):
-    """A provider honours an idempotency key: the same key again is the same message."""
+    """The idempotency key of a provider: the same key again is the same message."""
 
     header: str = ""  # where it goes; empty: into the body, at `path`
     path: str = ""
-    window_s: float = 86_400.0  # how long the provider remembers it
+    window_s: float = 86_400.0  # how long the provider honours it
     longest: int = 256
 
 
 class Contract(Struct, frozen=True, kw_only=True):
-    """What is known of a provider, as data."""
+    """The facts about a provider, as data."""
 
     name: str
     channels: tuple[str, ...]
@@ -79,8 +79,8 @@ class Contract(Struct, frozen=True, kw_only=True):
     retriable: frozenset[int] = frozenset({429})
     """Answers that prove that nothing was accepted, this time."""
     looks_up: bool = False
-    settle_s: float = 300.0  # after an attempt's end, until a look-up that finds nothing proves that there is nothing
-    per_second: float = 0.0  # sends, of all processes together, for one tenant; 0: no limit is known
+    settle_s: float = 300.0  # after an attempt; a later look-up without a hit proves that nothing was sent
+    per_second: float = 0.0  # sends of all processes, for one tenant; 0: no known limit
     concurrency: int = 16  # requests at a time, in each process
     timeout_s: float = 15.0
     policy: Policy = "hold"
@@ -124,9 +124,9 @@ class ProviderAccess(Struct, frozen=True):
         return "" if contract is None else contract.refusal(notification.tenant, notification.sender)
 
 
-def routes_of(contracts: Iterable[Contract], said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The providers of each channel, in their order. A channel that nobody named is sent by the one that can."""
-    routes = {channel: list(names) for channel, names in said.items() if names}
+def routes_of(contracts: Iterable[Contract], channels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The providers of each channel, in order. A channel without configuration uses the one provider that has it."""
+    routes = {channel: list(names) for channel, names in channels.items() if names}
     able: dict[str, list[str]] = {}
     for contract in contracts:
         for channel in contract.channels:
@@ -135,24 +135,24 @@ def routes_of(contracts: Iterable[Contract], said: Mapping[str, Sequence[str]]) 
 
 
 class Accepted(Struct, frozen=True):
-    """The provider has taken it."""
+    """The provider has accepted the message."""
 
     reference: str = ""  # the provider's own id of the message
     evidence: str = ""
 
 
 class Refused(Struct, frozen=True):
-    """It was definitely not accepted."""
+    """The message was definitely not accepted."""
 
     reason: str
-    after_s: float | None = None  # what the provider asks to wait
+    after_s: float | None = None  # the wait that the provider requests
     final: bool = False  # the same request would be refused again
-    limited: bool = False  # a rate limit: no attempt is burnt
-    configuration: bool = False  # credentials or account are refused: not the message's fault, no attempt is burnt
+    limited: bool = False  # a rate limit: it uses no attempt
+    configuration: bool = False  # credentials or account are refused: it uses no attempt
 
 
 class Unknown(Struct, frozen=True):
-    """Nobody knows whether it left."""
+    """It is unknown whether the message was sent."""
 
     reason: str
 
@@ -161,21 +161,21 @@ Answer: TypeAlias = Accepted | Refused | Unknown
 
 
 class DeliveryState(Struct, frozen=True):
-    """What is known of a notification that is not over."""
+    """The state of a notification that is not finished."""
 
     state: State = "pending"
     attempts: int = 0  # crossings, less those that a rate limit refused
-    claims: int = 0  # relays in a row that vanished before crossing
+    claims: int = 0  # consecutive relays that died or stalled before the crossing
     provider: str = ""
-    others: tuple[str, ...] = ()  # providers to fall back on, in order
+    others: tuple[str, ...] = ()  # fallback providers, in order
     crossed_ms: int = 0  # the newest crossing; 0: none
     keyed_ms: int = 0  # the first crossing with this provider: its key window began then
-    doubt_ms: int = 0  # the first crossing of which nobody knows what came of it; 0: there is none
-    due_ms: int = 0  # when the relay has something to do
-    exit: Exit = ""  # and what, where it is uncertain
+    doubt_ms: int = 0  # the first crossing with an unknown outcome; 0: there is none
+    due_ms: int = 0  # when the relay has to act next
+    exit: Exit = ""  # the next exit, if it is uncertain
     not_after_ms: int | None = None
     policy: Policy = "hold"
-    policy_ms: int = 0  # when that counts, at the latest, where it is uncertain; 0: not told
+    policy_ms: int = 0  # when the policy applies at the latest, if it is uncertain; 0: not set
     looks: int = 0  # look-ups that were unclear
     possible_duplicates: int = 0
     reason: str = ""
@@ -185,9 +185,9 @@ class DeliveryState(Struct, frozen=True):
 
 
 def ready(delivery_state: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]) -> DeliveryState:
-    """A pending one before it crosses: still pending, if it may. Its time or its key's window may be over meanwhile."""
+    """Check a pending notification before its crossing. It stays pending, unless its time or its key window is over."""
     if delivery_state.doubt_ms and not _key_counts(delivery_state, contract, now_ms):
-        return doubtful(delivery_state, "the provider may have forgotten its key", contract, now_ms, random)
+        return doubtful(delivery_state, "its key window may be over at the provider", contract, now_ms, random)
     if delivery_state.not_after_ms is not None and now_ms > delivery_state.not_after_ms:
         if delivery_state.doubt_ms:
             return doubtful(delivery_state, "its time is over, and an attempt is in doubt", contract, now_ms, random)
@@ -196,20 +196,20 @@ def ready(delivery_state: DeliveryState, contract: Contract, now_ms: int, random
 
 
 def aging(delivery_state: DeliveryState, latest_ms: int) -> DeliveryState:
-    """Whoever asked for no `not_after` did not ask for a message of last month."""
+    """Limit the age of a notification: without `not_after` it is not sent a month late."""
     not_after_ms = latest_ms if delivery_state.not_after_ms is None else min(delivery_state.not_after_ms, latest_ms)
     return replace(delivery_state, not_after_ms=not_after_ms)
 
 
 def held(delivery_state: DeliveryState, by: bytes, added_ms: int, now_ms: int) -> DeliveryState:
-    """Its guard waits for another one. As it was, until a while later: what is in doubt is in doubt still."""
+    """Postpone a notification whose guard waits for another one. Its doubts stay as they are."""
     waited_s = (now_ms - added_ms) / 1000 if added_ms else 0.0
     wait_s = min(max(HELD_S, HELD_SHARE * waited_s), HELD_MAX_S)
     return replace(delivery_state, claims=0, due_ms=now_ms + int(1000 * wait_s), reason=f"waits for {by.hex()}")
 
 
 def crossed(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
-    """A byte may leave from here on."""
+    """The state after the crossing: the first byte may be sent."""
     return replace(
         delivery_state,
         state="sending",
@@ -226,28 +226,28 @@ def crossed(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
 def answered(
     delivery_state: DeliveryState, answer: Answer, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
-    """What a crossing has come to."""
+    """The state after the provider's answer to a crossing."""
     match answer:
         case Accepted():
             return replace(delivery_state, state="accepted", exit="", doubt_ms=0, reason=answer.evidence)
         case Unknown():
             return doubtful(delivery_state, answer.reason, contract, now_ms, random)
         case Refused():
-            burnt = replace(delivery_state, attempts=_counted(delivery_state, answer))
-            if delivery_state.doubt_ms:  # it says nothing of the attempt before
-                again = doubtful(burnt, answer.reason, contract, now_ms, random)
+            counted = replace(delivery_state, attempts=_counted(delivery_state, answer))
+            if delivery_state.doubt_ms:  # the refusal proves nothing about the earlier attempt
+                again = doubtful(counted, answer.reason, contract, now_ms, random)
                 asked_ms = now_ms + int(1000 * (answer.after_s or 0.0))
                 return replace(again, due_ms=max(again.due_ms, asked_ms)) if again.exit else again
-            if answer.configuration and not burnt.others:
-                return _again(burnt, f"{PAUSED}{answer.reason}", PAUSED_MS, now_ms)
-            if answer.final or answer.configuration or _is_used_up(burnt):
-                return _next_provider(burnt, answer.reason, now_ms)
-            return _again(burnt, answer.reason, _wait_ms(answer, max(1, burnt.attempts), random), now_ms)
+            if answer.configuration and not counted.others:
+                return _again(counted, f"{PAUSED}{answer.reason}", PAUSED_MS, now_ms)
+            if answer.final or answer.configuration or _is_used_up(counted):
+                return _next_provider(counted, answer.reason, now_ms)
+            return _again(counted, answer.reason, _wait_ms(answer, max(1, counted.attempts), random), now_ms)
 
 
 def _counted(delivery_state: DeliveryState, refused: Refused) -> int:
-    """The attempts after a refusal. One of a configuration leaves one at least: a provider that honours a key may have
-    seen it."""
+    """The number of attempts after a refusal. After a refused configuration at least one counts, because a provider
+    that honours keys may have stored the key."""
     if refused.limited:
         return delivery_state.attempts - 1
     return max(1, delivery_state.attempts - 1) if refused.configuration else delivery_state.attempts
@@ -256,7 +256,7 @@ def _counted(delivery_state: DeliveryState, refused: Refused) -> int:
 def lapsed(
     delivery_state: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
-    """The relay that had it has vanished."""
+    """The state after the lease of its relay expired."""
     if delivery_state.state == "sending":
         return doubtful(delivery_state, RELAY_VANISHED, contract, now_ms, random)
     claims = delivery_state.claims + 1
@@ -267,12 +267,12 @@ def lapsed(
 
 
 def in_doubt(delivery_state: DeliveryState) -> bool:
-    """It may have been sent: an attempt is in doubt, or was when it was sent again."""
+    """Whether it may have been sent: an attempt is in doubt, or was when it was sent again."""
     return bool(delivery_state.doubt_ms or delivery_state.possible_duplicates)
 
 
 def _unsent(delivery_state: DeliveryState, state: State, reason: str) -> DeliveryState:
-    """Over, and nobody got it; unless an attempt is in doubt, or was when it was sent again: then that is uncertain."""
+    """Finish it as not sent. If an attempt is in doubt, or was when it was sent again, it is uncertain instead."""
     if in_doubt(delivery_state):
         return replace(delivery_state, state="uncertain", exit="", due_ms=0, reason=reason)
     return replace(delivery_state, state=state, exit="", reason=reason)
@@ -296,14 +296,14 @@ def _next_provider(delivery_state: DeliveryState, reason: str, now_ms: int) -> D
     first, *rest = delivery_state.others
     return _again(
         replace(delivery_state, provider=first, others=tuple(rest), attempts=0, keyed_ms=0, doubt_ms=0),
-        f"{delivery_state.provider}: {reason}; on to {first}",
+        f"{delivery_state.provider}: {reason}; falling back to {first}",
         0,
         now_ms,
     )
 
 
 def _wait_ms(refused: Refused, attempt: int, random: Callable[[], float]) -> int:
-    """At least what the provider asks for, and then spread out: thousands were told the same."""
+    """The requested wait plus jitter, because thousands of messages may have got the same answer."""
     spread_s = backoff_s(attempt, random)
     return int(1000 * ((refused.after_s or 0.0) + spread_s))
 
@@ -314,15 +314,15 @@ def _wait_ms(refused: Refused, attempt: int, random: Callable[[], float]) -> int
 def doubtful(
     delivery_state: DeliveryState, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
-    """Uncertain, with the next exit and its time."""
+    """The uncertain state, with the next exit and its time."""
     doubt_ms = delivery_state.doubt_ms or delivery_state.crossed_ms
     policy_ms = doubt_ms + int(1000 * contract.policy_after_s)
     uncertain = replace(delivery_state, state="uncertain", doubt_ms=doubt_ms, policy_ms=policy_ms, reason=reason)
     if (again_ms := _key_again_ms(uncertain, contract, now_ms, random)) is not None:
-        latest_ms = max(policy_ms, _key_ends_ms(uncertain, contract))  # a key that counts goes before the policy
+        latest_ms = max(policy_ms, _key_ends_ms(uncertain, contract))  # a valid key goes before the policy
         return replace(uncertain, exit="replay", due_ms=again_ms, policy_ms=latest_ms)
     if contract.looks_up:
-        look_ms = now_ms + int(1000 * contract.settle_s)  # what left last may have left just now
+        look_ms = now_ms + int(1000 * contract.settle_s)  # the last attempt may have left just now
         if delivery_state.looks:
             first_s, seldom_s = min(LOOK_UPS_S, contract.settle_s), LOOK_UPS_MAX * contract.settle_s
             look_ms = now_ms + int(1000 * backoff_s(delivery_state.looks, random, first_s, seldom_s))
@@ -336,7 +336,7 @@ def doubtful(
 def _key_again_ms(
     delivery_state: DeliveryState, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> int | None:
-    """When the same key may be sent again; None: the provider honours none, or may have forgotten it by then."""
+    """When the same key may be sent again; None if the provider honours no key, or its window will be over."""
     if delivery_state.attempts >= ATTEMPTS_MAX:
         return None
     again_ms = now_ms + int(1000 * backoff_s(delivery_state.attempts, random))
@@ -350,12 +350,12 @@ def _key_counts(delivery_state: DeliveryState, contract: Contract, at_ms: int) -
 
 
 def _key_ends_ms(delivery_state: DeliveryState, contract: Contract) -> int:
-    """Until then the provider is sure to remember its key; 0: it honours none."""
+    """The end of the time in which the provider surely honours the key; 0 if it honours none."""
     return 0 if contract.key is None else delivery_state.keyed_ms + int(1000 * KEYED_SHARE * contract.key.window_s)
 
 
 def replayed(delivery_state: DeliveryState) -> DeliveryState:
-    """The same key goes to the same provider again, with the same bytes."""
+    """Send the same key to the same provider again, with the same bytes."""
     return replace(delivery_state, state="pending", exit="")
 
 
@@ -364,28 +364,26 @@ def found(delivery_state: DeliveryState, reference: str) -> DeliveryState:
 
 
 def absent(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
-    """A look-up after the settle time has found nothing: it did not leave."""
+    """The state after a look-up that found nothing after the settle time: the message was not sent."""
     proven = replace(delivery_state, doubt_ms=0)
     if _is_used_up(proven):
-        return _next_provider(proven, "look-ups have found none of its attempts", now_ms)
+        return _next_provider(proven, "look-ups found none of its attempts", now_ms)
     return _again(proven, "proven absent by look-up", 0, now_ms)
 
 
 def unclear(
     delivery_state: DeliveryState, reason: str, contract: Contract, now_ms: int, random: Callable[[], float]
 ) -> DeliveryState:
-    """A look-up that failed says nothing: it is as uncertain as before."""
-    before = (
-        delivery_state.reason.rpartition("; ")[0] if delivery_state.looks else ""
-    )  # of many unclear ones the newest is told
+    """The state after a failed look-up, which proves nothing. The reason keeps only the newest failure."""
+    before = delivery_state.reason.rpartition("; ")[0] if delivery_state.looks else ""
     doubt = before or delivery_state.reason
     again = replace(delivery_state, looks=delivery_state.looks + 1)
-    told = f"{doubt}; {reason.replace('; ', ', ')}"
-    return replace(doubtful(again, doubt, contract, now_ms, random), reason=told)
+    reason = f"{doubt}; {reason.replace('; ', ', ')}"
+    return replace(doubtful(again, doubt, contract, now_ms, random), reason=reason)
 
 
 def overdue(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
-    """Its deadline has come: somebody chose what happens then."""
+    """Apply the policy at the deadline."""
     match delivery_state.policy:
         case "hold":
             return replace(delivery_state, exit="", due_ms=0)
@@ -404,30 +402,32 @@ def overdue(delivery_state: DeliveryState, now_ms: int) -> DeliveryState:
             return _again(again, "sent again, by policy; it may have been sent before", 0, now_ms)
 
 
-# --------------------------------------------------------------------------------------------------------- people
+# ------------------------------------------------------------------------------------------------------ operators
 
 
 def left_in_doubt_ms(before: DeliveryState, after: DeliveryState) -> int:
-    """When that left of which nobody will know what came of it; 0: there is nothing."""
+    """The time of a crossing whose outcome stays unknown, because it was given up; 0 if there is none."""
     if before.state not in ("uncertain", "sending") or after.state != "failed":
         return 0
     return before.doubt_ms or before.crossed_ms
 
 
 Resolution: TypeAlias = Literal["sent", "not_sent", "given_up", "cancelled"]
-"""What a person says of a notification: it was sent; it was not, send it; forget it; it is not wanted any more."""
+"""An operator's decision: it was sent; it was not sent, so send it; give it up; cancel it."""
 
 
 def decided(
-    delivery_state: DeliveryState, says: Resolution, reason: str, free: bool, now_ms: int
+    delivery_state: DeliveryState, resolution: Resolution, reason: str, free: bool, now_ms: int
 ) -> DeliveryState | None:
-    """What becomes of it; None: this cannot be said of it now. `free`: it is in nobody's hands. What was leaving when
-    its relay vanished is in doubt, also where no relay comes that could say so: its provider may be gone."""
+    """The state after an operator's decision; None if the decision does not apply now. `free`: no relay has taken it.
+
+    A notification whose relay died after the crossing is in doubt, even if no relay takes it any more, because its
+    provider was removed."""
     if delivery_state.state == "sending" and delivery_state.crossed_ms and free:
         delivery_state = replace(
             delivery_state, state="uncertain", doubt_ms=delivery_state.doubt_ms or delivery_state.crossed_ms
         )
-    match delivery_state.state, says:
+    match delivery_state.state, resolution:
         case "uncertain", "sent":
             return replace(delivery_state, state="accepted", exit="", doubt_ms=0, reason=reason)
         case "uncertain", "not_sent" if (
@@ -452,14 +452,14 @@ def decided(
 # ------------------------------------------------------------------------------------------------------- evidence
 
 RANK: dict[State, int] = {"accepted": 1, "undelivered": 2, "delivered": 3}
-"""Reports of a provider come twice, late and out of order: a state moves up or not at all."""
+"""A state moves up or not at all, because the reports of a provider come twice, late and out of order."""
 
 Reported: TypeAlias = Literal["accepted", "delivered", "undelivered", "refused", "resent", "repeated"]
-"""Words about a message, each of them kept once. "resent" and "repeated" are a person's, and move nothing."""
+"""The content of a delivery report. "resent" and "repeated" come from an operator, and change no state."""
 
 
 def reported(state: State, report: Reported) -> State:
-    """What a provider's own word about this message makes of it. It says more than anything that we concluded."""
+    """The state after a delivery report. A provider's report outranks every conclusion of the relay."""
     match report:
         case "refused":
             return "failed" if state in ("sending", "uncertain") else state

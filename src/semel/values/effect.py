@@ -1,4 +1,4 @@
-"""What may be promised for a handler: computed from the effect it declares and the ledger it runs on."""
+"""Computes the guarantee of a handler from its declared effect and its ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Effect: TypeAlias = Literal["transaction", "keyed", "fenced", "retry", "park"]
 EFFECTS: tuple[str, ...] = get_args(Effect)
 
 KEYED_WINDOW_S = 15 * 60  # the shortest key window that a provider documents; declare your downstream's own
-KEYED_SHARE = 0.8  # past this share of the window a key is not tried again: the downstream may forget it meanwhile
+KEYED_SHARE = 0.8  # past this share of the window a key is not sent again: the window may end before it arrives
 
 
 class Promise(Struct, frozen=True):
@@ -35,7 +35,7 @@ PROMISES: dict[str, Promise] = {
 
 
 class Guarantee(Struct, frozen=True):
-    """What one handler may rely on."""
+    """The guarantee of one handler."""
 
     handler: str
     patterns: tuple[str, ...]
@@ -45,7 +45,7 @@ class Guarantee(Struct, frozen=True):
     ledger: str
     caveat: str = ""
     repeats: str = ""  # which repeats of an event are not recognised
-    stall: str = ""  # what a run can do that wakes up after its lease has ended
+    stall: str = ""  # the effect of a run that resumes after its lease has ended
 
     def __str__(self) -> str:
         caveat = f" ({self.caveat})" if self.caveat else ""
@@ -77,16 +77,16 @@ def _span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-# What a fault does to an effect: one cell for each pair, computed from what the store may forget.
+# The consequence of each fault for each effect, computed from the writes that the store may lose.
 #
-# A store that forgets nothing leaves every promise of `values/effect.py` as it is. One that may forget its newest
-# answers breaks some promises and leaves others whole, and which ones is decided here and nowhere else.
+# A store that loses nothing keeps every promise. A store that may lose its newest acknowledged writes keeps some
+# promises and breaks others.
 
 Word: TypeAlias = Literal[
-    "safe",  # it has happened once, whatever fell
-    "safe in the window",  # the same, as long as the downstream remembers the key
+    "safe",  # the effect happens once
+    "safe in the window",  # the same, as long as the downstream honours the key
     "runs again",  # at least once, as declared
-    "listed",  # at most once, as declared; what is in doubt is listed as uncertain
+    "listed",  # at most once, as declared; an event in doubt is listed as uncertain
     "may lose",
     "may double",
     "not applicable",
@@ -108,7 +108,7 @@ class Cell(Struct, frozen=True):
 
 
 class Losing(Protocol):
-    """What a store may forget of what it has answered; `ports.Loses` is one."""
+    """The acknowledged writes that a store may lose, such as `ports.DataLoss`."""
 
     @property
     def store_killed(self) -> str: ...
@@ -121,7 +121,7 @@ class Losing(Protocol):
 
 
 class Store(Protocol):
-    """`ports.Traits` is one."""
+    """The promises of a store, such as `ports.Traits`."""
 
     @property
     def durable(self) -> bool: ...
@@ -156,7 +156,7 @@ FORGOTTEN: dict[str, Cell] = {
     "retry": Cell("runs again", "a redelivery of what was done runs again"),
     "park": Cell("may double", "the record that it ran is forgotten, so a redelivery runs again"),
 }
-# A process stands still for longer than its lease, another one takes over, and the first one wakes up in its handler.
+# A process stalls for longer than its lease, another one takes over, and the first one resumes in its handler.
 PARK_PROBED = "park with a probe"
 STALLED: dict[str, Cell] = {
     "transaction": Cell("safe", "its commit is refused, and its writes are rolled back"),
@@ -184,7 +184,7 @@ ON_WAKING = {  # of sync handlers; an async one is cancelled at its next await
 
 
 def stall(effect: str, is_async: bool, has_probe: bool) -> str:
-    """What a run can do that wakes up after its lease has ended, and how to prevent it. Empty: nothing that counts."""
+    """The effect of a run that resumes after its lease has ended, and how to prevent it. Empty: no effect."""
     row = PARK_PROBED if effect == "park" and has_probe else effect
     if row not in ON_WAKING or (is_async and row != PARK_PROBED):
         return ""
@@ -198,7 +198,7 @@ NO_FAILOVER = Cell("not applicable", "nothing takes its place: events wait at th
 
 
 def cell(effect: str, store: Store, fault: str) -> Cell:
-    """What becomes of an effect on this store when that happens."""
+    """The consequence of a fault for an effect on this store."""
     if effect not in EFFECTS or fault not in FAULTS:
         raise ValueError(f"{effect!r} under {fault!r}: expected one of {EFFECTS} under one of {FAULTS}")
     if effect == "transaction" and not store.transactional:
@@ -212,9 +212,9 @@ def cell(effect: str, store: Store, fault: str) -> Cell:
 
 
 def forgets(store: Store, fault: str) -> str | None:
-    """What the store may forget then, in words; empty for nothing, None where it cannot happen."""
+    """The writes that the store may lose by a fault, as text; empty for none, None if the fault cannot happen."""
     match fault:
-        case "worker killed":  # a store that lives in its worker dies with it
+        case "worker killed":  # a store in the memory of its worker is lost with it
             return "" if store.durable else store.loses.store_killed or "everything"
         case "store killed":
             return store.loses.store_killed

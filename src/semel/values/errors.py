@@ -1,15 +1,15 @@
 """Everything Semel raises.
 
 SemelError
-├── ConfigError        the app is put together wrongly; says what to change
-│   └── WrongNotification  a message that can never be sent as it is: another attempt would say the same
-├── MalformedEvent     a body that is no event we can act on; says what is wrong and where
-│   └── NoKey          an event without the identity its handler asks for
+├── ConfigError        the configuration or the code is wrong; the text says what to change
+│   └── WrongNotification  a message that can never be sent: another attempt would fail the same way
+├── MalformedEvent     a body that is no valid event; the text says what is wrong and where
+│   └── NoKey          an event without the identity that its handler needs
 ├── LedgerUnavailable  the store could not be read or written: nothing was decided, nothing was run
-│   └── NotRecorded    the handler ran, and what it came to could not be written in time
+│   └── NotRecorded    the handler ran, and its outcome could not be recorded in time
 ├── LeaseLost          ctx.check(): the lease of this run has ended, and its effect must not happen any more
 ├── TransactionOver    a handler used ctx.tx after its transaction ended
-└── VerifierUnavailable  nobody can tell now whether a delivery is genuine: have it sent again
+└── VerifierUnavailable  verification is temporarily unavailable: the sender must retry
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ class SemelError(Exception):
 
 
 class ConfigError(SemelError):
-    """The app is put together wrongly."""
+    """The configuration or the code is wrong."""
 
 
 class WrongNotification(ConfigError):
-    """A message that can never be sent as it is. An event whose handler fails by it is not tried again."""
+    """A message that can never be sent. An event whose handler fails with it is not retried."""
 
 
 class MalformedEvent(SemelError, ValueError):
-    """A body that is no event we can act on. Nothing was claimed for it."""
+    """A body that is no valid event. Nothing was claimed for it."""
 
 
 class NoKey(MalformedEvent):
-    """An event that lacks the identity its handler asks for. A missing key is never an empty key."""
+    """An event without the identity that its handler needs. A missing key is never an empty key."""
 
 
 class LedgerUnavailable(SemelError):
-    """The store could not be read or written, so nothing may be done: deliver again later."""
+    """The store could not be read or written, so nothing was run: deliver again later."""
 
 
 class NotRecorded(LedgerUnavailable):
-    """The handler ran, and what it came to could not be written in time: deliver again later, it is decided then."""
+    """The handler ran, and its outcome could not be recorded in time. The redelivery decides."""
 
 
 class LeaseLost(SemelError):
@@ -54,6 +54,6 @@ class TransactionOver(SemelError):
 
 
 class VerifierUnavailable(SemelError):
-    """Nobody can tell now whether a delivery is genuine, and its sender is not to blame: have it sent again.
+    """Signature verification is temporarily unavailable: the sender must retry.
 
-    A refusal would be wrong here: SNS, for one, counts every 4xx as delivered and never sends the message again."""
+    A refusal would be wrong: SNS counts every 4xx as delivered, and never sends the message again."""

@@ -1,4 +1,4 @@
-"""What a delivery says, normalised."""
+"""The content of a delivery, normalised."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _MS_PER_S = 1000
 
 
 class Event(Struct, frozen=True, dict=True):
-    """One event, whatever road it came by. The document stays raw until someone asks for `document` or `body`."""
+    """One event, whichever transport delivered it. It is decoded when `document` or `body` is first read."""
 
     raw: bytes  # the event's document, unwrapped from its transport
     type: str  # event type, or the topic template with a literal {id}
     topic: str = ""  # the concrete topic, where there is one
-    identity: tuple[str, ...] = ()  # what makes this event itself; empty: it has no natural identity
-    subject: str = ""  # what the event is about: conversation, user, interaction
-    occurred: int | str | None = None  # as it stands in the event: epoch milliseconds or ISO 8601
-    source: str = ""  # the bus or producer that the envelope names: the road, never part of an identity
+    identity: tuple[str, ...] = ()  # its natural identity; empty: it has none
+    subject: str = ""  # the conversation, user or interaction that the event is about
+    occurred: int | str | None = None  # as in the event: epoch milliseconds or ISO 8601
+    source: str = ""  # the bus or producer in the envelope: never part of an identity
     origin: str = ""  # the platform that made the event: Genesys organisation, CloudEvents source, or configured
     tenant: str = ""
     delivery_id: str = ""  # the transport's id: EventBridge `id`, webhook message id
     shape: str = ""  # which of the known shapes this is
-    root: str = ""  # the name under which `raw` stands in `document` (a bare `detail` stands under "detail")
+    root: str = ""  # the name of `raw` in `document` (a bare `detail` becomes the member "detail")
     body_at: tuple[str, ...] = ()  # where in the document the payload is
-    looked_at: str = "id"  # where an id was looked for, for the error that says there is none
+    looked_at: str = "id"  # the places where an id was expected, for the error
 
     @property
     def document(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Event(Struct, frozen=True, dict=True):
 
     @property
     def body(self) -> Any:
-        """The payload: what the event says, without its envelope. None where it says nothing."""
+        """The payload of the event, without its envelope. None if it has no payload."""
         value: Any = self.document
         for name in self.body_at:
             value = value.get(name)
@@ -54,7 +54,7 @@ class Event(Struct, frozen=True, dict=True):
 
     @property
     def id(self) -> str:
-        """The natural identity as one text, for people. Empty where the event has none."""
+        """The natural identity as one text. Empty if the event has none."""
         return "|".join(self.identity)
 
     @property
@@ -72,11 +72,11 @@ class Event(Struct, frozen=True, dict=True):
             elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
                 value = value[int(name)]
             else:
-                raise NoKey(f"no field {path}: {name!r} is not there")
+                raise NoKey(f"no field {path}: {name!r} is missing")
         return value
 
     def payload(self) -> bytes:
-        """The payload in its one canonical spelling: equal for copies that were serialised differently."""
+        """The canonical payload: equal for copies that were serialised differently."""
         return canonical(self.body)
 
 
@@ -101,17 +101,17 @@ def instant_us(value: object) -> int | None:
     return None
 
 
-# How a document has to be read so that it is the same event again: kept beside every event that is stored.
+# How a document must be decoded to be the same event again. It is stored with every event.
 
 
 class DecodeOptions(Struct, frozen=True, omit_defaults=True):
-    """What decides, besides the bytes, which event a document is. All of it can be part of a key."""
+    """The decode options of a document. Each of them can be part of a key."""
 
-    origin: str = ""  # the platform that made the event, where the document does not say
+    origin: str = ""  # the platform that made the event, if the document does not name it
     id_path: str | None = None  # dotted paths that make any JSON an event
     type_path: str | None = None
-    default_origin: str = ""  # the origin of shapes that name none: the path of an endpoint that keeps ids to itself
-    foreign: bool = False  # a document of somebody else's handler: it is kept for people, and never read here
+    default_origin: str = ""  # the origin of shapes that name none: the path of a verified endpoint
+    foreign: bool = False  # a document of a handler elsewhere: it is stored for operators, and never decoded here
     message_id: str = ""  # the id that the transport's verifier proved, such as a signed `webhook-id`
 
 

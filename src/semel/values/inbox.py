@@ -1,8 +1,8 @@
-"""What is put into the inbox, what is taken out of it, and how that ends.
+"""The requests to an inbox and its answers.
 
-The inbox keeps accepted events until they are handled. It decides nothing about effects: whoever takes an event runs it
-through the engine, and the ledger's lease is what lets an effect happen once. So a letter that is taken twice, because
-its first taker was slow or died, is answered as busy or as a duplicate.
+The inbox stores accepted events until they are handled. It decides nothing about effects: an inbox worker runs each
+item through the engine, and the ledger lets its effect happen once. An item that is taken twice, because its first
+worker was slow or was killed, is busy or a duplicate there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from semel.values.event import PLAIN, DecodeOptions
 
 
 class Arrival(Struct, frozen=True):
-    """An event that asks to be accepted."""
+    """An event to accept."""
 
-    claims: tuple[Claim, ...]  # one for each handler that it is for; together they identify it
-    lane: str  # the handlers that it is for, as one name: lanes do not wait for each other
+    claims: tuple[Claim, ...]  # one for each of its handlers; together they identify it
+    lane: str  # the name of its handler: lanes do not wait for each other
     event: bytes  # the document, unwrapped from its transport
     tenant: str = ""
     decode_options: DecodeOptions = PLAIN
@@ -27,7 +27,7 @@ class Arrival(Struct, frozen=True):
 
 
 class Acceptance(Struct, frozen=True):
-    """What became of an arrival."""
+    """The result of accepting one arrival."""
 
     status: Literal["accepted", "duplicate", "conflict"]
     reason: str = ""  # of a duplicate: that of `WAITS`, "done", "dead: …", "uncertain: …"
@@ -37,7 +37,7 @@ WAITS = Acceptance("duplicate", "waits in the inbox")
 
 
 class Taken(Struct, frozen=True):
-    """A letter in someone's hands, under a token of its own."""
+    """An inbox item that a worker has taken, under a token of its own."""
 
     id: int
     token: int
@@ -47,19 +47,19 @@ class Taken(Struct, frozen=True):
     decode_options: DecodeOptions
     only: str  # the one handler that it is for: set for a replay
     trace: str
-    lapses: int  # how many takers in a row vanished before this one
+    lapses: int  # consecutive leases of it that expired
     accepted_ms: int
-    key: bytes = b""  # what it was accepted under
+    key: bytes = b""  # the key under which it was accepted
 
 
 class Finished(Struct, frozen=True):
-    """It was handled: the inbox may forget it."""
+    """The item was handled: the inbox deletes it."""
 
     taken: Taken
 
 
 class Postponed(Struct, frozen=True):
-    """It comes again after this time."""
+    """The item is due again after this time."""
 
     taken: Taken
     after_ms: int
@@ -67,7 +67,7 @@ class Postponed(Struct, frozen=True):
 
 
 class GivenUp(Struct, frozen=True):
-    """Nobody can act on it: kept with its reason until a person decides."""
+    """The item cannot be handled: it becomes a dead letter with this reason."""
 
     taken: Taken
     reason: str
@@ -77,9 +77,9 @@ InboxEnding: TypeAlias = Finished | Postponed | GivenUp
 
 
 class Depth(Struct, frozen=True):
-    """What waits in one lane."""
+    """The number of items in one lane."""
 
     lane: str
-    waiting: int  # due or not, in nobody's hands
+    waiting: int  # due or not, and not taken
     taken: int
     oldest_ms: int  # when the oldest of them was accepted, UTC

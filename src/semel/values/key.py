@@ -80,9 +80,9 @@ class Pattern:
         self._segments = ["*" if _PLACEHOLDER.fullmatch(part) else part for part in text.split(".")]
         for segment in self._segments:
             if "*" in segment and segment not in ("*", "**"):
-                raise ConfigError(f"topic pattern {text!r}: `*` stands for a whole segment, not a part of one")
+                raise ConfigError(f"topic pattern {text!r}: `*` matches a whole segment, not a part of one")
         if "**" in self._segments[:-1]:
-            raise ConfigError(f"topic pattern {text!r}: `**` stands for the rest, so it comes last")
+            raise ConfigError(f"topic pattern {text!r}: `**` matches the rest, so it must be the last segment")
         self._regex = re.compile(
             r"\.".join({"*": r"[^.]+", "**": r".+"}.get(part) or re.escape(part) for part in self._segments)
         )

@@ -36,9 +36,9 @@ def identifies(strategy: Strategy) -> bool:
 
 @_identity
 def event(event: Event) -> Parts:
-    """The natural identity of the event, with the platform that made it; the road it came by is not part of it."""
+    """The natural identity of the event, with the platform that made it. The transport is not part of it."""
     if not event.identity:
-        raise NoKey(f"no event id: looked at {event.looked_at}")
+        raise NoKey(f"no event id: expected one at {event.looked_at}")
     return (event.origin, *event.identity)
 
 
@@ -90,7 +90,7 @@ class latest:  # noqa: N801 - reads as a word: order=latest(...)
         self._by = by
 
     def position(self, event: Event) -> int:
-        """Where the event stands among those of its subject: milliseconds, ISO 8601 times and counters compare."""
+        """The position of the event in its subject: milliseconds, ISO 8601 times or counters."""
         value = event.field(self._by) if isinstance(self._by, str) else self._by(event)
         position = instant_us(value)
         if position is None:

@@ -1,7 +1,7 @@
-"""What is to be said to a customer, and what makes two calls the same notification.
+"""A message to a customer, and its identity.
 
-The identity is the caller's: tenant, business key, kind, recipient, channel and generation. Nothing in it is made up
-per call or per attempt, so the same call twice is one notification; a deliberate repetition is a new generation.
+The identity consists of tenant, business key, kind, recipient, channel and generation. No part of it changes with the
+call or the attempt, so the same call twice is one notification. A deliberate repetition is a new generation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEPARATORS = re.compile(r"[ ().\-/]")
 _INTERNATIONAL = re.compile(r"\+[1-9][0-9]{6,14}", re.ASCII)  # E.164: 15 digits at most; 7 is the shortest in use
 _NATIONAL = re.compile(r"[0-9]{3,15}", re.ASCII)
 _EMAIL = re.compile(r"([^@ <>]+)@([^@ <>]+)")
-_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # other letters are lowered differently by every database
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # databases differ in lowering other characters
 _TRUNK_ZERO = "(0)"  # +49 (0)170: the zero is dialled inside the country only
 
 
@@ -100,11 +100,11 @@ class Guard(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Content(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is said. It is stored once, and every attempt sends these bytes' meaning again."""
+    """The content of a message. It is stored once, and every attempt sends it."""
 
     body: Any = None  # a text, or a document for channel "event"
     subject: str = ""
-    sender: str = ""  # a number or an address of ours; empty: the provider's configured one
+    sender: str = ""  # a number or an address; empty: the configured sender of the provider
     template: str = ""  # the provider's id of a template, with its data
     data: Mapping[str, Any] = {}
 
@@ -112,9 +112,9 @@ class Content(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One message to one recipient, about one fact of the caller's business."""
 
-    key: str  # the fact: "order-4711-shipped"; the caller's, never made up per attempt
-    kind: str  # what sort of message: "shipping", "reminder"
-    recipient: str  # a number, an address, an id of the platform; kept in its normal form (values/py)
+    key: str  # the business fact: "order-4711-shipped"; the same in every attempt
+    kind: str  # of message: "shipping", "reminder"
+    recipient: str  # a number, an address, an id of the platform; stored in its normal form
     channel: Channel
     body: Any = None
     subject: str = ""
@@ -122,7 +122,7 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     template: str = ""
     data: Mapping[str, Any] = {}
     tenant: str = ""
-    not_after: datetime | None = None  # with its zone; what is not sent by then expires
+    not_after: datetime | None = None  # with its zone; an unsent message expires then
     priority: int = 5  # 0 goes first, 9 last
     order: str = ""  # notifications with the same order key are sent one after the other
     guard: Guard | None = None
@@ -132,7 +132,7 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         if self.data or not (self.body is None or isinstance(self.body, str)):
-            _keep(self)
+            _copy_content(self)
         for name in ("key", "kind", "recipient"):
             _check_text(name, getattr(self, name), least=1)
         for name in ("tenant", "order", "provider", "sender", "template"):
@@ -167,7 +167,7 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def content(self) -> bytes:
-        """JSON, in one spelling for each content."""
+        """The content as canonical JSON."""
         content = Content(
             body=self.body, subject=self.subject, sender=self.sender, template=self.template, data=self.data
         )
@@ -181,12 +181,12 @@ class Notification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def guarded_by(self) -> bytes | None:
-        """What its guard watches; None: nothing."""
+        """The digest that its guard watches; None without a guard."""
         return None if self.guard is None else watched(self.guard, self.tenant, self.recipient, self.kind)
 
 
 def check_batch(notifications: Sequence[Notification], write: str) -> None:
-    """Raises ConfigError for one that stands in no list, and for what is no notification; it says what to `write`."""
+    """Raise ConfigError unless it is a list of notifications. The error shows the correct call, `write`."""
     if isinstance(notifications, Notification):
         raise ConfigError(f"a notification alone: expected a list of them: {write}")
     if not isinstance(notifications, Sequence) or not all(isinstance(one, Notification) for one in notifications):
@@ -200,22 +200,22 @@ def watched(guard: Guard, tenant: str, recipient: str, kind: str) -> bytes:
 
 
 def notification_id(tenant: str, key: str, kind: str, recipient: str, channel: str, generation: int) -> bytes:
-    """16 bytes. Made of SHA-256 and lengths in decimal, so that a function of a database can make it too."""
+    """16 bytes of SHA-256 over length-prefixed parts, which a function of a database can compute too."""
     return _digest(tenant, key, kind, recipient, channel, str(generation))
 
 
 def who_is(tenant: str, text: str) -> bytes:
-    """What stands for a recipient, or an order key, of one tenant."""
+    """The digest of a recipient, or of an order key, of one tenant."""
     return _digest("who", tenant, text)
 
 
 def who_any(tenant: str, recipient: str) -> list[bytes]:
-    """The digests under which notifications to a recipient are stored, whichever spelling is asked for: one or two."""
+    """The digests under which notifications to a recipient may be stored, in any spelling: one or two."""
     return [who_is(tenant, spelling) for spelling in spellings(recipient)]
 
 
 def _digest(*parts: str) -> bytes:
-    """Over parts with their lengths before them: ("ab", "c") and ("a", "bc") are two things."""
+    """Digest of length-prefixed parts: ("ab", "c") and ("a", "bc") differ."""
     hashed = sha256()
     for part in parts:
         raw = part.encode()
@@ -228,30 +228,30 @@ def read_content(raw: bytes) -> Content:
     return _decode(raw)
 
 
-def _keep(said: Notification) -> None:
-    """A copy of its own: whoever writes the next customer's name into the same document does not change this one."""
+def _copy_content(notification: Notification) -> None:
+    """Copy body and data, so that a caller that reuses its document does not change this notification."""
     try:
-        body, data = deepcopy((said.body, said.data))
-    except Exception:  # whatever it is: what cannot be copied is no JSON, and is refused as that
+        body, data = deepcopy((notification.body, notification.data))
+    except Exception:  # an object that cannot be copied is no JSON, and is refused later
         return
-    force_setattr(said, "body", body)
-    force_setattr(said, "data", data)
+    force_setattr(notification, "body", body)
+    force_setattr(notification, "data", data)
 
 
-def _check_content(said: Notification) -> None:
-    """What cannot be stored and read again is refused where it is said, and not when a relay comes to it."""
-    if said.body is None and not said.template:
-        raise WrongNotification("a notification says something: give it a body or a template")
-    if isinstance(said.body, (bytes, bytearray, memoryview)):
+def _check_content(notification: Notification) -> None:
+    """Refuse content that cannot be stored and decoded, before a relay takes it."""
+    if notification.body is None and not notification.template:
+        raise WrongNotification("a notification needs a body or a template")
+    if isinstance(notification.body, (bytes, bytearray, memoryview)):
         raise WrongNotification("body: expected a text or a document, got bytes: decode them")
-    if said.channel != "event" and said.body is not None:  # an event is any JSON
-        if not isinstance(said.body, (str, Mapping, list, tuple)):
-            raise WrongNotification(f"body: expected a text or a document, got {type(said.body).__name__}")
-        if isinstance(said.body, str) and not said.body.strip():
-            raise WrongNotification("body: an empty text says nothing")
-    if not isinstance(said.subject, str):
+    if notification.channel != "event" and notification.body is not None:  # an event is any JSON
+        if not isinstance(notification.body, (str, Mapping, list, tuple)):
+            raise WrongNotification(f"body: expected a text or a document, got {type(notification.body).__name__}")
+        if isinstance(notification.body, str) and not notification.body.strip():
+            raise WrongNotification("body: the text is empty")
+    if not isinstance(notification.subject, str):
         raise WrongNotification("subject: expected a text")
-    if not isinstance(said.data, Mapping) or not all(isinstance(name, str) for name in said.data):
+    if not isinstance(notification.data, Mapping) or not all(isinstance(name, str) for name in notification.data):
         raise WrongNotification('data: expected the fields of the template, {"name": …}')
 
 
@@ -263,9 +263,7 @@ def _check_text(name: str, text: object, least: int = 0) -> None:
     if not isinstance(text, str) or not least <= len(text) <= TEXT_MAX:
         raise WrongNotification(f"{name}: expected a text of {least} to {TEXT_MAX} characters")
     if "\x00" in text or not text.isprintable() or text != text.strip():
-        raise WrongNotification(
-            f"{name}: white space around it or characters that cannot be printed would make it another"
-        )
+        raise WrongNotification(f"{name}: remove white space at its ends and unprintable characters")
 
 
 _encode = msgspec.json.Encoder(order="sorted").encode

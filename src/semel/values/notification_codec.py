@@ -1,4 +1,4 @@
-"""Notifications as stores keep them: identity and content in columns of their own, the rest as one JSON document."""
+"""Encodes notifications for stores: identity and content in columns of their own, the rest as one JSON document."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from semel.values.delivery_state import DeliveryState
 from semel.values.errors import ConfigError
 from semel.values.notification import Channel, Guard, Notification, Policy, read_content, watched
 
-# Notifications as stores keep them: identity and content in columns of their own, the rest as one JSON.
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ERASED = b'{"body":"(erased)"}'
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""Of a content that somebody wrote into the table by hand: what Python adds, and semel.notify, can be read."""
+"""Errors of a content that was written into the table by hand. Everything that Semel adds can be decoded."""
 encode = msgspec.json.Encoder().encode
 delivery_state_of = msgspec.json.Decoder(DeliveryState).decode
 
 
 class Options(Struct, frozen=True, omit_defaults=True):
-    """What a notification asks for, besides its identity and content."""
+    """The fields of a notification besides its identity and content."""
 
     order: str = ""
     priority: int = 5
@@ -45,24 +43,22 @@ def options_of(one: Notification) -> Options:
 
 
 def not_after_of(options: str | bytes) -> datetime | None:
-    """When a notification expires, as it was asked for."""
+    """The requested expiry of a notification."""
     not_after_ms = _options(options).not_after_ms
     return None if not_after_ms is None else _time(not_after_ms)
 
 
 def by_wall_clock(delivery_state: DeliveryState, not_after: datetime | None, ahead_ms: int) -> DeliveryState:
-    """The time that somebody gave, by a clock that is `ahead_ms` ahead of the wall clock. What a relay wrote there
-    before may be by another clock: of an earlier boot, or before the wall clock was corrected."""
+    """Set the expiry by a store's clock that is `ahead_ms` ahead of the wall clock. The stored value may come from
+    another clock: of an earlier boot, or before the wall clock was corrected."""
     not_after_ms = None if not_after is None else (not_after - _EPOCH) // timedelta(milliseconds=1) + ahead_ms
-    return (
-        delivery_state
-        if delivery_state.not_after_ms == not_after_ms
-        else replace(delivery_state, not_after_ms=not_after_ms)
-    )
+    if delivery_state.not_after_ms == not_after_ms:
+        return delivery_state
+    return replace(delivery_state, not_after_ms=not_after_ms)
 
 
 def readable_standing(delivery_state: bytes | None) -> DeliveryState | None:
-    """As people see it: None for what is over, and for what somebody wrote by hand."""
+    """The delivery state for operators; None if it is finished, or if it was written by hand and cannot be decoded."""
     try:
         return None if delivery_state is None else delivery_state_of(delivery_state)
     except UNREADABLE:
@@ -70,7 +66,7 @@ def readable_standing(delivery_state: bytes | None) -> DeliveryState | None:
 
 
 def guard_of(tenant: str, recipient: str, kind: str, options: str | bytes) -> bytes | None:
-    """What a notification's guard watches; None: it has none."""
+    """The digest that a notification's guard watches; None without a guard."""
     guard = _options(options).guard
     return None if guard is None else watched(guard, tenant, recipient, kind)
 
@@ -108,7 +104,7 @@ def notification_of(
     try:
         one = Notification(**fields)
     except ConfigError:
-        return _as_it_stands(fields)
+        return _unchecked(fields)
     if one.recipient != fields["recipient"]:  # older than the normal form: its id and its guard are of this spelling
         force_setattr(one, "recipient", fields["recipient"])
     return one
@@ -124,7 +120,7 @@ def readable(
     content: bytes | None,
     options: str | bytes,
 ) -> Notification:
-    """As people see it, who look at all there is."""
+    """The notification for operators, also if its content cannot be decoded."""
     identity = (tenant, key, kind, recipient, channel, generation)
     try:
         return notification_of(*identity, content, options)
@@ -133,16 +129,16 @@ def readable(
 
 
 def _time(ms: int) -> datetime:
-    """PostgreSQL knows later years than Python does."""
+    """The time, limited to the range of Python: PostgreSQL has later years."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return datetime.max.replace(tzinfo=UTC)
 
 
-def _as_it_stands(fields: dict[str, Any]) -> Notification:
-    """It was judged when it was added, by SQL or by another version, which know other letters than we do. Refusing it
-    here would keep all that is due beside it from being taken."""
+def _unchecked(fields: dict[str, Any]) -> Notification:
+    """A notification without checks. SQL or another version checked it when it was added. Refusing it here would block
+    the notifications that are taken with it."""
     one = copy(_ANY)
     for name, value in fields.items():
         force_setattr(one, name, value)

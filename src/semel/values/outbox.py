@@ -1,8 +1,8 @@
-"""What is put to an outbox, and what it answers.
+"""The requests to an outbox and its answers.
 
-The outbox decides little: it keeps what the relay tells it, under a token, and it lets at most one relay act on a
-notification at a time. `values/delivery_state.py` decides the meaning of a state and the next step. Only the store can
-decide two things, because they must hold across processes: whether a guard lets a message through, and who is next.
+The outbox stores the records of relays under a token, and lets at most one relay act on a notification at a time.
+`values/delivery_state.py` decides the meaning of a state and the next step. The store decides only what must hold
+across processes: the messages that a guard lets through, and the owner of a notification.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from semel.values.notification import Notification, Policy
 
 
 class Added(Struct, frozen=True):
-    """What became of a call."""
+    """The result of adding one notification."""
 
     id: str  # hex
     status: Literal["added", "known", "conflict"]  # conflict: the same key with another content; nothing was changed
-    state: State = "pending"  # of what is known
+    state: State = "pending"  # of the stored notification
 
 
 class Lane(Struct, frozen=True):
-    """What a relay has room for, at one provider. What names no provider has the lane of its channel."""
+    """The free slots of a relay at one provider. A notification without a provider has the lane of its channel."""
 
     room: int
-    provider: str = ""  # whose limit it shares
+    provider: str = ""  # with the limit that it shares
     per_second: float = 0.0  # for each tenant, over all relays; 0: no limit
 
 
@@ -40,79 +40,77 @@ def lane_of(provider: str, channel: str) -> str:
 
 
 class Dispatch(Struct, frozen=True):
-    """A notification in a relay's hands, under a token of its own."""
+    """A notification that a relay has taken, under a token of its own."""
 
     id: bytes
     token: int
     notification: Notification
-    content: bytes  # as it was stored first
+    content: bytes  # as it was first stored
     delivery_state: DeliveryState
     taken_ms: int  # the store's clock
-    slot_ms: int = 0  # it may go from here on: the rate of its provider was shared out; 0: at once
-    vanished: bool = False  # the relay that had it before did not say what came of it
+    slot_ms: int = 0  # not before this time, because of the rate limit of its provider; 0: at once
+    vanished: bool = False  # the relay before did not record an outcome
     request: bytes | None = None  # of the first crossing to this provider: a retry sends the same bytes
-    added_ms: int = 0  # by the store's clock; 0: not told
+    added_ms: int = 0  # by the store's clock; 0: unknown
     ahead_ms: int = 0  # how far the store's clock is ahead of the wall clock, if it was set wrongly
 
 
 class Crossing(Struct, frozen=True):
-    """A byte is about to leave."""
+    """A request to cross: the first byte is about to be sent."""
 
     dispatch: Dispatch
     delivery_state: DeliveryState  # after the crossing
-    request: bytes | None = None  # to be kept with it
+    request: bytes | None = None  # stored with the crossing
 
 
 class Crossed(Struct, frozen=True):
-    """It is written, and durable: send."""
+    """The crossing is durable: send."""
 
 
 class Suppressed(Struct, frozen=True):
-    """Its guard has let another one through. It is kept, and names that one."""
+    """Its guard has let another notification through, `by`."""
 
     by: bytes
 
 
 class Held(Struct, frozen=True):
-    """Another one of its guard, or of its order key, is being sent at this moment: nobody knows yet. Ask again."""
+    """Another notification of its guard or order key is being sent now. Try again later."""
 
     by: bytes
 
 
 class Lost(Struct, frozen=True):
-    """The token is no longer the current one. Nothing was written, and nothing may be sent."""
+    """The token is no longer current. Nothing was written, and nothing may be sent."""
 
 
 CrossingVerdict: TypeAlias = Crossed | Suppressed | Held | Lost
 
 
 class Record(Struct, frozen=True):
-    """What came of a dispatch."""
+    """The outcome of a dispatch."""
 
     dispatch: Dispatch
-    delivery_state: DeliveryState  # from here on
+    delivery_state: DeliveryState  # after the dispatch
     outcome: Literal["accepted", "refused", "limited", "unknown", "absent", "unclear", "released", "policy"]
-    evidence: str = ""  # for people, and for the next dispute; without the content
+    evidence: str = ""  # for operators; without the content
     reference: str = ""  # the provider's own id
-    otherwise: DeliveryState | None = (
-        None  # of a look-up: what is known if the reference is another's, which proves nothing
-    )
+    otherwise: DeliveryState | None = None  # of a look-up: the state if the reference belongs to another notification
 
     def unless(self, other: bytes) -> Record:
-        """What is written instead where the message that was found is that of this other one."""
+        """The record to write instead, if the message that was found belongs to another notification."""
         assert self.otherwise is not None
         evidence = f"look-up: {self.reference} is the message of notification {other.hex()}"
         return Record(self.dispatch, self.otherwise, "unclear", evidence)
 
 
 class DeliveryReport(Struct, frozen=True):
-    """The word of a provider about one message: a callback, or an answer that came too late for its lease."""
+    """The report of a provider about one message: a callback, or an answer that came after its lease."""
 
     says: Reported
-    id: bytes | None = None  # ours, where it came back
+    id: bytes | None = None  # the notification's id, if the provider returned it
     provider: str = ""
-    reference: str = ""  # else the provider's own
-    at_ms: int = 0  # when the provider says it happened
+    reference: str = ""  # the provider's own id
+    at_ms: int = 0  # the time in the report
     evidence: str = ""
 
 
@@ -121,16 +119,16 @@ class Attempt(Struct, frozen=True):
 
     number: int
     provider: str
-    crossed_ms: int  # 0: nothing left
+    crossed_ms: int  # 0: nothing was sent
     ended_ms: int
     outcome: str
     evidence: str = ""
     reference: str = ""
-    by: str = ""  # the person, where a person decided
+    by: str = ""  # the operator, if one decided
 
 
 class NotificationView(Struct, frozen=True):
-    """A notification as people see it."""
+    """A notification as operators see it."""
 
     id: str
     notification: Notification
@@ -144,8 +142,8 @@ class NotificationView(Struct, frozen=True):
     suppressed_by: str = ""
     attempts: tuple[Attempt, ...] = ()
     erased: bool = False
-    delivery_state: DeliveryState | None = None  # while it is not over; None also where it cannot be read
-    taken: bool = False  # in a relay's hands, until `due_ms`
+    delivery_state: DeliveryState | None = None  # while it is not finished; None also if it cannot be decoded
+    taken: bool = False  # leased by a relay until `due_ms`
     size: int = 0  # bytes of its content, as it is stored
 
 
@@ -160,7 +158,7 @@ class Absent(Struct, frozen=True):
 
 
 class Unclear(Struct, frozen=True):
-    """A look-up that says nothing."""
+    """A look-up without a result."""
 
     reason: str
 
@@ -169,7 +167,7 @@ LookedUp: TypeAlias = Found | Absent | Unclear
 
 
 class Decision(Struct, frozen=True):
-    """A person's word about one notification."""
+    """An operator's decision about one notification."""
 
     id: bytes
     says: Resolution
@@ -178,12 +176,12 @@ class Decision(Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """In one line, for people."""
+        """The decision in one line, for operators."""
         return f"{self.says.replace('_', ' ')}, says {self.by}: {self.reason}"
 
 
 class Backlog(Struct, frozen=True):
-    """How much of one state waits at one provider; what names none yet is under "@channel"."""
+    """The notifications of one state at one provider; those without a provider yet are under "@channel"."""
 
     provider: str
     state: State
@@ -192,7 +190,7 @@ class Backlog(Struct, frozen=True):
 
 
 class NotificationQuery(Struct, frozen=True, kw_only=True):
-    """Which notifications are listed. Empty: all of them."""
+    """The filters of a listing. By default it lists all notifications."""
 
     tenant: str | None = None
     state: str = ""
@@ -205,14 +203,14 @@ class NotificationQuery(Struct, frozen=True, kw_only=True):
     until_ms: int | None = None
     after_id: bytes | None = None  # with until_ms: also those of that millisecond whose id is greater
     limit: int = 100
-    bytes_max: int | None = None  # of contents together; the one that exceeds it is the last
+    bytes_max: int | None = None  # total size of contents; the notification that exceeds it is the last
 
 
 SentStatus: TypeAlias = Literal["never", "not_sent", "pending", "sent", "unknown", "suppressed"]
 
 
 class Status(Struct, frozen=True):
-    """Did this customer get the message?"""
+    """The answer to "did this customer get the message?"."""
 
     told: SentStatus
     id: str = ""
@@ -234,17 +232,17 @@ _TOLD: dict[str, SentStatus] = {
     "suppressed": "suppressed",
 }
 _WEIGHT: dict[SentStatus, int] = {"sent": 5, "unknown": 4, "pending": 3, "suppressed": 2, "not_sent": 1, "never": 0}
-MAY_SEND: tuple[SentStatus, ...] = ("never", "not_sent")  # it is known that nobody got it
+MAY_SEND: tuple[SentStatus, ...] = ("never", "not_sent")  # no message was sent
 
 
 def told_unsent(in_doubt: bool) -> SentStatus:
-    """Of what is failed, expired or cancelled. What was given up in doubt may have been sent for all that."""
+    """The status of a failed, expired or cancelled notification. One that was given up in doubt may have been sent."""
     return "unknown" if in_doubt else "not_sent"
 
 
 def told_of(found: Iterable[Status]) -> Status:
-    """Of several notifications, the newest first: the one that says most. Of those that are over and were not sent
-    each says itself whether that is known."""
+    """The most informative status of several notifications, which are given newest first. The status of an unsent one
+    is already set."""
     best = Status("never")
     unsent = 0
     for one in found:
@@ -280,42 +278,41 @@ def check_first_byte() -> None:
         check()
 
 
-# What happens next to a notification if nobody does anything, and when: read once, for every face that tells it.
+# The next automatic step of a notification and its time, for the CLI, the HTTP API and the dashboard.
 
 Step: TypeAlias = Literal["send", "answer", "replay", "look_up", "policy", "person"]
-"""A relay sends it, or hears what came of it. In doubt: the same key again, a look-up, its policy; or a person decides.
-"""
+"""A relay sends it, or gets the answer. In doubt: the same key again, a look-up, its policy, or an operator."""
 
 
 class UpcomingStep(Struct, frozen=True):
-    """The next step by itself. A provider's report, or a person, may come first."""
+    """The next automatic step. A delivery report or an operator's decision may come first."""
 
     exit: Step
-    at_ms: int = 0  # not before then; of "answer": at the latest. 0: at this moment, or at no certain time
-    under_way: bool = False  # a relay has it in its hands
-    policy: Policy | None = None  # in doubt: what counts where nothing is known
-    policy_ms: int = 0  # at the latest then; 0: not told
+    at_ms: int = 0  # the earliest time; of "answer": the latest. 0: now, or at no certain time
+    under_way: bool = False  # a relay has taken it
+    policy: Policy | None = None  # in doubt: applied if nothing else decides
+    policy_ms: int = 0  # when the policy applies at the latest; 0: unknown
 
 
 def coming(shown: NotificationView, now_ms: int) -> UpcomingStep | None:
-    """None: it is over."""
+    """The next step of a notification; None if it is finished."""
     delivery_state = replace(shown.delivery_state or DeliveryState(), state=shown.state)
-    in_hand = shown.taken and shown.due_ms > now_ms
-    at_ms = 0 if in_hand else shown.due_ms
+    is_taken = shown.taken and shown.due_ms > now_ms
+    at_ms = 0 if is_taken else shown.due_ms
     match shown.state:
         case "pending":
-            return UpcomingStep("replay" if delivery_state.doubt_ms else "send", at_ms, in_hand)
+            return UpcomingStep("replay" if delivery_state.doubt_ms else "send", at_ms, is_taken)
         case "sending":
-            return UpcomingStep("answer", shown.due_ms, in_hand)
+            return UpcomingStep("answer", shown.due_ms, is_taken)
         case "uncertain" if shown.due_ms and delivery_state.exit:
-            latest_ms = shown.due_ms if delivery_state.exit == "policy" and not in_hand else delivery_state.policy_ms
-            return UpcomingStep(delivery_state.exit, at_ms, in_hand, _policy(delivery_state, latest_ms), latest_ms)
+            latest_ms = shown.due_ms if delivery_state.exit == "policy" and not is_taken else delivery_state.policy_ms
+            return UpcomingStep(delivery_state.exit, at_ms, is_taken, _policy(delivery_state, latest_ms), latest_ms)
         case "uncertain":
             return UpcomingStep("person")
     return None
 
 
 def _policy(delivery_state: DeliveryState, at_ms: int) -> Policy:
-    """What its policy will come to: one that may not send again, because that was done or is too late, holds."""
+    """The effective policy: "resend" becomes "hold" if it was sent again before, or its time is over."""
     after = overdue(delivery_state, at_ms)
     return "hold" if after.state == "uncertain" else delivery_state.policy

@@ -1,4 +1,4 @@
-"""What a handler run came to, and what the deliverer is told.
+"""The outcomes of handler runs and deliveries.
 
 A handler returns a result, or returns or raises `Retry` or `Reject`: both are exceptions so that they can be
 raised from deep inside, and values so that they can be returned.
@@ -15,16 +15,16 @@ RESULT_MAX_BYTES = 64 * 1024  # a stored result is for answering duplicates, not
 
 Status: TypeAlias = Literal[
     "done",  # the handler ran and its effect is recorded
-    "duplicate",  # known already; `result` is what the first run came to
+    "duplicate",  # known already; `result` is that of the first run
     "stale",  # a newer event of the same subject was applied already
-    "busy",  # someone holds the lease, or a retry is not due: deliver again after `after` seconds
+    "busy",  # another worker holds the lease, or a retry is not due: deliver again after `after` seconds
     "conflict",  # same key, other payload; the first record is untouched
     "retry",  # the handler did not succeed: deliver again after `after` seconds
     "dead",  # given up on; kept as a dead letter with its reason
-    "uncertain",  # the effect may or may not have happened; parked for a probe or a person
+    "uncertain",  # the effect may or may not have happened; parked for a probe or an operator
     "ignored",  # no handler matches
-    "malformed",  # no event; only `process_many` says so, `process` raises MalformedEvent
-    "accepted",  # durable in the inbox; a worker handles it. Only `accept` says so
+    "malformed",  # no event; only from `process_many`, `process` raises MalformedEvent
+    "accepted",  # durable in the inbox; a worker handles it. Only from `accept`
 ]
 
 
@@ -34,7 +34,7 @@ class Done(Struct, frozen=True, gc=False):
     result: bytes = b"null"
 
 
-NOTHING = Done()  # what most handlers return
+NOTHING = Done()  # the result of most handlers
 
 
 class Retry(Exception):
@@ -81,9 +81,9 @@ class Reject(Exception):
 
 
 class NotNow(Exception):
-    """The effect was not begun: bring it again after `after` seconds. The attempt does not count.
+    """The effect was not begun: deliver again after `after` seconds. The attempt does not count.
 
-    For what has nothing to do with the event: a downstream that is out of reach, or that asks us to slow down."""
+    For causes outside of the event: a downstream that is unavailable, or that limits the rate."""
 
     reason_class = "not_now"  # for the log, which never contains `reason`
     http_status: int | None = None
@@ -97,27 +97,27 @@ class NotNow(Exception):
 
 
 class Uncertain(Struct, frozen=True, gc=False):
-    """Nobody knows whether the effect happened. Never called failed, never run again on its own."""
+    """It is unknown whether the effect happened. It is not reported as failed, and not run again automatically."""
 
     reason: str
 
 
 class Release(Struct, frozen=True, gc=False):
-    """The lease is given back unused: as if this claim had never been made. The attempt does not count."""
+    """The lease is returned unused, as if the claim had not been made. The attempt does not count."""
 
-    after: float = 0.0  # seconds after which the deliverer may bring it again; the ledger does not wait for it
-    reason: str = "given back"
+    after: float = 0.0  # seconds until the redelivery; the ledger does not enforce it
+    reason: str = "released"
 
 
 Final: TypeAlias = Done | Reject | Uncertain
-"""What ends a key's life in the ledger: it answers every later claim until its retention ends."""
+"""The endings that settle a key: they answer every later claim until its retention ends."""
 
 Ending: TypeAlias = Done | Retry | Reject | Uncertain | Release
 """Everything a lease can be settled with."""
 
 
 class Outcome(Struct, frozen=True):
-    """What the deliverer is told about one delivery."""
+    """The outcome of one delivery."""
 
     status: Status
     result: Any = None
@@ -126,7 +126,7 @@ class Outcome(Struct, frozen=True):
     handler: str = ""
     key: str = ""
     parts: tuple[Outcome, ...] = ()  # one for each handler, where an event has several
-    id: str = ""  # the event's natural identity, for people
+    id: str = ""  # the event's natural identity, as text
 
     @property
     def final(self) -> bool:

@@ -1,4 +1,4 @@
-"""When to try again."""
+"""Backoff, and the Retry-After header."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def backoff_s(
     return random() * min(cap_s, base_s * 2.0**exponent)
 
 
-# The header Retry-After, which a stranger wrote.
+# The Retry-After header of another server is not trusted.
 
-AFTER_MAX_S = 86_400.0  # a day: whoever asks for more is asked again tomorrow
+AFTER_MAX_S = 86_400.0  # a day: longer waits are cut
 _TEXT_MAX_CHARS = 40  # the longest form of a date has 33
 _DELTA = re.compile(r"[0-9]+", re.ASCII)
 _DATE = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? .*[0-9]{2}:[0-9]{2}:[0-9]{2}.*", re.ASCII)
 
 
 def seconds(value: str, now: datetime) -> float | None:
-    """How long to wait: from a number of seconds or an HTTP date, 0 to AFTER_MAX_S. None for anything else."""
+    """Seconds to wait, 0 to AFTER_MAX_S, from a number of seconds or an HTTP date. None for anything else."""
     text = value.strip(" \t")
     if len(text) > _TEXT_MAX_CHARS:
         return None
@@ -38,7 +38,7 @@ def seconds(value: str, now: datetime) -> float | None:
         return None
     try:
         moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # it was written for mail, and trips over its own feet
+    except (ValueError, TypeError, IndexError, OverflowError):  # the parser for mail raises all of these
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)  # the form of C's asctime, which is UTC in HTTP

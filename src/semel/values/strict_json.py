@@ -1,9 +1,9 @@
-"""JSON that means one thing only.
+"""Strict JSON parsing.
 
-`parse` refuses what two parsers could read differently (duplicate names, integers past 64 bits, numbers that are no
-numbers, lone surrogates, NUL) and what is only there to hurt (depth, number of values, size). The common case is
-proven clean without looking at each value: a document that encodes back to its own bytes has no duplicate name and
-no odd spelling. Only what does not is walked by the slow, explaining parser.
+`parse` refuses documents that two parsers could read differently (duplicate names, integers past 64 bits, NaN, lone
+surrogates, NUL) and documents that exceed a bound (depth, number of values, size). The common case is checked without a
+look at each value: a document that encodes back to its own bytes has no duplicate name and no unusual spelling. Other
+documents go through the slow parser, which explains what is wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 
 def parse(raw: bytes) -> Any:
-    """The value of a document, or MalformedEvent with what is wrong and where."""
+    """Parse a document. Raises MalformedEvent, which says what is wrong and where."""
     check_size(raw)
     check_bounds(raw)
     try:
@@ -51,8 +51,8 @@ def parse(raw: bytes) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """One spelling for each value, whatever its order of names, white space and escapes were. It is for digests, so it
-    is MessagePack, which is quicker to write than JSON."""
+    """The canonical encoding of a value, for digests: independent of the order of names, white space and escapes. It is
+    MessagePack, which is faster to write than JSON."""
     return _pack_sorted(value)
 
 
@@ -62,7 +62,7 @@ def check_size(raw: bytes) -> None:
 
 
 def explain(raw: bytes, error: Exception) -> NoReturn:
-    """Turn a parser's refusal into a sentence that says what is wrong and where."""
+    """Raise MalformedEvent with what is wrong and where, after a parser has refused a document."""
     if not raw.strip():
         raise MalformedEvent("the body is empty") from None
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:4].count(0) >= 2:
@@ -77,12 +77,12 @@ def explain(raw: bytes, error: Exception) -> NoReturn:
 
 
 def check_bounds(raw: bytes) -> None:
-    """Depth and number of values. Nearly all documents have so few brackets and commas that counting is enough."""
+    """Check depth and number of values. For nearly all documents, counting brackets and commas is enough."""
     openings = raw.count(b"{") + raw.count(b"[")
     if openings <= DEPTH_MAX and (len(raw) <= VALUES_MAX or openings + raw.count(b",") <= VALUES_MAX):
         return
     brackets, commas = _structure(raw)
-    # Within the limit there is at most one closing bracket for each value: what comes after need not be looked at.
+    # Within the limit there is at most one closing bracket for each value, so the rest need not be checked.
     steps = map(_STEP.__getitem__, brackets[: 2 * VALUES_MAX])
     if max(accumulate(steps), default=0) > DEPTH_MAX:
         raise MalformedEvent(f"the body nests deeper than {DEPTH_MAX} levels")
@@ -91,7 +91,7 @@ def check_bounds(raw: bytes) -> None:
 
 
 def _structure(raw: bytes) -> tuple[bytes, int]:
-    """The brackets outside of strings, and how many commas are there."""
+    """The brackets outside of strings, and the number of commas there."""
     unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Two quotes with nothing between them change nothing for what follows: without them the split is small.
     quoted = unescaped.translate(None, _NO_STRUCTURE).replace(b'""', b"")
@@ -102,7 +102,7 @@ def _structure(raw: bytes) -> tuple[bytes, int]:
 
 
 def _fits_msgpack(value: Any) -> bool:
-    """MessagePack has no integers past 64 bits, so that its encoder finds them for us."""
+    """Whether all integers fit into 64 bits: the encoder of MessagePack refuses larger ones."""
     try:
         _pack(value)
     except OverflowError:
@@ -111,7 +111,7 @@ def _fits_msgpack(value: Any) -> bool:
 
 
 def _walk(raw: bytes) -> Any:
-    """The slow parser: raises MalformedEvent for everything that `parse` promises to refuse."""
+    """The slow parser, which explains every refusal. Raises MalformedEvent."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -139,7 +139,7 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         seen: set[str] = set()
         name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise MalformedEvent(f"the name {_show(name)} stands twice in one object")
+        raise MalformedEvent(f"the name {_show(name)} occurs twice in one object")
     return members
 
 
