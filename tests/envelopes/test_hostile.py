@@ -60,8 +60,8 @@ def test_the_frames_of_these_tests_are_events_themselves() -> None:
 
 
 WRONG_ANYWHERE = {
-    "a duplicate name": (b'{"x":1,"y":2,"x":3}', "the name 'x' stands twice"),
-    "a duplicate name spelled otherwise": (b'{"x":1,"\\u0078":3}', "the name 'x' stands twice"),
+    "a duplicate name": (b'{"x":1,"y":2,"x":3}', "the name 'x' occurs twice"),
+    "a duplicate name spelled otherwise": (b'{"x":1,"\\u0078":3}', "the name 'x' occurs twice"),
     "NaN": (b"NaN", "NaN"),
     "Infinity": (b"Infinity", "Infinity"),
     "-Infinity": (b"-Infinity", "Infinity"),
@@ -121,9 +121,9 @@ WHOLE = {
     "half an event": (EVENT[: len(EVENT) // 2], "not JSON at byte"),
     "an event and more": (EVENT + b"x", "not JSON at byte"),
     "two events": (EVENT + EVENT, "not JSON at byte"),
-    "a duplicate name at the top": (TWICE, "the name 'id' stands twice"),
-    "a duplicate detail": (EVENT[:-1] + b',"detail":{}}', "the name 'detail' stands twice"),
-    "a duplicate name in detail": (EVENT[:-2] + b',"topicName":"x"}}', "the name 'topicName' stands twice"),
+    "a duplicate name at the top": (TWICE, "the name 'id' occurs twice"),
+    "a duplicate detail": (EVENT[:-1] + b',"detail":{}}', "the name 'detail' occurs twice"),
+    "a duplicate name in detail": (EVENT[:-2] + b',"topicName":"x"}}', "the name 'topicName' occurs twice"),
     "a duplicate identity": (
         EVENT.replace(b'"sessionId":"s"', b'"sessionId":"s","sessionId":"r"'),
         "'sessionId' stands",
@@ -150,8 +150,8 @@ WHOLE = {
     "an id with NUL": (webhook(b"1", b'"\\u0000"'), "NUL"),
     "an id past 64 bits": (webhook(b"1", b"9" * 30), "does not fit into 64 bits"),
     "an id that is a deep array": (webhook(b"1", b"[" * 100_000 + b"]" * 100_000), "nests deeper"),
-    "an empty id": (webhook(b"1", b'""'), "no event id: looked at id,"),
-    "an id of blanks in a list": (webhook(b"1", b'["i"]'), "no event id: looked at id,"),
+    "an empty id": (webhook(b"1", b'""'), "no event id: expected one at id,"),
+    "an id of blanks in a list": (webhook(b"1", b'["i"]'), "no event id: expected one at id,"),
     "a topic of 300 characters": (EVENT.replace(b"conversation.c.acw", b"x" * 300), "the limit is 255"),
     "a session with a line feed": (EVENT.replace(b'"sessionId":"s"', b'"sessionId":"\\n"'), "control character '\\n'"),
 }

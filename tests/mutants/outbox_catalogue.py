@@ -202,7 +202,7 @@ OUTBOX_MUTANTS = [
     Mutant(
         "messages fail for a wrong password",
         "values/delivery_state.py",
-        "if answer.configuration and not burnt.others:",
+        "if answer.configuration and not counted.others:",
         "if False:",
         "tests/outbox/test_provider_pauses.py::test_a_refused_configuration_burns_no_attempt_however_often",
     ),

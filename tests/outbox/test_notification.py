@@ -113,7 +113,7 @@ def test_a_template_needs_no_body() -> None:
     [
         ({"body": b"Hello"}, "body: expected a text or a document, got bytes"),
         ({"body": 7}, "body: expected a text or a document, got int"),
-        ({"body": "  "}, "body: an empty text says nothing"),
+        ({"body": "  "}, "body: the text is empty"),
         ({"subject": 5}, "subject: expected a text"),
         ({"template": "t", "data": [1]}, "data: expected the fields of the template"),
         ({"data": {1: 2}}, "data: expected the fields of the template"),
