@@ -10,16 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from semel.service.supervisor import GIVE_UP_AFTER, SOON_S, Worker
+from semel.service.supervisor import GIVE_UP_AFTER, SOON_S, WorkerProcess
 from semel.settings.loading import load, source
 
 FOR_EVER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def ended(worker: Worker, now: float) -> str | None:
+def ended(worker: WorkerProcess, now: float) -> str | None:
     assert worker.process is not None
     worker.process.wait(30)
-    return worker.look(now)
+    return worker.check(now)
 
 
 def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
@@ -28,38 +28,38 @@ def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(["/nowhere/python"] if missing else FOR_EVER)
 
-    worker = Worker(start)
-    news = worker.look(100.0)
+    worker = WorkerProcess(start)
+    news = worker.check(100.0)
     assert news is not None
     assert os.strerror(errno.ENOENT) in news
-    assert worker.look(100.0) is None  # not yet
+    assert worker.check(100.0) is None  # not yet
     missing.clear()
-    assert worker.look(110.0) is None
+    assert worker.check(110.0) is None
     assert worker.process is not None
     worker.process.kill()
     assert ended(worker, 110.0 + SOON_S) is not None
 
 
 def test_the_end_by_a_signal_without_a_name_is_told_by_its_number() -> None:
-    worker = Worker(lambda: subprocess.Popen(FOR_EVER))
-    worker.look(0.0)
+    worker = WorkerProcess(lambda: subprocess.Popen(FOR_EVER))
+    worker.check(0.0)
     assert worker.process is not None
     os.kill(worker.process.pid, 40)
     assert re.search(r"signal\W*40\b", str(ended(worker, 1.0)))
 
 
 def test_a_place_is_hopeless_after_deaths_in_a_row_and_not_while_its_worker_runs() -> None:
-    worker = Worker(lambda: subprocess.Popen(FOR_EVER))
+    worker = WorkerProcess(lambda: subprocess.Popen(FOR_EVER))
     now = 0.0
     for _ in range(GIVE_UP_AFTER):
         assert not worker.is_hopeless
-        worker.look(now)
+        worker.check(now)
         assert worker.process is not None
         worker.process.kill()
         ended(worker, now)
         now += 2 * SOON_S
     assert worker.is_hopeless
-    worker.look(now)
+    worker.check(now)
     assert not worker.is_hopeless
     assert worker.process is not None
     worker.process.kill()
@@ -101,7 +101,7 @@ def start():
     return process
 
 made = supervisor.Supervisor(1, [], b"", listen("127.0.0.1", 0), Drain(3600))
-made._workers = [supervisor.Worker(start)]
+made._workers = [supervisor.WorkerProcess(start)]
 raise SystemExit(made.run(lambda: None))
 """
 

@@ -1,1 +1,1 @@
-"""The service: what `semel run` serves over HTTP, and what keeps it alive."""
+"""The service: everything that `semel run` serves over HTTP, and its background work."""

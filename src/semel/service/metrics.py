@@ -1,6 +1,6 @@
-"""The numbers of the service: counted here, and told to Prometheus.
+"""The metrics of the service, and their page for Prometheus.
 
-Whoever counts asks once for its numbers (`metrics.handler("greet")`) and keeps them: an increment is then 0.1 µs.
+Get the counters of a handler once (`metrics.handler("greet")`) and keep them: an increment is then 0.1 µs.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from semel.values.inbox import Depth
 from semel.values.outbox import Backlog
 from semel.values.outcome import Status
 
-# Every metric of the service. docs/metrics.md is this list for people; a test holds one to the other.
+# Every metric of the service. docs/metrics.md lists the same ones; a test compares them.
 #
-# The values of labels come from configuration or from a fixed set, never from an event or a request.
+# Label values come from the configuration or from a fixed set, never from an event or a request.
 
-OTHER = "(other)"  # what has no place of its own
+OTHER = "(other)"  # all values without a series of their own
 
 BreakerState: TypeAlias = Literal["closed", "half-open", "open"]
 
 OUTCOMES: tuple[str, ...] = (*get_args(Status), OTHER)
-BREAKER_STATES: tuple[str, ...] = get_args(BreakerState)  # their places are the values of the gauge
+BREAKER_STATES: tuple[str, ...] = get_args(BreakerState)  # their indexes are the values of the gauge
 TAKEN = ("received", "acked", "retried", "rejected", "failed", "unmatched")
-SENT = (  # what is written of a dispatch, and what its guard or its lease had to say
+SENT = (  # recorded outcomes of a dispatch, and results of its guard and its lease
     *("accepted", "refused", "limited", "unknown", "absent", "unclear", "policy", "released"),
     *("suppressed", "held", "lost"),
 )
-ASKED = ("claim", "settle", "renew", "accept", "take", "finish", "purge")
+STORE_CALLS = ("claim", "settle", "renew", "accept", "take", "finish", "purge")
 CODES = (
     *("200", "201", "202", "204", "400", "401", "403", "404", "405", "408", "409", "413", "415", "422", "429", "431"),
     *("499", "500", "503", OTHER),
 )
 
-# Seconds. An answer should come within milliseconds, a handler within its timeout, a lease within its retries.
-QUICK_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# Seconds: milliseconds for a response, up to the timeout for a handler, up to the retries for a lease.
+RESPONSE_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 HANDLER_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
 AGE_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0)
 
@@ -59,64 +59,64 @@ class Family(Struct, frozen=True):
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
-    among: tuple[str, ...] = ()  # all values of the last label, where they are a fixed set
+    among: tuple[str, ...] = ()  # all values of the last label, if they are a fixed set
     bounds: tuple[float, ...] = ()  # of a histogram, in seconds
-    across: Literal["sum", "max"] = "sum"  # how a gauge of several processes comes together
+    across: Literal["sum", "max"] = "sum"  # how gauges of several processes are combined
 
     @property
     def width(self) -> int:
-        """How many numbers a series has: one for each value of the last label, or buckets and their sum."""
+        """The numbers of a series: one for each value of the last label, or buckets and their sum."""
         return len(self.bounds) + 2 if self.bounds else max(1, len(self.among))
 
 
 DELIVERIES = Family(
     "semel_deliveries_total",
     "counter",
-    "What deliveries came to. Without a handler: no event, or an event that nobody wants. "
+    "Outcomes of deliveries. Without a handler: not an event, or an event that no handler matches. "
     "`ignored` of a handler: an inbox item that could not run with the settings of this process.",
     ("handler", "outcome"),
     among=OUTCOMES,
 )
-DUPLICATES = Family("semel_duplicates_total", "counter", "Deliveries of what was known already.", ("handler",))
-CONFLICTS = Family("semel_conflicts_total", "counter", "Deliveries of a known id with another body.", ("handler",))
+DUPLICATES = Family("semel_duplicates_total", "counter", "Deliveries whose key was settled already.", ("handler",))
+CONFLICTS = Family("semel_conflicts_total", "counter", "Deliveries with a known id and another body.", ("handler",))
 TAKEOVERS = Family(
-    "semel_takeovers_total", "counter", "Leases whose holder before vanished without settling.", ("handler",)
+    "semel_takeovers_total", "counter", "Leases whose previous holder vanished without settling.", ("handler",)
 )
 FENCED = Family(
-    "semel_fence_refusals_total", "counter", "Settles under a lease that was lost: the fence held.", ("handler",)
+    "semel_fence_refusals_total", "counter", "Settlements under a lost lease, which the fence refused.", ("handler",)
 )
 LEASE_AGE = Family(
     "semel_lease_age_seconds",
     "histogram",
-    "How old a key was, from its first grant, when it was granted again.",
+    "Age of a key since its first grant, when it was granted again.",
     ("handler",),
     bounds=AGE_S,
 )
-HANDLER_SECONDS = Family("semel_handler_seconds", "histogram", "How long handlers ran.", ("handler",), bounds=HANDLER_S)
+HANDLER_SECONDS = Family(
+    "semel_handler_seconds", "histogram", "Duration of handler runs.", ("handler",), bounds=HANDLER_S
+)
 FAILED_OPEN = Family(
     "semel_fail_open_runs_total",
     "counter",
-    "Runs without the ledger, by choice of their route: their effect may happen twice.",
+    "Runs without the ledger, of routes with fail_open: their effect may happen twice.",
     ("handler",),
 )
-ANSWERS = Family(
-    "semel_http_answers_total", "counter", "Answers given to senders.", ("endpoint", "status"), among=CODES
-)
+ANSWERS = Family("semel_http_answers_total", "counter", "Responses to senders.", ("endpoint", "status"), among=CODES)
 ANSWER_SECONDS = Family(
-    "semel_http_seconds", "histogram", "How long senders waited for an answer.", ("endpoint",), bounds=QUICK_S
+    "semel_http_seconds", "histogram", "Time until senders got a response.", ("endpoint",), bounds=RESPONSE_S
 )
 OVERLOADED = Family(
     "semel_overload_refusals_total", "counter", "Deliveries refused because too many were in flight.", ("endpoint",)
 )
-IN_FLIGHT = Family("semel_in_flight", "gauge", "Deliveries being answered now, in all processes.")
-LEDGER_SECONDS = Family("semel_ledger_seconds", "histogram", "Round trips to the store.", ("what",), bounds=QUICK_S)
+IN_FLIGHT = Family("semel_in_flight", "gauge", "Deliveries in flight, in all processes.")
+LEDGER_SECONDS = Family("semel_ledger_seconds", "histogram", "Round trips to the store.", ("what",), bounds=RESPONSE_S)
 LEDGER_FAILURES = Family(
-    "semel_ledger_failures_total", "counter", "Round trips to the store that failed.", ("what",), among=ASKED
+    "semel_ledger_failures_total", "counter", "Round trips to the store that failed.", ("what",), among=STORE_CALLS
 )
 LEDGER_BREAKER = Family(
     "semel_ledger_breaker_state",
     "gauge",
-    "0 closed, 1 half-open, 2 open: answers 503 at once. The worst of all processes.",
+    "0 closed, 1 half-open, 2 open: deliveries get 503 at once. The maximum of all processes.",
     across="max",
 )
 LEDGER_BREAKER_MOVES = Family(
@@ -129,7 +129,7 @@ LEDGER_BREAKER_MOVES = Family(
 BREAKER = Family(
     "semel_destination_breaker_state",
     "gauge",
-    "0 closed, 1 half-open, 2 open: nothing is sent. The worst of all processes.",
+    "0 closed, 1 half-open, 2 open: nothing is sent. The maximum of all processes.",
     ("destination",),
     across="max",
 )
@@ -143,64 +143,65 @@ BREAKER_MOVES = Family(
 INBOX_DEPTH = Family(
     "semel_inbox_depth",
     "gauge",
-    "Letters in the inbox: waiting, or taken and being handled.",
+    "Inbox items: waiting, or taken by a worker.",
     ("lane", "state"),
     among=("waiting", "taken"),
 )
 INBOX_OLDEST = Family(
-    "semel_inbox_oldest_seconds", "gauge", "Age of the oldest letter of a lane; 0 when it is empty.", ("lane",)
+    "semel_inbox_oldest_seconds", "gauge", "Age of the oldest inbox item of a lane; 0 if it is empty.", ("lane",)
 )
 SOURCE_DELIVERIES = Family(
     "semel_source_deliveries_total",
     "counter",
-    "Deliveries of a source: received, and how it was answered; failed: it could not be told. Unmatched is part of it.",
+    "Deliveries of a source: received, and their answers. failed: it could not be answered. unmatched: also counted as "
+    "its answer.",
     ("source", "became"),
     among=TAKEN,
 )
-SOURCE_IN_FLIGHT = Family(
-    "semel_source_in_flight", "gauge", "Deliveries of a source that are being handled now.", ("source",)
-)
+SOURCE_IN_FLIGHT = Family("semel_source_in_flight", "gauge", "Deliveries of a source in flight.", ("source",))
 SOURCE_FAILURES = Family(
-    "semel_source_failures_total", "counter", "Requests to a source's broker that failed.", ("source",)
+    "semel_source_failures_total", "counter", "Failed requests to the broker of a source.", ("source",)
 )
 SOURCE_LOST = Family(
     "semel_source_lost_total",
     "counter",
-    "Deliveries that a source's broker has taken back meanwhile, to give them to somebody again.",
+    "Deliveries that the broker of a source redelivers elsewhere.",
     ("source",),
 )
 SOURCE_BROKEN = Family(
-    "semel_source_broken", "gauge", "Processes in which nothing can be taken from this source now.", ("source",)
+    "semel_source_broken", "gauge", "Processes that cannot receive from this source now.", ("source",)
 )
 NOTIFICATIONS = Family(
     "semel_notifications_total",
     "counter",
-    "What dispatches of notifications came to. Unknown: nobody knows whether it left.",
+    "Outcomes of attempts to send notifications. unknown: the message may have been sent.",
     ("provider", "answer"),
     among=SENT,
 )
 PROVIDER_SECONDS = Family(
     "semel_provider_seconds",
     "histogram",
-    "How long providers took to answer, or not to.",
+    "Duration of provider calls, including those without an answer.",
     ("provider",),
     bounds=HANDLER_S,
 )
 OUTBOX_DEPTH = Family(
     "semel_outbox_depth",
     "gauge",
-    "Notifications that are not over. Uncertain: evidence, a policy or a person decides. @channel: no provider yet.",
-    ("provider", "standing"),
+    "Unfinished notifications. uncertain: a report, a policy or an operator decides. @channel: no provider yet.",
+    ("provider", "delivery_state"),
     among=LIVE,
 )
 OUTBOX_OLDEST = Family(
     "semel_outbox_oldest_seconds",
     "gauge",
-    "Age of the oldest notification that is pending or being sent; 0 when there is none.",
+    "Age of the oldest notification that is pending or sending; 0 if there is none.",
     ("provider",),
 )
-WORKERS = Family("semel_workers", "gauge", "Processes that are alive and count.")
-BUILD = Family("semel_build_info", "gauge", "Always 1; the labels say what runs.", ("version", "python"), across="max")
+WORKERS = Family("semel_workers", "gauge", "Running processes.")
+BUILD = Family(
+    "semel_build_info", "gauge", "Always 1; the labels are the versions.", ("version", "python"), across="max"
+)
 
 FAMILIES = (
     *(DELIVERIES, DUPLICATES, CONFLICTS, TAKEOVERS, FENCED, LEASE_AGE, HANDLER_SECONDS, FAILED_OPEN),
@@ -211,18 +212,18 @@ FAMILIES = (
     *(NOTIFICATIONS, PROVIDER_SECONDS, OUTBOX_DEPTH, OUTBOX_OLDEST),
     *(WORKERS, BUILD),
 )
-OF_OUTCOME = {DUPLICATES.name: "duplicate", CONFLICTS.name: "conflict"}  # read off the deliveries, not counted twice
+OF_OUTCOME = {DUPLICATES.name: "duplicate", CONFLICTS.name: "conflict"}  # derived from the deliveries
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LABELS_MAX = 500  # handlers, endpoints, destinations and sources; more of a kind are counted together as OTHER
+LABELS_MAX = 500  # handlers, endpoints, destinations or sources; further ones are counted together as OTHER
 
-Series: TypeAlias = dict[tuple[str, ...], list[float]]  # the values of the labels, and the numbers
+Series: TypeAlias = dict[tuple[str, ...], list[float]]  # label values, and the numbers
 Of = TypeVar("Of")
 
 
 class Number:
-    """One number: a counter goes up, a gauge is set."""
+    """One counter or gauge."""
 
     __slots__ = ("_at", "_numbers")
 
@@ -236,15 +237,15 @@ class Number:
     def down(self) -> None:
         self._numbers[self._at] -= 1.0
 
-    def add(self, many: float) -> None:
-        self._numbers[self._at] += many
+    def add(self, amount: float) -> None:
+        self._numbers[self._at] += amount
 
     def set(self, value: float) -> None:
         self._numbers[self._at] = value
 
 
 class Spread:
-    """A histogram: how many were at most so large, for each bound, and their sum."""
+    """A histogram: a count per bucket, and the sum."""
 
     __slots__ = ("_at", "_bounds", "_numbers", "_sum")
 
@@ -261,56 +262,56 @@ class Spread:
 
 
 class HandlerMetrics:
-    """The numbers of one handler."""
+    """The metrics of one handler."""
 
     __slots__ = ("failed_open", "fenced", "lease_age", "outcomes", "seconds", "takeovers")
 
-    def __init__(self, book: Book, name: str) -> None:
-        self.outcomes = book.numbers(DELIVERIES, name)
-        self.takeovers = book.number(TAKEOVERS, name)
-        self.fenced = book.number(FENCED, name)
-        self.failed_open = book.number(FAILED_OPEN, name)
-        self.lease_age = book.spread(LEASE_AGE, name)
-        self.seconds = book.spread(HANDLER_SECONDS, name)
+    def __init__(self, series: SeriesAllocator, name: str) -> None:
+        self.outcomes = series.numbers(DELIVERIES, name)
+        self.takeovers = series.number(TAKEOVERS, name)
+        self.fenced = series.number(FENCED, name)
+        self.failed_open = series.number(FAILED_OPEN, name)
+        self.lease_age = series.spread(LEASE_AGE, name)
+        self.seconds = series.spread(HANDLER_SECONDS, name)
 
 
 class EndpointMetrics:
-    """The numbers of one path."""
+    """The metrics of one endpoint."""
 
     __slots__ = ("_answers", "overloaded", "seconds")
 
-    def __init__(self, book: Book, path: str) -> None:
-        by_text = book.numbers(ANSWERS, path)
+    def __init__(self, series: SeriesAllocator, path: str) -> None:
+        by_text = series.numbers(ANSWERS, path)
         self._answers = {int(code): number for code, number in by_text.items() if code != OTHER}
         self._answers[0] = by_text[OTHER]
-        self.overloaded = book.number(OVERLOADED, path)
-        self.seconds = book.spread(ANSWER_SECONDS, path)
+        self.overloaded = series.number(OVERLOADED, path)
+        self.seconds = series.spread(ANSWER_SECONDS, path)
 
     def answered(self, status: int) -> None:
         (self._answers.get(status) or self._answers[0]).up()
 
 
 class SourceMetrics:
-    """The numbers of one source."""
+    """The metrics of one source."""
 
     __slots__ = ("became", "broken", "failures", "in_flight", "lost")
 
-    def __init__(self, book: Book, name: str) -> None:
-        self.became = book.numbers(SOURCE_DELIVERIES, name)
-        self.in_flight = book.number(SOURCE_IN_FLIGHT, name)
-        self.failures = book.number(SOURCE_FAILURES, name)
-        self.lost = book.number(SOURCE_LOST, name)
-        self.broken = book.number(SOURCE_BROKEN, name)
+    def __init__(self, series: SeriesAllocator, name: str) -> None:
+        self.became = series.numbers(SOURCE_DELIVERIES, name)
+        self.in_flight = series.number(SOURCE_IN_FLIGHT, name)
+        self.failures = series.number(SOURCE_FAILURES, name)
+        self.lost = series.number(SOURCE_LOST, name)
+        self.broken = series.number(SOURCE_BROKEN, name)
 
 
 class ProviderMetrics:
-    """The numbers of one provider."""
+    """The metrics of one provider."""
 
     __slots__ = ("became", "seconds")
 
-    def __init__(self, book: Book, name: str) -> None:
-        self.became = book.numbers(NOTIFICATIONS, name)
-        self.seconds = book.spread(PROVIDER_SECONDS, name)
+    def __init__(self, series: SeriesAllocator, name: str) -> None:
+        self.became = series.numbers(NOTIFICATIONS, name)
+        self.seconds = series.spread(PROVIDER_SECONDS, name)
 
 
 class BreakerMetrics:
@@ -324,71 +325,73 @@ class BreakerMetrics:
         self._last: BreakerState = "closed"
 
     def set_state(self, state: BreakerState) -> None:
-        """Told at each change, or now and then; only a change is counted."""
+        """Record the state; only a change is counted."""
         if state != self._last:
             self._last = state
             self._state.set(BREAKER_STATES.index(state))
             self._moves[state].up()
 
 
-class Book:
-    """Gives series their place among the numbers."""
+class SeriesAllocator:
+    """Allocates counters, gauges and histograms for series."""
 
-    def __init__(self, slots: SharedCounters) -> None:
-        self._slots = slots
+    def __init__(self, counters: SharedCounters) -> None:
+        self._counters = counters
 
     def number(self, family: Family, *labels: str) -> Number:
-        return Number(self._slots.numbers, self._slots.row((family.name, *labels), family.width))
+        return Number(self._counters.numbers, self._counters.row((family.name, *labels), family.width))
 
     def numbers(self, family: Family, *labels: str) -> dict[str, Number]:
-        """One for each value of the last label."""
-        at = self._slots.row((family.name, *labels), family.width)
-        return {value: Number(self._slots.numbers, at + place) for place, value in enumerate(family.among)}
+        """One counter for each value of the last label."""
+        at = self._counters.row((family.name, *labels), family.width)
+        return {value: Number(self._counters.numbers, at + place) for place, value in enumerate(family.among)}
 
     def spread(self, family: Family, *labels: str) -> Spread:
-        return Spread(self._slots.numbers, self._slots.row((family.name, *labels), family.width), family.bounds)
+        return Spread(self._counters.numbers, self._counters.row((family.name, *labels), family.width), family.bounds)
 
 
 class Metrics:
-    """All numbers of this process. With a directory that several processes share, `exposition` tells of all of them.
+    """The metrics of this process. With a shared directory, `exposition` covers all processes.
 
-    The directory belongs to one run of the service: made new when it starts, removed when it has ended."""
+    The directory belongs to one run of the service: it is created at its start and removed at its end."""
 
     def __init__(self, directory: str | Path | None = None) -> None:
         fleeting = [family.name for family in FAMILIES if family.kind == "gauge"]
-        self._slots = SharedCounters(Path(directory) if directory else None, fleeting)
-        self._book = book = Book(self._slots)
+        self._counters = SharedCounters(Path(directory) if directory else None, fleeting)
+        self._allocator = series = SeriesAllocator(self._counters)
         self._handlers: dict[str, HandlerMetrics] = {}
         self._endpoints: dict[str, EndpointMetrics] = {}
         self._destinations: dict[str, BreakerMetrics] = {}
         self._sources: dict[str, SourceMetrics] = {}
         self._providers: dict[str, ProviderMetrics] = {}
-        self.in_flight = book.number(IN_FLIGHT)
-        self.ledger_seconds = {what: book.spread(LEDGER_SECONDS, what) for what in ASKED}
-        self.ledger_failures = book.numbers(LEDGER_FAILURES)
-        self.ledger_breaker = BreakerMetrics(book.number(LEDGER_BREAKER), book.numbers(LEDGER_BREAKER_MOVES))
-        book.number(WORKERS).set(1)
-        book.number(BUILD, __version__, platform.python_version()).set(1)
+        self.in_flight = series.number(IN_FLIGHT)
+        self.ledger_seconds = {what: series.spread(LEDGER_SECONDS, what) for what in STORE_CALLS}
+        self.ledger_failures = series.numbers(LEDGER_FAILURES)
+        self.ledger_breaker = BreakerMetrics(series.number(LEDGER_BREAKER), series.numbers(LEDGER_BREAKER_MOVES))
+        series.number(WORKERS).set(1)
+        series.number(BUILD, __version__, platform.python_version()).set(1)
 
     def handler(self, name: str) -> HandlerMetrics:
-        """Its series exist from now on, at 0. The empty name is for deliveries without a handler."""
-        return self._handlers.get(name) or _bounded(self._handlers, name, lambda own: HandlerMetrics(self._book, own))
+        """The metrics of a handler. Its series start at 0. The empty name is for deliveries without a handler."""
+        return self._handlers.get(name) or _bounded(
+            self._handlers, name, lambda own: HandlerMetrics(self._allocator, own)
+        )
 
     def endpoint(self, path: str) -> EndpointMetrics:
-        """As configured, never as requested."""
+        """`path` is a configured path, never the requested one."""
         return self._endpoints.get(path) or _bounded(
-            self._endpoints, path, lambda own: EndpointMetrics(self._book, own)
+            self._endpoints, path, lambda own: EndpointMetrics(self._allocator, own)
         )
 
     def destination(self, name: str) -> BreakerMetrics:
         return self._destinations.get(name) or _bounded(self._destinations, name, self._breaker)
 
     def source(self, name: str) -> SourceMetrics:
-        return self._sources.get(name) or _bounded(self._sources, name, lambda own: SourceMetrics(self._book, own))
+        return self._sources.get(name) or _bounded(self._sources, name, lambda own: SourceMetrics(self._allocator, own))
 
     def provider(self, name: str) -> ProviderMetrics:
         return self._providers.get(name) or _bounded(
-            self._providers, name, lambda own: ProviderMetrics(self._book, own)
+            self._providers, name, lambda own: ProviderMetrics(self._allocator, own)
         )
 
     def exposition(
@@ -399,20 +402,20 @@ class Metrics:
     ) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type.
 
-        `depths` is what the inbox just said, `backlog` what the outbox did: they are the same for every process, so
-        they are told and not added up. None: nobody could ask it, and the page says nothing about it."""
+        `depths` comes from the inbox and `backlog` from the outbox. They are the same for every process, so they are
+        not added up. None leaves their metrics out."""
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        page = _Page(self._slots.read(), depths, now_ms, backlog)
+        page = _Page(self._counters.read(), depths, now_ms, backlog)
         registry = CollectorRegistry()
         registry.register(page)
         return generate_latest(registry), CONTENT_TYPE
 
     def close(self) -> None:
-        """As if the process had ended."""
-        self._slots.close()
+        """Release the counters, as the end of the process does."""
+        self._counters.close()
 
     def _breaker(self, name: str) -> BreakerMetrics:
-        return BreakerMetrics(self._book.number(BREAKER, name), self._book.numbers(BREAKER_MOVES, name))
+        return BreakerMetrics(self._allocator.number(BREAKER, name), self._allocator.numbers(BREAKER_MOVES, name))
 
 
 def _bounded(known: dict[str, Of], name: str, make: Callable[[str], Of]) -> Of:
@@ -422,7 +425,7 @@ def _bounded(known: dict[str, Of], name: str, make: Callable[[str], Of]) -> Of:
 
 
 class _Page:
-    """What all processes say, put together for one scrape."""
+    """The combined numbers of all processes, for one scrape."""
 
     def __init__(
         self,
@@ -442,9 +445,9 @@ class _Page:
             deliveries = self._series[DELIVERIES.name]
             self._series[name] = {labels: [row[place]] for labels, row in deliveries.items() if labels != ("",)}
         if depths is not None:
-            self._tell_depths(depths, now_ms)
+            self._add_depths(depths, now_ms)
         if backlog is not None:
-            self._tell_backlog(backlog, now_ms)
+            self._add_backlog(backlog, now_ms)
 
     def collect(self) -> Iterable[Metric]:
         for family in FAMILIES:
@@ -459,8 +462,8 @@ class _Page:
             join = max if family.across == "max" else add
             before[:] = map(join, before, row)
 
-    def _tell_depths(self, depths: Sequence[Depth], now_ms: int) -> None:
-        """Every lane that has a handler is told, so that an empty one is 0 and not missing."""
+    def _add_depths(self, depths: Sequence[Depth], now_ms: int) -> None:
+        """A lane of a handler that is empty gets 0, so that it is not missing."""
         rows = {name: [0.0, 0.0] for (name,) in self._series[DELIVERIES.name] if name}
         oldest_s = dict.fromkeys(rows, 0.0)
         for depth in depths:
@@ -472,8 +475,8 @@ class _Page:
         self._series[INBOX_DEPTH.name] = {(lane,): row for lane, row in rows.items()}
         self._series[INBOX_OLDEST.name] = {(lane,): [age_s] for lane, age_s in oldest_s.items()}
 
-    def _tell_backlog(self, backlog: Sequence[Backlog], now_ms: int) -> None:
-        """Every provider of the settings is told, and the others that something waits for."""
+    def _add_backlog(self, backlog: Sequence[Backlog], now_ms: int) -> None:
+        """Covers every provider of the settings, and others with waiting notifications."""
         names = {labels[0] for labels in self._series[NOTIFICATIONS.name]}
         depth = {name: [0.0] * OUTBOX_DEPTH.width for name in names}
         oldest_s = dict.fromkeys(depth, 0.0)

@@ -1,16 +1,16 @@
-"""Numbers that processes share: one array of doubles for each process, in memory or in a mapped file.
+"""Counters that several processes share: one array of doubles per process, in memory or in a mapped file.
 
-The values of prometheus_client cost 0.4 µs an increment, and 1 µs (a histogram: 2 µs) where processes share them: a
-lock, a system call and a pack each time. Here an increment is one addition in an array, about 0.1 µs in both cases.
-What a process has counted is seen by the others at once, and outlives its kill.
+A value of prometheus_client costs 0.4 µs per increment, and 1 µs (a histogram: 2 µs) if processes share it: a lock, a
+system call and a pack each time. Here an increment is one addition in an array, about 0.1 µs in both cases. Other
+processes see it at once, and it survives a kill of its process.
 
-A file holds the numbers of one process, and their names:
+A file contains the numbers of one process, and their names:
 
     | bytes of names | number | number | … | spill | ["family",2,"label"]⏎ ["family",1]⏎ …
 
-Its owner holds a lock on it for as long as it lives, so nobody has to be told when it dies. What it counted stays; its
-present state (`fleeting`) is left out; the next process that starts takes the file over and counts on in it. So there
-are never more files than there were processes at a time.
+The owner locks its file for as long as it lives, so its death needs no message. Counters of a dead process stay, and
+its gauges (`fleeting`) are left out. The next process that starts takes the file over and continues its counters. So
+there are never more files than there were concurrent processes.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ import threading
 from collections.abc import Collection, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from semel.values.log import log
 
 NUMBERS = 65_536  # 500 handlers, 500 endpoints and 500 destinations with all their histograms need 43,000
-SPILL = 64  # numbers at the end, which nobody reads: what does not fit any more is counted there
+SPILL = 64  # numbers at the end that are never read: series that no longer fit are counted there
 NAMES_BYTES = 512 * 1024
 SIZE = NUMBERS * 8 + NAMES_BYTES
 
-Name: TypeAlias = tuple[str, ...]  # the family, then the values of its labels
-Sheet: TypeAlias = dict[Name, tuple[float, ...]]  # what one process says
+Name: TypeAlias = tuple[str, ...]  # the family, then its label values
+Sheet: TypeAlias = dict[Name, tuple[float, ...]]  # the numbers of one process
 
 _decode_name = msgspec.json.Decoder(tuple[str, int, tuple[str, ...]]).decode
 
 
 class SharedCounters:
-    """Made in the process that counts, and used there only. `numbers[at] += 1` is one increment.
+    """The counters of this process. `numbers[index] += 1` is one increment.
 
-    No lock is needed for that: an interpreter with a lock of its own does not change threads between the reading and
-    the writing of one element.
+    It needs no lock: an interpreter with a global lock does not switch threads between the read and the write of one
+    element.
     """
 
     def __init__(self, directory: Path | None, fleeting: Collection[str]) -> None:
-        """`fleeting` families say how it is now: they end with their process."""
+        """`fleeting` families are gauges: their values end with their process."""
         self._directory = directory
         self._fleeting = frozenset(fleeting)
         self._file: FileIO | None = None
@@ -63,7 +63,7 @@ class SharedCounters:
                 self.numbers[at : at + width] = memoryview(bytes(8 * width)).cast("d")
 
     def row(self, name: Name, width: int) -> int:
-        """Where the numbers of this name begin; made at the first ask. The same for every thread."""
+        """Return the index of the first number of this name. The first call allocates it. Thread-safe."""
         with self._lock:
             at = self._rows.get((name, width))
             if at is None:
@@ -71,22 +71,20 @@ class SharedCounters:
             return at
 
     def read(self) -> list[Sheet]:
-        """What each process says, also those that are gone."""
+        """Read the numbers of every process, including ended ones."""
         if self._directory is None or self._file is None:
             return [_sheet(self._map, frozenset())]
         return [self._read_file(path) for path in sorted(self._directory.glob("*.numbers"))]
 
     def close(self) -> None:
-        """As if the process had ended."""
+        """Release the file, as the end of the process does."""
         self.numbers.release()
         self._map.close()
         if self._file is not None:
             self._file.close()
 
-    # ------------------------------------------------------------------------------------------------ its parts
-
     def _add(self, name: Name, width: int) -> int:
-        """The name is written before its length: a process that dies in between has written nothing."""
+        """Write the name before its length: a process that dies in between has added nothing."""
         line = msgspec.json.encode([name[0], width, name[1:]]) + b"\n"
         used = int(self.numbers[0])
         if self._next + width > NUMBERS - SPILL or used + len(line) > NAMES_BYTES:
@@ -101,13 +99,13 @@ class SharedCounters:
         return at
 
     def _open(self) -> mmap.mmap:
-        """The file of a process that is gone, or a new one. A service without metrics is better than none."""
+        """Map the file of an ended process, or a new one. If that fails, count in memory: the service must start."""
         assert self._directory is not None
         file: FileIO | None = None
         try:
-            file = _taken_over(self._directory) or _created(self._directory)
+            file = _take_over(self._directory) or _create(self._directory)
             mapped = mmap.mmap(file.fileno(), SIZE)
-        except (ImportError, OSError, ValueError) as error:  # no locks here, no room, not our file
+        except (ImportError, OSError, ValueError) as error:  # no file locks, no space, or a foreign file
             log.warning("metrics_not_shared", directory=str(self._directory), error=str(error))
             if file is not None:
                 file.close()
@@ -126,7 +124,7 @@ def _in_memory() -> mmap.mmap:
     return mmap.mmap(-1, SIZE)
 
 
-def _taken_over(directory: Path) -> FileIO | None:
+def _take_over(directory: Path) -> FileIO | None:
     for path in sorted(directory.glob("*.numbers")):
         file = FileIO(path, "r+")
         if _lock(file, exclusive=True):
@@ -135,8 +133,9 @@ def _taken_over(directory: Path) -> FileIO | None:
     return None
 
 
-def _created(directory: Path) -> FileIO:
-    """Locked and at full length before it gets its name: nobody sees half of it, and no disk fills up under a map."""
+def _create(directory: Path) -> FileIO:
+    """Create a file that is locked and has its full size before it gets its name: no process sees half of it, and the
+    disk cannot fill up under the map."""
     unique = f"{os.getpid()}-{os.urandom(4).hex()}"
     hidden = directory / f"{unique}.new"
     file = FileIO(hidden, "x+")
@@ -152,7 +151,7 @@ def _created(directory: Path) -> FileIO:
 
 
 def _lock(file: FileIO, *, exclusive: bool) -> bool:
-    """False: someone holds it. The system lets go of it when a process ends, however it ends."""
+    """Returns False if another process has the lock. The system releases it at the end of the process."""
     import fcntl
 
     try:
@@ -163,7 +162,7 @@ def _lock(file: FileIO, *, exclusive: bool) -> bool:
 
 
 def _names(content: mmap.mmap) -> Iterator[tuple[Name, int, int]]:
-    """Each name with its width and place, in the order in which they were made."""
+    """Each name with its width and index, in order of creation."""
     with memoryview(content) as raw, raw.cast("d") as numbers:
         used = min(int(numbers[0]), NAMES_BYTES)
     at = 1
@@ -173,7 +172,7 @@ def _names(content: mmap.mmap) -> Iterator[tuple[Name, int, int]]:
         at += width
 
 
-def _sheet(content: mmap.mmap, without: Collection[Any]) -> Sheet:
+def _sheet(content: mmap.mmap, without: Collection[str]) -> Sheet:
     names = list(_names(content))
     with memoryview(content) as raw, raw.cast("d") as numbers:
         return {name: tuple(numbers[at : at + width]) for name, width, at in names if name[0] not in without}

@@ -1,4 +1,4 @@
-"""Several server processes on one socket. The parent serves nothing: it starts them, replaces what dies, ends them."""
+"""Runs several server processes on one socket. The parent only starts, replaces and ends them."""
 
 from __future__ import annotations
 
@@ -16,117 +16,115 @@ from types import FrameType
 from semel.service.server import AT_ONCE_S, HURRY, ending_signals
 from semel.values.log import log
 
-LOOK_S = 0.05
-GRACE_S = 8.0  # beyond the drain: more than the time after which a worker ends itself (ending.LATE_S)
-SOON_S = 5.0  # a worker that dies within this time was not able to work
+CHECK_S = 0.05
+GRACE_S = 8.0  # beyond the drain: more than the time after which a worker ends itself (server.LATE_S)
+SOON_S = 5.0  # a worker that ends within this time failed to start
 BACKOFF_MAX_S = 5.0
-GIVE_UP_AFTER = 10  # deaths in a row that came soon, in every place
+GIVE_UP_AFTER = 10  # failed starts in a row, of every worker
 
 
-class Worker:
-    """One place for a process."""
+class WorkerProcess:
+    """Starts one worker process, and restarts it when it ends."""
 
     def __init__(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
         self._start = start
         self._start_at = 0.0
         self._started = 0.0
-        self._died_soon = 0
+        self._failed_starts = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def is_hopeless(self) -> bool:
-        return self.process is None and self._died_soon >= GIVE_UP_AFTER
+        return self.process is None and self._failed_starts >= GIVE_UP_AFTER
 
-    def look(self, now: float) -> str | None:
-        """Start it if it is time. What became of it, if it has just ended or cannot be started."""
+    def check(self, now: float) -> str | None:
+        """Start the process when it is due. Returns a message if it has just ended, or cannot be started."""
         if self.process is None:
-            return self._try_to_start(now) if now >= self._start_at else None
+            if now >= self._start_at:
+                try:
+                    self.process, self._started = self._start(), now
+                except OSError as error:  # no memory, processes or files left: this may pass, and the others work
+                    self._schedule_start(now, soon=True)
+                    return f"a worker cannot be started: {error.strerror or error}"
+            return None
         code = self.process.poll()
         if code is None:
             return None
         pid, self.process = self.process.pid, None
-        self._wait(now, soon=now - self._started < SOON_S)
-        return f"worker {pid} ended with {_words(code)}"
+        self._schedule_start(now, soon=now - self._started < SOON_S)
+        return f"worker {pid} ended with {_describe(code)}"
 
-    def _try_to_start(self, now: float) -> str | None:
-        try:
-            self.process, self._started = self._start(), now
-        except OSError as error:  # no memory, no processes, no files left: the others work, and it may pass
-            self._wait(now, soon=True)
-            return f"a worker cannot be started: {error.strerror or error}"
-        return None
-
-    def _wait(self, now: float, *, soon: bool) -> None:
-        """Before the next start, if the last one came to nothing."""
-        self._died_soon = min(self._died_soon + 1, GIVE_UP_AFTER) if soon else 0
-        self._start_at = now + min(BACKOFF_MAX_S, 0.1 * 2**self._died_soon) if soon else now
+    def _schedule_start(self, now: float, *, soon: bool) -> None:
+        """Delay the next start if the last one failed."""
+        self._failed_starts = min(self._failed_starts + 1, GIVE_UP_AFTER) if soon else 0
+        self._start_at = now + min(BACKOFF_MAX_S, 0.1 * 2**self._failed_starts) if soon else now
 
 
 class Supervisor:
-    """Owns the workers until a signal says to end."""
+    """Owns the workers until a signal ends the service."""
 
     def __init__(
         self, count: int, arguments: Sequence[str], settings: bytes, listening: socket.socket, drain_s: float
     ) -> None:
-        """`arguments` is the command line of a worker, to which what it inherits is added. `settings` is the text of
-        the file as we read it: a worker that starts later must not read another."""
+        """`arguments` is the command line of a worker, without the inherited files. `settings` is the text of the
+        settings file: a worker that starts later must use the same."""
         self._arguments = arguments
         self._listening = listening
         self._drain_s = drain_s
-        self._alive, self._held = os.pipe()  # workers see its end when we are gone
-        self._settings = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as we live
+        self._alive, self._held = os.pipe()  # closed when this process ends, which the workers notice
+        self._settings = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process ends
         self._settings.write(settings)
         self._settings.flush()
         self._shared = tempfile.mkdtemp(prefix="semel-metrics-")
-        self._workers = [Worker(self._start_one) for _ in range(count)]
-        self._told_to_end = False
+        self._workers = [WorkerProcess(self._start_one) for _ in range(count)]
+        self._stopping = False
         self._hurried = 0  # the second signal
 
     def run(self, greet: Callable[[], None]) -> int:
-        """Until all have ended. The exit code is 0 when that was asked for. `greet`s when a signal does no harm."""
+        """Run until all workers have ended. Returns the exit code: 0 after a drain. `greet` is called when the signal
+        handlers are set."""
         for number in ending_signals():
             signal.signal(number, self._on_signal)
         try:
             greet()
-            while not self._told_to_end:
-                self._look()
+            while not self._stopping:
+                self._check()
                 if all(worker.is_hopeless for worker in self._workers):
                     log.error("workers_given_up", attempts=GIVE_UP_AFTER)
                     return 1
-                time.sleep(LOOK_S)
+                time.sleep(CHECK_S)
             return self._end()
         finally:
             self._kill()
             shutil.rmtree(self._shared, ignore_errors=True)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for worker in self._workers:
-            if self._told_to_end:
+            if self._stopping:
                 return
-            news = worker.look(time.monotonic())
-            if news is not None:
-                log.error("worker_ended", detail=news)
+            if (message := worker.check(time.monotonic())) is not None:
+                log.error("worker_ended", detail=message)
 
     def _start_one(self) -> subprocess.Popen[bytes]:
         inherited = self._listening.fileno(), self._alive, self._settings.fileno()
-        said = ",".join(map(str, (*inherited, self._shared)))
+        value = ",".join(map(str, (*inherited, self._shared)))
         return subprocess.Popen(
-            [sys.executable, "-m", "semel", *self._arguments, "--worker", said],
+            [sys.executable, "-m", "semel", *self._arguments, "--worker", value],
             pass_fds=inherited,
-            start_new_session=True,  # Ctrl-C reaches the supervisor, which tells them in its own way
+            start_new_session=True,  # Ctrl-C reaches only the supervisor, which signals the workers
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Only takes note: it may have come in the middle of a start, and that worker must be told too."""
+        """Only record the signal: a worker that is being started must get it too."""
         if self._hurried:
             self._kill()
             os._exit(128 + number)
-        if self._told_to_end:
+        if self._stopping:
             self._hurried = number
-        self._told_to_end = True
+        self._stopping = True
 
     def _end(self) -> int:
-        """Workers drain; one that has not come as far as that just ends."""
+        """Let the workers drain. A worker that is still starting ends at once."""
         self._listening.close()
         running = [worker.process for worker in self._workers if worker.process is not None]
         for process in running:
@@ -143,12 +141,12 @@ class Supervisor:
         return 128 + self._hurried
 
     def _have_ended(self, running: Sequence[subprocess.Popen[bytes]], within_s: float, *, unless_hurried: bool) -> bool:
-        """False: in this time they have not, or a second signal has come, whenever it came."""
+        """Whether all processes end within this time, and before a second signal if `unless_hurried`."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline and not (unless_hurried and self._hurried):
             if all(process.poll() is not None for process in running):
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         return False
 
     def _kill(self) -> None:
@@ -157,7 +155,7 @@ class Supervisor:
                 worker.process.kill()
 
 
-def _words(code: int) -> str:
+def _describe(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:

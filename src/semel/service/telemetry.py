@@ -11,7 +11,7 @@ from time import perf_counter
 from types import TracebackType
 
 from semel.service.metrics import OTHER, Metrics, Number, Spread
-from semel.service.tracing import NOTHING, Tracing, happened, note
+from semel.service.tracing import NOTHING, Tracing, add_event, set_attributes
 from semel.values.claim import Granted
 from semel.values.log import log
 from semel.values.outcome import Outcome
@@ -45,8 +45,8 @@ class ServiceTelemetry:
                     numbers.takeovers.up()
             if self.tracing.enabled:
                 key, attempt, takeover = claim.digest.hex(), granted.attempt, granted.takeover
-                happened("granted", handler=claim.handler, key=key, attempt=attempt, takeover=takeover)
-                note(attempt=attempt)
+                add_event("granted", handler=claim.handler, key=key, attempt=attempt, takeover=takeover)
+                set_attributes(attempt=attempt)
         except Exception:
             self._log_once()
 
@@ -54,7 +54,7 @@ class ServiceTelemetry:
         try:
             self.metrics.handler(handler).fenced.up()
             if self.tracing.enabled:
-                happened("fenced", handler=handler)
+                add_event("fenced", handler=handler)
         except Exception:
             self._log_once()
 
@@ -64,8 +64,8 @@ class ServiceTelemetry:
             (outcomes.get(outcome.status) or outcomes[OTHER]).up()
             if self.tracing.enabled:
                 about = {"handler": outcome.handler, "outcome": outcome.status, "key": outcome.key}
-                happened("answered", **about)
-                note(**about)
+                add_event("answered", **about)
+                set_attributes(**about)
         except Exception:
             self._log_once()
 
@@ -91,7 +91,7 @@ class ServiceTelemetry:
         try:
             self.metrics.endpoint(path).answered(status)
             if self.tracing.enabled:
-                note(status=status)
+                set_attributes(status=status)
         except Exception:
             self._log_once()
 

@@ -1,13 +1,13 @@
-"""Spans from receive to settle, and the W3C trace context that comes with a delivery and goes on with its effects.
+"""Spans from receive to settle, and W3C trace context from a delivery to its effects.
 
     semel.receive ─┬─ semel.claim
                    ├─ semel.handle → the forward carries `headers()`
                    └─ semel.settle
     semel.receive … (stored in the inbox as `traceparent()`) … semel.handle-from-inbox ─ the same three
 
-Only opentelemetry-api is needed. Without a provider nothing is recorded, and a delivery that carries no trace costs
-next to nothing; the trace of one that does is still passed on. Spans say handler, outcome, key (a digest), attempt,
-endpoint and status; never a body, a header, or the text of an error.
+Only opentelemetry-api is needed. Without a provider no span is recorded, and a delivery without trace context costs
+almost nothing; the trace context of a delivery is still propagated. Span attributes are handler, outcome, key (a
+digest), attempt, endpoint and status; never a body, a header, or the text of an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from types import TracebackType
-from typing import Any
+from typing import cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
@@ -28,8 +28,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from semel import __version__
 from semel.values.log import log
 
-TRACESTATE_MAX = 512  # characters; W3C asks for no more, and the rest would only be a burden to whoever comes next
-TRACEPARENT_MAX = 64  # 55, and a little for versions to come
+TRACESTATE_MAX = 512  # characters; W3C requires no more
+TRACEPARENT_MAX = 64  # 55, and some more for later versions
 
 NOTHING: AbstractContextManager[None] = nullcontext()  # one for all: it has no state
 
@@ -37,23 +37,23 @@ _w3c = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Begins spans. Made when the service starts, after whoever sets a provider: that is looked at once."""
+    """Starts spans. Create it after the provider is set: the provider is read once."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        """By default the provider of the process."""
+        """`provider` is the provider of the process by default."""
         provider = provider or trace.get_tracer_provider()
         self.enabled = not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
         self._tracer = provider.get_tracer("semel", __version__)
 
     def receive(self, headers: Mapping[bytes, bytes], endpoint: str = "") -> AbstractContextManager[None]:
-        """Around a delivery, from its headers to its answer. Names of headers are in lower case.
+        """The span of a delivery, from its headers to its response. Header names are in lower case.
 
-        Inside the span of a web framework it is a child of that one, which knows the headers already."""
-        carries = b"traceparent" in headers
-        if not self.enabled and not carries:
+        Inside the span of a web framework it is a child of that span, which has read the headers already."""
+        has_trace = b"traceparent" in headers
+        if not self.enabled and not has_trace:
             return NOTHING
         outer = trace.get_current_span().get_span_context().is_valid
-        parent = _remote(headers.get(b"traceparent", b""), headers.get(b"tracestate", b"")) if carries else Context()
+        parent = _remote(headers.get(b"traceparent", b""), headers.get(b"tracestate", b"")) if has_trace else Context()
         return _Span(
             self,
             "semel.receive",
@@ -63,25 +63,25 @@ class Tracing:
         )
 
     def resume(self, traceparent: str) -> AbstractContextManager[None]:
-        """Around the handling of a letter: in the trace in which its delivery was accepted."""
+        """The span of an inbox item, in the trace in which its delivery was accepted."""
         if not self.enabled and not traceparent:
             return NOTHING
         parent = _remote(traceparent.encode("ascii", "replace"), b"")
         return _Span(self, "semel.handle-from-inbox", SpanKind.CONSUMER, parent, {})
 
     def step(self, step: str, handler: str = "") -> AbstractContextManager[None]:
-        """Around a step of the flow: "claim", "handle", "settle"."""
+        """The span of a step of the flow: "claim", "handle" or "settle"."""
         if not self.enabled:
             return NOTHING
         attributes = {"semel.handler": handler} if handler else {}
         return _Span(self, f"semel.{step}", SpanKind.INTERNAL, get_current(), attributes)
 
-    def begin(self, name: str, kind: SpanKind, parent: Context, attributes: dict[str, str]) -> trace.Span:
+    def start_span(self, name: str, kind: SpanKind, parent: Context, attributes: dict[str, str]) -> trace.Span:
         return self._tracer.start_span(name, parent, kind, attributes)
 
 
 class _Span:
-    """A span for the length of a block. What goes wrong with tracing stays here; an error of the block passes."""
+    """A span around a block. Errors of tracing are suppressed; an error of the block is raised."""
 
     __slots__ = ("_attributes", "_kind", "_name", "_parent", "_span", "_token", "_tracing")
 
@@ -94,7 +94,7 @@ class _Span:
 
     def __enter__(self) -> None:
         with suppress(Exception):
-            span = self._tracing.begin(self._name, self._kind, self._parent, self._attributes)
+            span = self._tracing.start_span(self._name, self._kind, self._parent, self._attributes)
             self._token = attach(trace.set_span_in_context(span, self._parent))
             self._span = span
 
@@ -108,27 +108,27 @@ class _Span:
             self._span.end()
 
 
-def note(**attributes: str | int | bool) -> None:
-    """Say something about the current span: handler, outcome, key, attempt, status."""
+def set_attributes(**attributes: str | int | bool) -> None:
+    """Set attributes of the current span: handler, outcome, key, attempt, status."""
     span = trace.get_current_span()
     if span.is_recording():
         span.set_attributes({f"semel.{name}": value for name, value in attributes.items()})
 
 
-def happened(name: str, **attributes: str | int | bool) -> None:
-    """Say that something happened within the current span, which may be about several events and handlers."""
+def add_event(name: str, **attributes: str | int | bool) -> None:
+    """Add an event to the current span, which may be about several deliveries and handlers."""
     span = trace.get_current_span()
     if span.is_recording():
         span.add_event(f"semel.{name}", {f"semel.{name}": value for name, value in attributes.items()})
 
 
 def traceparent() -> str:
-    """Of the current span, to be kept with what is handled later. Empty when there is none."""
+    """The traceparent of the current span, to store with an inbox item. Empty if there is no span."""
     return headers().get("traceparent", "")
 
 
 def headers() -> dict[str, str]:
-    """What a request carries so that it belongs to the current span. No baggage: it could be about customers."""
+    """Headers that propagate the current span. No baggage: it may contain customer data."""
     if not trace.get_current_span().get_span_context().is_valid:
         return {}
     carrier: dict[str, str] = {}
@@ -137,22 +137,19 @@ def headers() -> dict[str, str]:
 
 
 def ids() -> tuple[str, str] | None:
-    """The trace and the span that are current, in hex."""
+    """The ids of the current trace and span, in hex."""
     context = trace.get_current_span().get_span_context()
-    return (
-        (trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)) if context.is_valid else None
-    )
-
-
-# --------------------------------------------------------------------------------------------------- trace context
+    if not context.is_valid:
+        return None
+    return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
 
 
 class _Pair(Getter[tuple[str, str]]):
-    """How the propagator reads our two headers."""
+    """Lets the propagator read traceparent and tracestate from a pair."""
 
     def get(self, carrier: tuple[str, str], key: str) -> list[str] | None:
-        found = carrier[0] if key == "traceparent" else carrier[1] if key == "tracestate" else ""
-        return [found] if found else None
+        value = carrier[0] if key == "traceparent" else carrier[1] if key == "tracestate" else ""
+        return [value] if value else None
 
     def keys(self, carrier: tuple[str, str]) -> list[str]:
         return ["traceparent", "tracestate"]
@@ -162,46 +159,43 @@ _pair = _Pair()
 
 
 def _remote(parent: bytes, state: bytes) -> Context:
-    """Where the sender's trace stands. What is malformed is left out, as W3C asks."""
+    """The trace context of the sender. Malformed parts are ignored, as W3C requires."""
     if not parent or len(parent) > TRACEPARENT_MAX:
         return Context()
     if len(state) > TRACESTATE_MAX:
         state = b""
-    with suppress(Exception):  # it reads what anybody can send
+    with suppress(Exception):  # the input is not trusted
         return _w3c.extract((parent.decode("latin-1"), state.decode("latin-1")), Context(), _pair)
     return Context()
 
 
-# -------------------------------------------------------------------------------------------------- configuration
-
-
 def configure_from_environment() -> None:
-    """Export spans where the usual variables of OpenTelemetry ask for it, unless someone has set a provider already.
+    """Export spans if the usual variables of OpenTelemetry are set, unless the process has a provider already.
 
     OTEL_EXPORTER_OTLP_ENDPOINT (or …_TRACES_ENDPOINT) exports by OTLP, OTEL_TRACES_EXPORTER=console writes to standard
-    output. It takes opentelemetry-sdk, and for OTLP opentelemetry-exporter-otlp-proto-http (or -grpc)."""
-    wanted = _wanted(os.environ)
-    if not wanted or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    output. This needs opentelemetry-sdk, and for OTLP opentelemetry-exporter-otlp-proto-http (or -grpc)."""
+    kind = _exporter_kind(os.environ)
+    if not kind or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     try:
-        trace.set_tracer_provider(_provider(wanted))
+        trace.set_tracer_provider(_provider(kind))
     except ImportError as error:
-        needed = "opentelemetry-sdk" + (" opentelemetry-exporter-otlp-proto-http" if wanted == "otlp" else "")
-        log.warning("tracing_disabled", exporter=wanted, missing=error.name, install=needed)
+        packages = "opentelemetry-sdk" + (" opentelemetry-exporter-otlp-proto-http" if kind == "otlp" else "")
+        log.warning("tracing_disabled", exporter=kind, missing=error.name, install=packages)
     except Exception as error:  # a service without spans is better than none
-        log.warning("tracing_disabled", exporter=wanted, reason_class=type(error).__name__)
+        log.warning("tracing_disabled", exporter=kind, reason_class=type(error).__name__)
 
 
 def finish() -> None:
-    """Export what is still waiting. For processes that end without running their exit handlers."""
+    """Export the remaining spans, for processes that exit without running their exit handlers."""
     shutdown = getattr(trace.get_tracer_provider(), "shutdown", None)
     if shutdown is not None:
         with suppress(Exception):
             shutdown()
 
 
-def _wanted(environment: Mapping[str, str]) -> str:
-    """ "otlp", "console", or "" for nothing."""
+def _exporter_kind(environment: Mapping[str, str]) -> str:
+    """ "otlp", "console", or "" for none."""
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     endpoints = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
@@ -211,22 +205,20 @@ def _wanted(environment: Mapping[str, str]) -> str:
     return "otlp" if any(environment.get(name) for name in endpoints) else ""
 
 
-def _provider(wanted: str) -> TracerProvider:
+def _provider(kind: str) -> TracerProvider:
     sdk, export = import_module("opentelemetry.sdk.trace"), import_module("opentelemetry.sdk.trace.export")
     resources = import_module("opentelemetry.sdk.resources")
-    made = sdk.TracerProvider(resource=resources.Resource.create(_resource(os.environ)))
-    exporter = export.ConsoleSpanExporter() if wanted == "console" else _otlp(os.environ)
-    made.add_span_processor(export.BatchSpanProcessor(exporter))
-    provider: TracerProvider = made
-    return provider
-
-
-def _otlp(environment: Mapping[str, str]) -> Any:
-    protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    kind = "grpc" if protocol == "grpc" else "http"
-    return import_module(f"opentelemetry.exporter.otlp.proto.{kind}.trace_exporter").OTLPSpanExporter()
-
-
-def _resource(environment: Mapping[str, str]) -> dict[str, str]:
+    environment = os.environ
     named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    return {"service.version": __version__} | ({} if named else {"service.name": "semel"})
+    attributes = {"service.version": __version__} | ({} if named else {"service.name": "semel"})
+    provider = sdk.TracerProvider(resource=resources.Resource.create(attributes))
+    if kind == "console":
+        exporter = export.ConsoleSpanExporter()
+    else:
+        protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get(
+            "OTEL_EXPORTER_OTLP_PROTOCOL"
+        )
+        module = f"opentelemetry.exporter.otlp.proto.{'grpc' if protocol == 'grpc' else 'http'}.trace_exporter"
+        exporter = import_module(module).OTLPSpanExporter()
+    provider.add_span_processor(export.BatchSpanProcessor(exporter))
+    return cast(TracerProvider, provider)

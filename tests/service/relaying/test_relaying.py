@@ -104,7 +104,7 @@ def test_an_event_and_its_copies_are_one_message(tmp_path: Path, provider: Simul
 
         until(counted, lambda: running.get("/metrics").body.decode())
         page = running.get("/metrics").body.decode()
-        assert 'semel_outbox_depth{provider="sms",standing="pending"} 0.0' in page
+        assert 'semel_outbox_depth{delivery_state="pending",provider="sms"} 0.0' in page
         assert 'semel_provider_seconds_count{provider="sms"} 1.0' in page
         assert 'semel_outbox_oldest_seconds{provider="sms"} 0.0' in page
         running.terminate()

@@ -85,7 +85,7 @@ def test_a_letter_without_a_trace_begins_one(spans: Spans) -> None:
 
 
 def test_inside_a_web_framework_receive_is_a_child_of_its_span(spans: Spans) -> None:
-    outer = spans.tracing.begin("POST /hooks", SpanKind.SERVER, Context(), {})
+    outer = spans.tracing.start_span("POST /hooks", SpanKind.SERVER, Context(), {})
     with use_span(outer, end_on_exit=True):
         with spans.tracing.receive(REMOTE):
             pass
@@ -126,10 +126,10 @@ def test_a_cancelled_step_is_no_error(spans: Spans) -> None:
 
 
 def test_notes_are_about_the_current_span(spans: Spans) -> None:
-    tracing.note(outcome="nobody listens")
+    tracing.set_attributes(outcome="nobody listens")
     with spans.tracing.receive({}):
-        tracing.note(outcome="done", attempt=2)
-        tracing.happened("granted", handler="greet")
+        tracing.set_attributes(outcome="done", attempt=2)
+        tracing.add_event("granted", handler="greet")
     receive = spans.ended()["semel.receive"]
     assert receive.attributes == {"semel.outcome": "done", "semel.attempt": 2}
     assert [(event.name, event.attributes) for event in receive.events] == [
@@ -144,7 +144,7 @@ def test_a_provider_that_fails_stops_no_delivery(spans: Spans, monkeypatch: pyte
         failures.append("failed")
         raise RuntimeError("the exporter is broken")
 
-    monkeypatch.setattr(spans.tracing, "begin", fail)
+    monkeypatch.setattr(spans.tracing, "start_span", fail)
     with spans.tracing.receive(REMOTE):
         with spans.tracing.step("handle", "greet"):
             pass
