@@ -1,1 +1,1 @@
-"""`semel.toml`: what may stand in it, how it is read, and what doctor thinks of it."""
+"""`semel.toml`: its schema, its loading and validation, and the checks of `semel doctor`."""

@@ -1,8 +1,8 @@
-"""From the parsed document to `Settings`, noting everything that does not fit.
+"""Converts a parsed document to `Settings` and collects all faults.
 
-msgspec stops at the first mistake. So the tables are walked here, and msgspec converts each value by itself. Where a
-value does not fit, its default (or something empty) takes its place: the rules that follow can then look at the rest,
-and are told what is not worth looking at.
+msgspec stops at the first error. The tables are therefore walked here, and msgspec converts single values. An invalid
+value is replaced by its default or by an empty value, so that the rules can check the rest. `Shaped.wrong` has the
+paths that rules must not report again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from semel.wiring import provider_option_types
 
 T = TypeVar("T", bound=Struct)
 
-PLACES: dict[type[Struct], str] = {  # for a key that stands in the wrong table
+PLACES: dict[type[Struct], str] = {  # for a key in the wrong table
     Settings: "at the top, before the first [table]",
     Server: "in [server]",
     Endpoint: "in [[endpoints]]",
@@ -69,28 +69,28 @@ FORMS = {
     "plain": 'a text, "env:NAME" or "file:path"',
     "url": 'a URL, "env:NAME" or "file:path"',
 }
-LONG_BITS = 200  # a number with more is not worth showing, and beyond 4,300 digits Python refuses to
+LONG_BITS = 200  # longer numbers are not shown; Python refuses to print more than 4,300 digits
 
 Form: TypeAlias = Literal["reference", "plain", "url"]
-"""How a secret may be written: as a reference alone; also as it is; or also as a URL whose password is a reference."""
+"""How a secret may be written: only as a reference, also as plain text, or also as a URL with a reference in it."""
 
 ReadSecret = Callable[[str, Form], Secret]
-"""From what is written to the secret. Raises BadReference."""
+"""Reads a secret from its text in the settings. Raises BadReference."""
 
 
 class BadReference(Exception):
-    """A secret that could not be read. Its text may be shown."""
+    """A secret could not be read. The message contains no secret."""
 
 
 class Shaped(Struct, frozen=True):
-    """Settings as far as they fit, and what does not."""
+    """The settings, with replacements for invalid values, and the faults."""
 
     settings: Settings
     faults: list[Fault]
-    wrong: set[SettingPath]  # what no rule need look at: it has been told, or follows from something told
+    wrong: set[SettingPath]  # paths that are already reported, or follow from a reported one
 
-    def tells(self, fault: Fault) -> bool:
-        """True when a further fault is news: nothing that it is about is wrong already."""
+    def is_new(self, fault: Fault) -> bool:
+        """Whether none of the paths of a fault is already wrong."""
         return not any(
             path[:length] in self.wrong for path in (fault.path, *fault.about) for length in range(len(path) + 1)
         )
@@ -102,7 +102,7 @@ def shape(document: Mapping[str, Any], read_secret: ReadSecret) -> Shaped:
 
 
 def fault_in(kind: type[Struct], table: Mapping[str, Any]) -> str:
-    """What is wrong with a single table that holds no secrets; empty when nothing is."""
+    """The faults of a single table without secrets, as one text; empty if there are none."""
     shaper = _Shaper(lambda written, form: Secret(written))
     shaper.table(kind, table, ())
     return "; ".join(fault.what for fault in shaper.faults)
@@ -115,7 +115,7 @@ class _Shaper:
         self.wrong: set[SettingPath] = set()
 
     def table(self, kind: type[T], value: Any, path: SettingPath) -> T:
-        """A table of the schema. What it does not know, and what it misses, is told."""
+        """Convert a table of the schema, and report unknown and missing keys."""
         if not isinstance(value, Mapping):
             doubled = isinstance(value, list) and isinstance(path[-1], str)
             expected = f"one table: write [{_dotted(path)}]" if doubled else "a table"
@@ -135,7 +135,7 @@ class _Shaper:
         return kind(**members)
 
     def _unknown_keys(self, kinds: Mapping[str, Any], table: Mapping[str, Any], path: SettingPath) -> set[str]:
-        """Tells the unknown keys. Answers which ones were probably meant: those are neither missing nor unset."""
+        """Report unknown keys. Returns the keys that were probably meant; those are not reported as missing."""
         meant: set[str] = set()
         for key in table:
             if key in kinds:
@@ -168,34 +168,36 @@ class _Shaper:
         return self._scalar(kind, value, path)
 
     def _one_of(self, tagged: Mapping[str, type[Struct]], value: Any, path: SettingPath) -> Any:
-        """A table whose `kind` says which of several it is."""
+        """A table whose `kind` selects one of several Structs."""
         first, *_ = tagged.values()
         if not isinstance(value, Mapping):
             return self.table(first, value, path)
-        said = value.get(TAG)
-        if isinstance(said, str) and said in tagged:
-            return self.table(tagged[said], {key: one for key, one in value.items() if key != TAG}, path)
+        kind = value.get(TAG)
+        if isinstance(kind, str) and kind in tagged:
+            return self.table(tagged[kind], {key: item for key, item in value.items() if key != TAG}, path)
         expected = f"one of {', '.join(map(quoted, tagged))}"
-        guess = did_you_mean(said, tagged) if isinstance(said, str) else ""
-        what = f"{TAG}: expected {expected}, got {_shown(said)}{guess}"
+        guess = did_you_mean(kind, tagged) if isinstance(kind, str) else ""
+        what = f"{TAG}: expected {expected}, got {_shown(kind)}{guess}"
         self._wrong((*path, TAG), what if TAG in value else f'"{TAG}" is missing: {expected}')
-        self.wrong.add(path)  # what else is in it, nobody can judge
+        self.wrong.add(path)  # its other keys cannot be checked without the kind
         return _hollow(first)
 
     def _provider(self, value: Mapping[str, Any], path: SettingPath) -> Provider:
-        """What all kinds have, and beside it the options of its own, which their adapter judges."""
+        """The common keys, and the options of the kind, which the adapter checks later."""
         own = {"kind", "callbacks"}
-        said = self.table(Provider, {key: one for key, one in value.items() if key in own}, path)
-        types = provider_option_types(said.kind)
-        options = {key: self._option(types.get(key), one, (*path, key)) for key, one in value.items() if key not in own}
-        return replace(said, options=options)
+        table = self.table(Provider, {key: item for key, item in value.items() if key in own}, path)
+        types = provider_option_types(table.kind)
+        options = {
+            key: self._option(types.get(key), item, (*path, key)) for key, item in value.items() if key not in own
+        }
+        return replace(table, options=options)
 
     def _option(self, kind: Any, value: Any, path: SettingPath) -> Any:
         bare, _ = unwrapped(kind)
         if bare is Secret:
             return self._secret(value, path, "reference")
         if Secret in get_args(bare) and isinstance(value, Mapping):  # headers
-            return {name: self._secret(one, (*path, name), "plain") for name, one in value.items()}
+            return {name: self._secret(text, (*path, name), "plain") for name, text in value.items()}
         return value
 
     def _list(self, item: Any, meta: Meta | None, value: Any, path: SettingPath) -> list[Any]:
@@ -206,7 +208,7 @@ class _Shaper:
             return []
         if meta is not None and len(value) < (meta.min_length or 0):
             self._wrong(path, f"{named(path)}: expected at least {meta.min_length} in the list, got none")
-        return [self._value(item, one, (*path, index)) for index, one in enumerate(value)]
+        return [self._value(item, member, (*path, index)) for index, member in enumerate(value)]
 
     def _dict(self, kinds: tuple[Any, ...], value: Any, path: SettingPath) -> dict[str, Any]:
         key, item = kinds
@@ -251,7 +253,7 @@ class _Shaper:
 
 
 def _item_of_list(union: Any) -> Any:
-    """What a list holds, where a setting is a list or something else; None where it is no list."""
+    """The item type of the list in a union; None if the union has no list."""
     return next((get_args(one)[0] for one in get_args(union) if get_origin(one) is list), None)
 
 
@@ -262,7 +264,7 @@ def kinds_of(table: type[Struct]) -> dict[str, Any]:
 
 
 def unwrapped(kind: Any) -> tuple[Any, Meta | None]:
-    """The type without `| None` (TOML has no null) and without its annotations."""
+    """The type without `| None`, which TOML does not have, and without annotations; and its Meta."""
     meta = None
     while True:
         if get_origin(kind) is Annotated:
@@ -280,7 +282,7 @@ def _is_table(kind: Any) -> bool:
 
 
 def _tagged(kind: Any) -> dict[str, type[Struct]]:
-    """The tables of a union by what their `kind` says; empty where it is none."""
+    """The Structs of a union by their `kind`; empty if it is not such a union."""
     if get_origin(kind) not in (Union, UnionType):
         return {}
     tables = [one for one in get_args(kind) if isinstance(one, type) and issubclass(one, Struct)]
@@ -296,7 +298,7 @@ def _form(meta: Meta | None) -> Form:
 
 
 def _hollow(kind: type[T]) -> T:
-    """A table in which every needed setting is something empty."""
+    """A table with an empty value for every required setting."""
     kinds = kinds_of(kind)
     return kind(
         **{field.name: _stand_in(kinds[field.name]) for field in msgspec.structs.fields(kind) if field.required}
@@ -304,7 +306,7 @@ def _hollow(kind: type[T]) -> T:
 
 
 def _stand_in(kind: Any) -> Any:
-    """Something empty of this type, in the place of what did not fit."""
+    """An empty value of a type, which replaces an invalid one."""
     bare, _ = unwrapped(kind)
     if get_origin(bare) is Literal:
         return get_args(bare)[0]
@@ -332,7 +334,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _example(kind: Any, value: Any) -> str:
-    """How a list of this kind is written: with what stands there alone, where it is no secret."""
+    """An example of a list of this type. It contains the written value, unless that is a secret."""
     if unwrapped(kind)[0] is Secret:
         return 'references, ["env:NAME"]'
     return f"texts, [{quoted(value)}]" if isinstance(value, str) else "texts"
@@ -354,7 +356,7 @@ def _expected(kind: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value that did not fit, where it is no secret."""
+    """An invalid value that is not a secret, for errors."""
     if isinstance(value, str):
         return f"the text {quoted(value)}"
     if isinstance(value, bool):
@@ -365,7 +367,7 @@ def _shown(value: Any) -> str:
 
 
 def _sort(value: Any) -> str:
-    """What kind of value it is, without showing it."""
+    """The type of a value in words, without the value."""
     if isinstance(value, bool):
         return "true or false"
     names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "a table"}
@@ -374,5 +376,5 @@ def _sort(value: Any) -> str:
 
 
 def _plural(key: str, kinds: Mapping[str, Any]) -> str:
-    """`topics` for `topic`, and the other way round: nearer than a key of that name in another table."""
+    """`topics` for `topic`, and vice versa. It is preferred to a key of that name in another table."""
     return next((name for name in (f"{key}s", key.removesuffix("s")) if name != key and name in kinds), "")
