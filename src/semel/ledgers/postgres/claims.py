@@ -24,6 +24,7 @@ from semel.ledgers.postgres.rows import (
     RETRY,
     SETTLED,
     WAITING,
+    columns_of,
     digests_of,
     encode_ending,
     known_key,
@@ -37,7 +38,7 @@ from semel.values.claim import Busy, Claim, Granted, Lease, Settlement, Verdict
 from semel.values.claim_rules import Grant, Known, State, Subject, judge
 from semel.values.errors import LedgerUnavailable
 from semel.values.event import dump as dump_options
-from semel.values.outcome import Ending, Reject, Release, Retry, Uncertain
+from semel.values.outcome import Reject, Release, Retry, Uncertain
 from semel.values.outcome_codec import DEAD, DONE, UNCERTAIN
 
 if TYPE_CHECKING:
@@ -51,31 +52,30 @@ BEGIN = f"begin isolation level read committed; set local lock_timeout = {LOCK_M
 
 async def claim(connection: Connection, claims: Sequence[Claim], now: int | None, schema: str) -> list[Verdict]:
     """Return a verdict for each claim, in order, as if the claims had arrived one after the other."""
-    plain = _plain(claims)
+    sql = statements(schema)
+    # A plain claim that shares its key with another kind of claim of the batch is decided with that one, in order.
+    special = {d for claim in claims if claim.aliases or claim.order is not None for d in claim.digests}
+    plain = [at for at, claim in enumerate(claims) if claim.digest not in special]
     verdicts: dict[int, Verdict] = {}
     if plain:
         asyncpg = driver()
         refused = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
         with suppress(*refused):  # nothing was decided: decide under locks
-            verdicts = await _at_once(connection, claims, plain, now, schema)
+            verdicts = await _claim_plain(connection, claims, plain, now, sql)
     rest = [at for at in range(len(claims)) if at not in verdicts]
     if rest:
         try:
-            decided = await _under_locks(connection, [claims[at] for at in rest], now, schema)
+            decided = await _claim_locked(connection, [claims[at] for at in rest], now, sql)
         except Exception:
-            await _give_back(connection, verdicts.values(), now, schema)
+            # No caller receives these grants: they must not count as attempts of vanished holders.
+            unused = [Settlement(v.lease, Release()) for v in verdicts.values() if isinstance(v, Granted)]
+            if unused:
+                with suppress(Exception):  # the connection is dead: the leases expire
+                    await connection.execute("rollback")
+                    await settle(connection, unused, now, schema)
             raise
         verdicts.update(zip(rest, decided, strict=True))
     return [verdicts[at] for at in range(len(claims))]
-
-
-async def _give_back(connection: Connection, verdicts: Iterable[Verdict], now: int | None, schema: str) -> None:
-    """Release grants that no caller receives: they must not count as attempts of vanished holders."""
-    unused = [Settlement(verdict.lease, Release()) for verdict in verdicts if isinstance(verdict, Granted)]
-    if unused:
-        with suppress(Exception):  # the connection is dead: the leases lapse
-            await connection.execute("rollback")
-            await settle(connection, unused, now, schema)
 
 
 async def spend_token(connection: Connection, schema: str) -> None:
@@ -83,47 +83,37 @@ async def spend_token(connection: Connection, schema: str) -> None:
     await connection.fetch(statements(schema)["next_tokens"], 1, None)
 
 
-def _plain(claims: Sequence[Claim]) -> list[int]:
-    """Return the claims with one key and no order. A claim that shares its key with another kind of claim of the batch
-    is not among them: that one may come first."""
-    if not any(claim.aliases or claim.order is not None for claim in claims):
-        return list(range(len(claims)))
-    special = {d for claim in claims if claim.aliases or claim.order is not None for d in digests_of(claim)}
-    return [at for at, claim in enumerate(claims) if claim.digest not in special]
-
-
-# --------------------------------------------------------------------------------------------------- one round trip
-
-
-async def _at_once(
-    connection: Connection, claims: Sequence[Claim], plain: Sequence[int], now: int | None, schema: str
+async def _claim_plain(
+    connection: Connection, claims: Sequence[Claim], plain: Sequence[int], now: int | None, sql: dict[str, str]
 ) -> dict[int, Verdict]:
-    """Return verdicts by position. A claim without a verdict must be decided under locks."""
+    """Decide claims with one key and no order in one round trip, and return verdicts by position.
+
+    A claim without a verdict must be decided under locks: it would be granted although its key has a row, or an
+    earlier claim of its key is one of those."""
     first: dict[bytes, int] = {}
     for at in plain:
         first.setdefault(claims[at].digest, at)
     unique = [claims[at] for at in first.values()]
     groups: dict[tuple[int, int, str, str], int] = {}
-    places = [
+    group_numbers = [
         groups.setdefault((item.lease_ms, item.retention_ms, item.tenant, item.handler), len(groups) + 1)
         for item in unique
     ]
-    leases, keeps, tenants, handlers = zip(*groups, strict=True)
+    leases, retentions, tenants, handlers = zip(*groups, strict=True)
     head, *rows = await connection.fetch(
-        statements(schema)["claim"],
+        sql["claim"],
         [item.digest for item in unique],
         unless_all_none([item.fingerprint for item in unique]),
         [storable_text(item.text) for item in unique],
         leases,
-        keeps,
+        retentions,
         [storable_text(tenant) for tenant in tenants],
         [storable_text(handler) for handler in handlers],
-        places if len(groups) > 1 else [],
+        group_numbers if len(groups) > 1 else [],
         now,
     )
-    time, keys, tokens, *_ = head
-    granted: dict[bytes, int] = dict(zip(keys or (), tokens or (), strict=True))
-    known_of = {row[3]: known_key(row[4:]) for row in rows}
+    now_ms, digests, tokens, *_ = head
+    granted: dict[bytes, int] = dict(zip(digests or (), tokens or (), strict=True))
     verdicts: dict[int, Verdict] = {}
     others: list[int] = []
     for at in plain:
@@ -134,43 +124,33 @@ async def _at_once(
         else:
             others.append(at)
     if others:
+        known = {row[3]: known_key(row[4:]) for row in rows}
         for digest, token in granted.items():
             item = claims[first[digest]]
-            known_of[digest] = Known(token, State.LEASED, time + item.lease_ms, 1, time, item.fingerprint)
-        verdicts.update(_refused(claims, others, known_of, time))
+            known[digest] = Known(token, State.LEASED, now_ms + item.lease_ms, 1, now_ms, item.fingerprint)
+        judged = [at for at in others if claims[at].digest in known]
+        refusals, grants = judge([claims[at] for at in judged], known, {}, now_ms, count(1).__next__)
+        undecided = {grant.lease.claim.digest for grant in grants}
+        verdicts |= {at: v for at, v in zip(judged, refusals, strict=True) if claims[at].digest not in undecided}
     return verdicts
 
 
-def _refused(
-    claims: Sequence[Claim], others: Sequence[int], known_of: dict[bytes, Known], now: int
-) -> dict[int, Verdict]:
-    """Return the refusals that the state read allows. A claim that would be granted, and every later claim of its key,
-    is not among them."""
-    decided = [at for at in others if claims[at].digest in known_of]
-    verdicts, grants = judge([claims[at] for at in decided], known_of, {}, now, count(1).__next__)
-    open_keys = {grant.lease.claim.digest for grant in grants}
-    return {at: verdict for at, verdict in zip(decided, verdicts, strict=True) if claims[at].digest not in open_keys}
-
-
-# ------------------------------------------------------------------------------------------------------- under locks
-
-
-async def _under_locks(connection: Connection, claims: Sequence[Claim], now: int | None, schema: str) -> list[Verdict]:
+async def _claim_locked(
+    connection: Connection, claims: Sequence[Claim], now: int | None, sql: dict[str, str]
+) -> list[Verdict]:
     asyncpg = driver()
-    sql = statements(schema)
     lock = sql["lock_keys"]
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(random.uniform(0, 0.002 * attempt))
+        verdicts = None
         try:
             await connection.execute(BEGIN)
-            verdicts = await _judged(connection, claims, now, sql, lock)
+            verdicts = await _judge_locked(connection, claims, now, sql, lock)
             await connection.execute("commit" if verdicts is not None else "rollback")
-        except asyncpg.LockNotAvailableError:
-            lock = sql["lock_free_keys"]
-            verdicts = None
-            await connection.execute("rollback")
-        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+            if isinstance(error, asyncpg.LockNotAvailableError):
+                lock = sql["lock_free_keys"]
             verdicts = None
             await connection.execute("rollback")
         if verdicts is not None:
@@ -178,82 +158,77 @@ async def _under_locks(connection: Connection, claims: Sequence[Claim], now: int
     raise LedgerUnavailable(f"PostgreSQL: other claims took these keys {TRIES} times in a row: try again")
 
 
-async def _judged(
+async def _judge_locked(
     connection: Connection, claims: Sequence[Claim], now: int | None, sql: dict[str, str], lock: str
 ) -> list[Verdict] | None:
     """Lock, read, decide, write. Returns None if another claim was granted one of the keys meanwhile."""
-    digests = sorted({digest for claim in claims for digest in digests_of(claim)})
-    known_of = {row[0]: known_key(row[1:]) for row in await connection.fetch(lock, digests)}
-    subjects = await _subjects(connection, claims, known_of, sql)
+    digests = sorted({digest for claim in claims for digest in claim.digests})
+    known = {row[0]: known_key(row[1:]) for row in await connection.fetch(lock, digests)}
+    subjects = await _lock_subjects(connection, claims, known, sql)
     if subjects is None:
         return None
-    held = await _held(connection, digests, known_of, sql) if lock == sql["lock_free_keys"] else set()
-    free = [claim for claim in claims if held.isdisjoint(digests_of(claim))]
+    held: set[bytes] = set()  # keys whose rows another transaction keeps locked
+    if lock == sql["lock_free_keys"]:
+        held = {row[0] for row in await connection.fetch(sql["read_keys"], digests)}.difference(known)
+    free = [claim for claim in claims if held.isdisjoint(claim.digests)]
     tokens = await connection.fetch(sql["next_tokens"], max(1, len(free)), now)
-    replaced = {digest: state.token for digest, state in known_of.items()}
-    verdicts, grants = judge(free, known_of, subjects, tokens[0][1], iter([row[0] for row in tokens]).__next__)
-    if not await _write(connection, grants, replaced, sql):
+    replaced = {digest: state.token for digest, state in known.items()}
+    verdicts, grants = judge(free, known, subjects, tokens[0][1], iter([row[0] for row in tokens]).__next__)
+    if not await _write_grants(connection, grants, replaced, sql):
         return None
     remaining = iter(verdicts)
-    return [next(remaining) if held.isdisjoint(digests_of(claim)) else Busy(HELD_MS) for claim in claims]
+    return [next(remaining) if held.isdisjoint(claim.digests) else Busy(HELD_MS) for claim in claims]
 
 
-async def _held(
-    connection: Connection, digests: Sequence[bytes], known_of: dict[bytes, Known], sql: dict[str, str]
-) -> set[bytes]:
-    """Return the keys whose rows another transaction keeps locked."""
-    return {row[0] for row in await connection.fetch(sql["read_keys"], digests)}.difference(known_of)
-
-
-async def _subjects(
-    connection: Connection, claims: Sequence[Claim], known_of: dict[bytes, Known], sql: dict[str, str]
+async def _lock_subjects(
+    connection: Connection, claims: Sequence[Claim], known: dict[bytes, Known], sql: dict[str, str]
 ) -> dict[bytes, Subject] | None:
     """Lock the subjects, then read their holders: a renewal must lock the subject too."""
-    wanted = sorted({claim.order.subject for claim in claims if claim.order is not None})
-    if not wanted:
+    digests = sorted({claim.order.subject for claim in claims if claim.order is not None})
+    if not digests:
         return {}
-    await connection.execute(sql["create_subjects"], wanted)
-    found = await connection.fetch(sql["lock_subjects"], wanted)
-    if len(found) != len(wanted):
+    await connection.execute(sql["create_subjects"], digests)
+    rows = await connection.fetch(sql["lock_subjects"], digests)
+    if len(rows) != len(digests):
         return None  # purged in between
-    subjects = {k: Subject(newest, holder, token) for k, newest, holder, token in found}
-    holders = [s.holder for s in subjects.values() if s.holder is not None and s.holder not in known_of]
+    subjects = {digest: Subject(newest, holder, token) for digest, newest, holder, token in rows}
+    holders = [s.holder for s in subjects.values() if s.holder is not None and s.holder not in known]
     for row in await connection.fetch(sql["read_keys"], holders) if holders else ():
-        known_of[row[0]] = known_key(row[1:])
+        known[row[0]] = known_key(row[1:])
     return subjects
 
 
-async def _write(
+async def _write_grants(
     connection: Connection, grants: Sequence[Grant], replaced: dict[bytes, int], sql: dict[str, str]
 ) -> bool:
     """Write the grants. Returns False if a key that was missing exists now."""
-    fresh: dict[bytes, tuple[Any, ...]] = {}
-    taken: dict[bytes, tuple[Any, ...]] = {}
+    new: dict[bytes, tuple[Any, ...]] = {}
+    changed: dict[bytes, tuple[Any, ...]] = {}
     for grant in grants:
-        state, claim, keeps = grant.known, grant.lease.claim, retentions_of(grant.lease.claim)
+        state, claim, retentions = grant.known, grant.lease.claim, retentions_of(grant.lease.claim)
         for digest in digests_of(claim):
             row = (
-                *(digest, state.token, state.until_ms, state.first_ms, keeps[digest], state.attempts, state.suspect),
-                *(state.fingerprint, None if digest == claim.digest else claim.digest),
-                *(
-                    storable_text(claim.tenant),
-                    storable_text(claim.handler),
-                    storable_text(claim.text),
-                    state.attempt_log or None,
-                ),
+                *(digest, state.token, state.until_ms, state.first_ms, retentions[digest]),
+                *(state.attempts, state.suspect, state.fingerprint, None if digest == claim.digest else claim.digest),
+                *(storable_text(claim.tenant), storable_text(claim.handler), storable_text(claim.text)),
+                state.attempt_log or None,
             )
             if digest in replaced:
-                taken[digest] = (*row, replaced[digest])
+                changed[digest] = (*row, replaced[digest])
             else:
-                fresh[digest] = row
-    for rows, statement in ((taken, sql["replace_keys"]), (fresh, sql["add_keys"])):
+                new[digest] = row
+    for rows, statement in ((changed, sql["replace_keys"]), (new, sql["add_keys"])):
         if rows:
-            written = await connection.fetch(statement, *zip(*[rows[k] for k in sorted(rows)], strict=True))
+            written = await connection.fetch(statement, *columns_of([rows[digest] for digest in sorted(rows)]))
             if len(written) != len(rows):
                 return False
-    order = [(g.lease.claim.order.subject, g.lease.claim.digest, g.lease.token) for g in grants if g.lease.claim.order]
-    if order:
-        await connection.execute(sql["hold_subjects"], *zip(*order, strict=True))
+    holders = [
+        (grant.lease.claim.order.subject, grant.lease.claim.digest, grant.lease.token)
+        for grant in grants
+        if grant.lease.claim.order is not None
+    ]
+    if holders:
+        await connection.execute(sql["hold_subjects"], *columns_of(holders))
     return True
 
 
@@ -262,18 +237,17 @@ async def _write(
 TURN_MS = 250  # longest time for which one waiter keeps a connection while others wait for it
 
 
-def lock_of(digest: bytes) -> int:
+def advisory_lock(digest: bytes) -> int:
     """Return the advisory lock of a key: 64 bits of its digest. Keys that share them only wait for each other."""
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-async def held_until(pool: Pool, claim: Claim, timeout_s: float) -> None:
+async def wait_until_free(pool: Pool, claim: Claim, timeout_s: float) -> None:
     """Return when no transaction holds the key, or when the time is over.
 
     A handler's transaction holds an advisory lock on its key, which is released however the transaction ends. A
     waiter requests the same lock in shared mode and releases it at once. The number of waiting connections is bounded;
     a waiter that finds none free sleeps."""
-    number = lock_of(claim.digest)
     ends = time.monotonic() + timeout_s
     while (left_s := ends - time.monotonic()) > 0:
         try:
@@ -285,18 +259,18 @@ async def held_until(pool: Pool, claim: Claim, timeout_s: float) -> None:
         generation, broken = pool.generation, True
         try:
             wait_ms = max(1, min(TURN_MS, round((ends - time.monotonic()) * 1000)))
-            free = await _is_free(connection, number, wait_ms)
+            is_free = await _can_lock(connection, advisory_lock(claim.digest), wait_ms)
             broken = False
         except faults() as error:
             raise unavailable(pool.options, error) from error
         finally:
             pool.give_back(connection, broken=broken, generation=generation)
-        if free:
+        if is_free:
             return
         await asyncio.sleep(0)
 
 
-async def _is_free(connection: Connection, number: int, wait_ms: int) -> bool:
+async def _can_lock(connection: Connection, number: int, wait_ms: int) -> bool:
     asyncpg = driver()
     try:
         await connection.execute(
@@ -320,73 +294,59 @@ async def renew(connection: Connection, leases: Sequence[Lease], now: int | None
 
     A row may be locked by the transaction that settles its lease; other renewals do not wait for it. Locked leases are
     retried, all of them within about one second: a slow transaction must not cost the others their leases."""
+    sql = statements(schema)
     by_pair = {(lease.claim.digest, lease.token): lease for lease in leases}
-    plain = sorted(pair for pair, lease in by_pair.items() if _is_plain(lease))
+    plain = sorted(pair for pair, lease in by_pair.items() if not lease.claim.aliases and lease.claim.order is None)
     results = dict.fromkeys(by_pair, False)
-    locked = [pair for pair in by_pair if pair not in set(plain)]  # or not yet tried
+    remaining = [pair for pair in by_pair if pair not in set(plain)]  # locked, or not yet tried
     if plain:
-        rows = await connection.fetch(
-            statements(schema)["renew_free"],
-            [digest for digest, _ in plain],
-            [token for _, token in plain],
-            [by_pair[pair].claim.lease_ms for pair in plain],
-            now,
-        )
-        results.update((plain[i - 1], True) for i, renewed in rows if renewed)
-        locked += [plain[i - 1] for i, renewed in rows if not renewed]
+        columns = columns_of([(*pair, by_pair[pair].claim.lease_ms) for pair in plain])
+        rows = await connection.fetch(sql["renew_free"], *columns, now)
+        results.update((plain[ordinal - 1], True) for ordinal, renewed in rows if renewed)
+        remaining += [plain[ordinal - 1] for ordinal, renewed in rows if not renewed]
     ends = time.monotonic() + LOCK_S
     is_last = False
-    while locked:
-        attempt_log, locked = locked, []
-        for pair in attempt_log:
-            renewed = await _renew_whole(connection, by_pair[pair], now, schema)
+    while remaining:
+        tried, remaining = remaining, []
+        for pair in tried:
+            lease = by_pair[pair]
+            renewed = await _renew_whole(connection, lease, now, schema)
             if renewed is not None:
                 results[pair] = renewed
             elif is_last:  # its own transaction is settling it: no other claim can take it meanwhile
-                results[pair] = await _is_held(connection, by_pair[pair], schema)
+                results[pair] = _is_held(lease, await connection.fetch(sql["read_keys"], digests_of(lease.claim)))
             else:
-                locked.append(pair)
-        if locked:
+                remaining.append(pair)
+        if remaining:
             await asyncio.sleep(PAUSE_S)
             is_last = time.monotonic() >= ends
     return [results[lease.claim.digest, lease.token] for lease in leases]
 
 
-def _is_plain(lease: Lease) -> bool:
-    return not lease.claim.aliases and lease.claim.order is None
-
-
 async def _renew_whole(connection: Connection, lease: Lease, now: int | None, schema: str) -> bool | None:
     """Renew a lease with all its keys and its subject. False: one of them was lost. None: one of them is locked."""
     asyncpg = driver()
+    sql, digests = statements(schema), digests_of(lease.claim)
     try:
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(f"set local lock_timeout = {TRY_MS}")
-            return await _renew_locked(connection, lease, now, statements(schema), schema)
+            if not await hold(connection, lease, schema):
+                return False
+            if lease.claim.order is not None:
+                subjects = await connection.fetch(sql["lock_subjects"], [lease.claim.order.subject])
+                if not subjects or subjects[0][2] is None or subjects[0][3] != lease.token:
+                    return False
+            rows = [(digest, lease.token, lease.claim.lease_ms) for digest in digests]
+            await connection.execute(sql["renew"], *columns_of(rows), now)
+            return True
     except asyncpg.LockNotAvailableError:
         return None
 
 
-async def _is_held(connection: Connection, lease: Lease, schema: str) -> bool:
-    """True if the last committed state still holds the lease."""
-    digests = digests_of(lease.claim)
-    found = await connection.fetch(statements(schema)["read_keys"], digests)
-    return [(token, state) for _, token, state, *_ in found] == [(lease.token, LEASED)] * len(digests)
-
-
-async def _renew_locked(
-    connection: Connection, lease: Lease, now: int | None, sql: dict[str, str], schema: str
-) -> bool:
-    if not await hold(connection, lease, schema):
-        return False
-    if lease.claim.order is not None:
-        held = await connection.fetch(sql["lock_subjects"], [lease.claim.order.subject])
-        if not held or held[0][2] is None or held[0][3] != lease.token:
-            return False
-    digests = digests_of(lease.claim)
-    many = len(digests)
-    await connection.execute(sql["renew"], digests, [lease.token] * many, [lease.claim.lease_ms] * many, now)
-    return True
+def _is_held(lease: Lease, rows: Iterable[Any]) -> bool:
+    """True if these are all rows of a lease that is neither lost nor settled."""
+    states = [(token, state) for _, token, state, *_ in rows]
+    return states == [(lease.token, LEASED)] * len(digests_of(lease.claim))
 
 
 # ----------------------------------------------------------------------------------------------------------- settle
@@ -397,153 +357,121 @@ async def settle(connection: Connection, settlements: Sequence[Settlement], now:
 
     The first of several settlements of one lease counts; the others are compared with it."""
     results = [False] * len(settlements)
-    waiting = list(range(len(settlements)))
-    while waiting:
+    remaining = list(range(len(settlements)))
+    while remaining:
         first: dict[tuple[bytes, int], int] = {}
         repeats: list[int] = []
-        for at in waiting:
+        for at in remaining:
             lease = settlements[at].lease
             if first.setdefault((lease.claim.digest, lease.token), at) != at:
                 repeats.append(at)
-        places = [first[pair] for pair in sorted(first)]  # in the order of the keys, as every transaction locks them
-        settled = await _settle(connection, [settlements[at] for at in places], now, schema)
-        for at, result in zip(places, settled, strict=True):
+        batch = [first[pair] for pair in sorted(first)]  # in the order of the keys, as every transaction locks them
+        settled = await _settle(connection, [settlements[at] for at in batch], now, statements(schema))
+        for at, result in zip(batch, settled, strict=True):
             results[at] = result
-        waiting = repeats
+        remaining = repeats
     return results
 
 
 async def _settle(
-    connection: Connection, settlements: Sequence[Settlement], now: int | None, schema: str
+    connection: Connection, settlements: Sequence[Settlement], now: int | None, sql: dict[str, str]
 ) -> list[bool]:
     endings = [encode_ending(settlement.outcome) for settlement in settlements]
-    write = _settle_simple if _are_simple(settlements, endings) else _settle_any
-    found = await write(connection, settlements, endings, now, schema)
-    if len(found) == len(settlements):
+    written = await _write_endings(connection, settlements, endings, now, sql)
+    if len(written) == len(settlements):
         return [True] * len(settlements)
     results = [False] * len(settlements)
-    for i in found:
-        results[i - 1] = True
+    for ordinal in written:
+        results[ordinal - 1] = True
+    # A token may have settled before with this outcome: a lost reply was followed by a retry.
     missing = [at for at, result in enumerate(results) if not result and endings[at][0] != RELEASE]
-    for at in await _settled_before(connection, settlements, endings, missing, schema):
-        results[at] = True
+    if missing:
+        leases = [settlements[at].lease for at in missing]
+        pairs = [(lease.claim.digest, lease.token) for lease in leases]
+        for ordinal, *stored in await connection.fetch(sql["settled_before"], *columns_of(pairs)):
+            at = missing[ordinal - 1]
+            results[at] = _is_same_ending(stored, endings[at])
     return results
 
 
-def _are_simple(settlements: Sequence[Settlement], endings: Sequence[tuple[int, bytes | None]]) -> bool:
-    return all(
+async def _write_endings(
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    endings: Sequence[tuple[int, bytes | None]],
+    now: int | None,
+    sql: dict[str, str],
+) -> list[int]:
+    """Write endings and return the ordinals, from 1, of those whose lease was current.
+
+    One HOT update writes a batch in which every ending is Done or Retry of a claim with one key and no subject."""
+    ordinals: list[int] | None
+    delays_ms = [round((s.outcome.after or 0) * 1000) if type(s.outcome) is Retry else None for s in settlements]
+    if all(
         code in (DONE, RETRY) and not s.lease.claim.aliases and s.lease.claim.order is None
         for s, (code, _) in zip(settlements, endings, strict=True)
-    )
-
-
-async def _settle_simple(
-    connection: Connection,
-    settlements: Sequence[Settlement],
-    endings: Sequence[tuple[int, bytes | None]],
-    now: int | None,
-    schema: str,
-) -> list[int]:
-    found: list[int] | None = await connection.fetchval(
-        statements(schema)["settle"],
-        [s.lease.claim.digest for s in settlements],
-        [s.lease.token for s in settlements],
-        unless_all_none([result for _, result in endings]),
-        unless_all_none([_delay_ms(s.outcome) for s in settlements]),
-        now,
-    )
-    return found or []
-
-
-async def _settle_any(
-    connection: Connection,
-    settlements: Sequence[Settlement],
-    endings: Sequence[tuple[int, bytes | None]],
-    now: int | None,
-    schema: str,
-) -> list[int]:
+    ):
+        ordinals = await connection.fetchval(
+            sql["settle"],
+            [s.lease.claim.digest for s in settlements],
+            [s.lease.token for s in settlements],
+            unless_all_none([result for _, result in endings]),
+            unless_all_none(delays_ms),
+            now,
+        )
+        return ordinals or []
     rows: list[tuple[Any, ...]] = []
-    for i, (settlement, (code, result)) in enumerate(zip(settlements, endings, strict=True), 1):
-        lease, delay_ms = settlement.lease, _delay_ms(settlement.outcome)
-        own, *others = digests_of(lease.claim)
-        same = (len(others) + 1, code, result, delay_ms, _failure(settlement.outcome))
-        rows.append((i, own, lease.token, True, *same, *_about(settlement, code, others)))
-        rows += [(i, digest, lease.token, False, *same, *_NOTHING) for digest in others]
-    columns = [unless_all_none(list(column)) for column in zip(*rows, strict=True)]
-    found: list[int] | None = await connection.fetchval(statements(schema)["settle_any"], *columns, now)
-    return found or []
+    for ordinal, (settlement, (code, result), delay_ms) in enumerate(
+        zip(settlements, endings, delays_ms, strict=True), 1
+    ):
+        lease, outcome = settlement.lease, settlement.outcome
+        own, *aliases = digests_of(lease.claim)
+        failure = cut(outcome.reason) if isinstance(outcome, Retry | Reject | Uncertain) else None
+        common = (len(aliases) + 1, code, result, delay_ms, failure)
+        rows.append((ordinal, own, lease.token, True, *common, *_own_columns(settlement, code, aliases)))
+        rows += [(ordinal, digest, lease.token, False, *common, *[None] * 7) for digest in aliases]
+    columns = [unless_all_none(column) for column in columns_of(rows)]
+    ordinals = await connection.fetchval(sql["settle_any"], *columns, now)
+    return ordinals or []
 
 
-def _failure(outcome: Ending) -> bytes | None:
-    """Return the reason of a failed attempt, for the attempt log."""
-    return cut(outcome.reason) if isinstance(outcome, Retry | Reject | Uncertain) else None
-
-
-_NOTHING = (None,) * 7  # the settlement's columns in the row of an alias
-
-
-def _about(settlement: Settlement, code: int, others: Sequence[bytes]) -> tuple[Any, ...]:
+def _own_columns(settlement: Settlement, code: int, aliases: Sequence[bytes]) -> tuple[Any, ...]:
     """Return subject, position, retention and aliases; for a dead letter also its reason, event and decode options."""
     claim, dead_letter = settlement.lease.claim, settlement.dead_letter
-    place = (claim.order.subject, claim.order.position) if claim.order is not None else (None, None)
+    order = (claim.order.subject, claim.order.position) if claim.order is not None else (None, None)
     if code not in (DEAD, UNCERTAIN):
-        return (*place, claim.retention_ms, None, None, None, None)
-    about = (*place, max(retentions_of(claim).values()), b"".join(others) or None)
+        return (*order, claim.retention_ms, None, None, None, None)
+    about = (*order, max(retentions_of(claim).values()), b"".join(aliases) or None)
     reason = storable_text(settlement.outcome.reason) if isinstance(settlement.outcome, Reject | Uncertain) else ""
     if dead_letter is None:
         return (*about, reason, None, None)
     return (*about, reason, dead_letter.event, dump_options(dead_letter.decode_options) or None)
 
 
-async def _settled_before(
-    connection: Connection,
-    settlements: Sequence[Settlement],
-    endings: Sequence[tuple[int, bytes | None]],
-    missing: Sequence[int],
-    schema: str,
-) -> list[int]:
-    """Return the settlements whose token settled before with this outcome: a lost reply was followed by a retry."""
-    if not missing:
-        return []
-    leases = [settlements[at].lease for at in missing]
-    rows = await connection.fetch(
-        statements(schema)["settled_before"],
-        [lease.claim.digest for lease in leases],
-        [lease.token for lease in leases],
-    )
-    return [at for i, *found in rows if _is_same_ending(found, endings[at := missing[i - 1]])]
-
-
 async def hold(connection: Connection, lease: Lease, schema: str) -> bool:
     """Lock all rows of a lease until the transaction ends. Returns False if it was lost or settled before."""
-    digests = sorted(digests_of(lease.claim))
+    sql, digests = statements(schema), sorted(digests_of(lease.claim))
     if len(digests) == 1:
-        found = await connection.fetch(statements(schema)["lock_one_key"], digests[0])
-    else:
-        found = await connection.fetch(statements(schema)["lock_keys"], digests)
-    return [(token, state) for _, token, state, *_ in found] == [(lease.token, LEASED)] * len(digests)
+        return _is_held(lease, await connection.fetch(sql["lock_one_key"], digests[0]))
+    return _is_held(lease, await connection.fetch(sql["lock_keys"], digests))
 
 
 async def hold_after(before: str, connection: Connection, lease: Lease, schema: str) -> bool:
     """Like `hold`, after the statements in `before`, in one round trip. The command tag contains the number of rows."""
     digests = sorted(digests_of(lease.claim))
-    listed = ", ".join(
-        [f"decode('{digest.hex()}', 'hex')" for digest in digests]
-    )  # independent of the handler's settings
-    token, state = int(lease.token), LEASED
-    found = await connection.execute(
-        f'{before}; select from "{schema}".key where digest in ({listed}) and token = {token} and state = {state} '
-        "order by digest for update"
+    # decode() does not depend on settings of the handler, as a literal would.
+    listed = ", ".join([f"decode('{digest.hex()}', 'hex')" for digest in digests])
+    tag = await connection.execute(
+        f'{before}; select from "{schema}".key where digest in ({listed}) and token = {int(lease.token)} '
+        f"and state = {LEASED} order by digest for update"
     )
-    return found == f"SELECT {len(digests)}"
+    return tag == f"SELECT {len(digests)}"
 
 
 async def settle_held(connection: Connection, settlements: Sequence[Settlement], now: int | None, schema: str) -> bool:
     """Settle leases whose rows are locked. Returns False if one of them changed."""
     ordered = sorted(settlements, key=lambda settlement: settlement.lease.claim.digest)
     endings = [encode_ending(settlement.outcome) for settlement in ordered]
-    write = _settle_simple if _are_simple(ordered, endings) else _settle_any
-    return len(await write(connection, ordered, endings, now, schema)) == len(settlements)
+    return len(await _write_endings(connection, ordered, endings, now, statements(schema))) == len(settlements)
 
 
 async def settled_after_commit(connection: Connection, settlement: Settlement, schema: str) -> bool:
@@ -553,13 +481,9 @@ async def settled_after_commit(connection: Connection, settlement: Settlement, s
     return row is not None and _is_same_ending(list(row), encode_ending(settlement.outcome))
 
 
-def _is_same_ending(found: list[Any], ending: tuple[int, bytes | None]) -> bool:
-    state, outcome, result = found
+def _is_same_ending(stored: list[Any], ending: tuple[int, bytes | None]) -> bool:
+    state, outcome, result = stored
     code, expected = ending
     if code <= UNCERTAIN:
         return bool(state == SETTLED and outcome == code and result == expected)
     return bool(code == RETRY and state == WAITING)
-
-
-def _delay_ms(outcome: Ending) -> int | None:
-    return round((outcome.after or 0) * 1000) if type(outcome) is Retry else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.ledgers.postgres import catalog, dead_letters, doctor, inbox, migrations
 from semel.ledgers.postgres import claims as store
-from semel.ledgers.postgres.claims import held_until
+from semel.ledgers.postgres.claims import wait_until_free
 from semel.ledgers.postgres.outbox import PostgresOutbox
 from semel.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS, OwnerCheck, Pool, driver, repeated
 from semel.ledgers.postgres.rows import columns_of
@@ -217,7 +217,7 @@ class PostgresLedger:
 
     async def wait(self, claim: Claim, timeout_s: float) -> None:
         """Return when no handler's transaction holds this key, or when the time is over."""
-        await held_until(self._waiters, claim, timeout_s)
+        await wait_until_free(self._waiters, claim, timeout_s)
 
     async def _is_committed(self, settlement: Settlement) -> bool:
         """Check on another connection whether a settlement was committed. Retries: a failover takes a moment."""

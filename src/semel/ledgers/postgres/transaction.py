@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.ledgers.postgres import claims as settling
 from semel.ledgers.postgres import outbox
-from semel.ledgers.postgres.claims import lock_of
+from semel.ledgers.postgres.claims import advisory_lock
 from semel.ledgers.postgres.pool import (
     LOOKUP_SETTINGS,
     Pool,
@@ -447,7 +447,7 @@ class Groups:
         """Run the statements in `before`, then one handler. Returns its settlement, or None if it was rolled back.
 
         The next session releases its savepoint."""
-        number = lock_of(session.lease.claim.digest)
+        number = advisory_lock(session.lease.claim.digest)
         path = own_search_path(self._pool.options.schema)
         lock = f"select pg_try_advisory_xact_lock({number})"
         await self._execute(connection, f"{before}; savepoint {SAVEPOINT}; {path}; {lock}")
