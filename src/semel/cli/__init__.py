@@ -1,7 +1,7 @@
 """The command line.
 
-Importing it takes a good part of a second. A SIGTERM in that time ends `semel run` with 0, as one that comes later
-does: nothing has begun, so there is nothing to drain. The server replaces this handler when it starts.
+The import takes a good part of a second. A SIGTERM during the import ends `semel run` with 0, as a later one does:
+nothing has started, so there is nothing to drain. The server replaces this handler when it starts.
 """
 
 import os

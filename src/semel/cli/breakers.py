@@ -1,7 +1,7 @@
 """Open circuit breakers, as a running service reports them.
 
-Breakers live in the memory of the service's processes. `/readyz` reports them, so a command asks the service that its
-settings name. Each worker process has its own: the command asks once for each worker and shows what it hears.
+Breakers are in the memory of the worker processes, and `/readyz` reports those of the worker that answers. A command
+requests it once for each worker, and shows all breakers in the answers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from semel.settings.loading import load
 from semel.settings.schema import Server
 from semel.values.errors import ConfigError
 
-ANSWER_S = 2.0  # for the running service: /readyz itself takes no longer
-ASKED_MAX = 8  # times; more workers are not worth the wait
+ANSWER_S = 2.0  # /readyz takes no longer
+REQUESTS_MAX = 8  # more workers are not worth the wait
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -42,33 +42,33 @@ class OpenBreaker(Struct, frozen=True):
 
 
 class ServiceBreakers(Struct, frozen=True):
-    """What a service reports. `answered`: somebody did; else nothing is known of its breakers."""
+    """The open breakers of a service. `answered` is False if no worker answered; then its breakers are unknown."""
 
     where: str = ""
     answered: bool = False
     breakers: list[OpenBreaker] = []
 
     def of_route(self, name: str) -> OpenBreaker | None:
-        """The one that an event of this route waits for."""
-        return next((one for one in self.breakers if not one.routes or name in one.routes), None)
+        """The breaker that an event of this route waits for."""
+        return next((breaker for breaker in self.breakers if not breaker.routes or name in breaker.routes), None)
 
 
 def open_breakers(ledger: str | None, config: Path | None) -> ServiceBreakers:
-    """Of the service that runs with these settings. With a ledger alone no service is known."""
+    """The breakers of the service with these settings. Without settings (--ledger) no service is known."""
     if ledger is not None:
         return ServiceBreakers()
     try:
         server = load(config, os.environ).server
-    except ConfigError:  # the command itself has said so
+    except ConfigError:  # the command itself reports it
         return ServiceBreakers()
-    answers = asyncio.run(_ask(server))
-    found = {one.of: one for answer in answers for one in _breakers(answer)}
+    answers = asyncio.run(_answers(server))
+    found = {breaker.of: breaker for answer in answers for breaker in _breakers(answer)}
     return ServiceBreakers(f"{server.host}:{server.port}", bool(answers), list(found.values()))
 
 
-async def _ask(server: Server) -> list[dict[str, Any]]:
-    many = min(server.workers, ASKED_MAX)
-    answers = await asyncio.gather(*(asyncio.to_thread(ready, server) for _ in range(many)))
+async def _answers(server: Server) -> list[dict[str, Any]]:
+    count = min(server.workers, REQUESTS_MAX)
+    answers = await asyncio.gather(*(asyncio.to_thread(ready, server) for _ in range(count)))
     return [answer for answer in answers if answer]
 
 
@@ -88,17 +88,17 @@ def ready(server: Server) -> dict[str, Any]:
 def _breakers(answer: dict[str, Any]) -> Iterable[OpenBreaker]:
     ledger = answer.get("ledger")
     if isinstance(ledger, dict) and ledger.get("breaker", "closed") != "closed":
-        yield _one("the ledger", ledger)
-    for one in answer.get("destinations") or ():
-        yield _one(f"destination {one.get('destination')}", one)
+        yield _breaker("the ledger", ledger)
+    for destination in answer.get("destinations") or ():
+        yield _breaker(f"destination {destination.get('destination')}", destination)
 
 
-def _one(of: str, said: dict[str, Any]) -> OpenBreaker:
+def _breaker(of: str, fields: dict[str, Any]) -> OpenBreaker:
     return OpenBreaker(
         of,
-        str(said.get("breaker", "")),
-        str(said.get("since", "")),
-        str(said.get("reason", "")),
-        float(said.get("next_probe_s") or 0.0),
-        [str(route) for route in said.get("routes") or ()],
+        str(fields.get("breaker", "")),
+        str(fields.get("since", "")),
+        str(fields.get("reason", "")),
+        float(fields.get("next_probe_s") or 0.0),
+        [str(route) for route in fields.get("routes") or ()],
     )

@@ -450,7 +450,7 @@ def conclusion(report: DoctorReport) -> str:
     if not wrong:
         return f"No errors, {warnings}."
     stops = any(finding.check != "reach" for finding in wrong)
-    start = ": `semel run` does not start like this" if stops else "; `semel run` starts all the same"
+    start = ": `semel run` does not start like this" if stops else "; `semel run` starts nevertheless"
     return f"[bold red]{counted(len(wrong), 'error')}[/], {warnings}{start}."
 
 

@@ -1,4 +1,4 @@
-"""`semel events`: look at single events."""
+"""`semel events`: lists and shows single events."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from semel.cli.options import (
 )
 from semel.values.errors import ConfigError
 
-Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="The whole key, or as much of its beginning as tells it apart.")
-]
-WAITS = ("accepted", "leased", "waiting")  # an open breaker may be why
-Raw = Annotated[bool, typer.Option("--raw", help="Only the event, byte for byte, into a file or a pipe.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, or a unique beginning of it.")]
+WAITING = ("accepted", "leased", "waiting")  # possibly for an open breaker
+Raw = Annotated[bool, typer.Option("--raw", help="Write only the event, byte for byte, to a file or a pipe.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +52,7 @@ def list_events(
 ) -> None:
     """List events, the newest first.
 
-    What was discarded is not in the list; its whole key still shows it.
+    Discarded events are not listed; `semel events show` shows them by their whole key.
     """
     wanted = find.filters(handler, tenant, reason, since, until)
     found, _ = asyncio.run(find.list_entries(place(ledger, config), [state.value if state else None], limit, wanted))
@@ -69,29 +67,26 @@ def list_events(
 
 
 def show(key: Key, raw: Raw = False, ledger: LedgerUrl = None, config: Config = None, as_json: Json = False) -> None:
-    """Show everything that is known of one event.
+    """Show everything that is stored about one event.
 
-    Its state, attempts and result, what people decided about it, and the event
-    itself where it is kept: while it is dead or uncertain.
+    This is its state, its attempts and result, the decisions of operators, and
+    the event itself while it is dead or uncertain.
     """
     show_one(key, [state.value for state in StateName], raw, ledger, config, as_json)
 
 
 def show_one(key: str, first: list[str], raw: bool, ledger: LedgerUrl, config: Config, as_json: bool) -> None:
-    """Also for `semel dead show`, which looks for the beginning of a key among letters first."""
+    """Also for `semel dead show`, which searches the beginning of a key among dead letters first."""
     history = asyncio.run(find.key_history(place(ledger, config), key, first))
-    waits = history[0].state in WAITS and not raw
+    waits = history[0].state in WAITING and not raw
     breaker = breakers.open_breakers(ledger, config).of_route(history[0].handler) if waits else None
     if raw:
-        _write_bytes(find.event_of(history))
+        if sys.stdout.isatty():
+            raise ConfigError(
+                "--raw does not escape control characters, so it never writes to a terminal: redirect it (> FILE)"
+            )
+        typer.echo(find.event_of(history), nl=False)
     elif as_json:
         typer.echo(tables.as_json(tables.whole(history, breaker)))
     else:
         tables.console(wide=False).print(tables.portrait(history, find.now_ms(), breaker))
-
-
-def _write_bytes(event: bytes) -> None:
-    """As they are; and so never to a terminal, which might obey them."""
-    if sys.stdout.isatty():
-        raise ConfigError("--raw writes the event as it came, which a terminal may obey: send it to a file (> FILE)")
-    typer.echo(event, nl=False)

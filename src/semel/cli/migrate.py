@@ -1,10 +1,9 @@
-"""`semel migrate`: make the stores of a deployment ready, before a new version of Semel uses them."""
+"""`semel migrate`: creates or upgrades the tables of the ledger and of its dead-letter store."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated
 
 import typer
 from msgspec import Struct
@@ -15,23 +14,21 @@ from rich.text import Text
 
 from semel.cli.describe import counted, plain
 from semel.cli.ledger_place import Place, place
-from semel.cli.options import Config, Json, LedgerUrl
+from semel.cli.options import Config, DryRun, Json, LedgerUrl
 from semel.ports import Migrates, Upgrades
 from semel.values.errors import LedgerUnavailable, SemelError
 from semel.values.redaction import masked, without_secrets
 from semel.values.secret import Secret
 from semel.wiring import open_ledger
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
-
 HELP = """Create or upgrade the tables of the ledger.
 
-Forward only, safe while services use the store, and does everything once,
-however often and by however many it is called. It needs more rights than
-a service does, so a service never does this by itself.
+Migrations only go forward, are safe while services use the store, and run
+once, however many processes call this. They need more privileges than a
+service, so a service never runs them.
 
-Exit codes: 0, everything is ready. 1, something is still to be done: also of
---dry-run. 2, the store cannot be reached or used as given.
+Exit codes: 0, everything is ready. 1, steps remain, also after --dry-run.
+2, the store cannot be reached or used.
 """
 
 
@@ -45,7 +42,7 @@ def migrate(ledger: LedgerUrl = None, config: Config = None, dry_run: DryRun = F
     except SemelError as error:
         if not as_json:
             raise
-        typer.echo(refusal_as_json(error))
+        typer.echo(json.dumps({"ready": False, "error": str(error)}))
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(to_json(report))
@@ -54,16 +51,13 @@ def migrate(ledger: LedgerUrl = None, config: Config = None, dry_run: DryRun = F
     raise typer.Exit(0 if report.ready else 1)
 
 
-# What has to be done to the stores of a deployment, doing it, and telling it.
-
-
 class MigratedStore(Struct, frozen=True):
-    """One store, as it was found and as it is now."""
+    """One store, with the steps that were made and the steps that remain."""
 
     role: str  # "ledger" or "dead_letters", as in the settings
     url: str  # without its password
     name: str
-    migrates: bool  # False: it makes what it needs by itself
+    migrates: bool  # False: the store creates its tables when it is first used
     done: list[str]
     pending: list[str]
 
@@ -78,14 +72,14 @@ class MigrationReport(Struct, frozen=True):
 
 
 async def run(where: Place, dry_run: bool) -> MigrationReport:
-    """The ledger first, then where its letters are kept. Raises SemelError when a store cannot be used."""
-    stores = [await _one("ledger", where.ledger, dry_run)]
-    if where.dead_letters is not None and not where.publishes_to_bus:  # a bus is there, or `semel doctor` says so
-        stores.append(await _one("dead_letters", where.dead_letters, dry_run))
+    """Migrate the ledger, then its dead-letter store. Raises SemelError when a store cannot be used."""
+    stores = [await _migrate("ledger", where.ledger, dry_run)]
+    if where.dead_letters is not None and not where.publishes_to_bus:  # a bus has no tables
+        stores.append(await _migrate("dead_letters", where.dead_letters, dry_run))
     return MigrationReport(stores, dry_run)
 
 
-async def _one(role: str, secret: Secret, dry_run: bool) -> MigratedStore:
+async def _migrate(role: str, secret: Secret, dry_run: bool) -> MigratedStore:
     url = secret.reveal()
     ledger = open_ledger(url)
     done: list[str] = []
@@ -101,13 +95,13 @@ async def _one(role: str, secret: Secret, dry_run: bool) -> MigratedStore:
             pending = await ledger.pending()
         return MigratedStore(role, masked(url), ledger.traits.name, True, done, pending)
     except LedgerUnavailable as error:
-        said = without_secrets(str(error), url)
-        raise LedgerUnavailable(f"{role} {masked(url)} could not be made ready: {said}") from None
+        reason = without_secrets(str(error), url)
+        raise LedgerUnavailable(f"{role} {masked(url)} could not be migrated: {reason}") from None
     finally:
         await ledger.close()
 
 
-# -------------------------------------------------------------------------------------------------------- telling
+# --------------------------------------------------------------------------------------------------------- output
 
 
 def to_json(report: MigrationReport) -> str:
@@ -129,34 +123,26 @@ def to_json(report: MigrationReport) -> str:
     return json.dumps(document, indent=2)
 
 
-def refusal_as_json(error: SemelError) -> str:
-    return json.dumps({"ready": False, "error": str(error)})
-
-
 def as_tables(report: MigrationReport) -> RenderableType:
     parts: list[RenderableType] = []
     for store in report.stores:
         parts.append(Text(f"{store.role} {store.url}", style="bold"))
         if store.done or store.pending:
-            parts.append(_steps(store))
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            table.add_column("step", overflow="fold")
+            table.add_column("")
+            for step in store.done:
+                table.add_row(Text(plain(step)), Text("done", style="green"))
+            for step in store.pending:
+                table.add_row(Text(plain(step)), Text("to be done", style="yellow"))
+            parts.append(table)
         parts.append(Text(_conclusion(store, report.dry_run)))
     return Group(*parts)
 
 
-def _steps(store: MigratedStore) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("step", overflow="fold")
-    table.add_column("")
-    for step in store.done:
-        table.add_row(Text(plain(step)), Text("done", style="green"))
-    for step in store.pending:
-        table.add_row(Text(plain(step)), Text("to be done", style="yellow"))
-    return table
-
-
 def _conclusion(store: MigratedStore, dry_run: bool) -> str:
     if not store.migrates:
-        return f"{store.name} needs no migrations: it makes what it needs when it is first used."
+        return f"{store.name} needs no migrations: it creates its tables when it is first used."
     if not store.pending:
         done = f": {counted(len(store.done), 'step')} done" if store.done else ""
         return f"{store.name} is ready{done}."

@@ -271,7 +271,7 @@ class ResendDecision(OutboxDecision):
             generation = view.notification.generation
             report.already[view.id] = f"generation {generation} of its message: name it, to repeat that"
         elif view.state == "failed" and await _may_have_left(outbox, view):
-            report.already[view.id] = "given up in doubt: the customer may have it. Name it, to send it all the same"
+            report.already[view.id] = "given up in doubt: the customer may have it. Name it, to send it nevertheless"
         if self.request.dry_run and view.id not in report.already:
             preview = await foreseen(outbox, view)
             if preview.status != "added":

@@ -150,7 +150,7 @@ def send(
         str, typer.Option(metavar="SPAN", help="At most one of its kind to this recipient in: 90s, 24h, 7d.")
     ] = "",
     guard_key: Annotated[str, typer.Option(help="Guard this instead of recipient and kind.")] = "",
-    policy: Annotated[Policy | None, typer.Option(help="What happens if it stays uncertain.")] = None,
+    policy: Annotated[Policy | None, typer.Option(help="The final step if it stays uncertain.")] = None,
     tenant: Of = "",
     dry_run: DryRun = False,
     ledger: LedgerUrl = None,

@@ -1,4 +1,4 @@
-"""`semel relay`: send what is in the outbox, as a process of its own. `semel run` does the same beside the webhooks."""
+"""`semel relay`: sends the notifications in the outbox, in a separate process. `semel run` sends them too."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from semel.cli.options import Json
 from semel.values.log import log
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
     from semel.core.relay import Relay
     from semel.service.assembly import BuiltService
     from semel.service.relays import OutboxRelay
     from semel.values.outbox import Backlog
 
-TOLD = ("accepted", "refused", "limited", "unknown", "suppressed", "policy")  # columns; the rest is under "other"
+COLUMNS = ("accepted", "refused", "limited", "unknown", "suppressed", "policy")  # other outcomes are in "other"
 
 
 def register(app: typer.Typer) -> None:
@@ -29,19 +29,19 @@ def register(app: typer.Typer) -> None:
 
 def relay(
     target: Annotated[
-        str | None, typer.Argument(metavar="[MODULE:APP]", help="An app written in Python, whose ledger is meant.")
+        str | None, typer.Argument(metavar="[MODULE:APP]", help="An app written in Python, whose ledger is used.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("-c", "--config", help="Settings; by default semel.toml, if it is here.")
+        Path | None, typer.Option("-c", "--config", help="Settings file; by default semel.toml in this folder.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Send what is due now, say what came of it, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send what is due now, print the results, and exit.")] = False,
     as_json: Json = False,
 ) -> None:
     """Send notifications through the providers of the settings, each of them once.
 
-    Any number of relays may run on one outbox, in any processes: `semel run` is one too, unless relay = false stands in
-    its outbox table. SIGTERM ends it gently, also with --once: what is being sent is finished; a second one cuts that
-    off. What is left behind is sent by the next relay, where nothing had left, and is uncertain where nobody knows.
+    Any number of relays can share an outbox. `semel run` is a relay too, unless its outbox table has relay = false.
+    After SIGTERM, sends in progress are finished; a second signal interrupts them. The next relay sends the remaining
+    notifications. An interrupted send is uncertain if the message may have left.
     """
     import asyncio
     import os
@@ -53,23 +53,23 @@ def relay(
     from semel.values.errors import ConfigError
 
     if as_json and not once:
-        raise ConfigError("--json tells what came of --once: say both, or neither")
+        raise ConfigError("--json prints the results of --once: pass both, or neither")
     settings = load(config, os.environ)
     if not settings.providers:
-        raise ConfigError("there are no [providers.NAME] in the settings, so nothing can be sent (docs/providers.md)")
+        raise ConfigError("the settings have no [providers.NAME], so nothing can be sent (docs/providers.md)")
     built = build(settings, find_app(target) if target is not None else None)
-    logging.configure(settings.server.log, settings.server.log_level)  # what goes wrong is told without customers' data
+    logging.configure(settings.server.log, settings.server.log_level)
     if once:
-        counts, left, sign = asyncio.run(_once(built))
+        counts, backlog, signal = asyncio.run(_run_once(built))
         served = {*built.providers, *(f"@{channel}" for channel, names in built.channels.items() if names)}
-        _tell(counts, left, served, as_json)
-        raise typer.Exit(128 + sign if sign else 0)
-    if sign := asyncio.run(_until_told(built)):
-        raise typer.Exit(128 + sign)
+        _report(counts, backlog, served, as_json)
+        raise typer.Exit(128 + signal if signal else 0)
+    if signal := asyncio.run(_run(built)):
+        raise typer.Exit(128 + signal)
 
 
-async def _once(built: BuiltService) -> tuple[Counter[tuple[str, str]], list[Backlog], int]:
-    """What came of it, what is left, and the signal that ended it before, if one did."""
+async def _run_once(built: BuiltService) -> tuple[Counter[tuple[str, str]], list[Backlog], int]:
+    """Send what is due. Returns the outcomes, the remaining backlog, and the signal that stopped it, or 0."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
@@ -80,81 +80,79 @@ async def _once(built: BuiltService) -> tuple[Counter[tuple[str, str]], list[Bac
     outbox = needed_outbox(built.app.ledger)
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.completed:,.0f} sent")
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=None)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None)
 
         class Watch:
             def sent(self, provider: str, seconds: float) -> None:
-                """The request ended. Whether the message was accepted is in `became`."""
+                """Only `recorded` has the outcome."""
 
             def recorded(self, provider: str, outcome: str) -> None:
                 counts[provider, outcome] += 1
                 if outcome == "accepted":
-                    bar.advance(task)
+                    progress.advance(task)
 
         try:
             await _refuse_broken(built)
-            relaying = _relaying(built)
-            sign = await _until_done(relaying.relay(Watch()), built.settings.server.drain)
-            if not sign:
-                await relaying.purge(PURGE_MAX)  # where a timer is all there is, nobody else keeps to the retention
-            return counts, await outbox.backlog(), sign
+            outbox_relay = _outbox_relay(built)
+            signal = await _until_done(outbox_relay.relay(Watch()), built.settings.server.drain)
+            if not signal:
+                await outbox_relay.purge(PURGE_MAX)  # a timer may be the only relay
+            return counts, await outbox.backlog(), signal
         finally:
             await built.close()
             await built.app.close()
 
 
 async def _until_done(relay: Relay, drain_s: float) -> int:
-    """What is due; or what is in hand, after a signal, which is told. A timer that is stopped leaves nothing in doubt
-    that it could have finished."""
+    """Run until nothing is due, or until a signal; then finish the sends in progress. Returns the signal, or 0."""
     import asyncio
 
     from semel.service.server import Ending
 
     ending = Ending(drain_s)
-    carrying, told = asyncio.create_task(relay.run_once()), asyncio.create_task(ending.told())
-    await asyncio.wait((carrying, told), return_when=asyncio.FIRST_COMPLETED)
-    if told.done():
+    sending, signalled = asyncio.create_task(relay.run_once()), asyncio.create_task(ending.told())
+    await asyncio.wait((sending, signalled), return_when=asyncio.FIRST_COMPLETED)
+    if signalled.done():
         await ending.end(relay.stop)
-    told.cancel()
+    signalled.cancel()
     if ending.is_at_once:
-        carrying.cancel()
-    await asyncio.wait([carrying])
-    if not carrying.cancelled():
-        carrying.result()
+        sending.cancel()
+    await asyncio.wait([sending])
+    if not sending.cancelled():
+        sending.result()
     return ending.number
 
 
-async def _until_told(built: BuiltService) -> int:
-    """Returns the signal, where a second one has cut off what was under way."""
-
+async def _run(built: BuiltService) -> int:
+    """Run until a signal. Returns the signal if a second one interrupted sends in progress, or 0."""
     from semel.service.server import Ending
 
     try:
         await _refuse_broken(built)
-        relaying, ending = _relaying(built), Ending(built.settings.server.drain)
-        relaying.start()
+        outbox_relay, ending = _outbox_relay(built), Ending(built.settings.server.drain)
+        outbox_relay.start()
         log.info("relay_started", providers=", ".join(built.providers))
         await ending.told()
-        await ending.end(relaying.stop)
+        await ending.end(outbox_relay.stop)
         return ending.number if ending.is_at_once else 0
     finally:
         await built.close()
         await built.app.close()
 
 
-def _relaying(built: BuiltService) -> OutboxRelay:
+def _outbox_relay(built: BuiltService) -> OutboxRelay:
     from msgspec.structs import replace
 
     from semel.core.resend import needed_outbox
     from semel.service.relays import OutboxRelay
 
-    said = replace(built.settings.outbox, relay=True)  # that is what this command is for
-    return OutboxRelay(needed_outbox(built.app.ledger), built.providers, built.channels, said)
+    settings = replace(built.settings.outbox, relay=True)  # relay = false applies to `semel run` only
+    return OutboxRelay(needed_outbox(built.app.ledger), built.providers, built.channels, settings)
 
 
 async def _refuse_broken(built: BuiltService) -> None:
-    """Times that do not fit, and a store that a person has to make ready first, are told before anything begins."""
+    """Refuse to start with timeouts that do not fit together, or with a store that is not ready."""
     from semel.cli.doctor import diagnose
     from semel.settings.checks import provider_findings, refuse
 
@@ -163,57 +161,58 @@ async def _refuse_broken(built: BuiltService) -> None:
     refuse(findings)
 
 
-# ------------------------------------------------------------------------------------------------------------ telling
+# ------------------------------------------------------------------------------------------------------------- output
 
 
-def _tell(counts: Counter[tuple[str, str]], left: list[Backlog], served: Set[str], as_json: bool) -> None:
+def _report(counts: Counter[tuple[str, str]], backlog: list[Backlog], served: Set[str], as_json: bool) -> None:
     """`served`: the providers and channels of these settings."""
     import json
 
     from rich.console import Console
 
     if as_json:
-        done = [
-            {"provider": name, "outcome": outcome, "count": many} for (name, outcome), many in sorted(counts.items())
-        ]
-        waits = [{"provider": one.provider, "state": one.state, "count": one.count} for one in left]
-        typer.echo(json.dumps({"sent": done, "left": waits}))
+        sent = [{"provider": name, "outcome": outcome, "count": n} for (name, outcome), n in sorted(counts.items())]
+        left = [{"provider": row.provider, "state": row.state, "count": row.count} for row in backlog]
+        typer.echo(json.dumps({"sent": sent, "left": left}))
         return
-    console = Console()
     if counts:
-        _table(counts, console)
+        Console().print(_table(counts))
     else:
         typer.echo("Nothing was due.")
     if any(outcome == "refused" for _, outcome in counts):
-        typer.echo("Why it was refused, and what is tried again: `semel notify list`")
-    for one in left:
-        typer.echo(f"{one.count:,} {_where(one, served)}")
+        typer.echo("`semel notify list` shows the reasons of refusals, and what is retried.")
+    for row in backlog:
+        typer.echo(f"{row.count:,} {_remaining(row, served)}")
 
 
-def _where(left: Backlog, served: Set[str]) -> str:
-    name = left.provider
-    at, is_no = (f"channel {name[1:]}", "no provider here sends") if name[:1] == "@" else (name, "is no provider here")
-    nobody = "" if name in served else f", which {is_no}"
-    match left.state:
-        case "uncertain":
-            return f"uncertain at {at}{nobody}: `semel notify list --state uncertain`"
-        case "sending":
-            return f"in the hands of another relay, at {at}"
-        case _:
-            return f"waiting for {at}{nobody}: add it, or run what has it" if nobody else f"not due yet at {at}"
+def _remaining(row: Backlog, served: Set[str]) -> str:
+    name = row.provider
+    if name[:1] == "@":
+        at, unserved = f"channel {name[1:]}", ", for which these settings have no provider"
+    else:
+        at, unserved = name, ", which is not in these settings"
+    if name in served:
+        unserved = ""
+    if row.state == "uncertain":
+        return f"uncertain at {at}{unserved}: `semel notify list --state uncertain`"
+    if row.state == "sending":
+        return f"being sent by another relay, at {at}"
+    return f"waiting for {at}{unserved}: add it, or run a relay that has it" if unserved else f"not due yet at {at}"
 
 
-def _table(counts: Counter[tuple[str, str]], console: Console) -> None:
+def _table(counts: Counter[tuple[str, str]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("provider")
-    shown = [outcome for outcome in TOLD if any(word == outcome for _, word in counts)]
-    other = any(word not in TOLD for _, word in counts)
-    for column in (*shown, *(("other",) if other else ())):
+    columns = [column for column in COLUMNS if any(outcome == column for _, outcome in counts)]
+    others = any(outcome not in COLUMNS for _, outcome in counts)
+    for column in (*columns, *(["other"] if others else [])):
         table.add_column(column, justify="right")
-    for name in sorted({name for name, _ in counts}):
-        row = [f"{counts[name, outcome]:,}" for outcome in shown]
-        rest = sum(many for (of, word), many in counts.items() if of == name and word not in TOLD)
-        table.add_row(name, *row, *((f"{rest:,}",) if other else ()))
-    console.print(table)
+    for provider in sorted({name for name, _ in counts}):
+        row = [f"{counts[provider, column]:,}" for column in columns]
+        if others:
+            rest = sum(n for (name, outcome), n in counts.items() if name == provider and outcome not in COLUMNS)
+            row.append(f"{rest:,}")
+        table.add_row(provider, *row)
+    return table

@@ -45,19 +45,17 @@ def status(ledger: LedgerUrl = None, config: Config = None, as_json: Json = Fals
         Console().print(as_tables(found, service))
 
 
-# How things stand in a ledger.
-
-NOBODY = ServiceBreakers()
+UNKNOWN = ServiceBreakers()
 DAY_MS = 86_400_000
 FAILED_MAX = 1_000  # notifications that are counted
 MISMATCHED_MAX = 1_000  # inbox items that are counted
-PAUSED_MAX = 1_000  # notifications of one provider that are looked at
+PAUSED_MAX = 1_000  # notifications of one provider that are read
 PAUSED_MAX_BYTES = 8 * 1024 * 1024  # of their contents
 MEANING = {
-    "accepted": "in the inbox, not begun",
+    "accepted": "in the inbox, not started",
     "leased": "being handled",
-    "waiting": "for their next try",
-    "done": "had their effect; copies are answered from here",
+    "waiting": "for their next attempt",
+    "done": "handled; copies get the stored result",
     "dead": "given up on, kept with their reason",
     "uncertain": "the outcome of the effect is unknown",
 }
@@ -71,13 +69,13 @@ class PausedProvider(Struct, frozen=True):
 
 
 class LedgerStatus(Struct, frozen=True):
-    """One look."""
+    """The state of a ledger at one moment."""
 
     ledger: str
     at_ms: int
     states: dict[str, int]
-    inbox: list[Depth] | None  # None: this ledger has none
-    outbox: list[Backlog] | None = None  # as well
+    inbox: list[Depth] | None  # None: this kind of ledger has no inbox
+    outbox: list[Backlog] | None = None  # None: no outbox
     failed: int = 0  # notifications, within a day
     mismatched: int = 0  # inbox items that the processes which took them could not run
     paused: list[PausedProvider] = []
@@ -91,34 +89,34 @@ async def look(where: Place) -> LedgerStatus:
         mismatched = await ledger.entries("accepted", MISMATCHED_MAX, reason=MISMATCHED) if depths else []
         outbox = outbox_of(ledger)
         backlog = None if outbox is None else await outbox.backlog()
-        lately = NotificationQuery(state="failed", since_ms=now_ms() - DAY_MS, limit=FAILED_MAX)
-        failed = 0 if outbox is None else len(await outbox.find(lately))
+        recent = NotificationQuery(state="failed", since_ms=now_ms() - DAY_MS, limit=FAILED_MAX)
+        failed = 0 if outbox is None else len(await outbox.find(recent))
         paused = [] if outbox is None else await _paused(outbox, backlog or [])
     counts = {state: states.get(state, 0) for state in STATES}
     return LedgerStatus(str(where), now_ms(), counts, depths, backlog, failed, len(mismatched), paused)
 
 
 async def _paused(outbox: Notifications, backlog: list[Backlog]) -> list[PausedProvider]:
-    """The pause is in the memory of a relay. Each notification that the provider refused for it has the reason."""
+    """Providers that a relay has paused. The pause is in its memory; the refused notifications store the reason."""
     paused = []
-    for name in sorted({one.provider for one in backlog if one.state == "pending" and one.provider[:1] != "@"}):
-        sought = NotificationQuery(state="pending", provider=name, limit=PAUSED_MAX, bytes_max=PAUSED_MAX_BYTES)
-        refused = [one for one in await outbox.find(sought) if one.reason.startswith(PAUSED)]
+    for name in sorted({row.provider for row in backlog if row.state == "pending" and row.provider[:1] != "@"}):
+        query = NotificationQuery(state="pending", provider=name, limit=PAUSED_MAX, bytes_max=PAUSED_MAX_BYTES)
+        refused = [view for view in await outbox.find(query) if view.reason.startswith(PAUSED)]
         if refused:
-            latest = max(refused, key=lambda one: one.changed_ms)
+            latest = max(refused, key=lambda view: view.changed_ms)
             paused.append(PausedProvider(name, hidden(latest.reason.removeprefix(PAUSED), latest.notification)))
     return paused
 
 
 def hints(found: LedgerStatus) -> list[str]:
-    """What a person should look at, and how."""
+    """What needs attention, with a command for each."""
     dead, uncertain = found.states["dead"], found.states["uncertain"]
     lines = []
     if dead:
         lines.append(f"{counted(dead, 'dead letter')}: semel dead list")
     if uncertain:
         lines.append(f"{counted(uncertain, 'uncertain event')}: semel dead list --state uncertain")
-    if unknown := sum(one.count for one in found.outbox or () if one.state == "uncertain"):
+    if unknown := sum(row.count for row in found.outbox or () if row.state == "uncertain"):
         lines.append(f"{counted(unknown, 'uncertain notification')}: semel notify list --state uncertain")
     if found.failed:
         many = counted(found.failed, "notification") + (" or more" if found.failed == FAILED_MAX else "")
@@ -130,18 +128,18 @@ def hints(found: LedgerStatus) -> list[str]:
     return lines
 
 
-def to_json(found: LedgerStatus, service: ServiceBreakers = NOBODY) -> str:
-    inbox = [
-        {**to_builtins(depth), "oldest": iso(depth.oldest_ms), "oldest_age_s": (found.at_ms - depth.oldest_ms) // 1000}
-        for depth in found.inbox or []
-    ]
+def to_json(found: LedgerStatus, service: ServiceBreakers = UNKNOWN) -> str:
+    def with_age(row: Depth | Backlog) -> dict[str, object]:
+        age_s = (found.at_ms - row.oldest_ms) // 1000
+        return {**to_builtins(row), "oldest": iso(row.oldest_ms), "oldest_age_s": age_s}
+
     return json.dumps(
         {
             "ledger": found.ledger,
             "at": iso(found.at_ms),
             "states": found.states,
-            "inbox": inbox if found.inbox is not None else None,
-            "outbox": None if found.outbox is None else [_waits(one, found.at_ms) for one in found.outbox],
+            "inbox": None if found.inbox is None else [with_age(depth) for depth in found.inbox],
+            "outbox": None if found.outbox is None else [with_age(row) for row in found.outbox],
             "paused_providers": [to_builtins(one) for one in found.paused],
             "breakers": [to_builtins(one) for one in service.breakers] if service.answered else None,
             "hints": hints(found),
@@ -150,12 +148,7 @@ def to_json(found: LedgerStatus, service: ServiceBreakers = NOBODY) -> str:
     )
 
 
-def _waits(waiting: Backlog, at_ms: int) -> dict[str, object]:
-    age_s = (at_ms - waiting.oldest_ms) // 1000
-    return {**to_builtins(waiting), "oldest": iso(waiting.oldest_ms), "oldest_age_s": age_s}
-
-
-def as_tables(found: LedgerStatus, service: ServiceBreakers = NOBODY) -> RenderableType:
+def as_tables(found: LedgerStatus, service: ServiceBreakers = UNKNOWN) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{found.ledger}, {moment(found.at_ms)}"), _states(found)]
     if found.inbox:
         parts.append(_lanes(found.inbox, found.at_ms))
@@ -165,12 +158,12 @@ def as_tables(found: LedgerStatus, service: ServiceBreakers = NOBODY) -> Rendera
         parts.append(_backlog(found.outbox, found.at_ms))
     if not any(found.states.values()):
         parts.append(Text("Nothing has been handled yet."))
-    parts += [Text(plain(str(one)), style="bold red") for one in service.breakers]
+    parts += [Text(plain(str(breaker)), style="bold red") for breaker in service.breakers]
     if service.where and not service.answered:
-        parts.append(Text(f"No service answers on {service.where}: open breakers are not known.", style="dim"))
-    told = hints(found)
-    parts += [Text(line, style="bold") for line in told]
-    if not told and not service.breakers:
+        parts.append(Text(f"No service answers on {service.where}: its breakers are unknown.", style="dim"))
+    lines = hints(found)
+    parts += [Text(line, style="bold") for line in lines]
+    if not lines and not service.breakers:
         parts.append(Text("Nothing needs attention."))
     return Group(*parts)
 
@@ -204,10 +197,10 @@ def _backlog(backlog: list[Backlog], at_ms: int) -> Table:
     for waiting in backlog:
         state = Text(waiting.state, style=STYLES.get(waiting.state, ""))
         oldest = f"{age(waiting.oldest_ms, at_ms)} ago"
-        table.add_row(Text(_to_whom(waiting.provider)), state, f"{waiting.count:,}", oldest)
+        table.add_row(Text(_provider(waiting.provider)), state, f"{waiting.count:,}", oldest)
     return table
 
 
-def _to_whom(provider: str) -> str:
-    """What no relay has taken yet waits for its channel: until it expires, where no provider sends that."""
+def _provider(provider: str) -> str:
+    """A notification that no relay has taken yet has a channel ("@sms") instead of a provider."""
     return f"none yet, for {plain(provider[1:])}" if provider[:1] == "@" else plain(provider)

@@ -1,4 +1,4 @@
-"""`semel token`: makes a bearer token. The settings hold only its digest; the token itself is shown once."""
+"""`semel token`: creates a bearer token. The settings contain only its digest; the token itself is printed once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from semel.settings.schema import Token
 from semel.settings.validation import fault_in
 from semel.values.errors import ConfigError
 
-PREFIX = "semel_"  # so that scanners for leaked secrets, and people, know what they have found
+PREFIX = "semel_"  # so that scanners for leaked secrets, and people, recognise it
 TOKEN_BYTES = 32
 
 
 class Scope(StrEnum):
-    """What a token may do."""
+    """The permissions of a token."""
 
     claims = "claims"
     keys = "keys"
@@ -31,18 +31,18 @@ class Scope(StrEnum):
 
 
 def make_token() -> tuple[str, str]:
-    """A new token, and the digest that is kept of it."""
+    """Return a new token and its digest."""
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     return token, digest_of(token)
 
 
 def digest_of(token: str) -> str:
-    """Unsalted and quick on purpose: 256 random bits cannot be guessed, and every request is checked against it."""
+    """Unsalted and fast on purpose: 256 random bits cannot be guessed, and every request computes it."""
     return f"sha256:{sha256(token.encode()).hexdigest()}"
 
 
 def block(name: str, digest: str, scopes: Sequence[str], tenant: str) -> str:
-    """What is pasted into semel.toml."""
+    """The lines for semel.toml."""
     lines = ["[[tokens]]", f"name = {_text(name)}", f"digest = {_text(digest)}"]
     lines.append(f"scopes = [{', '.join(map(_text, scopes))}]")
     if tenant:
@@ -55,35 +55,32 @@ def _text(value: str) -> str:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-
     @app.command()
     def token(
-        name: Annotated[str, typer.Argument(help="Who will use it: it stands in logs and in the settings.")],
+        name: Annotated[str, typer.Argument(help="The user of the token; shown in logs and settings.")],
         scope: Annotated[
             list[Scope],
             typer.Option(
-                help="What it may do; say it again for more: claim and settle, look at keys, read metrics; put "
-                "messages into the outbox (notify), look at them (notifications), decide about them (operate)."
+                help="A permission; repeat the option for several. claims: claim and settle; keys: read keys; metrics: "
+                "read metrics; notify: add notifications; notifications: read them; operate: decide about them."
             ),
         ],
         tenant: Annotated[
-            str, typer.Option(help="The tenant whose keys it can reach; by default the unnamed one.")
+            str, typer.Option(help="The tenant whose keys it can access; by default keys without a tenant.")
         ] = "",
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
     ) -> None:
         """Create a token for the HTTP API and print its lines for semel.toml.
 
-        Only the digest is written down. The token is shown once, here: hand it to whoever will send it as
-        "Authorization: Bearer …".
+        The settings contain only the digest. The token is printed once; its user sends it as "Authorization: Bearer …".
         """
-        scopes = list(dict.fromkeys(one.value for one in scope))
-        made, digest = make_token()
+        scopes = list(dict.fromkeys(permission.value for permission in scope))
+        secret, digest = make_token()
         fields = {"name": name, "digest": digest, "scopes": scopes, "tenant": tenant}
-        if wrong := fault_in(Token, fields):
-            raise ConfigError(wrong)
+        if fault := fault_in(Token, fields):
+            raise ConfigError(fault)
         if as_json:
-            typer.echo(json.dumps({"token": made, **fields}))
+            typer.echo(json.dumps({"token": secret, **fields}))
             return
         typer.echo(block(name, digest, scopes, tenant))
-        typer.echo(f"\nThe token, shown this once:\n{made}", err=True)
+        typer.echo(f"\nThe token, printed only once:\n{secret}", err=True)
