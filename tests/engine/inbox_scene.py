@@ -39,7 +39,7 @@ class Scene:
     async def let_it_be_due(self, lane: str) -> None:
         """As if the time for which it was put off had passed."""
         with apsw.Connection(self.file) as connection:
-            connection.execute("update semel_inbox set due = 0 where lane = ?", (lane,))
+            connection.execute("update semel_inbox set due_ms = 0 where lane = ?", (lane,))
         connection.close()
 
     async def reasons(self) -> list[str]:

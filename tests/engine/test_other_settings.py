@@ -154,7 +154,7 @@ def later_by(seconds: float) -> Callable[[], int]:
 
 def due_in_s(scene: Scene) -> float:
     with apsw.Connection(scene.file) as connection:
-        due: Any = connection.execute("select due from semel_inbox").get
+        due: Any = connection.execute("select due_ms from semel_inbox").get
     connection.close()
     return float(due) / 1000 - time.time()
 

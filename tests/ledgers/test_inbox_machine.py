@@ -49,15 +49,15 @@ def test_long_histories_of_the_inbox_are_answered_like_the_model() -> None:
 # ------------------------------------------------------------------------------------- would the machine notice?
 
 BROKEN = {  # a statement, and what is wrong with it
-    "finish": ("and i.token = v.column2", "and i.token >= 0 * v.column2"),
-    "postpone": ("and state = 2", ""),
-    "give_up": ("and state = 2", ""),
-    "take": ("lapses + (state = 2)", "lapses"),
-    "due": ("and i.due <= ?", "and i.due <= ? + 1"),
-    "letters_by_key": ("iif(i.id is null, ifnull(r.result, x''), null)", "null"),
-    "settled": ("where d.k in", "where d.expires > 0 and r.outcome = 1 and d.k in"),
-    "undecided_letter": ("and r.decided is null", ""),
-    "depths": ("state = 1 or due <= ?1", "state = 1 or due < ?1"),
+    "finish_inbox_items": ("and i.token = v.column2", "and i.token >= 0 * v.column2"),
+    "postpone_inbox_items": ("and state = 2", ""),
+    "give_up_inbox_item": ("and state = 2", ""),
+    "take_inbox_items": ("expired_leases + (state = 2)", "expired_leases"),
+    "due_inbox_items": ("and i.due_ms <= ?", "and i.due_ms <= ? + 1"),
+    "inbox_keys": ("iif(i.id is null, ifnull(r.result, x''), null)", "null"),
+    "known_keys": ("where d.digest in", "where d.expires_ms > 0 and r.outcome = 1 and d.digest in"),
+    "undecided_dead_letter": ("and r.decided_ms is null", ""),
+    "inbox_depths": ("state = 1 or due_ms <= ?1", "state = 1 or due_ms < ?1"),
 }
 
 

@@ -105,7 +105,7 @@ def check(folder: Path, names: Sequence[str]) -> None:
         again = clerk.accept_all([arrival(HARNESS, claim_on(name)) for name in names])
         assert {answer.reason for answer in again} == {"done"}
     with apsw.Connection(f"{folder}/ledger.db") as connection:
-        assert connection.execute("select count(*), count(distinct k) from semel_record").get == (len(names),) * 2
+        assert connection.execute("select count(*), count(distinct digest) from semel_record").get == (len(names),) * 2
         for table in ("semel_inbox", "semel_inbox_event", "semel_inbox_key", "semel_lease"):
             assert connection.execute(f"select count(*) from {table}").get == 0, f"{table} has something left behind"
 

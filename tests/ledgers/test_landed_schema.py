@@ -9,11 +9,7 @@ from importlib.resources import files
 import pytest
 
 LANDED = {
-    ("sqlite", "001_ledger.sql"): "a686bc4152c6240e",
-    ("sqlite", "002_inbox.sql"): "78507bc658c35117",
-    ("sqlite", "003_letterbox.sql"): "fcdd797fd0788ac2",
-    ("sqlite", "004_tried.sql"): "02ac9e373329457a",
-    ("sqlite", "005_outbox.sql"): "2a474069d2282139",
+    ("sqlite", "007_schema.sql"): "54afac4c7b800570",
     ("postgres", "001_ledger.sql"): "20347a64dacecf0a",
     ("postgres", "001_inbox.sql"): "d2176e6bd09a470a",
     ("postgres", "001_outbox.sql"): "1132cfd6ca72da3d",

@@ -1,10 +1,9 @@
-"""The versions of the file: an old one goes forward and keeps what it knows, all the way or not at all."""
+"""Schema versions of the file: an older file is migrated completely or not at all, and keeps its contents."""
 
 from __future__ import annotations
 
 import multiprocessing
 from functools import partial
-from importlib.resources import files
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -12,45 +11,34 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.ledgers.later_schema import LATER_VERSION, add_later_step, write_unreleased
 
 from semel.ledgers.sqlite import SqliteLedger, database
-from semel.testing.harness import START_MS, FakeClock, Harness, InboxCaller, arrival
+from semel.testing.harness import FakeClock, Harness, InboxCaller, arrival
 from semel.testing.laws.catalog import SWEPT_MS
 from semel.values.claim import Busy, Settled
 from semel.values.errors import LedgerUnavailable
 from semel.values.event import PLAIN
-from semel.values.outcome import Done, Reject
+from semel.values.outcome import Done, Reject, Retry
 
 HARNESS = Harness(open=lambda: SqliteLedger("nowhere"), namespace="schema")
 KEPT_MS = 600_000
 
 DONE, DEAD, LEASED, WAITING = (
-    HARNESS.claim(text, retention_ms=KEPT_MS) for text in ("done", "dead", "leased", "waits")
+    HARNESS.claim(text, retention_ms=KEPT_MS, lease_ms=10_000) for text in ("done", "dead", "leased", "waits")
 )
 
 
-def write_version_1(path: str, now_ms: int = START_MS) -> None:
-    """A file as version 1 left it: its own statements, with the columns that there were."""
-    connection = apsw.Connection(path)
-    connection.execute("pragma journal_mode = wal")
-    connection.execute(files(database.__package__).joinpath("schema", "001_ledger.sql").read_text())
-    connection.execute(f"pragma application_id = {database.APPLICATION_ID}; pragma user_version = 1")
-    for token, claim, outcome, result in ((1, DONE, 1, b"7"), (2, DEAD, 2, b"no")):
-        about = (claim.tenant, claim.handler, claim.text)
-        row = (token, claim.digest, None, outcome, result, None, 1, now_ms, now_ms + KEPT_MS, *about)
-        connection.execute(f"insert into semel_record values ({','.join('?' * len(row))})", row)
-        connection.execute("insert into semel_done values (?, ?, ?)", (claim.digest, token, now_ms + KEPT_MS))
-    connection.execute("insert into semel_letter values (2, ?)", (b'{"id":2}',))
-    for token, claim, state in ((3, LEASED, 1), (4, WAITING, 2)):
-        about = (claim.tenant, claim.handler, claim.text)
-        lease = (claim.digest, token, state, now_ms + 10_000, 1, now_ms, 0, None, KEPT_MS, *about)
-        connection.execute(f"insert into semel_lease values ({','.join('?' * len(lease))})", lease)
-    connection.execute("update semel_meta set value = 4 where name = 'token'")
-    connection.close()
+def fill(path: str, clock: FakeClock) -> None:
+    """Write a file of the present version: a done, a dead, a leased and a waiting key."""
+    with InboxCaller(lambda: SqliteLedger(path, synchronous="normal", clock=clock)) as clerk:
+        assert clerk.settle(clerk.grant(DONE), Done(b"7"))
+        assert clerk.settle(clerk.grant(DEAD), Reject("no"), b'{"id":2}')
+        clerk.grant(LEASED)
+        assert clerk.settle(clerk.grant(WAITING), Retry(10.0, "later"))
 
 
-def marks(path: str) -> tuple[int, set[str]]:
-    """Version and tables."""
+def version_and_tables(path: str) -> tuple[int, set[str]]:
     connection = apsw.Connection(path)
     tables = {name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")}
     version = connection.pragma("user_version")
@@ -58,10 +46,10 @@ def marks(path: str) -> tuple[int, set[str]]:
     return version, tables
 
 
-def test_a_file_of_version_1_goes_forward_and_keeps_what_it_knows(tmp_path: Path) -> None:
+def test_an_older_file_is_migrated_and_keeps_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, clock = str(tmp_path / "ledger.db"), FakeClock()
-    write_version_1(path)
-    assert marks(path)[0] == 1
+    fill(path, clock)
+    add_later_step(tmp_path, monkeypatch)
     with InboxCaller(lambda: SqliteLedger(path, clock=clock)) as clerk:
         assert clerk.claim(DONE) == Settled(Done(b"7"))
         assert clerk.claim(DEAD) == Settled(Reject("no"))
@@ -80,12 +68,13 @@ def test_a_file_of_version_1_goes_forward_and_keeps_what_it_knows(tmp_path: Path
         clock.now_ms += KEPT_MS + SWEPT_MS
         assert clerk.purge() > 0
         assert clerk.grant(DONE).attempt == 1
-    assert marks(path)[0] == database.SCHEMA_VERSION
+    assert version_and_tables(path)[0] == LATER_VERSION
 
 
-def test_an_old_file_and_a_new_one_come_to_the_same_schema(tmp_path: Path) -> None:
+def test_a_migrated_file_and_a_new_one_have_the_same_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = str(tmp_path / "old.db"), str(tmp_path / "new.db")
-    write_version_1(old)
+    fill(old, FakeClock())
+    add_later_step(tmp_path, monkeypatch)
     found = []
     for path in (old, new):
         database.open_database(path, "normal").close()
@@ -96,52 +85,69 @@ def test_an_old_file_and_a_new_one_come_to_the_same_schema(tmp_path: Path) -> No
     assert found[0] == found[1]
 
 
-def test_a_catalog_takes_an_old_file_forward_too(tmp_path: Path) -> None:
+def test_a_catalog_migrates_an_older_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "ledger.db")
-    write_version_1(path)
+    fill(path, FakeClock())
+    add_later_step(tmp_path, monkeypatch)
     with InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
         assert len(clerk.run(clerk.store.entries())) == 4
-    assert marks(path)[0] == database.SCHEMA_VERSION
+    assert version_and_tables(path)[0] == LATER_VERSION
 
 
-def test_a_step_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_leaves_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "ledger.db")
-    write_version_1(path)
-    before = marks(path)
-    with apsw.Connection(path) as connection:  # the last thing that the step makes is there already
-        connection.execute("create table semel_record_letter_keys (x)")
+    fill(path, FakeClock())
+    before = version_and_tables(path)
+    add_later_step(tmp_path, monkeypatch)
+    with apsw.Connection(path) as connection:  # the last object that the step creates exists already
+        connection.execute("create table semel_later_x (x)")
     with (
         InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk,
         pytest.raises(LedgerUnavailable, match="already"),
     ):
         clerk.claim(DONE)
-    assert marks(path) == (1, before[1] | {"semel_record_letter_keys"})
+    assert version_and_tables(path) == (before[0], before[1] | {"semel_later_x"})
     with apsw.Connection(path) as connection:
-        connection.execute("drop table semel_record_letter_keys")
+        connection.execute("drop table semel_later_x")
     with InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
         assert clerk.claim(DONE) == Settled(Done(b"7"))
 
 
-def test_an_older_semel_cannot_write_into_a_file_that_went_forward(tmp_path: Path) -> None:
-    """Processes of the version before fail, and lose nothing."""
+def test_a_newer_file_is_refused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "ledger.db")
-    write_version_1(path)
-    old = apsw.Connection(path)
-    insert = f"insert into semel_lease values ({','.join('?' * 12)})"
-    database.open_database(path, "normal").close()
-    with pytest.raises(apsw.SQLError, match="15 columns"):
-        old.execute(insert, (b"k" * 16, 9, 1, 0, 1, 0, 0, None, 0, "", "", ""))
-    old.close()
+    with monkeypatch.context() as later:
+        add_later_step(tmp_path, later)
+        fill(path, FakeClock())
+    before = Path(path).read_bytes()
+    with (
+        InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk,
+        pytest.raises(LedgerUnavailable, match=f"version {LATER_VERSION}, this Semel knows {database.SCHEMA_VERSION}"),
+    ):
+        clerk.claim(DONE)
+    assert Path(path).read_bytes() == before
 
 
-def test_processes_that_go_forward_at_the_same_moment_all_get_verdicts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(database.FIRST_VERSION))
+def test_a_file_of_an_unreleased_version_is_refused_unchanged(tmp_path: Path, version: int) -> None:
+    path = str(tmp_path / "ledger.db")
+    write_unreleased(path, version)
+    before = Path(path).read_bytes()
+    with (
+        InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk,
+        pytest.raises(LedgerUnavailable, match=f"version {version} of an unreleased Semel.*use another file"),
+    ):
+        clerk.claim(DONE)
+    assert Path(path).read_bytes() == before
+
+
+def test_processes_that_migrate_at_the_same_moment_all_get_verdicts(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)
-    for at in range(10):
-        write_version_1(str(tmp_path / f"{at}.db"))
+    for number in range(10):
+        fill(str(tmp_path / f"{number}.db"), FakeClock())
     pipes = [context.Pipe(duplex=False) for _ in range(3)]
     processes = [
-        context.Process(target=_go_forward, args=(str(tmp_path), role, barrier, sender))
+        context.Process(target=_migrate, args=(str(tmp_path), role, barrier, sender))
         for role, (_, sender) in zip(("writer", "writer", "reader"), pipes, strict=True)
     ]
     for process in processes:
@@ -150,20 +156,24 @@ def test_processes_that_go_forward_at_the_same_moment_all_get_verdicts(tmp_path:
     for process in processes:
         process.join()
     assert answers == [["Settled"] * 10, ["Settled"] * 10, [4] * 10]
+    assert {version_and_tables(str(tmp_path / f"{number}.db"))[0] for number in range(10)} == {LATER_VERSION}
 
 
-def _go_forward(folder: str, role: str, barrier: Barrier, sender: Connection) -> None:
+def _migrate(folder: str, role: str, barrier: Barrier, sender: Connection) -> None:
     answers: list[Any] = []
+    own_folder = Path(folder) / f"{role}-{multiprocessing.current_process().pid}"
+    own_folder.mkdir()
     try:
-        for at in range(10):
-            with InboxCaller(
-                partial(SqliteLedger, f"{folder}/{at}.db", synchronous="normal", clock=FakeClock())
-            ) as clerk:
-                barrier.wait(30)
-                if role == "reader":
-                    answers.append(len(clerk.run(clerk.store.entries())))
-                else:
-                    answers.append(type(clerk.claim(DONE)).__name__)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            add_later_step(own_folder, monkeypatch)
+            for number in range(10):
+                open_ledger = partial(SqliteLedger, f"{folder}/{number}.db", synchronous="normal", clock=FakeClock())
+                with InboxCaller(open_ledger) as clerk:
+                    barrier.wait(30)
+                    if role == "reader":
+                        answers.append(len(clerk.run(clerk.store.entries())))
+                    else:
+                        answers.append(type(clerk.claim(DONE)).__name__)
     except BaseException as error:
         barrier.abort()
         answers.append(repr(error))

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS", "Mutant"]
 
 STORE = "ledgers/sqlite/claims.py"
-QUERIES = "ledgers/sqlite/queries.sql"
+QUERIES = "ledgers/sqlite/claims.sql"
 WRITER = "ledgers/sqlite/writer.py"
 OPENING = "ledgers/sqlite/database.py"
 MEMORY = "ledgers/memory.py"
@@ -39,24 +39,26 @@ MUTANTS = [
     Mutant(
         "settle without token",
         QUERIES,
-        "delete from semel_lease where (k, token) in (values {rows}) and state = 1",
-        "delete from semel_lease where k in (select column1 from (values {rows})) and state = 1",
+        "delete from semel_lease where (digest, token) in (values {rows}) and state = 1",
+        "delete from semel_lease where digest in (select column1 from (values {rows})) and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
         "retry without token",
         QUERIES,
-        "select attempts, tried from semel_lease where k = ? and token = ? and state = 1\n\n-- name: wait\n"
-        "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token = ? and state = 1",
-        "select attempts, tried from semel_lease where k = ? and token >= 0 * ? and state = 1\n\n-- name: wait\n"
-        "update semel_lease set state = 2, until = ?, reason = ?, tried = ? where k = ? and token >= 0*? and state = 1",
+        "select attempts, attempt_log from semel_lease where digest = ? and token = ? and state = 1\n\n-- name: wait\n"
+        "update semel_lease set state = 2, until_ms = ?, reason = ?, attempt_log = ? "
+        "where digest = ? and token = ? and state = 1",
+        "select attempts, attempt_log from semel_lease where digest = ? and token >= 0 * ? and state = 1\n\n"
+        "-- name: wait\nupdate semel_lease set state = 2, until_ms = ?, reason = ?, attempt_log = ? "
+        "where digest = ? and token >= 0 * ? and state = 1",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
         "renew without token",
         QUERIES,
-        "update semel_lease set until = ? where k = ? and token = ? and state = 1 and until > 0",
-        "update semel_lease set until = ? where k = ? and token >= 0 * ? and state = 1 and until > 0",
+        "update semel_lease set until_ms = ? where digest = ? and token = ? and state = 1 and until_ms > 0",
+        "update semel_lease set until_ms = ? where digest = ? and token >= 0 * ? and state = 1 and until_ms > 0",
         f"{LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
@@ -146,8 +148,8 @@ MUTANTS = [
     Mutant(
         "purge of a live lease",
         QUERIES,
-        "select k from semel_lease where state = 2 and until + keep <= ? limit ?",
-        "select k from semel_lease where until - 1000000000 <= ? limit ?",
+        "select digest from semel_lease where state = 2 and until_ms + retention_ms <= ? limit ?",
+        "select digest from semel_lease where until_ms - 1000000000 <= ? limit ?",
         f"{LAWS}::test_purge_never_removes_a_live_lease",
     ),
     Mutant(
@@ -160,16 +162,16 @@ MUTANTS = [
     ),
     Mutant(
         "what is known no more is replayed by force",
-        "ledgers/sqlite/letters.sql",
-        "where d.k = ?1 and r.k = ?1 and r.outcome = 1 and d.expires > ?2",
-        "where d.k = ?1 and r.k = ?1 and r.outcome = 1 and ?2 > 0",
+        "ledgers/sqlite/dead_letters.sql",
+        "where d.digest = ?1 and r.digest = ?1 and r.outcome = 1 and d.expires_ms > ?2",
+        "where d.digest = ?1 and r.digest = ?1 and r.outcome = 1 and ?2 > 0",
         "tests/ledgers/test_sqlite_inbox_laws.py::TestSqliteInbox::test_what_is_known_no_more_cannot_be_replayed",
     ),
     Mutant(
         "purge of letters",
         QUERIES,
-        "when outcome = 1 then expires end",
-        "else expires end",
+        "when outcome = 1 then expires_ms end",
+        "else expires_ms end",
         f"{LAWS}::test_letters_are_kept_by_purge_and_visible",
     ),
     Mutant(
@@ -182,7 +184,7 @@ MUTANTS = [
     Mutant(
         "leases of an earlier boot live on",
         OPENING,
-        'connection.execute("update semel_lease set until = 0 where state = 1")',
+        'connection.execute("update semel_lease set until_ms = 0 where state = 1")',
         "pass",
         "tests/ledgers/test_sqlite.py::test_a_lease_of_an_earlier_boot_is_over",
     ),

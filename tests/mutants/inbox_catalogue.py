@@ -6,12 +6,12 @@ from tests.mutants.mutant import Mutant
 
 WRITER = "ledgers/sqlite/writer.py"
 OPENING = "ledgers/sqlite/database.py"
-QUERIES = "ledgers/sqlite/queries.sql"
+QUERIES = "ledgers/sqlite/claims.sql"
 INBOX = "ledgers/sqlite/inbox.py"
 RULES = "values/inbox_rules.py"
 INBOX_QUERIES = "ledgers/sqlite/inbox.sql"
 LETTERS = "ledgers/sqlite/dead_letters.py"
-LETTER_QUERIES = "ledgers/sqlite/letters.sql"
+LETTER_QUERIES = "ledgers/sqlite/dead_letters.sql"
 
 INBOX_LAWS = "tests/ledgers/test_sqlite_inbox_laws.py::TestSqliteInbox"
 SQLITE_INBOX = "tests/ledgers/test_sqlite_inbox.py"
@@ -48,15 +48,15 @@ INBOX_MUTANTS = [
     Mutant(
         "accept does not look into the ledger",
         INBOX,
-        "in known_of(connection, digests).items()",
-        "in known_of(connection, []).items()",
+        "in known_keys(connection, digests).items()",
+        "in known_keys(connection, []).items()",
         f"{INBOX_LAWS}::test_a_letter_or_a_record_is_there_at_every_moment",
     ),
     Mutant(
         "accept does not look into the inbox",
         INBOX,
-        'select_in(connection, SQL["letters_by_key"], digests)',
-        'select_in(connection, SQL["letters_by_key"], [])',
+        'select_many(connection, SQL["inbox_keys"], digests)',
+        'select_many(connection, SQL["inbox_keys"], [])',
         f"{INBOX_LAWS}::test_one_that_waits_already_is_a_duplicate",
     ),
     Mutant(
@@ -83,63 +83,63 @@ INBOX_MUTANTS = [
     Mutant(
         "what the inbox gave up is accepted again",
         INBOX,
-        "if reason is None or expires > now:",
+        "if reason is None or expires_ms > now:",
         "if reason is None:",
         f"{INBOX_LAWS}::test_what_is_given_up_is_kept_for_a_person",
     ),
     Mutant(
         "a letter is taken while another has it",
         INBOX_QUERIES,
-        "where i.lane = ? and i.due <= ? order by",
-        "where i.lane = ? and i.due - 1000000000 <= ? order by",
+        "where i.lane = ? and i.due_ms <= ? order by",
+        "where i.lane = ? and i.due_ms - 1000000000 <= ? order by",
         f"{INBOX_LAWS}::test_what_is_taken_is_in_nobody_elses_hands_for_the_lease",
     ),
     Mutant(
         "takers that vanished are not counted",
         INBOX_QUERIES,
-        "lapses = lapses + (state = 2), state = 2",
+        "expired_leases = expired_leases + (state = 2), state = 2",
         "state = 2",
         f"{INBOX_LAWS}::test_a_lapsed_letter_is_due_again_with_a_higher_token_and_a_lapse",
     ),
     Mutant(
         "whoever found nothing never looks again",
         INBOX_QUERIES,
-        "on i.lane = wanted.value and i.due <= ?2 limit 1",
-        "on i.lane = wanted.value and i.due < 0 * ?2 limit 1",
+        "on i.lane = lanes.value and i.due_ms <= ?2 limit 1",
+        "on i.lane = lanes.value and i.due_ms < 0 * ?2 limit 1",
         f"{INBOX_LAWS}::test_whoever_found_nothing_finds_what_falls_due",
     ),
     Mutant(
         "letters taken in an earlier boot wait for ever",
         OPENING,
-        'connection.execute("update semel_inbox set due = 0 where state = 2")',
+        'connection.execute("update semel_inbox set due_ms = 0 where state = 2")',
         "pass",
         f"{SQLITE_INBOX}::test_what_was_taken_in_an_earlier_boot_is_due",
     ),
     Mutant(
         "a replay is eaten by its own key",
         LETTERS,
-        'connection.execute(SQL["forget_done"], (digest, dead_letter.id))',
+        'connection.execute(SQL["delete_done"], (key, record.id))',
         "pass",
         f"{INBOX_LAWS}::test_the_old_record_does_not_answer_the_claim_of_a_replay",
     ),
     Mutant(
         "a replay forgets what is done under an alias",
         QUERIES,
-        "delete from semel_done where k = ? and rec = ?",
-        "delete from semel_done where k = ? and rec >= 0 * ?",
+        "delete from semel_done where digest = ? and record_id = ?",
+        "delete from semel_done where digest = ? and record_id >= 0 * ?",
         f"{INBOX_LAWS}::test_an_alias_that_has_moved_on_stays",
     ),
     Mutant(
         "a letter is decided about twice",
         LETTER_QUERIES,
-        "where r.k = ?1 and r.outcome <> 1 and r.decided is null",
-        "where r.k = ?1 and r.outcome <> 1",
+        "where r.digest = ?1 and r.outcome <> 1 and r.decided_ms is null",
+        "where r.digest = ?1 and r.outcome <> 1",
         f"{INBOX_LAWS}::test_a_replay_counts_once",
     ),
     Mutant(
         "a key that is done is replayed",
         LETTERS,
-        'if dead_letter is None or rows(connection, SQL["answered_by_another"], k, dead_letter.id, now):',
+        'if dead_letter is None or rows(connection, SQL["answered_by_another"], digest, dead_letter.id, now):',
         "if dead_letter is None:",
         f"{INBOX_LAWS}::test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded",
     ),

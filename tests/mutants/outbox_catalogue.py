@@ -33,8 +33,8 @@ OUTBOX_MUTANTS = [
     Mutant(
         "a clock that went back gives out the slots of a rate again",
         f"{SQLITE}/outbox.py",
-        "next = float(self._now + AHEAD_MS)",
-        "next = float(self._now - AHEAD_MS)",
+        "next_ms = float(self._now + AHEAD_MS)",
+        "next_ms = float(self._now - AHEAD_MS)",
         f"{SQLITE_LAWS}::test_a_clock_that_went_back_gives_out_no_slot_a_second_time",
     ),
     Mutant(
@@ -47,28 +47,28 @@ OUTBOX_MUTANTS = [
     Mutant(
         "an identity is forgotten with its content",
         f"{SQLITE}/outbox_queries.py",
-        'SQL["identities_over"], now - identity_ms, left)',
-        'SQL["identities_over"], now - content_ms, left)',
+        'SQL["identities_over"], now - identity_ms, remaining)',
+        'SQL["identities_over"], now - content_ms, remaining)',
         f"{SQLITE_LAWS}::test_an_identity_is_forgotten_after_its_time_with_all_that_was_known",
     ),
     Mutant(
         "a guard is forgotten as soon as its own window is over",
         f"{SQLITE}/outbox_queries.py",
-        'SQL["forget_old_guards"], now - identity_ms, ',
-        'SQL["forget_old_guards"], now, ',
+        'SQL["delete_old_guards"], now - identity_ms, ',
+        'SQL["delete_old_guards"], now, ',
         f"{SQLITE_LAWS}::test_a_window_that_is_longer_than_that_of_who_passed_is_kept_too",
     ),
     Mutant(
         "who has the name of a forgotten one passes its guard",
         f"{SQLITE}/guards.py",
-        "return self.id == dispatch.id and self.at >= dispatch.added_ms",
+        "return self.id == dispatch.id and self.passed_ms >= dispatch.added_ms",
         "return self.id == dispatch.id",
         f"{SQLITE_LAWS}::test_a_guard_holds_though_nobody_knows_who_passed_it_any_more",
     ),
     Mutant(
         "who has the name of a forgotten one frees its guard",
         f"{SQLITE}/guards.py",
-        "is_another = added > passed_ms",
+        "is_another = added_ms > passed_ms",
         "is_another = False",
         f"{SQLITE_LAWS}::test_who_has_the_name_of_a_forgotten_one_does_not_free_its_guard",
     ),
@@ -102,16 +102,16 @@ OUTBOX_MUTANTS = [
     ),
     Mutant(
         "the last of a queue comes forward",
-        f"{SQLITE}/schema/006_grown_outbox.sql",
-        "where ordered = old.ordered order by place limit 1",
-        "where ordered = old.ordered order by place desc limit 1",
+        f"{SQLITE}/schema/007_schema.sql",
+        "where order_digest = old.order_digest order by sequence limit 1",
+        "where order_digest = old.order_digest order by sequence desc limit 1",
         f"{SQLITE_LAWS}::test_who_stood_behind_one_comes_forward_when_that_is_over",
     ),
     Mutant(
         "those behind one are looked at again and again",
         f"{SQLITE}/outbox.py",
-        "ASIDE = 2_000",
-        "ASIDE = 1",
+        "BLOCKED_MAX = 2_000",
+        "BLOCKED_MAX = 1",
         f"{SQLITE_LAWS}::test_thousands_behind_one_keep_nobody_else_waiting",
     ),
     # -------------------------------------------------------------------------------------------------- PostgreSQL
@@ -240,8 +240,8 @@ OUTBOX_MUTANTS = [
     Mutant(
         "a message that was given up before it left is called unknown",
         SQLITE_SQL,
-        "(a.outcome = 'given_up' and a.crossed > 0))))\nfrom semel_notification where who in (?1, ?2)\norder by",
-        "(a.outcome = 'given_up' or a.crossed > 0))))\nfrom semel_notification where who in (?1, ?2)\norder by",
+        "(a.outcome = 'given_up' and a.crossed_ms > 0))))",
+        "(a.outcome = 'given_up' or a.crossed_ms > 0))))",
         f"{SQLITE_LAWS}::test_every_way_of_asking_gives_one_answer",
     ),
     Mutant(

@@ -309,8 +309,8 @@ SERVICE_MUTANTS = [
     Mutant(
         "a commit into a deleted WAL is acknowledged",
         "ledgers/sqlite/writer.py",
-        "            self._check_files(self._files.check_all)  # a commit into a deleted file is not acknowledged",
-        "            pass",
+        "                self._files.check_all()  # a commit into a deleted file is not acknowledged",
+        "                pass",
         f"{SQLITE_FILES}::test_a_commit_into_a_deleted_log_is_not_acknowledged_and_what_was_is_saved",
     ),
     Mutant(
@@ -323,7 +323,7 @@ SERVICE_MUTANTS = [
     Mutant(
         "a deleted WAL is copied over the writes of another process",
         "ledgers/sqlite/database.py",
-        "if any(file_identity(path) not in (None, identity) for path, identity in self._beside.items()):",
+        "if any(file_identity(path) not in (None, identity) for path, identity in self._identities):",
         "if False:",
         f"{SQLITE_FILES}::test_nothing_is_copied_where_another_process_has_made_new_files",
     ),

@@ -39,7 +39,7 @@ def killed_with_everything_in_flight(folder: Path) -> None:
         assert process.wait(30) == -signal.SIGKILL, "inconclusive: it ended by itself"
     time.sleep(LEASE_S + 0.1)
     with apsw.Connection(str(folder / "semel.db")) as connection:  # as if the leases of the inbox had lapsed, too
-        connection.execute("update semel_inbox set due = 0")
+        connection.execute("update semel_inbox set due_ms = 0")
     connection.close()
 
 

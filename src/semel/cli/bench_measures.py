@@ -262,13 +262,14 @@ TEXT_BYTES = 75  # a key's text is 150 characters of hexadecimal digits
 
 RECORDS = """
     with recursive piece (i) as (select 1 union all select i + 1 from piece limit :count)
-    insert into semel_record (id, k, outcome, fp, attempts, at, expires, tenant, handler, text)
+    insert into semel_record (id, digest, outcome, fingerprint, attempts, settled_ms, expires_ms, tenant, handler,
+                              key_text)
     select :token + i, randomblob(16), 1, randomblob(16), 1, :at, :expires, '', 'bench', hex(randomblob(:text_bytes))
     from piece
 """
 DONE = """
-    insert into semel_done (k, rec, expires) select k, id, expires from semel_record
-    where id > :token and id <= :token + :count order by k
+    insert into semel_done (digest, record_id, expires_ms) select digest, id, expires_ms from semel_record
+    where id > :token and id <= :token + :count order by digest
 """
 
 

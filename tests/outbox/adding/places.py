@@ -17,17 +17,7 @@ from semel.ledgers.postgres import PostgresLedger
 from semel.ledgers.sqlite import SqliteLedger
 from semel.values.notification import Guard, Notification
 
-OWN = {
-    "added_ms",
-    "changed_ms",
-    "due_ms",
-    "sequence",
-    "token",
-    "added",
-    "changed",
-    "due",
-    "place",
-}  # columns that tell when, and in what order
+OWN = {"added_ms", "changed_ms", "due_ms", "sequence", "token"}  # columns for time and order
 ORDERS = "create table if not exists orders (name text)"
 
 

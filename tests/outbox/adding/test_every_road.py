@@ -113,11 +113,8 @@ def test_it_is_due_at_once_by_the_ledgers_own_clock(place: Place, road: Road) ->
     added(place, road, ordered[1:3])
     place.with_ledger(lambda ledger: ledger.outbox.add(ordered[3:]))
     prefix = "semel." if place.is_postgres else "semel_"
-    names = "n.added_ms, d.due_ms, d.sequence"
-    if not place.is_postgres:  # until its schema has these names
-        names = "n.added as added_ms, d.due as due_ms, d.place as sequence"
-    sql = f"""select n.key, {names}
-              from {prefix}notification n join {prefix}dispatch d on d.id = n.id order by 4"""
+    sql = f"""select n.key, n.added_ms, d.due_ms, d.sequence
+              from {prefix}notification n join {prefix}dispatch d on d.id = n.id order by d.sequence"""
     rows = place.ask(sql)
     assert [row["key"] for row in rows] == ["n-0", "n-1", "n-2", "n-3"]
     assert len({row["sequence"] for row in rows}) == 4

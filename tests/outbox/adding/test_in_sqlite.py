@@ -310,7 +310,7 @@ def test_times_are_told_by_the_ledgers_clock_and_not_by_the_wall(place: Place, r
             await customer.end(commit=True)
 
     asyncio.run(story())
-    ((added,),) = [tuple(row.values()) for row in place.ask("select added from semel_notification")]
+    ((added,),) = [tuple(row.values()) for row in place.ask("select added_ms from semel_notification")]
     assert abs(time.time() * 1000 - hour - added) < hour / 2
     (taken,) = place.with_ledger(lambda ledger: ledger.outbox.take({"one": Lane(1)}, 1_000))
     assert taken.id == notification(provider="one").id
@@ -324,7 +324,7 @@ def test_before_a_ledger_was_opened_since_the_boot_the_wall_clock_is_right(
     with connection:
         outbox.add(connection, notification(provider="one"))
     connection.close()
-    ((added,),) = [tuple(row.values()) for row in place.ask("select added from semel_notification")]
+    ((added,),) = [tuple(row.values()) for row in place.ask("select added_ms from semel_notification")]
     assert abs(time.time() * 1000 - added) < 600_000
     (taken,) = place.with_ledger(lambda ledger: ledger.outbox.take({"one": Lane(1)}, 1_000))
     assert taken.id == notification(provider="one").id

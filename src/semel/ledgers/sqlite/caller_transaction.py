@@ -11,14 +11,13 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.resources import files
 from typing import Any, TypeAlias
 
 import apsw
 
 from semel.ledgers.sqlite.database import IN_USE, file_identity, this_boot, wall_clock
-from semel.ledgers.sqlite.outbox import ERASED_FP, _row_of
-from semel.ledgers.sqlite.statements import Row
+from semel.ledgers.sqlite.outbox import ID, detect_repeats, new_row
+from semel.ledgers.sqlite.statements import named_statements
 from semel.values.delivery_state import State
 from semel.values.errors import ConfigError
 from semel.values.notification import Notification
@@ -28,7 +27,7 @@ Conversation: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], 
 
 BATCH = 500  # notifications in a statement: SQLite takes 32,766 values
 SOUND = (3, 51, 3)  # in earlier versions a checkpoint beside the commit of another connection can corrupt a WAL file
-WIDTH, ID, FP = 16, 0, 9  # number of columns of an added row, and the positions of its id and fingerprint
+WIDTH = 16  # columns of a new row
 STORE_TIME = 0  # placeholder: the statement fills in the time of the store
 
 _NO_TABLE = re.compile(r"no such (table|view): (main\.)?semel_|has no column named")
@@ -39,7 +38,7 @@ def adding(notifications: Sequence[Notification], library: str) -> Conversation:
 
     `library` is the version of SQLite behind the connection. An empty text means apsw, like the ledger's own
     connection. All notifications are encoded before the first statement: an invalid one writes nothing."""
-    rows = [_row_of(item.id, item.content, item, STORE_TIME) for item in notifications]
+    rows = [new_row(item, STORE_TIME) for item in notifications]
     first = {row[ID]: row for row in reversed(rows)}  # of equal ids the first is added
     ids = list(dict.fromkeys([row[ID] for row in rows]))
     known: dict[bytes, tuple[bytes, State]] = {}
@@ -53,19 +52,8 @@ def adding(notifications: Sequence[Notification], library: str) -> Conversation:
             repeated = [id for id in piece if id not in new]
             if repeated:
                 found = yield _select_known(len(repeated)), tuple(repeated)
-                known |= {id: (fp, _text(state)) for id, fp, state in found}
-    return list(_results(rows, known))
-
-
-def _results(rows: Sequence[Row], known: dict[bytes, tuple[bytes, State]]) -> Iterator[Added]:
-    for row in rows:
-        id, fingerprint = row[ID], row[FP]
-        if id not in known:
-            known[id] = fingerprint, "pending"
-            yield Added(id.hex(), "added")
-        else:
-            stored, state = known[id]
-            yield Added(id.hex(), "known" if stored in (fingerprint, ERASED_FP) else "conflict", state)
+                known |= {id: (fingerprint, _text(state)) for id, fingerprint, state in found}
+    return detect_repeats(rows, known)[0]
 
 
 def _text(value: str | bytes) -> Any:
@@ -143,13 +131,4 @@ def _explained() -> Iterator[None]:
         raise
 
 
-def _named(text: str) -> dict[str, str]:
-    """Return the statements by name, without comments: a driver may inspect the first word."""
-    parts = text.split("-- name: ")[1:]
-    return {
-        name: re.sub(r"^--.*\n", "", sql, flags=re.MULTILINE).strip()
-        for name, _, sql in (part.partition("\n") for part in parts)
-    }
-
-
-_SQL = _named(files(__package__).joinpath("callers.sql").read_text())
+_SQL = named_statements("caller_transaction.sql")

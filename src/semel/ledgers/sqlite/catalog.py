@@ -46,24 +46,22 @@ def _of_state(connection: apsw.Connection, state: str, query: EntryQuery) -> lis
         "until": FOREVER_MS if query.until_ms is None else query.until_ms,
     }
     if state in DEAD_LETTER_OUTCOMES:
-        return _read(connection, "letter_entries", values | {"outcome": DEAD_LETTER_OUTCOMES[state]})
-    if state in OPEN_STATES:
-        return _read(connection, "lease_entries", values | {"lease_state": OPEN_STATES[state]})
-    if state == "accepted":
-        return _read(connection, "accepted_entries", values)
-    if query.reason:
+        name, values["outcome"] = "dead_letter_entries", DEAD_LETTER_OUTCOMES[state]
+    elif state in OPEN_STATES:
+        name, values["lease_state"] = "lease_entries", OPEN_STATES[state]
+    elif state == "accepted":
+        name = "accepted_entries"
+    elif query.reason:
         return []  # a done entry has no reason
-    return _read(connection, "done_entries", values | {"limit": values["limit"] + LATE_GRANTS})
+    else:
+        name, values["limit"] = "done_entries", values["limit"] + LATE_GRANTS
+    return connection.execute(SQL[name], values).fetchall()
 
 
-def _read(connection: apsw.Connection, name: str, values: dict[str, Any]) -> list[Row]:
-    found: list[Row] = connection.execute(SQL[name], values).fetchall()
-    return found
-
-
-def history(connection: apsw.Connection, k: bytes) -> list[Entry]:
-    found = [entry_of(row) for name in ("lease_of", "letters_waiting_of") for row in rows(connection, SQL[name], k)]
-    return by_generation([*found, *map(decided_entry_of, rows(connection, SQL["records_of"], k))])
+def history(connection: apsw.Connection, digest: bytes) -> list[Entry]:
+    open_rows = rows(connection, SQL["lease_of_key"], digest) + rows(connection, SQL["inbox_items_of_key"], digest)
+    records = rows(connection, SQL["records_of_key"], digest)
+    return by_generation([*map(entry_of, open_rows), *map(decided_entry_of, records)])
 
 
 def counts(connection: apsw.Connection) -> dict[str, int]:
@@ -71,7 +69,7 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
     found = dict.fromkeys(STATES, 0)
     ((found["accepted"],),) = rows(connection, SQL["count_accepted"])
     ((found["leased"], found["waiting"]),) = rows(connection, SQL["count_leases"])
-    dead: dict[int, int] = dict(rows(connection, SQL["count_letters"]))
+    dead: dict[int, int] = dict(rows(connection, SQL["count_dead_letters"]))
     found |= {state: dead.get(outcome, 0) for state, outcome in DEAD_LETTER_OUTCOMES.items()}
     ((records, decided),) = rows(connection, SQL["count_records"])
     found["done"] = records - decided - sum(dead.values())

@@ -15,12 +15,9 @@ import apsw
 from semel.values.errors import LedgerUnavailable
 
 APPLICATION_ID = 0x53454D4C  # "SEML"
-# the step that leads to version 1, 2, …
-SCHEMA = (
-    *("001_ledger.sql", "002_inbox.sql", "003_letterbox.sql", "004_tried.sql", "005_outbox.sql"),
-    "006_grown_outbox.sql",
-)
-SCHEMA_VERSION = len(SCHEMA)
+FIRST_VERSION = 7  # versions 1 to 6 were never released
+SCHEMA_STEPS = ("007_schema.sql",)  # the step that leads to version 7, 8, …
+SCHEMA_VERSION = FIRST_VERSION + len(SCHEMA_STEPS) - 1
 BUSY_S = 5.0  # longest wait for the transaction of another process
 CACHE_KIB = 64 * 1024  # interior pages of ten million keys stay in memory
 READER_CACHE_KIB = 8 * 1024  # readers find most pages in the map
@@ -40,7 +37,7 @@ def open_database(path: str, synchronous: str) -> apsw.Connection:
     connection = apsw.Connection(path, statementcachesize=STATEMENTS)
     try:
         connection.set_busy_handler(_BusyHandler(BUSY_S))
-        _check_owner(connection, path)
+        _read_version(connection, path)
         _set_wal(connection)
         for pragma in (
             f"synchronous={synchronous}",
@@ -57,19 +54,19 @@ def open_database(path: str, synchronous: str) -> apsw.Connection:
     return connection
 
 
-def open_reader(path: str, synchronous: str, makes: bool = True) -> apsw.Connection:
+def open_reader(path: str, synchronous: str, migrate: bool = True) -> apsw.Connection:
     """Open a connection that cannot write and never waits for a writer.
 
-    `makes`: create the file, or migrate its schema, first. Without it an older schema is read as it is."""
-    if makes and not _is_up_to_date(path):
+    `migrate`: create the file, or migrate its schema, first. Without it an older schema is read as it is."""
+    if migrate and schema_version(path) != SCHEMA_VERSION:
         open_database(path, synchronous).close()
-    keeps_log = not makes and _has_log(path)
+    keep_wal = not migrate and _has_wal(path)
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
     try:
-        if keeps_log:  # the last connection to close would move the WAL into the file
+        if keep_wal:  # the last connection to close would move the WAL into the file
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_handler(_BusyHandler(BUSY_S))
-        _check_owner(connection, path)
+        _read_version(connection, path)
         for pragma in ("query_only=1", f"cache_size=-{READER_CACHE_KIB}", f"mmap_size={MMAP_BYTES}"):
             connection.execute(f"pragma {pragma}")
     except BaseException:
@@ -89,7 +86,8 @@ class DatabaseFiles:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: tuple[int, int] | None = None  # device and inode of the open file
-        self._beside: dict[str, tuple[int, int]] = {}  # the same for its WAL and its shared-memory index, by path
+        # the same by path, with its WAL and its shared-memory index
+        self._identities: list[tuple[str, tuple[int, int] | None]] = []
         self._lock = threading.Lock()  # opening during a close must not see half of the files
         self._connections = 0  # of this ledger, in all its threads
         self._lost = ""  # path of a WAL or index that is gone
@@ -108,8 +106,8 @@ class DatabaseFiles:
             if not self._connections:
                 self._file = file_identity(self._path)
                 real = os.path.realpath(self._path)  # SQLite follows a symbolic link
-                beside = {path: file_identity(path) for path in (f"{real}-wal", f"{real}-shm")}
-                self._beside = {path: identity for path, identity in beside.items() if identity is not None}
+                beside = [(path, file_identity(path)) for path in (f"{real}-wal", f"{real}-shm")]
+                self._identities = [(self._path, self._file), *[item for item in beside if item[1] is not None]]
                 self._lost, self._saved = "", False
                 IN_USE[id(self)] = self._file
             self._connections += 1
@@ -125,30 +123,45 @@ class DatabaseFiles:
 
     def check(self) -> None:
         """Check the database file before a transaction. One system call, as long as no file is lost."""
-        if file_identity(self._path) != self._file:
-            raise LedgerUnavailable(
-                f"SQLite: {self._path} was removed or replaced while in use; close the app to use the one there now"
-            )
-        if self._lost:
-            self._check_beside()
+        try:
+            status = os.stat(self._path)
+            if (status.st_dev, status.st_ino) == self._file and not self._lost:
+                return
+        except OSError:
+            pass
+        self._check_each()
 
     def check_all(self) -> None:
         """Check every file: after a commit and before its answer, and periodically."""
-        self.check()
-        if not self._lost:
-            self._check_beside()
+        try:
+            for path, identity in self._identities:
+                status = os.stat(path)
+                if (status.st_dev, status.st_ino) != identity:
+                    break
+            else:
+                self._lost = ""  # it was moved away and is back
+                return
+        except OSError:
+            pass
+        self._check_each()
 
-    def _check_beside(self) -> None:
-        for path, identity in self._beside.items():
-            if file_identity(path) != identity:
-                self._lost = path
-                saved = " Everything that was acknowledged is in the database file." if self._saved else ""
+    def _check_each(self) -> None:
+        """Raise LedgerUnavailable for the first file that is missing or replaced."""
+        for path, identity in self._identities:
+            if file_identity(path) == identity:
+                continue
+            if path == self._path:
                 raise LedgerUnavailable(
-                    f"SQLite: {path} was deleted or replaced while in use, so the ledger refuses all work. Stop every "
-                    f"process that uses {self._path}, by SIGTERM if possible, and start again. Never delete the "
-                    f"files -wal and -shm of a database.{saved}"
+                    f"SQLite: {path} was removed or replaced while in use; close the app to use the one there now"
                 )
-        self._lost = ""  # it was moved away and is back
+            self._lost = path
+            saved = " Everything that was acknowledged is in the database file." if self._saved else ""
+            raise LedgerUnavailable(
+                f"SQLite: {path} was deleted or replaced while in use, so the ledger refuses all work. Stop every "
+                f"process that uses {self._path}, by SIGTERM if possible, and start again. Never delete the "
+                f"files -wal and -shm of a database.{saved}"
+            )
+        self._lost = ""
 
     def save(self, connection: apsw.Connection) -> None:
         """Copy the commits of a deleted WAL into the database file while a connection still has the WAL open.
@@ -157,7 +170,7 @@ class DatabaseFiles:
         write to it."""
         if not self._lost or self._saved or file_identity(self._path) != self._file:
             return
-        if any(file_identity(path) not in (None, identity) for path, identity in self._beside.items()):
+        if any(file_identity(path) not in (None, identity) for path, identity in self._identities):
             return
         with suppress(apsw.Error):  # retried at the next check
             ((busy, frames, copied),) = connection.execute("pragma wal_checkpoint(full)").fetchall()
@@ -193,8 +206,8 @@ def _set_wal(connection: apsw.Connection) -> None:
             time.sleep(random.uniform(0.001, 0.01))
 
 
-def _check_owner(connection: apsw.Connection, path: str) -> int:
-    """Return the version of the file's schema; 0 means none. Refuse a file of another application unchanged."""
+def _read_version(connection: apsw.Connection, path: str) -> int:
+    """Return the version of the file's schema; 0 means none. A file that cannot be used is refused and not changed."""
     with connection:  # a savepoint: both values of one moment, even if another process is creating the schema
         owner, version = connection.pragma("application_id"), connection.pragma("user_version")
     if owner not in (0, APPLICATION_ID) or (owner == 0 and version != 0):
@@ -202,7 +215,12 @@ def _check_owner(connection: apsw.Connection, path: str) -> int:
             f"{path} belongs to another application (application_id {owner:#x}, user_version {version}): "
             "use another file"
         )
-    if owner == APPLICATION_ID and not 1 <= version <= SCHEMA_VERSION:
+    if owner == APPLICATION_ID and version < FIRST_VERSION:
+        raise LedgerUnavailable(
+            f"{path} has schema version {version} of an unreleased Semel, which cannot be migrated: process its events "
+            "with the Semel that wrote it, then use another file"
+        )
+    if version > SCHEMA_VERSION:
         raise LedgerUnavailable(
             f"{path} has schema version {version}, this Semel knows {SCHEMA_VERSION}: "
             "use the Semel that wrote it, or another file"
@@ -214,38 +232,27 @@ def schema_version(path: str) -> int | None:
     """Return the version of the file's schema; None if there is no file. Changes nothing."""
     if not os.path.exists(path):
         return None
-    connection = open_reader(path, "full", makes=False)
+    connection = open_reader(path, "full", migrate=False)
     try:
-        return _check_owner(connection, path)
+        return _read_version(connection, path)
     finally:
         connection.close()
 
 
-def _has_log(path: str) -> bool:
+def _has_wal(path: str) -> bool:
     try:
         return os.path.getsize(f"{os.path.realpath(path)}-wal") > 0
     except OSError:
         return False
 
 
-def _is_up_to_date(path: str) -> bool:
-    try:
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
-    except apsw.CantOpenError:
-        return False
-    try:
-        connection.set_busy_handler(_BusyHandler(BUSY_S))
-        return _check_owner(connection, path) == SCHEMA_VERSION
-    finally:
-        connection.close()
-
-
 def _ensure_schema(connection: apsw.Connection, path: str) -> None:
     """Run all missing schema steps in one transaction."""
-    if _check_owner(connection, path) == SCHEMA_VERSION:
+    if _read_version(connection, path) == SCHEMA_VERSION:
         return
     with _immediately(connection):
-        for step in SCHEMA[_check_owner(connection, path) :]:  # read again: another process may have migrated
+        version = _read_version(connection, path)  # read again: another process may have migrated
+        for step in SCHEMA_STEPS[max(0, version - FIRST_VERSION + 1) :]:
             connection.execute(files(__package__).joinpath("schema", step).read_text())
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", SCHEMA_VERSION)
@@ -290,16 +297,16 @@ def open_clock(connection: apsw.Connection) -> Clock:
                 "insert or replace into semel_meta values ('boot', ?), ('boot_offset', ?)",
                 (_boot_id(), now - _since_boot_ms()),
             )
-            connection.execute("update semel_lease set until = 0 where state = 1")
-            connection.execute("update semel_inbox set due = 0 where state = 2")
-            connection.execute("update semel_dispatch set due = 0 where taken = 1")
-            connection.execute("update semel_rate set next = 0")
+            connection.execute("update semel_lease set until_ms = 0 where state = 1")
+            connection.execute("update semel_inbox set due_ms = 0 where state = 2")
+            connection.execute("update semel_dispatch set due_ms = 0 where taken = 1")
+            connection.execute("update semel_rate set next_ms = 0")
             # Accepted in the future: the clock went back between the boots. Waiting items must not be delayed by that.
-            connection.execute("update semel_inbox set due = ?1 where state = 1 and accepted > ?1", (now,))
-            connection.execute("update semel_lease set until = ?1 where state = 2 and first > ?1", (now,))
+            connection.execute("update semel_inbox set due_ms = ?1 where state = 1 and accepted_ms > ?1", (now,))
+            connection.execute("update semel_lease set until_ms = ?1 where state = 2 and first_granted_ms > ?1", (now,))
             connection.execute(
-                "update semel_dispatch set due = ?1 where state = 'pending' and due > ?1"
-                " and id in (select id from semel_notification where added > ?1)",
+                "update semel_dispatch set due_ms = ?1 where state = 'pending' and due_ms > ?1"
+                " and id in (select id from semel_notification where added_ms > ?1)",
                 (now,),
             )
             clock = known_clock(connection)
@@ -315,8 +322,9 @@ def known_clock(connection: apsw.Connection) -> Clock | None:
     known = dict(connection.execute("select name, value from semel_meta where name in ('boot', 'boot_offset')"))
     if known.get("boot") != boot_id:
         return None
-    offset: int = known["boot_offset"]
-    return lambda: offset + _since_boot_ms()
+    offset_ms: int = known["boot_offset"]
+    now_ns, boot_time = time.clock_gettime_ns, time.CLOCK_BOOTTIME
+    return lambda: offset_ms + now_ns(boot_time) // 1_000_000
 
 
 def ahead_of_wall_ms(clock: Clock) -> int:
@@ -336,6 +344,11 @@ def this_boot() -> tuple[str, int]:
 
 def wall_clock() -> int:
     return time.time_ns() // 1_000_000
+
+
+def closed_clock() -> int:
+    """The clock of a ledger whose database is not open."""
+    raise LedgerUnavailable("SQLite: the database is not open")
 
 
 def _since_boot_ms() -> int:

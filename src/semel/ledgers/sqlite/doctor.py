@@ -57,7 +57,7 @@ def writable(connection: apsw.Connection) -> list[Fact]:
 def lockable(path: str, synchronous: str) -> list[Fact]:
     """Take the write lock on a separate connection and release it without writing."""
     try:
-        connection = open_reader(path, synchronous, makes=False)
+        connection = open_reader(path, synchronous, migrate=False)
         try:
             connection.pragma("query_only", 0)  # query_only refuses the lock as well
             connection.execute("begin immediate")

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import apsw
 
-from semel.ledgers.sqlite.claims import known_of
-from semel.ledgers.sqlite.statements import SQL, Row, insert_many, rows, select_in
+from semel.ledgers.sqlite.claims import known_keys
+from semel.ledgers.sqlite.statements import SQL, Row, rows, select_many, write_many
 from semel.values.claim_rules import State
 from semel.values.event import dump, load
 from semel.values.inbox import Acceptance, Arrival, Depth, Finished, GivenUp, InboxEnding, Postponed, Taken
@@ -61,13 +61,13 @@ def _known_rows(connection: apsw.Connection, digests: Sequence[bytes], now: int)
     """Return what the ledger and the inbox have under these keys, without rows whose retention is over."""
     known = {
         digest: [KnownRow(False, key.fingerprint, None, key.outcome)]
-        for digest, key in known_of(connection, digests).items()
+        for digest, key in known_keys(connection, digests).items()
         if key.state is not State.SETTLED or key.until_ms > now
     }
-    for digest, fingerprint, place, reason, expires in select_in(connection, SQL["letters_by_key"], digests):
-        if reason is None or expires > now:
+    for digest, fingerprint, position, reason, expires_ms in select_many(connection, SQL["inbox_keys"], digests):
+        if reason is None or expires_ms > now:
             outcome = None if reason is None else Reject(reason.decode())
-            known.setdefault(digest, []).append(KnownRow(True, fingerprint, place, outcome))
+            known.setdefault(digest, []).append(KnownRow(True, fingerprint, position, outcome))
     return known
 
 
@@ -87,9 +87,9 @@ def _write(connection: apsw.Connection, fresh: Sequence[tuple[Arrival, ArrivalKe
         )
         events.append((id, arrival.event, dump(arrival.decode_options) or None, arrival.trace or None))
         keys += [(key, id, *columns) for key, columns in own.items()]
-    insert_many(connection, SQL["add_to_inbox"], items)
-    insert_many(connection, SQL["add_events"], events)
-    insert_many(connection, SQL["add_keys"], keys)
+    write_many(connection, SQL["add_inbox_items"], items)
+    write_many(connection, SQL["add_inbox_events"], events)
+    write_many(connection, SQL["add_inbox_keys"], keys)
 
 
 # -------------------------------------------------------------------------------------------------- take and finish
@@ -99,28 +99,33 @@ def is_due(connection: apsw.Connection, lanes: Iterable[str], now: int) -> bool:
     return rows(connection, SQL["is_due"], json.dumps(list(lanes)), now) != []
 
 
-def take(connection: apsw.Connection, wanted: Mapping[str, int], lease_ms: int, now: int) -> list[Taken]:
-    due = [row for lane, room in wanted.items() for row in rows(connection, SQL["due"], lane, now, room)]
+def take(connection: apsw.Connection, lanes: Mapping[str, int], lease_ms: int, now: int) -> list[Taken]:
+    due = [row for lane, limit in lanes.items() for row in rows(connection, SQL["due_inbox_items"], lane, now, limit)]
     if not due:
         return []
-    due.sort(key=lambda row: row[1])  # the rows of each lane are in order already
+    due.sort(key=lambda row: row[1])  # stable: the rows of each lane are in order already
     ((last,),) = rows(connection, SQL["last_token"])
     connection.execute(SQL["set_last_token"], (last + len(due),))
     taken = [
-        Taken(id, token, lane, event, tenant, load(decode_options), only, trace or "", lapses, accepted, k)
-        for token, (id, _, lane, tenant, only, lapses, accepted, event, decode_options, trace, k) in enumerate(
+        Taken(id, token, lane, event, tenant, load(options), only, trace or "", expired_leases, accepted_ms, digest)
+        for token, (id, _, lane, tenant, only, expired_leases, accepted_ms, event, options, trace, digest) in enumerate(
             due, last + 1
         )
     ]
-    insert_many(connection, SQL["take"], [(item.id, item.token, now + lease_ms) for item in taken])
+    write_many(connection, SQL["take_inbox_items"], [(item.id, item.token, now + lease_ms) for item in taken])
     return taken
 
 
 def finish(connection: apsw.Connection, endings: Sequence[InboxEnding], now: int) -> list[bool]:
     """End items whose token is current. The first of several endings of one token counts."""
     first = {(ending.taken.id, ending.taken.token): ending for ending in reversed(endings)}
-    held = _forget(connection, [pair for pair, ending in first.items() if isinstance(ending, Finished)])
-    held |= _postpone(connection, [ending for ending in first.values() if isinstance(ending, Postponed)], now)
+    held = _delete(connection, [pair for pair, ending in first.items() if isinstance(ending, Finished)])
+    postponed = [
+        (*pair, now + max(0, ending.after_ms), storable(ending.reason).decode())
+        for pair, ending in first.items()
+        if isinstance(ending, Postponed)
+    ]
+    held.update((id, token) for id, token in write_many(connection, SQL["postpone_inbox_items"], postponed))
     for pair, ending in first.items():
         if isinstance(ending, GivenUp) and _give_up(connection, ending, now):
             held.add(pair)
@@ -132,36 +137,27 @@ def finish(connection: apsw.Connection, endings: Sequence[InboxEnding], now: int
     return results
 
 
-def _forget(connection: apsw.Connection, pairs: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-    gone = insert_many(connection, SQL["finish"], pairs)
-    for _ in select_in(connection, SQL["forget_events"], [row[0] for row in gone]):
-        pass
-    keys = [(digest, id) for id, _, k, several in gone for digest in (split_digests(several) or (k,))]
-    for _ in select_in(connection, SQL["forget_keys"], [k for k, _ in keys], [id for _, id in keys]):
-        pass
-    return {(id, token) for id, token, _, _ in gone}
-
-
-def _postpone(connection: apsw.Connection, endings: Sequence[Postponed], now: int) -> set[tuple[int, int]]:
-    postponed = [
-        (item.taken.id, item.taken.token, now + max(0, item.after_ms), storable(item.reason).decode())
-        for item in endings
-    ]
-    return {(id, token) for id, token in insert_many(connection, SQL["postpone"], postponed)}
+def _delete(connection: apsw.Connection, pairs: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Delete finished items with their events and keys. Returns the ids and tokens that were current."""
+    deleted = write_many(connection, SQL["finish_inbox_items"], pairs)
+    if deleted:
+        select_many(connection, SQL["delete_inbox_events"], [row[0] for row in deleted])
+        keys = [(key, id) for id, _, digest, digests in deleted for key in split_digests(digests) or (digest,)]
+        write_many(connection, SQL["delete_inbox_keys"], keys)
+    return {(id, token) for id, token, _, _ in deleted}
 
 
 def _give_up(connection: apsw.Connection, ending: GivenUp, now: int) -> bool:
     """Turn an item into a dead letter, like one that a handler gave up."""
-    gone = rows(connection, SQL["give_up"], ending.taken.id, ending.taken.token)
-    for id, k, keys, lapses, keep, tenant, lane, only, text in gone:
-        reason = storable(ending.reason)
-        record = (id, k, keys, DEAD, reason, None, lapses, now, now + keep, tenant, only or lane, text)
-        insert_many(connection, SQL["add_records"], [record])
-        connection.execute(SQL["keep_given_up"], (id, lane, only))
-        for _ in select_in(connection, SQL["forget_events"], [id]):
-            pass
-    return gone != []
+    deleted = rows(connection, SQL["give_up_inbox_item"], ending.taken.id, ending.taken.token)
+    for id, digest, digests, expired_leases, retention_ms, tenant, lane, only, text in deleted:
+        reason, handler, expires_ms = storable(ending.reason), only or lane, now + retention_ms
+        record = (id, digest, digests, DEAD, reason, None, expired_leases, now, expires_ms, tenant, handler, text, None)
+        write_many(connection, SQL["add_records"], [record])
+        connection.execute(SQL["add_given_up_event"], (id, lane, only))
+        select_many(connection, SQL["delete_inbox_events"], [id])
+    return deleted != []
 
 
 def depths(connection: apsw.Connection, now: int) -> list[Depth]:
-    return [Depth(*row) for row in rows(connection, SQL["depths"], now)]
+    return [Depth(*row) for row in rows(connection, SQL["inbox_depths"], now)]

@@ -1,66 +1,63 @@
--- The inbox's statements, by name. Every write after a take has id and token in its WHERE: pairs of them, since one batch
--- ends letters of several takers. State 1 waits, 2 is taken.
+-- Statements of the inbox. Every write after a take has the id and the token in its WHERE. They are pairs, because one
+-- batch ends items of several workers. State 1 is waiting, 2 is taken.
 
--- name: letters_by_key
--- What the inbox knows of keys: what waits or is taken, and what it gave up, with its reason until its retention ends.
-select q.k, q.fp, q.place, iif(i.id is null, ifnull(r.result, x''), null), ifnull(r.expires, 0)
+-- name: inbox_keys
+-- Items that wait or are taken, and items that were given up, with their reason.
+select q.digest, q.fingerprint, q.order_position, iif(i.id is null, ifnull(r.result, x''), null), ifnull(r.expires_ms, 0)
 from semel_inbox_key q left join semel_inbox i on i.id = q.id left join semel_record r on r.id = q.id
-where q.k in ({keys})
+where q.digest in ({keys})
 
--- name: add_to_inbox
-insert into semel_inbox (id, k, keys, lane, token, state, due, lapses, accepted, keep, tenant, only_handler, text)
+-- name: add_inbox_items
+insert into semel_inbox (id, digest, digests, lane, token, state, due_ms, expired_leases, accepted_ms, retention_ms, tenant,
+                         only_handler, key_text)
 values {rows}
 
--- name: add_events
+-- name: add_inbox_events
 insert into semel_inbox_event values {rows}
 
--- name: add_keys
+-- name: add_inbox_keys
 insert into semel_inbox_key values {rows}
 
--- name: due
--- In the order of the index: the longest due first, and of what fell due together the first accepted.
-select i.id, i.due, i.lane, i.tenant, i.only_handler, i.lapses + (i.state = 2), i.accepted, e.event, e.reading, e.trace,
-       i.k
+-- name: due_inbox_items
+-- The longest due first, in the order of the index; of equal times the first accepted.
+select i.id, i.due_ms, i.lane, i.tenant, i.only_handler, i.expired_leases + (i.state = 2), i.accepted_ms, e.event,
+       e.decode_options, e.traceparent, i.digest
 from semel_inbox i join semel_inbox_event e on e.id = i.id
-where i.lane = ? and i.due <= ? order by i.due, i.state, i.accepted, i.id limit ?
+where i.lane = ? and i.due_ms <= ? order by i.due_ms, i.state, i.accepted_ms, i.id limit ?
 
 -- name: is_due
--- Whether a take would find anything. Read without a lock, so that idle takers do not wait for each other.
-select 1 from json_each(?1) wanted cross join semel_inbox i on i.lane = wanted.value and i.due <= ?2 limit 1
+-- Read without a lock, so that idle workers do not wait for each other.
+select 1 from json_each(?1) lanes cross join semel_inbox i on i.lane = lanes.value and i.due_ms <= ?2 limit 1
 
--- name: take
-update semel_inbox set token = v.column2, lapses = lapses + (state = 2), state = 2, due = v.column3
+-- name: take_inbox_items
+update semel_inbox set token = v.column2, expired_leases = expired_leases + (state = 2), state = 2, due_ms = v.column3
 from (values {rows}) v where id = v.column1
 
--- name: finish
+-- name: finish_inbox_items
 delete from semel_inbox where id in (
     select i.id from (values {rows}) v cross join semel_inbox i on i.id = v.column1 and i.token = v.column2
     where i.state = 2
 )
-returning id, token, k, keys
+returning id, token, digest, digests
 
--- name: forget_events
+-- name: delete_inbox_events
 delete from semel_inbox_event where id in ({keys})
 
--- name: forget_keys
--- The plus: each k is looked up once, not once with every id. Whatever has one of these ids is to go.
-delete from semel_inbox_key where k in ({keys}) and +id in ({others})
+-- name: delete_inbox_keys
+delete from semel_inbox_key where (digest, id) in (values {rows})
 
--- name: forget_key
-delete from semel_inbox_key where k = ? and id = ?
-
--- name: postpone
-update semel_inbox set state = 1, due = v.column3, reason = v.column4, lapses = 0   -- somebody lived to say so
+-- name: postpone_inbox_items
+update semel_inbox set state = 1, due_ms = v.column3, reason = v.column4, expired_leases = 0
 from (values {rows}) v where id = v.column1 and token = v.column2 and state = 2
 returning id, token
 
--- name: give_up
+-- name: give_up_inbox_item
 delete from semel_inbox where id = ? and token = ? and state = 2
-returning id, k, keys, lapses, keep, tenant, lane, only_handler, text
+returning id, digest, digests, expired_leases, retention_ms, tenant, lane, only_handler, key_text
 
--- name: keep_given_up
-insert into semel_letter (id, event, reading, lane, only_handler)
-select id, event, reading, ?2, ?3 from semel_inbox_event where id = ?1
+-- name: add_given_up_event
+insert into semel_dead_letter (id, event, decode_options, lane, only_handler)
+select id, event, decode_options, ?2, ?3 from semel_inbox_event where id = ?1
 
--- name: depths
-select lane, sum(state = 1 or due <= ?1), sum(state = 2 and due > ?1), min(accepted) from semel_inbox group by lane
+-- name: inbox_depths
+select lane, sum(state = 1 or due_ms <= ?1), sum(state = 2 and due_ms > ?1), min(accepted_ms) from semel_inbox group by lane

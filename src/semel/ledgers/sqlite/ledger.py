@@ -20,6 +20,7 @@ from semel.ledgers.sqlite.database import (
     Clock,
     DatabaseFiles,
     ahead_of_wall_ms,
+    closed_clock,
     file_identity,
     known_clock,
     open_clock,
@@ -30,7 +31,7 @@ from semel.ledgers.sqlite.database import (
 )
 from semel.ledgers.sqlite.outbox import SqliteOutbox
 from semel.ledgers.sqlite.transaction import SqliteTransaction
-from semel.ledgers.sqlite.writer import READING, Writer
+from semel.ledgers.sqlite.writer import READING, Session, Writer
 from semel.ports import DataLoss, Entry, EntryQuery, Fact, Traits
 from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.errors import ConfigError, LedgerUnavailable
@@ -79,7 +80,7 @@ class SqliteLedger:
         self.traits = traits_of(synchronous)
         self._path = path
         self._synchronous = synchronous
-        self._clock = clock
+        self._clock: Clock = clock or closed_clock
         self._reads_only = False
         self._none_due = False  # the last take found nothing
         self._files = DatabaseFiles(path)
@@ -87,19 +88,19 @@ class SqliteLedger:
         self._catalog = self._reader()
         self._lookout = self._reader()
         self._is_own_clock = clock is None
-        self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, self._now, self._ahead_ms)
+        self.outbox = SqliteOutbox(self._writer, self._lookout, self._catalog, lambda: self._clock(), self._ahead_ms)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
-        if not claims and not self._reads_only:  # whether the store takes writes: only a write can tell
-            await self._writer.submit(lambda connection: store.touch(connection, self._now()))
-            return []
-        if not claims:
+        if claims:
+            return await self._writer.submit(lambda connection: store.claim(connection, claims, self._clock()))
+        if self._reads_only:
             await self._catalog.submit(lambda connection: None)
-            return []
-        return await self._writer.submit(lambda connection: store.claim(connection, claims, self._now()))
+        else:  # only a write shows that the store accepts writes
+            await self._writer.submit(lambda connection: store.touch(connection, self._clock()))
+        return []
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return await self._writer.submit(lambda connection: store.settle(connection, settlements, self._now()))
+        return await self._writer.submit(lambda connection: store.settle(connection, settlements, self._clock()))
 
     @property
     def held_by_handler(self) -> bool:
@@ -107,10 +108,10 @@ class SqliteLedger:
         return self._writer.in_session
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        return await self._writer.submit(lambda connection: store.renew(connection, leases, self._now()))
+        return await self._writer.submit(lambda connection: store.renew(connection, leases, self._clock()))
 
     async def purge(self, limit: int) -> int:
-        return await self._writer.submit(lambda connection: store.purge(connection, limit, self._now()))
+        return await self._writer.submit(lambda connection: store.purge(connection, limit, self._clock()))
 
     def read_only(self) -> None:
         self._reads_only = True
@@ -133,9 +134,9 @@ class SqliteLedger:
         """Lend the writer's connection to one handler: its writes and its settle are one savepoint of the group."""
 
         def open(connection: apsw.Connection) -> SqliteTransaction:
-            return SqliteTransaction(connection, lease, self._now, lambda: session.end(keep=False))
+            return SqliteTransaction(connection, lease, self._clock, lambda: session.end(keep=False))
 
-        session = self._writer.open_session(open, lease.claim.lease_ms / 1000)
+        session = self._writer.put(Session(open, lease.claim.lease_ms / 1000))
         session.future.add_done_callback(_retrieve_error)  # if the block raises, its own error is reported
         try:
             transaction = await session.opened
@@ -158,47 +159,48 @@ class SqliteLedger:
     async def accept(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
         if not all(arrival.claims for arrival in arrivals):
             raise ValueError("an arrival without claims has no handler: it would be lost in the inbox")
-        return await self._writer.submit(lambda connection: inbox.accept(connection, arrivals, self._now()))
+        return await self._writer.submit(lambda connection: inbox.accept(connection, arrivals, self._clock()))
 
     async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
         lanes = {lane: room for lane, room in wanted.items() if room > 0}
-        if not lanes or (self._none_due and not await self._is_due(lanes)):
+        if not lanes:
             return []
-        pending = self._writer.submit(lambda connection: inbox.take(connection, lanes, lease_ms, self._now()))
+        if self._none_due and not await self._lookout.submit(
+            lambda connection: inbox.is_due(connection, lanes, self._clock())
+        ):
+            return []
+        pending = self._writer.submit(lambda connection: inbox.take(connection, lanes, lease_ms, self._clock()))
         try:
             taken = await asyncio.shield(pending)
         except asyncio.CancelledError:
-            with suppress(LedgerUnavailable):  # the caller is gone: release now, not when leases lapse
+            with suppress(LedgerUnavailable):  # the caller is gone: release now, not when the leases expire
                 await self.finish([Postponed(item, 0) for item in await pending])
             raise
         self._none_due = not taken
         return taken
 
     async def finish(self, endings: Sequence[InboxEnding]) -> list[bool]:
-        return await self._writer.submit(lambda connection: inbox.finish(connection, endings, self._now()))
+        return await self._writer.submit(lambda connection: inbox.finish(connection, endings, self._clock()))
 
     async def depths(self) -> list[Depth]:
-        return await self._lookout.submit(lambda connection: inbox.depths(connection, self._reader_now(connection)))
-
-    async def _is_due(self, lanes: Mapping[str, int]) -> bool:
-        return await self._lookout.submit(lambda connection: inbox.is_due(connection, lanes, self._now()))
+        return await self._lookout.submit(lambda connection: inbox.depths(connection, self._reader_clock(connection)()))
 
     # ---------------------------------------------------------------------------------- dead letters and catalog
 
     async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        k = parse_digest(key)
+        digest = parse_digest(key)
         return await self._writer.submit(
-            lambda connection: dead_letters.replay(connection, k, reason, by, self._now(), force=force)
+            lambda connection: dead_letters.replay(connection, digest, reason, by, self._clock(), force=force)
         )
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
-        k = parse_digest(key)
+        digest = parse_digest(key)
         return await self._writer.submit(
-            lambda connection: dead_letters.discard(connection, k, reason, by, self._now())
+            lambda connection: dead_letters.discard(connection, digest, reason, by, self._clock())
         )
 
     async def keep(self, settlements: Sequence[Settlement]) -> None:
-        await self._writer.submit(lambda connection: dead_letters.keep(connection, settlements, self._now()))
+        await self._writer.submit(lambda connection: dead_letters.keep(connection, settlements, self._clock()))
 
     async def withdraw(self, leases: Sequence[Lease]) -> None:
         await self._writer.submit(lambda connection: dead_letters.withdraw(connection, leases))
@@ -226,8 +228,8 @@ class SqliteLedger:
         return await self._catalog.submit(lambda connection: catalog.entries(connection, asked))
 
     async def history(self, key: str) -> list[Entry]:
-        k = parse_digest(key)
-        return await self._catalog.submit(lambda connection: catalog.history(connection, k))
+        digest = parse_digest(key)
+        return await self._catalog.submit(lambda connection: catalog.history(connection, digest))
 
     async def counts(self) -> dict[str, int]:
         return await self._catalog.submit(catalog.counts)
@@ -245,7 +247,7 @@ class SqliteLedger:
                 facts += await asyncio.to_thread(doctor.lockable, self._path, self._synchronous)
             else:
                 facts += await self._writer.submit(doctor.writable)
-            facts.append(doctor.clock(await self._catalog.submit(self._ahead_by)))
+            facts.append(doctor.clock(await self._catalog.submit(self._reader_ahead_ms)))
         except LedgerUnavailable as error:
             facts.append(Fact("writable", str(error), "error"))
         return doctor.surroundings(self._path) + facts
@@ -256,21 +258,17 @@ class SqliteLedger:
         return Writer(lambda: self._files.connect(self._open_reader), self._files, begin=READING)
 
     def _open(self) -> apsw.Connection:
-        if self._reads_only:
-            connection = self._open_reader()
-            self._clock = self._clock or known_clock(connection) or wall_clock
-            return connection
-        connection = open_database(self._path, self._synchronous)
-        if self._clock is None:
+        connection = self._open_reader() if self._reads_only else open_database(self._path, self._synchronous)
+        if self._clock is closed_clock:
             try:
-                self._clock = open_clock(connection)
+                self._clock = self._reader_clock(connection) if self._reads_only else open_clock(connection)
             except BaseException:
                 connection.close()
                 raise
         return connection
 
     def _open_reader(self) -> apsw.Connection:
-        connection = open_reader(self._path, self._synchronous, makes=not self._reads_only)
+        connection = open_reader(self._path, self._synchronous, migrate=not self._reads_only)
         catalog.prepare(connection)
         return connection
 
@@ -278,21 +276,16 @@ class SqliteLedger:
         for thread in (self._lookout, self._catalog, self._writer):
             thread.close()
 
-    def _reader_now(self, connection: apsw.Connection) -> int:
-        """Return the time for a query. No process may have written to the store since the machine was started."""
-        return (self._clock or known_clock(connection) or wall_clock)()
+    def _reader_clock(self, connection: apsw.Connection) -> Clock:
+        """Return the clock for a query. The writer may not be open, and no process may have written since the boot."""
+        return self._clock if self._clock is not closed_clock else known_clock(connection) or wall_clock
 
-    def _ahead_by(self, connection: apsw.Connection) -> int:
-        return ahead_of_wall_ms(lambda: self._reader_now(connection)) if self._is_own_clock else 0
+    def _reader_ahead_ms(self, connection: apsw.Connection) -> int:
+        return ahead_of_wall_ms(self._reader_clock(connection)) if self._is_own_clock else 0
 
     def _ahead_ms(self) -> int:
         """Return how far the ledger's clock is ahead of the wall clock, which `not_after` is compared with."""
-        return ahead_of_wall_ms(self._now) if self._is_own_clock else 0
-
-    def _now(self) -> int:
-        if self._clock is None:
-            raise LedgerUnavailable("SQLite: the database is not open")
-        return self._clock()
+        return ahead_of_wall_ms(self._clock) if self._is_own_clock else 0
 
 
 def _retrieve_error(future: asyncio.Future[None]) -> None:

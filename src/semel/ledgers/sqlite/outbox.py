@@ -14,8 +14,8 @@ from operator import itemgetter
 import apsw
 
 from semel.ledgers.sqlite import outbox_queries
-from semel.ledgers.sqlite.guards import Pass, Passed, before_of, free, passed_by
-from semel.ledgers.sqlite.statements import SQL, Row, insert_many, rows, run_in, select_in
+from semel.ledgers.sqlite.guards import GuardPass, LastPass, earlier_passes, hand_back, last_passes
+from semel.ledgers.sqlite.statements import SQL, Row, rows, select_many, write_many
 from semel.ledgers.sqlite.writer import Writer
 from semel.values.delivery_state import LIVE, OVER_UNSENT, RANK, DeliveryState, State, reported
 from semel.values.errors import LedgerUnavailable
@@ -53,40 +53,46 @@ from semel.values.outbox import (
 
 # -------------------------------------------------------------------------------------------------------------- add
 
-ERASED_FP = b""  # fingerprint of an erased content: it matches every content
+ID, FINGERPRINT = 0, 9  # positions in a new row
+ERASED_FINGERPRINT = b""  # of an erased content: it matches every content
 
 
 def add(connection: apsw.Connection, notifications: Sequence[Notification], now: int) -> list[Added]:
-    """Add new notifications, and detect repeats and conflicts by identity.
-
-    Two statements for each piece of the batch: one reads the known ids, one writes the new notifications."""
-    ids = [item.id for item in notifications]
-    contents = [item.content for item in notifications]
-    known = {id: (fp, state) for id, fp, state in select_in(connection, SQL["known_notifications"], ids)}
-    fresh: list[tuple[bytes, bytes, Notification]] = []
-    results: list[Added] = []
-    for id, content, notification in zip(ids, contents, notifications, strict=True):
-        fp = content_digest(content)
-        if id not in known:
-            known[id] = (fp, "pending")
-            fresh.append((id, content, notification))
-            results.append(Added(id.hex(), "added"))
-        else:
-            first, state = known[id]
-            results.append(Added(id.hex(), "known" if first in (fp, ERASED_FP) else "conflict", state))
+    """Add new notifications, and detect repeats and conflicts by identity."""
+    new_rows = [new_row(item, now) for item in notifications]
+    found = select_many(connection, SQL["known_notifications"], [row[ID] for row in new_rows])
+    results, fresh = detect_repeats(new_rows, {id: (fingerprint, state) for id, fingerprint, state in found})
     if fresh:
-        insert_many(connection, SQL["add_notifications"], [_row_of(*item, now) for item in fresh])
+        write_many(connection, SQL["add_notifications"], fresh)
     return results
 
 
-def _row_of(id: bytes, content: bytes, item: Notification, now: int) -> Row:
-    options = options_of(item)
+def detect_repeats(new_rows: Sequence[Row], known: dict[bytes, tuple[bytes, State]]) -> tuple[list[Added], list[Row]]:
+    """Compare rows with the known notifications and with each other. Returns all results, and the rows that are new."""
+    fresh: list[Row] = []
+    results: list[Added] = []
+    for row in new_rows:
+        id, fingerprint = row[ID], row[FINGERPRINT]
+        if id not in known:
+            known[id] = fingerprint, "pending"
+            fresh.append(row)
+            results.append(Added(id.hex(), "added"))
+        else:
+            stored, state = known[id]
+            matches = stored in (fingerprint, ERASED_FINGERPRINT)
+            results.append(Added(id.hex(), "known" if matches else "conflict", state))
+    return results, fresh
+
+
+def new_row(item: Notification, now: int) -> Row:
+    """Return the columns of `semel_new_notification`."""
+    options, content = options_of(item), item.content
     state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
-    ordered = who_is(item.tenant, item.order) if item.order else None
+    order_digest = who_is(item.tenant, item.order) if item.order else None
     return (
-        *(id, item.tenant, item.key, item.kind, item.recipient, who_is(item.tenant, item.recipient), item.channel),
+        *(item.id, item.tenant, item.key, item.kind, item.recipient, who_is(item.tenant, item.recipient), item.channel),
         *(item.generation, content, content_digest(content), encode(options), now),
-        *(lane_of(item.provider, item.channel), item.priority, encode(state), ordered),
+        *(lane_of(item.provider, item.channel), item.priority, encode(state), order_digest),
     )
 
 
@@ -94,9 +100,14 @@ def _row_of(id: bytes, content: bytes, item: Notification, now: int) -> Row:
 
 UNREADABLE_MS = 600_000  # delay before an unreadable notification is tried again
 AHEAD_MS = 1_000  # slots of a rate are assigned this far into the future
-SPARE = 200  # dispatches behind an older one of their order key that a take skips; more of them are set aside
-ASIDE = 2_000  # dispatches set aside at a time
-LOOKS = 10  # reads in one take: each starts behind the dispatches that were set aside
+SPARE = 200  # dispatches behind an older one of their order key that a take skips; if there are more, they are blocked
+BLOCKED_MAX = 2_000  # dispatches blocked at a time
+LOOKS = 10  # reads in one take: each starts behind the dispatches that were blocked
+
+_OF_LANE = {"index": "semel_dispatch_due", "of_tenant": ""}
+_OF_TENANT = {"index": "semel_dispatch_tenant", "of_tenant": "and i.tenant = ?6"}
+_DUE_OF_LANE, _DUE_OF_TENANT = (SQL["due_dispatches"].format(**scope) for scope in (_OF_LANE, _OF_TENANT))
+_BLOCK_OF_LANE, _BLOCK_OF_TENANT = (SQL["block_behind_older"].format(**scope) for scope in (_OF_LANE, _OF_TENANT))
 
 _longest_due = itemgetter(13, 14)
 
@@ -107,23 +118,24 @@ def take(
     """Take dispatches by priority, and then the longest due first. Tenants share the rate of each provider.
 
     `ahead_ms`: how far `now` is ahead of the wall clock."""
-    wanted = encode([name for name, lane in lanes.items() if lane.room > 0]).decode()
-    due = rows(connection, SQL["lanes_due"], wanted, now)
+    names = encode([name for name, lane in lanes.items() if lane.room > 0]).decode()
+    due = rows(connection, SQL["due_lanes"], names, now)
     if not due:
         return []
     ((last,),) = rows(connection, SQL["last_token"])
     taken: list[Dispatch] = []
-    put_off: list[Row] = []
+    unreadable: list[Row] = []
     rates = _Rates(connection, now)
     for name in dict.fromkeys(name for name, _ in due):
-        room = lanes[name].room
-        for row in _in_order(connection, name, lanes[name], [p for of, p in due if of == name], rates, now):
+        lane, room = lanes[name], lanes[name].room
+        priorities = sorted(priority for lane_name, priority in due if lane_name == name)
+        for row in _in_order(connection, name, lane, priorities, rates, now):
             try:
-                slot = rates.slot(lanes[name], row[4])
+                slot = rates.slot(lane, row[4])
                 dispatch = _dispatch_of(row, last + len(taken) + 1, now, slot, ahead_ms)
             except UNREADABLE:
                 log.error("notification_unreadable", notification_id=row[0].hex())
-                put_off.append((row[0], now + UNREADABLE_MS))
+                unreadable.append((row[0], now + UNREADABLE_MS))
                 continue
             taken.append(dispatch)
             room -= 1
@@ -131,11 +143,9 @@ def take(
                 break
     if taken:
         connection.execute(SQL["set_last_token"], (last + len(taken),))
-        insert_many(
-            connection, SQL["take_dispatches"], [(dispatch.id, dispatch.token, now + lease_ms) for dispatch in taken]
-        )
-    if put_off:
-        insert_many(connection, SQL["put_off_dispatches"], put_off)
+        write_many(connection, SQL["take_dispatches"], [(item.id, item.token, now + lease_ms) for item in taken])
+    if unreadable:
+        write_many(connection, SQL["postpone_dispatches"], unreadable)
     rates.write()
     return taken
 
@@ -146,13 +156,13 @@ def _in_order(
     """Yield the due dispatches of one lane in sending order. A tenant that has used up its rate is skipped; its
     dispatches keep their place."""
     if lane.per_second <= 0:
-        for priority in sorted(priorities):
+        for priority in priorities:
             yield from _due(connection, name, priority, lane.room, now)
         return
-    shares = rows(connection, SQL["shares_due"], name, now)
-    for priority in sorted(priorities):
+    tenants = rows(connection, SQL["due_tenants"], name, now)
+    for priority in priorities:
         found: list[Row] = []
-        for tenant in [tenant for tenant, of in shares if of == priority]:
+        for tenant in [tenant for tenant, tenant_priority in tenants if tenant_priority == priority]:
             if (free := rates.free(lane, tenant)) > 0:
                 found += _due(connection, name, priority, min(free, lane.room), now, tenant)
         yield from sorted(found, key=_longest_due)
@@ -162,13 +172,13 @@ def _due(
     connection: apsw.Connection, name: str, priority: int, room: int, now: int, tenant: str | None = None
 ) -> list[Row]:
     """Return due dispatches of one priority, also if thousands wait behind one of their order key."""
-    due, aside = ("dispatches_due", "set_aside") if tenant is None else ("share_due", "set_aside_of_share")
+    due, block = (_DUE_OF_LANE, _BLOCK_OF_LANE) if tenant is None else (_DUE_OF_TENANT, _BLOCK_OF_TENANT)
     filters = () if tenant is None else (tenant,)
-    seen = room + SPARE
+    examined = room + SPARE
     found: list[Row] = []
     for _ in range(LOOKS):
-        found = rows(connection, SQL[due], name, priority, now, room, seen, *filters)
-        if len(found) == room or not rows(connection, SQL[aside], name, priority, now, ASIDE, seen, *filters):
+        found = rows(connection, due, name, priority, now, room, examined, *filters)
+        if len(found) == room or not rows(connection, block, name, priority, now, BLOCKED_MAX, examined, *filters):
             break
     return found
 
@@ -200,21 +210,24 @@ class _Rates:
     def _first(self, lane: Lane, tenant: str) -> float:
         if lane.provider not in self._read:
             self._read.add(lane.provider)
-            for provider, of_tenant, next in rows(self._connection, SQL["rates"], lane.provider):
-                self._next[(provider, of_tenant)] = next
-        next = self._next.get((lane.provider, tenant), 0.0)
-        if next > self._now + AHEAD_MS + 1000 / lane.per_second + 1:  # no slot is assigned so late: the clock went back
-            next = float(self._now + AHEAD_MS)
-        return max(next, float(self._now))
+            for provider, tenant_name, next_ms in rows(self._connection, SQL["rates"], lane.provider):
+                self._next[(provider, tenant_name)] = next_ms
+        next_ms = self._next.get((lane.provider, tenant), 0.0)
+        if (
+            next_ms > self._now + AHEAD_MS + 1000 / lane.per_second + 1
+        ):  # no slot is assigned so late: the clock went back
+            next_ms = float(self._now + AHEAD_MS)
+        return max(next_ms, float(self._now))
 
     def write(self) -> None:
         if self._changed:
-            insert_many(self._connection, SQL["set_rates"], [(*key, self._next[key]) for key in sorted(self._changed)])
+            write_many(self._connection, SQL["set_rates"], [(*key, self._next[key]) for key in sorted(self._changed)])
 
 
 def _dispatch_of(row: Row, token: int, now: int, slot: int, ahead_ms: int) -> Dispatch:
-    id, was_taken, state, request, tenant, key, kind, recipient, channel, generation, *rest = row
-    content, options, added, *_ = rest
+    id, was_taken, state, request, tenant, key, kind, recipient, channel, generation, content, options, added_ms = row[
+        :13
+    ]
     notification = notification_of(tenant, key, kind, recipient, channel, generation, content, options)
     return Dispatch(
         id=id,
@@ -226,7 +239,7 @@ def _dispatch_of(row: Row, token: int, now: int, slot: int, ahead_ms: int) -> Di
         slot_ms=slot,
         vanished=bool(was_taken),
         request=request,
-        added_ms=added,
+        added_ms=added_ms,
         ahead_ms=ahead_ms,
     )
 
@@ -236,47 +249,56 @@ def _dispatch_of(row: Row, token: int, now: int, slot: int, ahead_ms: int) -> Di
 
 def cross(connection: apsw.Connection, crossings: Sequence[Crossing], now: int) -> list[CrossingVerdict]:
     """Decide each crossing in order. Each one sees the guards that the crossings before it have passed."""
-    ids = [crossing.dispatch.id for crossing in crossings]
-    held = {id: tuple(may) for id, *may in select_in(connection, SQL["dispatches_held"], ids)}
-    watched = [k for crossing in crossings if (k := crossing.dispatch.notification.guarded_by) is not None]
-    guards = passed_by(connection, watched)
-    gates: list[CrossingVerdict] = []
-    passed: list[tuple[Crossing, Sequence[Pass]]] = []
-    stopped: list[tuple[Crossing, bytes]] = []
+    owners = _owners(connection, [crossing.dispatch.id for crossing in crossings])
+    guarded = [key for crossing in crossings if (key := crossing.dispatch.notification.guarded_by) is not None]
+    guards = last_passes(connection, guarded)
+    verdicts: list[CrossingVerdict] = []
+    crossed: list[tuple[Crossing, Sequence[GuardPass]]] = []
+    suppressed: list[tuple[Crossing, bytes]] = []
     for crossing in crossings:
-        gate = _gate(crossing, held, guards, now)
-        match gate:
+        verdict = _crossing_verdict(crossing, owners, guards, now)
+        match verdict:
             case Crossed():
-                del held[crossing.dispatch.id]  # a token crosses once
-                k = crossing.dispatch.notification.guarded_by
-                before = before_of(crossing.dispatch, None if k is None else guards.get(k))
-                passed.append((crossing, before))
-                if k is not None:
-                    guards[k] = Passed(crossing.dispatch.id, now, "sending", before)
+                del owners[crossing.dispatch.id]  # a token crosses once
+                key = crossing.dispatch.notification.guarded_by
+                earlier = earlier_passes(crossing.dispatch, None if key is None else guards.get(key))
+                crossed.append((crossing, earlier))
+                if key is not None:
+                    guards[key] = LastPass(crossing.dispatch.id, now, "sending", earlier)
             case Suppressed(by=by):
-                stopped.append((crossing, by))
-        gates.append(gate)
-    _write_crossings(connection, passed, now)
-    _write_suppressed(connection, stopped, now)
-    return gates
+                suppressed.append((crossing, by))
+        verdicts.append(verdict)
+    if crossed:
+        _write_crossings(connection, crossed, now)
+    if suppressed:
+        reasons = [(item.dispatch.id, f"its guard has let {by.hex()} through", by, now) for item, by in suppressed]
+        write_many(connection, SQL["suppress_notifications"], reasons)
+        select_many(connection, SQL["delete_dispatches"], [item.dispatch.id for item, _ in suppressed])
+    return verdicts
 
 
-def _gate(
+def _owners(connection: apsw.Connection, ids: Sequence[bytes]) -> dict[bytes, tuple[int, int, str]]:
+    """Return token, taken and state of each dispatch."""
+    found = select_many(connection, SQL["dispatch_owners"], ids)
+    return {id: (token, taken, state) for id, token, taken, state in found}
+
+
+def _crossing_verdict(
     crossing: Crossing,
-    held: Mapping[bytes, tuple[int, int, str]],
-    guards: Mapping[bytes, Passed],
+    owners: Mapping[bytes, tuple[int, int, str]],
+    guards: Mapping[bytes, LastPass],
     now: int,
 ) -> CrossingVerdict:
     dispatch = crossing.dispatch
-    token, taken, state = held.get(dispatch.id, (0, 0, ""))
+    token, taken, state = owners.get(dispatch.id, (0, 0, ""))
     if token != dispatch.token or not taken or state == "sending":
         return Lost()  # a second crossing of a token: it is unknown whether the first one was sent
     notification = dispatch.notification
-    guard, k = notification.guard, notification.guarded_by
-    if guard is None or k is None or k not in guards:
+    guard, key = notification.guard, notification.guarded_by
+    if guard is None or key is None or key not in guards:
         return Crossed()
-    last = guards[k]
-    if last.is_own(dispatch) or now - last.at >= 1000 * guard.window_s:
+    last = guards[key]
+    if last.is_own(dispatch) or now - last.passed_ms >= 1000 * guard.window_s:
         return Crossed()
     if crossing.delivery_state.doubt_ms or last.state in ("pending", "sending"):
         return Held(last.id)  # a message that may have been sent is not suppressed
@@ -284,37 +306,27 @@ def _gate(
 
 
 def _write_crossings(
-    connection: apsw.Connection, crossings: Sequence[tuple[Crossing, Sequence[Pass]]], now: int
+    connection: apsw.Connection, crossings: Sequence[tuple[Crossing, Sequence[GuardPass]]], now: int
 ) -> None:
-    if not crossings:
-        return
     dispatches: list[Row] = []
     states: list[Row] = []
     attempts: list[Row] = []
     guards: list[Row] = []
-    for crossing, before in crossings:
+    for crossing, earlier in crossings:
         dispatch, state = crossing.dispatch, crossing.delivery_state
         id, token, provider = dispatch.id, dispatch.token, state.provider
         dispatches.append((id, token, provider, encode(state), crossing.request))
         states.append((id, "sending", "", provider, None, state.possible_duplicates, now))
-        attempts.append((id, token, "", state.attempts, provider, now, 0, "", ""))
-        guard, k = dispatch.notification.guard, dispatch.notification.guarded_by
-        if guard is not None and k is not None:
-            at = max(now, dispatch.added_ms)  # also if the clock went back: an earlier pass is not its own
-            guards.append((k, id, at, now + int(1000 * guard.window_s), encode(before)))
-    insert_many(connection, SQL["cross_dispatches"], dispatches)
-    insert_many(connection, SQL["set_notifications"], states)
-    insert_many(connection, SQL["begin_attempts"], attempts)
+        attempts.append((id, token, "", state.attempts, provider, now, 0, "", None, ""))
+        guard, key = dispatch.notification.guard, dispatch.notification.guarded_by
+        if guard is not None and key is not None:
+            passed_ms = max(now, dispatch.added_ms)  # also if the clock went back: an earlier pass is not its own
+            guards.append((key, id, passed_ms, now + int(1000 * guard.window_s), encode(earlier)))
+    write_many(connection, SQL["cross_dispatches"], dispatches)
+    write_many(connection, SQL["set_notifications"], states)
+    write_many(connection, SQL["add_attempts"], attempts)
     if guards:
-        insert_many(connection, SQL["set_guards"], guards)
-
-
-def _write_suppressed(connection: apsw.Connection, stopped: Sequence[tuple[Crossing, bytes]], now: int) -> None:
-    if not stopped:
-        return
-    reasons = [(crossing.dispatch.id, f"its guard has let {by.hex()} through", by, now) for crossing, by in stopped]
-    insert_many(connection, SQL["suppress_notifications"], reasons)
-    run_in(connection, SQL["end_dispatches"], [crossing.dispatch.id for crossing, _ in stopped])
+        write_many(connection, SQL["set_guards"], guards)
 
 
 # -------------------------------------------------------------------------------------- records and delivery reports
@@ -326,19 +338,19 @@ def record(connection: apsw.Connection, records: Sequence[Record], now: int) -> 
     """Write the records whose token is current. True also for a record that was written before.
 
     The first record of one token counts."""
+    pairs = [(item.dispatch.id, item.dispatch.token) for item in records]
     firsts: dict[tuple[bytes, int], Record] = {}
-    for item in records:
-        firsts.setdefault((item.dispatch.id, item.dispatch.token), item)
-    held = {id: tuple(may) for id, *may in select_in(connection, SQL["dispatches_held"], [id for id, _ in firsts])}
-    current = {pair: item for pair, item in firsts.items() if held.get(pair[0], ())[:2] == (pair[1], 1)}
+    for pair, item in zip(pairs, records, strict=True):
+        firsts.setdefault(pair, item)
+    owners = _owners(connection, [id for id, _ in firsts])
+    current = {pair: item for pair, item in firsts.items() if owners.get(pair[0], ())[:2] == (pair[1], 1)}
     if current:
-        crossed = {id for id, (_, _, state) in held.items() if state == "sending"}
+        crossed = {id for id, (_, _, state) in owners.items() if state == "sending"}
         _write_records(connection, _check_references(connection, list(current.values())), crossed, now)
     others = [pair for pair in firsts if pair not in current]
-    repeated = {pair for pair in others if held.get(pair[0], ())[:2] == (pair[1], 0)}
+    repeated = {pair for pair in others if owners.get(pair[0], ())[:2] == (pair[1], 0)}
     if others:
-        repeated.update((id, token) for id, token in insert_many(connection, SQL["attempts_known"], others))
-    pairs = [(item.dispatch.id, item.dispatch.token) for item in records]
+        repeated.update((id, token) for id, token in write_many(connection, SQL["recorded_attempts"], others))
     return [pair in current or pair in repeated for pair in pairs]
 
 
@@ -351,7 +363,7 @@ def _check_references(connection: apsw.Connection, records: Sequence[Record]) ->
     for item in records:
         id, message = item.dispatch.id, (_provider_of(item), item.reference)
         if item.otherwise is not None and message not in owners:
-            found = rows(connection, SQL["referred_to_by_another"], item.reference, message[0], id)
+            found = rows(connection, SQL["another_notification_of_reference"], item.reference, message[0], id)
             owners[message] = found[0][0] if found else id
         checked.append(item if item.otherwise is None or owners[message] == id else item.unless(owners[message]))
     return checked
@@ -371,75 +383,79 @@ def _write_records(
     attempts: list[Row] = []
     for item in records:
         dispatch, after = item.dispatch, item.delivery_state
-        id, token = dispatch.id, dispatch.token
-        states.append(
-            (id, after.state, after.reason, after.provider, item.reference or None, after.possible_duplicates, now)
-        )
+        id, token, reference = dispatch.id, dispatch.token, item.reference or None
+        states.append((id, after.state, after.reason, after.provider, reference, after.possible_duplicates, now))
         # A release before the crossing is no attempt, unless it is final. Undoing a crossing is an attempt.
         if item.outcome != "released" or after.state not in LIVE or id in crossed:
             crossed_ms = after.crossed_ms if item.outcome in SENT else 0
-            texts = (item.evidence, item.reference or None, "")
+            texts = (item.evidence, reference, "")
             attempts.append((id, token, item.outcome, after.attempts, _provider_of(item), crossed_ms, now, *texts))
         if after.state in LIVE:
-            due = None if after.state == "uncertain" and not after.exit else after.due_ms
+            due_ms = None if after.state == "uncertain" and not after.exit else after.due_ms
             lane = lane_of(after.provider, dispatch.notification.channel)
             same = after.provider == dispatch.delivery_state.provider or not dispatch.delivery_state.provider
-            live.append((id, token, due, after.state, lane, encode(after), int(same)))
+            live.append((id, token, due_ms, after.state, lane, encode(after), int(same)))
             continue
         over.append(id)
         not_sent = after.state in OVER_UNSENT and item.outcome != "policy"  # given up by policy: may have been sent
-        if not_sent and (k := dispatch.notification.guarded_by) is not None:
-            unsent.append((k, id))
-    insert_many(connection, SQL["set_notifications"], states)
-    insert_many(connection, SQL["forget_beginnings"], [(item.dispatch.id, item.dispatch.token) for item in records])
+        if not_sent and (key := dispatch.notification.guarded_by) is not None:
+            unsent.append((key, id))
+    write_many(connection, SQL["set_notifications"], states)
+    write_many(
+        connection, SQL["delete_crossed_attempts"], [(item.dispatch.id, item.dispatch.token) for item in records]
+    )
     if attempts:
-        insert_many(connection, SQL["add_attempts"], attempts)
+        write_many(connection, SQL["add_attempts"], attempts)
     if live:
-        insert_many(connection, SQL["set_dispatches"], live)
+        write_many(connection, SQL["set_dispatches"], live)
     if over:
-        run_in(connection, SQL["end_dispatches"], over)
+        select_many(connection, SQL["delete_dispatches"], over)
     if unsent:
-        free(connection, [k for k, _ in unsent], [id for _, id in unsent])
+        hand_back(connection, [key for key, _ in unsent], [id for _, id in unsent])
 
 
-def apply_reports(connection: apsw.Connection, witnesses: Sequence[DeliveryReport], now: int) -> list[State | None]:
+def apply_reports(connection: apsw.Connection, reports: Sequence[DeliveryReport], now: int) -> list[State | None]:
     """Record delivery reports of providers. Returns the state of each notification; None if it is unknown."""
-    return [_apply_report(connection, report, now) for report in witnesses]
+    return [_apply_report(connection, report, now) for report in reports]
 
 
 def _apply_report(connection: apsw.Connection, report: DeliveryReport, now: int) -> State | None:
     id = report.id if report.id is not None else _referred_to(connection, report)
-    found = [] if id is None else rows(connection, SQL["witnessed_by_id"], id)
+    found = [] if id is None else rows(connection, SQL["reported_notification"], id)
     if not found:
         return None
-    id, state, provider, possible, tenant, recipient, kind, options, erased = found[0]
+    id, state, provider, possible_duplicates, tenant, recipient, kind, options, erased = found[0]
     evidence = "" if erased else report.evidence
     reporter = report.provider or provider
     after = reported(state, report.says)
-    if after == "failed" and (possible or reporter != provider or rows(connection, SQL["sent_anew"], id, reporter)):
+    if after == "failed" and (
+        possible_duplicates or reporter != provider or rows(connection, SQL["was_sent_again"], id, reporter)
+    ):
         after = state  # the report is about one attempt; another attempt may have succeeded
     elsewhere = state in RANK and report.says in RANK and reporter != provider  # two providers have the message
     if elsewhere or (
-        report.reference and rows(connection, SQL["referred_to_otherwise"], id, reporter, report.reference)
+        report.reference and rows(connection, SQL["has_another_reference"], id, reporter, report.reference)
     ):
-        connection.execute(SQL["sent_twice"], (id,))  # two references: both messages may have arrived
-        possible = possible or 1
+        connection.execute(SQL["mark_possible_duplicate"], (id,))  # two references: both messages may have arrived
+        possible_duplicates = possible_duplicates or 1
     texts = (report.at_ms or now, evidence, report.reference or None, "")
-    insert_many(connection, SQL["add_attempts"], [(id, 0, report.says, 0, reporter, 0, *texts)])
+    write_many(connection, SQL["add_attempts"], [(id, 0, report.says, 0, reporter, 0, *texts)])
     if after == state:
         return after
-    row = (id, after, evidence, reporter, report.reference or None, possible, now)
-    insert_many(connection, SQL["set_notifications"], [row])
+    row = (id, after, evidence, reporter, report.reference or None, possible_duplicates, now)
+    write_many(connection, SQL["set_notifications"], [row])
     if after in RANK or after == "failed":
-        run_in(connection, SQL["end_dispatches"], [id])
+        select_many(connection, SQL["delete_dispatches"], [id])
     if after == "failed" and (guard := guard_of(tenant, recipient, kind, options)) is not None:
-        free(connection, [guard], [id])
+        hand_back(connection, [guard], [id])
     return after
 
 
 def _referred_to(connection: apsw.Connection, report: DeliveryReport) -> bytes | None:
-    """Return the notification of a reference; None if there is none or several, so that neither of two changes."""
-    found = rows(connection, SQL["referred_to"], report.reference, report.provider) if report.reference else []
+    """Return the notification of a reference; None if there is none, or several that cannot be told apart."""
+    if not report.reference:
+        return None
+    found = rows(connection, SQL["notifications_of_reference"], report.reference, report.provider)
     return found[0][0] if len(found) == 1 else None
 
 
@@ -478,8 +494,11 @@ class SqliteOutbox:
         try:
             taken = await asyncio.shield(pending)
         except asyncio.CancelledError:
-            with suppress(LedgerUnavailable):  # the caller is gone: release at once, not when the leases lapse
-                await self._give_back(await pending)
+            # The caller is gone: release at once, unchanged. A dispatch that a vanished relay left stays taken, so that
+            # this stays known.
+            with suppress(LedgerUnavailable):
+                released = [item for item in await pending if not item.vanished]
+                await self.record([Record(item, item.delivery_state, "released") for item in released])
             raise
         self._none_due = not taken
         return taken
@@ -490,8 +509,8 @@ class SqliteOutbox:
     async def record(self, records: Sequence[Record]) -> list[bool]:
         return await self._writer.submit(lambda connection: record(connection, records, self._now()))
 
-    async def apply_reports(self, witnesses: Sequence[DeliveryReport]) -> list[State | None]:
-        return await self._writer.submit(lambda connection: apply_reports(connection, witnesses, self._now()))
+    async def apply_reports(self, reports: Sequence[DeliveryReport]) -> list[State | None]:
+        return await self._writer.submit(lambda connection: apply_reports(connection, reports, self._now()))
 
     # ---------------------------------------------------------------------------------------------------- operators
 
@@ -504,9 +523,8 @@ class SqliteOutbox:
         return await self._catalog.submit(lambda connection: outbox_queries.find(connection, query))
 
     async def show(self, id: bytes) -> NotificationView | None:
-        return await self._lookout.submit(
-            lambda connection: outbox_queries.show(connection, id)
-        )  # callbacks wait for it
+        # callbacks wait for it, so it does not queue behind operators
+        return await self._lookout.submit(lambda connection: outbox_queries.show(connection, id))
 
     async def decide(self, decision: Decision) -> State | None:
         return await self._writer.submit(
@@ -514,26 +532,21 @@ class SqliteOutbox:
         )
 
     async def erase(self, tenant: str, recipient: str, reason: str, by: str) -> int:
-        now = self._now
         return await self._writer.submit(
-            lambda connection: outbox_queries.erase(connection, tenant, recipient, reason, by, now())
+            lambda connection: outbox_queries.erase(connection, tenant, recipient, reason, by, self._now())
         )
 
     async def backlog(self) -> list[Backlog]:
         return await self._catalog.submit(outbox_queries.backlog)
 
     async def purge(self, content_ms: int, identity_ms: int, limit: int) -> int:
-        now = self._now
         return await self._writer.submit(
-            lambda connection: outbox_queries.purge(connection, content_ms, identity_ms, limit, now())
+            lambda connection: outbox_queries.purge(connection, content_ms, identity_ms, limit, self._now())
         )
-
-    async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
-        """Release dispatches unchanged. One that a vanished relay left behind stays taken, so that this stays known."""
-        await self.record([Record(item, item.delivery_state, "released") for item in dispatches if not item.vanished])
 
     async def _is_due(self, lanes: Mapping[str, Lane]) -> bool:
         """Check without a lock, so that idle relays do not wait for each other."""
         names = encode(list(lanes)).decode()
-        sql = SQL["lanes_due"]
-        return bool(await self._lookout.submit(lambda connection: rows(connection, sql, names, self._now())))
+        return await self._lookout.submit(
+            lambda connection: rows(connection, SQL["due_lanes"], names, self._now()) != []
+        )

@@ -1,7 +1,7 @@
-"""Batched statements.
+"""The SQL statements by name, and their execution for a whole batch.
 
-A statement is prepared once for each batch size, and there are few sizes: a batch is cut into pieces of them, so
-that every size is answered from the statement cache.
+A statement is prepared once for each batch size. There are few sizes: a batch of another size is cut into pieces, so
+that every piece finds its statement in the cache.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import Any, TypeAlias
 
 import apsw
@@ -18,51 +19,40 @@ SIZES = (500, 250, 100, 50, 25, 10, 5, 2, 1)
 Row: TypeAlias = tuple[Any, ...]
 
 
-def _named(text: str) -> dict[str, str]:
-    """The statements of a file, by the name above each."""
-    parts = text.split("-- name: ")[1:]
-    return {name: sql.strip() for name, _, sql in (part.partition("\n") for part in parts)}
+def named_statements(*names: str) -> dict[str, str]:
+    """Read SQL files. Each statement follows a line `-- name: …`; comment lines are removed."""
+    text = "\n".join([files(__package__).joinpath(name).read_text() for name in names])
+    statements = {}
+    for part in text.split("-- name: ")[1:]:
+        name, *lines = part.splitlines()
+        statements[name] = "\n".join([line for line in lines if not line.startswith("--")]).strip()
+    return statements
 
 
-FILES = ("queries.sql", "inbox.sql", "letters.sql", "catalog.sql", "outbox.sql")
-SQL = _named("".join(files(__package__).joinpath(file).read_text() for file in FILES))
+SQL = named_statements("claims.sql", "inbox.sql", "dead_letters.sql", "catalog.sql", "outbox.sql")
 
 
 def rows(connection: apsw.Connection, sql: str, *bindings: Any) -> list[Row]:
-    """All rows of one statement."""
-    found: list[Row] = connection.execute(sql, bindings).fetchall()
-    return found
+    """Return all rows of one statement."""
+    return connection.execute(sql, bindings).fetchall()
 
 
-def select_in(connection: apsw.Connection, sql: str, keys: Sequence[Any], others: Sequence[Any] = ()) -> Iterator[Row]:
-    """Rows of `sql`, whose `{keys}` (and `{others}`, as many) become lists of placeholders."""
-    start = 0
-    for piece in pieces(keys):
-        beside = others[start : start + len(piece)]
-        start += len(piece)
-        yield from connection.execute(_with_keys(sql, len(piece)), (*piece, *beside))
+def select_many(connection: apsw.Connection, sql: str, keys: Sequence[Any]) -> list[Row]:
+    """Run a statement whose `{keys}` become placeholders. Returns its rows."""
+    if len(keys) in SIZES:
+        return connection.execute(_with_keys(sql, len(keys)), keys).fetchall()
+    return [row for piece in _pieces(keys) for row in select_many(connection, sql, piece)]
 
 
-def run_in(connection: apsw.Connection, sql: str, keys: Sequence[Any], others: Sequence[Any] = ()) -> None:
-    """As `select_in`, for statements that return nothing."""
-    for _ in select_in(connection, sql, keys, others):
-        pass
+def write_many(connection: apsw.Connection, sql: str, values: Sequence[Row]) -> list[Row]:
+    """Run a statement whose `{rows}` become lists of placeholders. Returns its rows."""
+    if len(values) in SIZES:
+        sql = _with_rows(sql, len(values[0]), len(values))
+        return connection.execute(sql, tuple(chain.from_iterable(values))).fetchall()
+    return [row for piece in _pieces(values) for row in write_many(connection, sql, piece)]
 
 
-def insert_many(connection: apsw.Connection, sql: str, rows: Sequence[Row]) -> list[Row]:
-    """Write rows by few multi-VALUES statements; `{rows}` becomes the value lists. Returns what they return."""
-    returned: list[Row] = []
-    for piece in pieces(rows):
-        values = [value for row in piece for value in row]
-        returned += connection.execute(_with_rows(sql, len(piece[0]), len(piece)), values)
-    return returned
-
-
-def pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut a batch into pieces of the prepared sizes."""
-    if len(items) in SIZES:
-        yield items
-        return
+def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     start = 0
     for size in SIZES:
         while len(items) - start >= size:
@@ -72,8 +62,7 @@ def pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 @cache  # as many as there are statements and sizes
 def _with_keys(sql: str, count: int) -> str:
-    marks = ",".join("?" * count)
-    return sql.format(keys=marks, others=marks)
+    return sql.format(keys=",".join([f"?{number}" for number in range(1, count + 1)]))
 
 
 @cache

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,6 +22,7 @@ import apsw
 from semel.values.errors import LedgerUnavailable, TransactionOver
 
 T = TypeVar("T")
+AnyJob = TypeVar("AnyJob", bound="Job")
 
 ENDED_ITSELF = "the handler ended its transaction itself; it commits when the handler returns"
 OUTLASTED = "the transaction was open for as long as its lease lasted: it was rolled back"
@@ -47,9 +47,6 @@ class Job:
         self.value: Any = None
         self.error: BaseException | None = None
 
-    def run(self, connection: apsw.Connection) -> None:
-        self.value = self.work(connection)
-
     def answer(self) -> None:
         if self.future.done():
             return
@@ -59,27 +56,26 @@ class Job:
             self.future.set_result(self.value)
 
 
-class Opened(Protocol):
+class Closable(Protocol):
     """The object that the handler uses while its session is open."""
 
     def close(self) -> None:
         """Refuse further use."""
 
 
-Held = TypeVar("Held", bound=Opened)
+Opened = TypeVar("Opened", bound=Closable)
 
 
-class Session(Job, Generic[Held]):
+class Session(Job, Generic[Opened]):
     """A handler's transaction. The writer thread keeps it open, as a savepoint of the group, until it ends."""
 
-    __slots__ = ("ended", "keep", "lasts_s", "open", "opened", "started")
+    __slots__ = ("ended", "keep", "limit_s", "opened", "started")
 
-    def __init__(self, open: Callable[[apsw.Connection], Held], lasts_s: float) -> None:
-        """`lasts_s`: the lease cannot be renewed while the session is open, so this is its longest duration."""
-        super().__init__(lambda connection: None)
-        self.open = open
-        self.opened: asyncio.Future[Held] = self.loop.create_future()
-        self.lasts_s = lasts_s
+    def __init__(self, open: Callable[[apsw.Connection], Opened], limit_s: float) -> None:
+        """`limit_s`: the lease cannot be renewed while the session is open, so this is its longest duration."""
+        super().__init__(open)
+        self.opened: asyncio.Future[Opened] = self.loop.create_future()
+        self.limit_s = limit_s
         self.ended = threading.Event()
         self.keep = False
         self.started = False
@@ -91,11 +87,11 @@ class Session(Job, Generic[Held]):
             return
         self.started = True
         connection.execute("savepoint handler")
-        opened = self.open(connection)
+        opened: Opened = self.work(connection)
         self.loop.call_soon_threadsafe(self._open, opened)
         begun = time.monotonic()
-        while not self.ended.wait(min(1.0, self.lasts_s)):
-            if self.loop.is_closed() or time.monotonic() - begun >= self.lasts_s:
+        while not self.ended.wait(min(1.0, self.limit_s)):
+            if self.loop.is_closed() or time.monotonic() - begun >= self.limit_s:
                 opened.close()  # its loop is closed or stuck: other jobs do not wait for it
                 self.error = None if self.ended.is_set() else TransactionOver(OUTLASTED)
                 break
@@ -107,11 +103,6 @@ class Session(Job, Generic[Held]):
         except apsw.SQLError:
             raise TransactionOver(ENDED_ITSELF) from None
 
-    @property
-    def has_handler_to_run(self) -> bool:
-        """True if the session has not started and its caller still waits for it."""
-        return not self.started and not self.ended.is_set()
-
     def end(self, keep: bool) -> None:
         self.keep = keep
         self.ended.set()
@@ -121,7 +112,7 @@ class Session(Job, Generic[Held]):
             self.opened.set_exception(self.error)
         super().answer()
 
-    def _open(self, opened: Held) -> None:
+    def _open(self, opened: Opened) -> None:
         if not self.opened.done():
             self.opened.set_result(opened)
 
@@ -165,14 +156,18 @@ class Writer:
         return self._thread is not None and self._thread.in_session
 
     def submit(self, work: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
-        job = Job(work)
-        self._put(job)
-        return job.future
+        return self.put(Job(work)).future
 
-    def open_session(self, open: Callable[[apsw.Connection], Held], lasts_s: float) -> Session[Held]:
-        session = Session(open, lasts_s)
-        self._put(session)
-        return session
+    def put(self, job: AnyJob) -> AnyJob:
+        with self._changing:
+            thread = self._thread
+            if thread is None:
+                thread = self._thread = _Thread(self._connect, self._files, self._observe, self._begin)
+                thread.start()
+            elif thread.pid != os.getpid():
+                raise LedgerUnavailable(FORKED)
+            thread.queue.put(job)
+        return job
 
     def close(self) -> None:
         """Finish the queued jobs, then close the file."""
@@ -182,16 +177,6 @@ class Writer:
             thread, self._thread = self._thread, None
             thread.queue.put(None)  # the last item: later jobs get a new thread
         thread.join()
-
-    def _put(self, job: Job) -> None:
-        with self._changing:
-            thread = self._thread
-            if thread is None:
-                thread = self._thread = _Thread(self._connect, self._files, self._observe, self._begin)
-                thread.start()
-            elif thread.pid != os.getpid():
-                raise LedgerUnavailable(FORKED)
-            thread.queue.put(job)
 
 
 class _Thread(threading.Thread):
@@ -210,32 +195,38 @@ class _Thread(threading.Thread):
         self._connect = connect
         self._files = files
         self._observe = observe
-        self._begin_sql = begin
-        self._check_every_s = None if begin == READING else FILES_S
+        self._begin = begin
+        self._writes = begin != READING
         self._connection: apsw.Connection | None = None
-        self.in_session = False  # while a handler has the connection, a COMMIT is refused
+        self.in_session = False
         self._rolled_back = False
 
     def run(self) -> None:
-        waiting: list[Job] = []
+        sessions: list[Job] = []
         stopping = False
-        while waiting or not stopping:
-            received = self._receive(wait=not waiting)
-            stopping = stopping or None in received
-            waiting += [job for job in received if job is not None]
-            waiting.sort(key=lambda job: isinstance(job, Session))  # handlers last: no other job waits for all of them
-            if waiting:
-                decided, waiting = self._commit(waiting)
+        while sessions or not stopping:
+            jobs: list[Job] = []
+            received = self._receive(wait=not sessions)
+            for job in received:
+                if job is None:
+                    stopping = True
+                elif isinstance(job, Session):
+                    sessions.append(job)
+                else:
+                    jobs.append(job)
+            group = jobs + sessions  # handlers last: no other job waits for all of them
+            if group:
+                decided, sessions = self._commit(group)
                 self._answer(decided)
         if self._connection is not None:
             self._files.disconnect(self._connection)
 
     def _receive(self, wait: bool) -> list[Job | None]:
-        """Return all queued jobs; at least one if `wait`. While it waits, it checks the files."""
+        """Return all queued jobs; at least one if `wait`. While it waits, the writer checks its files."""
         jobs: list[Job | None] = []
         while wait and not jobs:
             try:
-                jobs.append(self.queue.get(timeout=self._check_every_s))
+                jobs.append(self.queue.get(timeout=FILES_S if self._writes else None))
             except Empty:
                 self._check_idle_files()
         while True:
@@ -245,77 +236,81 @@ class _Thread(threading.Thread):
                 return jobs
 
     def _commit(self, group: list[Job]) -> tuple[list[Job], list[Job]]:
-        """Run and commit a group. Returns the decided jobs, and those left for the next transaction."""
+        """Run and commit a group. Returns the decided jobs, and the sessions left for the next transaction."""
+        begun = False
         try:
-            connection = self._begin()
-        except Exception as error:
-            for job in group:
-                job.error = _translate(error)
-            return group, []
-        try:
-            return self._run_and_commit(connection, group)
+            connection = self._connection or self._open()
+            self._files.check()
+            connection.execute(self._begin)
+            begun = True
+            taken = self._run_jobs(connection, group)
+            if self._observe is not None:
+                self._observe("before_commit")
+            connection.execute("commit")
+            if self._observe is not None:
+                self._observe("after_commit")
+            if self._writes:
+                self._files.check_all()  # a commit into a deleted file is not acknowledged
+            return group[:taken], group[taken:]
         except BaseException as error:
-            if len(group) == 1:
-                group[0].error = _translate(error)
+            self._recover(error)
+            if len(group) == 1 or not begun:
+                for job in group:
+                    job.error = _translate(error)
                 return group, []
-        ready = [job for job in group if not (isinstance(job, Session) and job.has_handler_to_run)]
-        for job in ready:
+        # One job failed: each of the others runs alone. A handler that has not started stays for the next transaction.
+        left: list[Job] = [
+            job for job in group if isinstance(job, Session) and not job.started and not job.ended.is_set()
+        ]
+        decided = [job for job in group if job not in left]
+        for job in decided:
             self._commit([job])
-        return ready, [job for job in group if job not in ready]
+        return decided, left
 
-    def _begin(self) -> apsw.Connection:
-        if self._connection is None:
-            self._connection = self._connect()
-            self._connection.set_commit_hook(lambda: self.in_session)
-            self._connection.set_rollback_hook(self._mark_rollback)
-        self._check_files(self._files.check)
-        self._connection.execute(self._begin_sql)
+    def _open(self) -> apsw.Connection:
+        self._connection = self._connect()
+        self._connection.set_rollback_hook(self._mark_rollback)
         return self._connection
 
     def _mark_rollback(self) -> None:
         self._rolled_back = True
 
-    def _run_and_commit(self, connection: apsw.Connection, group: list[Job]) -> tuple[list[Job], list[Job]]:
-        try:
-            begun = time.monotonic()
-            taken = 0
-            for job in group:
-                if taken and isinstance(job, Session) and time.monotonic() - begun > SESSIONS_S:
-                    break
-                self.in_session, self._rolled_back = isinstance(job, Session), False
-                try:
-                    job.run(connection)
-                finally:
-                    self.in_session = False
-                if self._rolled_back:  # the other jobs of this group are rolled back, too
-                    raise TransactionOver(ENDED_ITSELF)
-                taken += 1
-            if self._observe is not None:
-                self._observe("before_commit")
-            connection.execute("commit")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("rollback")
-            raise
-        if self._observe is not None:
-            self._observe("after_commit")
-        if self._check_every_s is not None:
-            self._check_files(self._files.check_all)  # a commit into a deleted file is not acknowledged
-        return group[:taken], group[taken:]
+    def _run_jobs(self, connection: apsw.Connection, group: list[Job]) -> int:
+        """Run the jobs of a group. Returns how many ran: sessions that do not start in time are left."""
+        begun = time.monotonic()
+        for number, job in enumerate(group):
+            if not isinstance(job, Session):
+                job.value = job.work(connection)
+                continue
+            if number and time.monotonic() - begun > SESSIONS_S:
+                return number
+            self.in_session, self._rolled_back = True, False
+            connection.set_commit_hook(lambda: True)  # refuses a COMMIT of the handler
+            try:
+                job.run(connection)
+            finally:
+                connection.set_commit_hook(None)
+                self.in_session = False
+            if self._rolled_back:  # the other jobs of this group are rolled back, too
+                raise TransactionOver(ENDED_ITSELF)
+        return len(group)
 
-    def _check_files(self, check: Callable[[], None]) -> None:
-        try:
-            check()
-        except LedgerUnavailable:
-            if self._connection is not None and self._check_every_s is not None:
-                self._files.save(self._connection)
-            raise
+    def _recover(self, error: BaseException) -> None:
+        """Roll back an open transaction. If a file is lost, save the commits that are only in its WAL."""
+        if self._connection is None:
+            return
+        if self._connection.in_transaction:
+            self._connection.execute("rollback")
+        if self._writes and isinstance(error, LedgerUnavailable):
+            self._files.save(self._connection)
 
     def _check_idle_files(self) -> None:
         """Check the files of an idle writer. The next caller gets the error."""
         if self._connection is not None:
-            with suppress(LedgerUnavailable):
-                self._check_files(self._files.check_all)
+            try:
+                self._files.check_all()
+            except LedgerUnavailable:
+                self._files.save(self._connection)
 
     def _answer(self, jobs: list[Job]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
