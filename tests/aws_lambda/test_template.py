@@ -14,7 +14,7 @@ from tests.aws_lambda.invocations import genesys
 
 from semel.app import LAMBDA_MARGIN_S, MAX_ATTEMPTS, TIMEOUT_S
 from semel.ledgers.dynamodb import DynamoLedger
-from semel.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS, TTL
+from semel.ledgers.dynamodb.schema import ATTRIBUTES, DEAD_LETTERS_INDEX, KEYS, TTL
 
 PLACE = Path(__file__).parent.parent.parent / "deploy" / "aws"
 
@@ -43,7 +43,7 @@ def test_the_table_is_the_one_that_migrate_makes(resources: dict[str, Any]) -> N
     table = resources["Ledger"]
     assert table["KeySchema"] == KEYS
     assert table["AttributeDefinitions"] == ATTRIBUTES
-    assert table["GlobalSecondaryIndexes"] == [LETTERS]
+    assert table["GlobalSecondaryIndexes"] == [DEAD_LETTERS_INDEX]
     assert table["TimeToLiveSpecification"] == {"AttributeName": TTL, "Enabled": True}
     assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
 

@@ -161,8 +161,8 @@ STORE_MUTANTS = [
     Mutant(
         "DynamoDB's takeover is written over another's",
         DYNAMO_CLAIMING,
-        "over = None if old is None else items.version(old)\n            refused",
-        'over = None if old is None else {"state": old["state"]}\n            refused',
+        "expected = None if old is None else items.version(old)\n            refused",
+        'expected = None if old is None else {"state": old["state"]}\n            refused',
         f"{DYNAMO_LAWS}::test_one_racer_takes_over_an_expired_lease",
     ),
     Mutant(
@@ -175,15 +175,15 @@ STORE_MUTANTS = [
     Mutant(
         "DynamoDB's sweeper takes a token that is still needed",
         DYNAMO_ITEMS,
-        "max(over_ms, now_ms + KEPT_MS) // 1000 + 1",
-        "over_ms // 1000 + 1",
+        "max(expires_ms, now_ms + TOKEN_KEPT_MS) // 1000 + 1",
+        "expires_ms // 1000 + 1",
         f"{DYNAMO}/test_dynamodb_time.py::test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it",
     ),
     Mutant(
         "DynamoDB trusts all clocks",
         DYNAMO_ITEMS,
-        '(margin_ms if state is State.LEASED and item["until"] else 0)',
-        '(margin_ms if state is State.WAITING and item["until"] else 0)',
+        '(margin_ms if state is State.LEASED and item["until_ms"] else 0)',
+        '(margin_ms if state is State.WAITING and item["until_ms"] else 0)',
         f"{DYNAMO}/test_dynamodb_time.py::test_a_clock_that_is_ahead_by_less_than_the_margin_takes_nothing_over",
     ),
     Mutant(
@@ -196,8 +196,8 @@ STORE_MUTANTS = [
     Mutant(
         "DynamoDB gives every attempt the number of the last one",
         DYNAMO_ITEMS,
-        "return [[one.at_ms, one.reason, one.attempt] for one in attempt_log] or None",
-        "return [[one.at_ms, one.reason] for one in attempt_log] or None",
+        "return [[failed.at_ms, failed.reason, failed.attempt] for failed in attempt_log] or None",
+        "return [[failed.at_ms, failed.reason] for failed in attempt_log] or None",
         f"{DYNAMO_LAWS}::test_each_failed_attempt_is_told_the_oldest_first",
     ),
     # ------------------------------------------------------------------------------------------------- two stores

@@ -14,7 +14,7 @@ from botocore.config import Config
 from tests.shared import shared_emulator
 from tests.support.servers.dynamodb import DynamoServer
 
-from semel.ledgers.dynamodb.schema import ATTRIBUTES, KEYS, LETTERS
+from semel.ledgers.dynamodb.schema import ATTRIBUTES, DEAD_LETTERS_INDEX, KEYS
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def ledger_url(server: DynamoServer, aws: Any) -> Iterator[Callable[..., str]]:
             KeySchema=KEYS,
             AttributeDefinitions=ATTRIBUTES,
             BillingMode="PAY_PER_REQUEST",
-            GlobalSecondaryIndexes=[LETTERS],
+            GlobalSecondaryIndexes=[DEAD_LETTERS_INDEX],
         )
         wait_for(server, aws, made[-1])
         return server.url(made[-1], **options)

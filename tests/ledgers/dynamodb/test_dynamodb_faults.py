@@ -343,7 +343,7 @@ def test_leases_of_a_batch_that_failed_are_given_back(
     faulty: Faulty, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "DEADLINE_S", 0.3)
-    monkeypatch.setattr(ledger, "GIVE_BACK_S", 30.0)  # a busy machine is slow, and this is not what is tested
+    monkeypatch.setattr(ledger, "RELEASE_S", 30.0)  # a busy machine is slow, and this is not what is tested
 
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
         claims = harness.claims(8)

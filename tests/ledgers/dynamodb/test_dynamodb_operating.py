@@ -51,7 +51,7 @@ def test_migrate_makes_a_table_that_is_ready(server: DynamoServer, aws: Any, tab
     described = aws.describe_table(TableName=table)["Table"]
     assert described["KeySchema"] == KEYS
     assert described["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    assert [index["IndexName"] for index in described["GlobalSecondaryIndexes"]] == ["letters"]
+    assert [index["IndexName"] for index in described["GlobalSecondaryIndexes"]] == ["dead_letters"]
     ttl = aws.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
     assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "ttl")
     backups = aws.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
@@ -97,7 +97,7 @@ def test_the_doctor_finds_a_good_table_good(server: DynamoServer, table: str) ->
     assert wrong == ({"endpoint"} if server.endpoint else set())
     assert facts["region"] == server.region
     assert facts["status"] == "ACTIVE"
-    assert "ttl" in facts["sweeping"]
+    assert "ttl" in facts["time to live"]
     assert facts["point-in-time recovery"] == "on"
     assert "margin" in facts["clock"]
 
@@ -113,7 +113,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(server: DynamoServer, aws:
     )
     facts = rendered(run(server, table, "diagnose")[0])
     assert facts["index"].startswith("error: ")
-    for name in ("billing", "sweeping", "point-in-time recovery"):
+    for name in ("billing", "time to live", "point-in-time recovery"):
         assert facts[name].startswith("warning: ")
 
 

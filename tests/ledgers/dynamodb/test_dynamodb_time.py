@@ -15,7 +15,8 @@ from tests.ledgers.dynamodb.tables import clock_ahead
 
 from semel.ledgers.dynamodb import DynamoLedger
 from semel.ledgers.dynamodb.client import DynamoClient
-from semel.ledgers.dynamodb.items import KEPT_MS, Tokens, load_item
+from semel.ledgers.dynamodb.expressions import load_item
+from semel.ledgers.dynamodb.items import TOKEN_KEPT_MS, Tokens
 from semel.testing.harness import Caller, FakeClock, Harness
 from semel.values.claim import Busy, Claim, Granted
 from semel.values.outcome import Done, Reject, Release, Retry
@@ -109,7 +110,7 @@ def test_a_retry_is_due_without_margin(two: Two) -> None:
 # ----------------------------------------------------------------------------------------------------------- tokens
 
 
-@pytest.mark.parametrize("behind_ms", [0, 1_000, KEPT_MS // 2])
+@pytest.mark.parametrize("behind_ms", [0, 1_000, TOKEN_KEPT_MS // 2])
 def test_tokens_grow_after_a_release_though_the_next_clock_is_behind(two: Two, behind_ms: int) -> None:
     two.skew(-behind_ms)
     claim, last = two.harness.claim("a", aliases=["x"]), 0
@@ -122,7 +123,7 @@ def test_tokens_grow_after_a_release_though_the_next_clock_is_behind(two: Two, b
 
 
 def test_tokens_grow_after_a_purge_though_the_next_clock_is_behind(two: Two) -> None:
-    two.skew(-KEPT_MS // 2)
+    two.skew(-TOKEN_KEPT_MS // 2)
     claim = two.harness.claim("a", retention_ms=1)
     first = two.one.do(claim)
     two.pass_ms(1)
@@ -137,7 +138,7 @@ def test_whoever_was_taken_over_has_not_released(ledger_url: Callable[..., str])
     url, clock = ledger_url(margin_ms="0"), clock_ahead()
     harness = Harness(open=lambda: DynamoLedger.from_url(url, clock=clock))
     high, low = DynamoLedger.from_url(url, clock=clock), DynamoLedger.from_url(url, clock=clock)
-    high._claims._tokens, low._claims._tokens = Tokens(lambda bits: 1000), Tokens(lambda bits: 0)
+    high._claimer._tokens, low._claimer._tokens = Tokens(lambda bits: 1000), Tokens(lambda bits: 0)
     with Caller(lambda: high) as one, Caller(lambda: low) as other:
         claim = harness.claim("a", lease_ms=0)
         first, taken = one.grant(claim), other.grant(claim)
@@ -146,7 +147,7 @@ def test_whoever_was_taken_over_has_not_released(ledger_url: Callable[..., str])
         assert [other.settle(taken, Release()), other.settle(taken, Release())] == [True, True]
 
 
-@pytest.mark.parametrize("behind_ms", [0, 1_000, KEPT_MS // 2])
+@pytest.mark.parametrize("behind_ms", [0, 1_000, TOKEN_KEPT_MS // 2])
 def test_tokens_of_a_key_grow_though_clocks_differ(two: Two, behind_ms: int) -> None:
     """After a release, a takeover, a retry, an expiry and a purge: the next one comes from the slower clock."""
     two.skew(-behind_ms)
@@ -178,8 +179,8 @@ def test_the_token_of_a_released_key_is_remembered_for_an_hour(two: Two, aws: An
     claim = two.harness.claim("a")
     assert two.one.settle(two.one.grant(claim), Release()) is True
     (item,) = stored(aws, two, claim)
-    assert item["over"] == two.clocks[0].now_ms + KEPT_MS
-    two.pass_ms(KEPT_MS)
+    assert item["expires_ms"] == two.clocks[0].now_ms + TOKEN_KEPT_MS
+    two.pass_ms(TOKEN_KEPT_MS)
     assert two.one.purge() == 0, "it is no key any more"
     assert stored(aws, two, claim) == []
 
@@ -205,21 +206,21 @@ def test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it(
     assert two.one.settle(granted, Reject("no") if kind == "dead" else Done(b"1"), b"{}" if kind == "dead" else None)
     now = two.clocks[0].now_ms
     found = aws.scan(TableName=two.table, ConsistentRead=True)["Items"]
-    dead_letters = [item for item in found if "letter" in item]
+    dead_letters = [item for item in found if "dead_letter" in item]
     assert len(dead_letters) == (kind == "dead")
     assert all("ttl" not in dead_letter for dead_letter in dead_letters), "a letter waits for a person"
     rest = [load_item(item) for item in found if item not in dead_letters]
     assert len(rest) == (2 if kind in ("alias", "subject") else 1)
     for item in rest:
-        assert item["over"] == now + retention_ms
-        assert item["ttl"] == max(now + retention_ms, now + KEPT_MS) // 1000 + 1, "in seconds, never too early"
+        assert item["expires_ms"] == now + retention_ms
+        assert item["ttl"] == max(now + retention_ms, now + TOKEN_KEPT_MS) // 1000 + 1, "in seconds, never too early"
 
 
 def test_what_waits_has_a_time_to_live_after_it_was_due(two: Two, aws: Any) -> None:
-    claim = two.harness.claim("a", retention_ms=KEPT_MS)
+    claim = two.harness.claim("a", retention_ms=TOKEN_KEPT_MS)
     assert two.one.settle(two.one.grant(claim), Retry(60)) is True
     (item,) = stored(aws, two, claim)
-    assert item["ttl"] == (two.clocks[0].now_ms + 60_000 + KEPT_MS) // 1000 + 1
+    assert item["ttl"] == (two.clocks[0].now_ms + 60_000 + TOKEN_KEPT_MS) // 1000 + 1
     two.pass_ms(60_000)
     two.one.grant(claim)
     (item,) = stored(aws, two, claim)
@@ -240,7 +241,7 @@ def test_a_purge_goes_on_where_it_stopped_and_leaves_what_changed_meanwhile(two:
     claims = [two.harness.claim(f"key {at}", retention_ms=two.harness.unit_ms) for at in range(12)]
     for claim in claims:
         two.one.do(claim)
-    two.pass_ms(KEPT_MS)
+    two.pass_ms(TOKEN_KEPT_MS)
     held = two.two.grant(claims[5])
 
     async def at_once() -> list[int]:
@@ -256,7 +257,7 @@ def test_a_key_that_is_granted_while_it_is_being_purged_stays(
 ) -> None:
     claim = two.harness.claim("a", retention_ms=1)
     two.one.do(claim)
-    two.pass_ms(KEPT_MS if kind == "delete_item" else 1)
+    two.pass_ms(TOKEN_KEPT_MS if kind == "delete_item" else 1)
     held: list[Any] = []
     write = DynamoClient.write
 

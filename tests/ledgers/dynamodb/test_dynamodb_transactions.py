@@ -10,7 +10,7 @@ import pytest
 from tests.ledgers.dynamodb.tables import clock_ahead
 
 from semel.ledgers.dynamodb import ConditionFailed, DynamoLedger, WritesRefused
-from semel.ledgers.dynamodb.items import dump, load
+from semel.ledgers.dynamodb.expressions import dump, load
 from semel.testing.harness import Caller, Harness
 from semel.values.claim import Busy, Granted, Settlement
 from semel.values.errors import TransactionOver

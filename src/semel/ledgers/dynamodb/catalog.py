@@ -1,8 +1,8 @@
-"""The read side, for people. Letters come from an index; everything else is looked for through the whole table.
+"""The catalog: dead letters are read from an index, other entries by a scan of the table.
 
-An index follows its table within milliseconds, so the newest letter may be missing from a list for a moment, and never
-from the history of its key. Looking through the table costs about 130 read units for each megabyte, and stops at
-`PAGES_MAX`: in a larger table the newest entries of what was looked at are listed, and a warning says so.
+The index follows the table within milliseconds, so the newest dead letter may be missing from a list for a moment, but
+never from the history of its key. A scan costs about 130 read units per megabyte and stops at `PAGES_MAX`. In a larger
+table the newest of the scanned entries are listed, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 
 from semel.ledgers.dynamodb import dead_letters, items
 from semel.ledgers.dynamodb.client import DynamoClient
-from semel.ledgers.dynamodb.expressions import Words
-from semel.ledgers.dynamodb.items import Item, load_item
+from semel.ledgers.dynamodb.expressions import Expression, Item, load_item
 from semel.ledgers.dynamodb.schema import INDEX
 from semel.ports import STATES, Clock, Entry, EntryQuery
 from semel.values.claim_rules import State
@@ -24,110 +23,110 @@ from semel.values.key import DIGEST_BYTES
 from semel.values.log import log
 
 PAGES_MAX = 256  # of 1 MB each: about 33,000 read units, a cent
-LETTERS = ("dead", "uncertain")
+INDEXED = ("dead", "uncertain")
 _STATES = {int(State.LEASED): "leased", int(State.WAITING): "waiting", int(State.SETTLED): "done"}
 
 
-class Catalog:
-    """Reads, and changes nothing."""
-
+class CatalogReader:
     def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
 
-    async def entries(self, asked: EntryQuery) -> list[Entry]:
-        if asked.limit <= 0:
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        if query.limit <= 0:
             return []
-        found: list[Entry] = []
-        for state in LETTERS:
-            if asked.state in (None, state):
-                found += await self._dead_letters(state, asked)
-        if asked.state not in (*LETTERS, "accepted"):
-            found += await self._keys(asked)
-        found.sort(key=lambda entry: entry.at_ms, reverse=True)
-        return found[: asked.limit]
+        entries: list[Entry] = []
+        for state in INDEXED:
+            if query.state in (None, state):
+                entries += await self._dead_letters(state, query)
+        if query.state not in (*INDEXED, "accepted"):
+            entries += await self._keys(query)
+        entries.sort(key=lambda entry: entry.at_ms, reverse=True)
+        return entries[: query.limit]
 
     async def history(self, digest: bytes) -> list[Entry]:
-        own, kept = await dead_letters.read(self._client, digest)
+        own, dead_letter_items = await dead_letters.read(self._client, digest)
         now = self._clock()
-        found = [items.entry_of_letter(item) for item in kept if item.get("over", now + 1) > now]
+        entries = [
+            items.entry_of_dead_letter(item) for item in dead_letter_items if item.get("expires_ms", now + 1) > now
+        ]
         if own is not None and _state_of(own, now) is not None:
-            found.append(items.entry_of_key(own))
-        found.sort(key=lambda entry: (entry.generation, entry.at_ms), reverse=True)
-        return found
+            entries.append(items.entry_of_key(own))
+        entries.sort(key=lambda entry: (entry.generation, entry.at_ms), reverse=True)
+        return entries
 
     async def counts(self) -> dict[str, int]:
-        found = dict.fromkeys(STATES, 0)
+        counts = dict.fromkeys(STATES, 0)
         now = self._clock()
-        async for item in self._scanned(("pk", "sk", "state", "outcome", "owner", "until")):
+        async for item in self._scanned(("pk", "sk", "state", "outcome", "owner", "until_ms")):
             if (state := _state_of(item, now)) is not None:
-                found[state] += 1
-        for state in LETTERS:
-            found[state] = sum(await asyncio.gather(*[self._count(shard) for shard in items.shards(state)]))
-        return found
+                counts[state] += 1
+        for state in INDEXED:
+            counts[state] = sum(await asyncio.gather(*[self._count(shard) for shard in items.shards(state)]))
+        return counts
 
-    # ----------------------------------------------------------------------------------------------------- letters
+    # ------------------------------------------------------------------------------------------------ dead letters
 
-    async def _dead_letters(self, state: str, asked: EntryQuery) -> list[Entry]:
-        """The newest of each shard by the index, then the items themselves: what is decided meanwhile is not listed."""
-        several = await asyncio.gather(*[self._of_shard(shard, asked) for shard in items.shards(state)])
-        newest = _newest([item for some in several for item in some], asked.limit)
+    async def _dead_letters(self, state: str, query: EntryQuery) -> list[Entry]:
+        """Read the newest of each shard from the index, then the items: those decided meanwhile are omitted."""
+        pages = await asyncio.gather(*[self._of_shard(shard, query) for shard in items.shards(state)])
+        newest = _newest([item for page in pages for item in page], query.limit)
         keys = [{"pk": item["pk"], "sk": item["sk"]} for item in newest]
-        whole = await self._client.get(keys)
-        return [items.entry_of_letter(item) for item in whole.values() if "letter" in item]
+        stored = await self._client.get(keys)
+        return [items.entry_of_dead_letter(item) for item in stored.values() if "dead_letter" in item]
 
-    async def _of_shard(self, shard: str, asked: EntryQuery) -> list[Item]:
+    async def _of_shard(self, shard: str, query: EntryQuery) -> list[Item]:
         found: list[Item] = []
-        async for item in self._indexed(shard, asked.since_ms, asked.until_ms):
-            if _wants(asked, item):
+        async for item in self._indexed(shard, query.since_ms, query.until_ms):
+            if _wants(query, item):
                 found.append(item)
-                if len(found) == asked.limit:
+                if len(found) == query.limit:
                     break
         return found
 
     async def _indexed(self, shard: str, since_ms: int, until_ms: int | None) -> AsyncIterator[Item]:
-        words = Words()
-        condition = f"{words.name('letter')} = {words.value(shard)} AND {words.name('at')} "
+        expr = Expression()
+        condition = f"{expr.name('dead_letter')} = {expr.value(shard)} AND {expr.name('at_ms')} "
         if until_ms is None:
-            condition += f">= {words.value(since_ms)}"
+            condition += f">= {expr.value(since_ms)}"
         else:
-            condition += f"BETWEEN {words.value(min(since_ms, until_ms))} AND {words.value(until_ms)}"
+            condition += f"BETWEEN {expr.value(min(since_ms, until_ms))} AND {expr.value(until_ms)}"
         request = {"IndexName": INDEX, "KeyConditionExpression": condition, "ScanIndexForward": False}
-        async for page in self._pages("query", words.add_to(request)):
+        async for page in self._pages("query", expr.add_to(request)):
             for stored in page["Items"]:
                 yield load_item(stored)
 
     async def _count(self, shard: str) -> int:
-        words = Words()
-        condition = f"{words.name('letter')} = {words.value(shard)}"
+        expr = Expression()
+        condition = f"{expr.name('dead_letter')} = {expr.value(shard)}"
         request = {"IndexName": INDEX, "KeyConditionExpression": condition, "Select": "COUNT"}
-        return sum([page["Count"] async for page in self._pages("query", words.add_to(request))])
+        return sum([page["Count"] async for page in self._pages("query", expr.add_to(request))])
 
     # -------------------------------------------------------------------------------------------------------- keys
 
-    async def _keys(self, asked: EntryQuery) -> list[Entry]:
+    async def _keys(self, query: EntryQuery) -> list[Entry]:
         now = self._clock()
         found: list[Item] = []
         async for item in self._scanned():
             state = _state_of(item, now)
-            if state is None or asked.state not in (None, state):
+            if state is None or query.state not in (None, state):
                 continue
-            if asked.reason and state != "waiting":
-                continue  # only what waits has one
-            if _wants(asked, item):
+            if query.reason and state != "waiting":
+                continue  # only waiting keys have a reason
+            if _wants(query, item):
                 found.append(item)
-                if len(found) > 2 * asked.limit + 1000:
-                    found = _newest(found, asked.limit)
-        return [items.entry_of_key(item) for item in _newest(found, asked.limit)]
+                if len(found) > 2 * query.limit + 1000:
+                    found = _newest(found, query.limit)
+        return [items.entry_of_key(item) for item in _newest(found, query.limit)]
 
     async def _scanned(self, names: Iterable[str] = ()) -> AsyncIterator[Item]:
-        """All keys, aliases left out."""
-        words = Words()
-        request: dict[str, Any] = {"FilterExpression": f"{words.name('sk')} = {words.value(items.KEY)}"}
+        """Scan all keys, without aliases."""
+        expr = Expression()
+        request: dict[str, Any] = {"FilterExpression": f"{expr.name('sk')} = {expr.value(items.KEY)}"}
         if names:
-            request["ProjectionExpression"] = ", ".join(map(words.name, names))
+            request["ProjectionExpression"] = ", ".join(map(expr.name, names))
         number = 0
-        async for page in self._pages("scan", words.add_to(request)):
+        async for page in self._pages("scan", expr.add_to(request)):
             number += 1
             for stored in page["Items"]:
                 if "owner" not in stored:
@@ -146,21 +145,21 @@ class Catalog:
 
 
 def _state_of(item: Item, now: int) -> str | None:
-    """What a key's own item says; None where it says nothing, or a letter says it."""
+    """The state of a key's item; None if it is unknown, expired, an alias, or represented by a dead letter."""
     state = item["state"]
     if state == items.FREE or "owner" in item:
         return None
-    if state == State.SETTLED and (item["outcome"] != items.DONE or item["until"] <= now):
+    if state == State.SETTLED and (item["outcome"] != items.DONE or item["until_ms"] <= now):
         return None
     return _STATES[state]
 
 
 def _newest(found: list[Item], limit: int) -> list[Item]:
-    return sorted(found, key=itemgetter("at"), reverse=True)[:limit]
+    return sorted(found, key=itemgetter("at_ms"), reverse=True)[:limit]
 
 
-def digest_of(text: str) -> bytes:
-    """The digest that a person wrote."""
+def parse_key(text: str) -> bytes:
+    """Parse a key that an operator entered. Raises ConfigError."""
     try:
         digest = bytes.fromhex(text)
     except ValueError:
@@ -172,12 +171,12 @@ def digest_of(text: str) -> bytes:
     return digest
 
 
-def _wants(asked: EntryQuery, item: Item) -> bool:
-    """As `EntryQuery.wants`, before an entry is made of it."""
+def _wants(query: EntryQuery, item: Item) -> bool:
+    """As `EntryQuery.wants`, for an item."""
     return (
-        asked.handler in ("", item["handler"])
-        and asked.tenant in (None, item["tenant"])
-        and asked.reason.casefold() in item.get("reason", "").casefold()
-        and asked.since_ms <= item["at"]
-        and (asked.until_ms is None or item["at"] < asked.until_ms)
+        query.handler in ("", item["handler"])
+        and query.tenant in (None, item["tenant"])
+        and query.reason.casefold() in item.get("reason", "").casefold()
+        and query.since_ms <= item["at_ms"]
+        and (query.until_ms is None or item["at_ms"] < query.until_ms)
     )

@@ -1,4 +1,4 @@
-"""Many questions at once, each with its own requests: together where they have nothing in common, else in order."""
+"""Claims, settlements and renewals. Those without a common key run concurrently, others in order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from semel.ledgers.dynamodb import expressions, items
 from semel.ledgers.dynamodb.client import DynamoClient
-from semel.ledgers.dynamodb.expressions import Request
-from semel.ledgers.dynamodb.items import Item, Tokens
+from semel.ledgers.dynamodb.expressions import Item, Request
+from semel.ledgers.dynamodb.items import Tokens
 from semel.ports import Clock
-from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
+from semel.values.claim import Claim, Lease, Settlement, Verdict
 from semel.values.claim_rules import Grant, Known, State, judge
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
@@ -23,57 +23,56 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-async def in_turns(
-    questions: Sequence[Q], keys: Callable[[Q], Iterable[bytes]], ask: Callable[[Q], Coroutine[Any, Any, A]]
+async def run_batch(
+    requests: Sequence[Q], keys: Callable[[Q], Iterable[bytes]], run: Callable[[Q], Coroutine[Any, Any, A]]
 ) -> list[A | BaseException]:
-    """An answer, or what was raised, for each. Those that share a key are asked one after the other."""
-    answers: list[Any] = [None] * len(questions)
-    for turn in _turns([keys(question) for question in questions]):
-        said = await asyncio.gather(*[ask(questions[at]) for at in turn], return_exceptions=True)
-        for at, answer in zip(turn, said, strict=True):
-            answers[at] = answer
-    return answers
+    """Return a result or an exception for each request. Requests with a common key run one after the other."""
+    results: list[Any] = [None] * len(requests)
+    for stage in _stages([keys(request) for request in requests]):
+        stage_results = await asyncio.gather(*[run(requests[at]) for at in stage], return_exceptions=True)
+        for at, result in zip(stage, stage_results, strict=True):
+            results[at] = result
+    return results
 
 
-def all_or_raise(answers: Sequence[A | BaseException]) -> list[A]:
-    """What was raised by one is raised for all: nobody is answered for a batch that is not."""
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return [answer for answer in answers if not isinstance(answer, BaseException)]
+def all_or_raise(results: Sequence[A | BaseException]) -> list[A]:
+    """Return the results, or raise the first exception for the whole batch."""
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
-def _turns(keys: Sequence[Iterable[bytes]]) -> list[list[int]]:
-    """Each question in the first turn after all earlier ones that share a key with it."""
-    free_in: dict[bytes, int] = {}
-    turns: list[list[int]] = []
-    for at, mine in enumerate(keys):
-        mine = list(mine)
-        turn = max(free_in.get(key, 0) for key in mine)
-        if turn == len(turns):
-            turns.append([])
-        turns[turn].append(at)
-        for key in mine:
-            free_in[key] = turn + 1
-    return turns
+def _stages(keys: Sequence[Iterable[bytes]]) -> list[list[int]]:
+    """Put each request into the first stage after all earlier requests with a common key."""
+    next_stage: dict[bytes, int] = {}
+    stages: list[list[int]] = []
+    for at, request_keys in enumerate(map(list, keys)):
+        stage = max(next_stage.get(key, 0) for key in request_keys)
+        if stage == len(stages):
+            stages.append([])
+        stages[stage].append(at)
+        for key in request_keys:
+            next_stage[key] = stage + 1
+    return stages
 
 
-# Claims. What `semel.values.claim_rules` judges is written only if nothing it was judged by has changed meanwhile.
+# Claims. A grant by `semel.values.claim_rules` is written only if the items it is based on have not changed.
 #
-# one key                    PutItem if nothing is there ── done ─────────────────────────────────► Granted
-#                                └─ refused, with what is there ── judge ── a refusal ────────────► Settled, Busy, …
-#                                       ▲                             └─ a grant: PutItem over that very version
-#                                       └──────── refused, with what is there now ─────┘
-# with aliases or subject    read all of them, judge, write all of them at the versions that were read; again if not so
+# one key                    PutItem if there is no item ── written ──────────────────────────────► Granted
+#                                └─ refused, with the stored item ── judge ── no grant ───────────► Settled, Busy, …
+#                                       ▲                              └─ a grant: PutItem over that version
+#                                       └──────── refused, with the stored item ───────┘
+# with aliases or subject    read all items, judge, write all items over the versions that were read; repeat if refused
 
-TURNS = 60  # each turn that is lost was won by somebody else; so many in a row means that something is broken
+ROUNDS_MAX = 60  # another client won each lost round; so many in a row mean that something is broken
 NONCE_BYTES = 12
 PAUSE_S = 0.005
 PAUSE_CAP_S = 0.25
 
 
-class Claims:
-    """Asks for one claim at a time."""
+class Claimer:
+    """Decides one claim at a time."""
 
     def __init__(self, client: DynamoClient, clock: Clock, tokens: Tokens, margin_ms: int) -> None:
         self._client = client
@@ -81,69 +80,69 @@ class Claims:
         self._tokens = tokens
         self._margin_ms = margin_ms
 
-    async def one(self, claim: Claim) -> Verdict:
-        together = claim.aliases or claim.order is not None
-        return await (self._together(claim) if together else self._alone(claim))
+    async def claim(self, claim: Claim) -> Verdict:
+        has_several_items = claim.aliases or claim.order is not None
+        return await (self._claim_several(claim) if has_several_items else self._claim_one(claim))
 
-    async def _alone(self, claim: Claim) -> Verdict:
+    async def _claim_one(self, claim: Claim) -> Verdict:
         old: Item | None = None
-        for turn in range(TURNS):
+        for attempt in range(ROUNDS_MAX):
             now = self._clock()
             nonce = token_bytes(NONCE_BYTES)
             verdict, grant = self._judge(claim, {} if old is None else {claim.digest: old}, None, now)
             if grant is None:
                 return verdict
             item = items.leased(claim.digest, claim, grant.known, nonce, old, now)
-            over = None if old is None else items.version(old)
-            refused = await self._client.write("put_item", expressions.put(self._client.table, item, over))
+            expected = None if old is None else items.version(old)
+            refused = await self._client.write("put_item", expressions.put(self._client.table, item, expected))
             if refused is None:
                 return verdict
             (old,) = refused.stored
             if old is not None and old.get("nonce") == nonce:
-                return verdict  # the reply was lost, the write was not
-            if turn:
-                await _pause(turn)
-        raise self._unsettled(claim)
+                return verdict  # only the reply was lost
+            if attempt:
+                await _pause(attempt)
+        raise self._undecided(claim)
 
-    async def _together(self, claim: Claim) -> Verdict:
+    async def _claim_several(self, claim: Claim) -> Verdict:
         keys = [items.key_of(digest) for digest in items.digests_of(claim)]
         if claim.order is not None:
             keys.append(items.subject_of(claim.order.subject))
         nonce = token_bytes(NONCE_BYTES)
-        attempt_log: dict[int, Verdict] = {}
-        for turn in range(TURNS):
+        written: dict[int, Verdict] = {}  # by token
+        for attempt in range(ROUNDS_MAX):
             found = await self._client.get(keys)
-            mine = found.get((claim.digest, items.KEY))
-            if mine is not None and mine.get("nonce") == nonce and mine["token"] in attempt_log:
-                return attempt_log[mine["token"]]
+            own = found.get((claim.digest, items.KEY))
+            if own is not None and own.get("nonce") == nonce and own["token"] in written:
+                return written[own["token"]]  # only the reply was lost
             known = {digest: item for (digest, kind), item in found.items() if kind == items.KEY}
             subject = None if claim.order is None else found.get((claim.order.subject, items.SUBJECT))
             now = self._clock()
             verdict, grant = self._judge(claim, known, subject, now)
             if grant is None:
                 return verdict
-            attempt_log[grant.lease.token] = verdict
+            written[grant.lease.token] = verdict
             refused = await self._client.write_together(self._writes(claim, grant, known, subject, nonce, now))
             if refused is None:
                 return verdict
-            await _pause(turn)
-        raise self._unsettled(claim)
+            await _pause(attempt)
+        raise self._undecided(claim)
 
     def _judge(
         self, claim: Claim, found: dict[bytes, Item], subject: Item | None, now: int
     ) -> tuple[Verdict, Grant | None]:
         known: dict[bytes, Known] = {}
         for digest, item in found.items():
-            if (one := items.known_of(item, self._margin_ms)) is not None:
-                known[digest] = one
+            if (state := items.known_of(item, self._margin_ms)) is not None:
+                known[digest] = state
         subjects = {}
         if claim.order is not None and subject is not None:
-            one_subject = subjects[claim.order.subject] = items.subject_known(subject)
+            known_subject = subjects[claim.order.subject] = items.subject_known(subject)
             holder = items.holder_of(subject, self._margin_ms)
-            if one_subject.holder is not None and holder is not None:
-                known.setdefault(one_subject.holder, holder)
-        seen = [*found.values(), *([subject] if subject is not None else [])]
-        above = max([item["token"] for item in seen], default=0)
+            if known_subject.holder is not None and holder is not None:
+                known.setdefault(known_subject.holder, holder)
+        stored = [*found.values(), *([subject] if subject is not None else [])]
+        above = max([item["token"] for item in stored], default=0)
         (verdict,), grants = judge([claim], known, subjects, now, lambda: self._tokens.next(now, above))
         return verdict, grants[0] if grants else None
 
@@ -157,63 +156,55 @@ class Claims:
             item = items.leased(digest, claim, grant.known, nonce, old, now)
             writes.append(("Put", expressions.put(table, item, None if old is None else items.version(old))))
         if claim.order is not None:
-            item = items.held(claim, grant.lease.token, grant.known.until_ms, subject)
-            over = None if subject is None else items.version(subject)
-            writes.append(("Put", expressions.put(table, item, over)))
+            item = items.held_subject(claim, grant.lease.token, grant.known.until_ms, subject)
+            expected = None if subject is None else items.version(subject)
+            writes.append(("Put", expressions.put(table, item, expected)))
         return writes
 
-    def _unsettled(self, claim: Claim) -> LedgerUnavailable:
+    def _undecided(self, claim: Claim) -> LedgerUnavailable:
         return LedgerUnavailable(
-            f"{self._client.address}: the key {claim.digest.hex()} changed {TURNS} times while it was being claimed; "
-            "it will be tried again"
+            f"{self._client.address}: the key {claim.digest.hex()} changed {ROUNDS_MAX} times while it was claimed; "
+            "Semel will retry"
         )
 
 
-async def _pause(turn: int) -> None:
-    """Racers step aside for a moment that is different for each, so that one of them gets through."""
-    await asyncio.sleep(backoff_s(turn, random.random, PAUSE_S, PAUSE_CAP_S))
+async def _pause(attempt: int) -> None:
+    """Wait for a random time, so that one of several concurrent clients succeeds."""
+    await asyncio.sleep(backoff_s(attempt, random.random, PAUSE_S, PAUSE_CAP_S))
 
 
-def granted_among(verdicts: list[Verdict | BaseException]) -> list[Granted]:
-    return [verdict for verdict in verdicts if isinstance(verdict, Granted)]
+# Settlements and renewals: the token is in the condition of every write, so the holder of an old token changes nothing.
 
 
-# Settles and renewals: the token is in the condition of every write, so whoever holds an old one changes nothing.
+class SettlePlan(NamedTuple):
+    """The result of a settlement by the stored items, or the writes that are needed for it."""
 
-SETTLE_TURNS = 60
-
-
-class Plan(NamedTuple):
-    """What a settle comes to by what is known now: an answer, or writes that make it true."""
-
-    answer: bool | None
+    result: bool | None
     writes: list[tuple[str, Request]]
 
 
-class Settles:
-    """Ends or renews one lease at a time."""
+class Settler:
+    """Settles or renews one lease at a time."""
 
     def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
 
-    # ------------------------------------------------------------------------------------------------------ settle
-
-    async def one(self, settlement: Settlement) -> bool:
+    async def settle(self, settlement: Settlement) -> bool:
         claim = settlement.lease.claim
         if claim.aliases or claim.order is not None or not isinstance(settlement.outcome, Done | Retry):
-            return await self._together(settlement)
-        sets = ending(settlement.outcome, claim.retention_ms, self._clock())
-        request = expressions.update(self._client.table, items.key_of(claim.digest), sets, holding(settlement.lease))
+            return await self._settle_several(settlement)
+        changes = outcome_changes(settlement.outcome, claim.retention_ms, self._clock())
+        request = expressions.update(self._client.table, items.key_of(claim.digest), changes, held_by(settlement.lease))
         refused = await self._client.write("update_item", request)
         return refused is None or settled_before(settlement, refused.stored[0])
 
-    async def _together(self, settlement: Settlement) -> bool:
-        """Read all items of the lease, and write them at the versions that were read."""
-        for turn in range(SETTLE_TURNS):
+    async def _settle_several(self, settlement: Settlement) -> bool:
+        """Read all items of the lease, and write them over the versions that were read."""
+        for attempt in range(ROUNDS_MAX):
             plan = await self.plan(settlement)
-            if plan.answer is not None:
-                return plan.answer
+            if plan.result is not None:
+                return plan.result
             ((kind, request), *others) = plan.writes
             if not others:
                 refused = await self._client.write(f"{kind.lower()}_item", request)
@@ -221,71 +212,69 @@ class Settles:
                 refused = await self._client.write_together(plan.writes)
             if refused is None:
                 return True
-            await asyncio.sleep(backoff_s(turn, random.random, PAUSE_S, PAUSE_CAP_S))
+            await _pause(attempt)
         raise LedgerUnavailable(
-            f"{self._client.address}: the key {settlement.lease.claim.digest.hex()} changed {SETTLE_TURNS} times "
-            "while it was being settled; it will be tried again"
+            f"{self._client.address}: the key {settlement.lease.claim.digest.hex()} changed {ROUNDS_MAX} times "
+            "while it was settled; Semel will retry"
         )
 
-    async def plan(self, settlement: Settlement, nonce: bytes | None = None) -> Plan:
-        """The writes of a settle, by a consistent read of everything that it concerns."""
+    async def plan(self, settlement: Settlement, nonce: bytes | None = None) -> SettlePlan:
+        """Plan the writes of a settlement by a consistent read of its items."""
         lease, outcome = settlement.lease, settlement.outcome
         claim, now = lease.claim, self._clock()
         found = await self._client.get(_keys(claim))
         own = found.get((claim.digest, items.KEY))
         if own is None or not is_held(own, lease):
-            return Plan(settled_before(settlement, own), [])
+            return SettlePlan(settled_before(settlement, own), [])
         keys = [found.get((digest, items.KEY)) for digest in items.digests_of(claim)]
         held = [item for item in keys if item is not None and is_held(item, lease)]
         if len(held) < len(keys):
-            return Plan(False, [])  # under an alias it is the same effect, and someone else has it now
+            return SettlePlan(False, [])  # another lease has an alias, which stands for the same effect
         table = self._client.table
         if isinstance(outcome, Release):
-            writes = [("Put", expressions.put(table, items.given_back(i, now), items.version(i))) for i in held]
+            writes = [("Put", expressions.put(table, items.released(item, now), items.version(item))) for item in held]
         else:
-            retention = _retentions(claim, outcome)
+            retentions = _retentions(claim, outcome)
             writes = [
                 (
                     "Update",
                     expressions.update(
                         table,
                         items.key_of(item["pk"]),
-                        ending(outcome, retention[item["pk"]], now) | {"nonce": nonce},
-                        holding(lease),  # and not the version: a heartbeat may renew it meanwhile
+                        outcome_changes(outcome, retentions[item["pk"]], now) | {"nonce": nonce},
+                        held_by(lease),  # not the version, because a heartbeat may renew the lease concurrently
                     ),
                 )
                 for item in held
             ]
         if isinstance(outcome, Reject | Uncertain):
-            writes.append(("Put", expressions.put(table, items.dead_letter(settlement, own, now), None)))
+            writes.append(("Put", expressions.put(table, items.new_dead_letter(settlement, own, now), None)))
         if claim.order is not None:
             old = found.get((claim.order.subject, items.SUBJECT))
-            subject = items.left(claim, lease.token, old, now, applied=isinstance(outcome, Done))
+            subject = items.settled_subject(claim, lease.token, old, now, applied=isinstance(outcome, Done))
             if subject is not None:
-                over = None if old is None else items.version(old)
-                writes.append(("Put", expressions.put(table, subject, over)))
-        return Plan(None, writes)
-
-    # ------------------------------------------------------------------------------------------------------- renew
+                expected = None if old is None else items.version(old)
+                writes.append(("Put", expressions.put(table, subject, expected)))
+        return SettlePlan(None, writes)
 
     async def renew(self, lease: Lease) -> bool:
         claim, table = lease.claim, self._client.table
-        until = self._clock() + claim.lease_ms
+        until_ms = self._clock() + claim.lease_ms
         requests = [
-            expressions.update(table, items.key_of(digest), {"until": until}, holding(lease))
+            expressions.update(table, items.key_of(digest), {"until_ms": until_ms}, held_by(lease))
             for digest in items.digests_of(claim)
         ]
         if claim.order is not None:
             subject = items.subject_of(claim.order.subject)
-            mine = {"token": lease.token}
-            requests.append(expressions.update(table, subject, {"held": until}, mine, present=["holder"]))
+            held = {"token": lease.token}
+            requests.append(expressions.update(table, subject, {"held_until_ms": until_ms}, held, present=["holder"]))
         if len(requests) == 1:
             return await self._client.write("update_item", requests[0]) is None
         return await self._client.write_together([("Update", request) for request in requests]) is None
 
 
-def ending(outcome: Ending, retention_ms: int, now: int) -> Item:
-    """What an outcome changes of a key's item."""
+def outcome_changes(outcome: Ending, retention_ms: int, now: int) -> Item:
+    """The changes of a key's item by an outcome."""
     match outcome:
         case Done() | Reject() | Uncertain():
             return items.settled(outcome, retention_ms, now)
@@ -294,8 +283,8 @@ def ending(outcome: Ending, retention_ms: int, now: int) -> Item:
     raise TypeError(f"{outcome!r} does not end a lease")
 
 
-def holding(lease: Lease) -> dict[str, Any]:
-    """What is so while a lease is somebody's."""
+def held_by(lease: Lease) -> dict[str, Any]:
+    """The condition that a lease is current."""
     return {"token": lease.token, "state": int(State.LEASED)}
 
 
@@ -304,12 +293,12 @@ def is_held(item: Item, lease: Lease) -> bool:
 
 
 def settled_before(settlement: Settlement, item: Item | None) -> bool:
-    """A lost reply was followed by a repetition: the token has ended before, with this outcome."""
+    """Return whether an earlier request, whose reply was lost, has settled this token with this outcome."""
     lease, outcome = settlement.lease, settlement.outcome
     if item is None:
         return False
     if isinstance(outcome, Release):
-        return bool(item["token"] == lease.token + 1 and "back" in item)
+        return bool(item["token"] == lease.token + 1 and "released" in item)
     if item["token"] != lease.token:
         return False
     if isinstance(outcome, Retry):
@@ -323,7 +312,7 @@ def _keys(claim: Claim) -> list[Item]:
 
 
 def _retentions(claim: Claim, outcome: Ending) -> dict[bytes, int]:
-    """Of each key. Aliases have their own once something is final."""
+    """The retention of each key. Aliases have their own after a final outcome."""
     if isinstance(outcome, Retry):
         return dict.fromkeys(items.digests_of(claim), claim.retention_ms)
     return {alias.digest: alias.retention_ms for alias in claim.aliases} | {claim.digest: claim.retention_ms}

@@ -18,8 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from semel.aws import CREDENTIALS, FAULTS, NO_CREDENTIALS, NOT_AWS, THROTTLED, AwsClient, AwsError, client_factory
-from semel.ledgers.dynamodb.expressions import Request
-from semel.ledgers.dynamodb.items import Item, dump_item, load_item
+from semel.ledgers.dynamodb.expressions import Item, Request, dump_item, load_item
 from semel.ledgers.dynamodb.url import DynamoAddress
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.retry import backoff_s

@@ -1,4 +1,4 @@
-"""What a person decides about a letter. Each decision is one transaction: all of it, or nothing."""
+"""The decisions of operators about dead letters. Each decision is one transaction."""
 
 from __future__ import annotations
 
@@ -7,110 +7,106 @@ from datetime import UTC, datetime
 
 from semel.ledgers.dynamodb import expressions, items
 from semel.ledgers.dynamodb.client import DynamoClient
-from semel.ledgers.dynamodb.expressions import Request, Words
-from semel.ledgers.dynamodb.items import Item, load_item
+from semel.ledgers.dynamodb.expressions import Expression, Item, Request, load_item
 from semel.ports import Clock
 from semel.values.claim_rules import State
 from semel.values.errors import LedgerUnavailable
 
-TURNS = 20
+ROUNDS_MAX = 20
 
 
-class Decisions:
-    """Takes decisions about letters."""
+class DeadLetterDecisions:
+    """Records decisions about dead letters."""
 
     def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
 
     async def replay(self, digest: bytes, reason: str, by: str, *, force: bool = False) -> bool:
-        """The record steps back, and the next claim of its key is granted: there is no inbox here to put the event
-        into. A key that another record answers by now is not dead; with `force` one of success steps back too."""
+        """Free the key, so that its next claim is granted. There is no inbox for the event. A key with a newer outcome
+        is not replayed; with `force` a done key is freed too."""
         return await self._decide(digest, "replayed", reason, by, force)
 
     async def discard(self, digest: bytes, reason: str, by: str) -> bool:
-        """Its record stays, and answers."""
+        """Keep the outcome of the key, which still answers duplicates."""
         return await self._decide(digest, "discarded", reason, by)
 
-    async def _decide(self, digest: bytes, what: str, reason: str, by: str, force: bool = False) -> bool:
-        for _ in range(TURNS):
+    async def _decide(self, digest: bytes, decision: str, reason: str, by: str, force: bool = False) -> bool:
+        for _ in range(ROUNDS_MAX):
             now = self._clock()
             own, dead_letters = await read(self._client, digest)
-            dead_letter = next((one for one in dead_letters if "letter" in one), None)
+            dead_letter = next((item for item in dead_letters if "dead_letter" in item), None)
             done = own if force and own is not None and _is_done(own, now) else None
-            if (
-                dead_letter is not None
-                and done is None
-                and what == "replayed"
-                and _answered_by_another(own, dead_letter, now)
-            ):
+            is_replay = decision == "replayed"
+            if dead_letter is not None and done is None and is_replay and _has_newer_outcome(own, dead_letter, now):
                 return False
-            gone = [one for one in (dead_letter, done) if one is not None]
-            if not gone:
+            replayed = [item for item in (dead_letter, done) if item is not None]
+            if not replayed:
                 return False
-            writes = [] if dead_letter is None else [self._note(dead_letter, what, reason, by, now)]
+            writes = [] if dead_letter is None else [self._mark_decided(dead_letter, decision, reason, by, now)]
             if done is not None:
-                writes.append(self._remember(done, reason, by, now))
-            if what == "replayed":
-                writes += await self._step_back(digest, own, gone, now)
+                text = _describe("replayed, though it was done,", by, now, reason)
+                history = items.done_before(done, now) | {"decided": "replayed", "decision": text}
+                writes.append(("Put", expressions.put(self._client.table, history, None)))
+            if is_replay:
+                writes += await self._free_keys(digest, own, replayed, now)
             if await self._client.write_together(writes) is None:
                 return True
-        raise LedgerUnavailable(f"{self._client.address}: the key {digest.hex()} changes all the time; try again")
+        raise LedgerUnavailable(
+            f"{self._client.address}: the key {digest.hex()} changed {ROUNDS_MAX} times meanwhile; try again"
+        )
 
-    def _note(self, dead_letter: Item, what: str, reason: str, by: str, now: int) -> tuple[str, Request]:
-        """From here on the letter is history, for its retention."""
-        sets = {
-            "letter": None,
-            "decided": what,
-            "decision": _told(what, by, now, reason),
-            **items.sweeping(now + dead_letter["keep"], now),
+    def _mark_decided(self, dead_letter: Item, decision: str, reason: str, by: str, now: int) -> tuple[str, Request]:
+        """Remove the dead letter from the index. It stays in the history of its key for its retention."""
+        changes = {
+            "dead_letter": None,
+            "decided": decision,
+            "decision": _describe(decision, by, now, reason),
+            **items.expiry(now + dead_letter["retention_ms"], now),
         }
         key = {"pk": dead_letter["pk"], "sk": dead_letter["sk"]}
         return "Update", expressions.update(
-            self._client.table, key, sets, items.version(dead_letter), present=["letter"]
+            self._client.table, key, changes, items.version(dead_letter), present=["dead_letter"]
         )
 
-    def _remember(self, done: Item, reason: str, by: str, now: int) -> tuple[str, Request]:
-        """What was done becomes history, like a letter that was decided about."""
-        told = {"decided": "replayed", "decision": _told("replayed, though it was done,", by, now, reason)}
-        return "Put", expressions.put(self._client.table, items.done_before(done, now) | told, None)
-
-    async def _step_back(
-        self, digest: bytes, own: Item | None, gone: Sequence[Item], now: int
+    async def _free_keys(
+        self, digest: bytes, own: Item | None, replayed: Sequence[Item], now: int
     ) -> list[tuple[str, Request]]:
-        """The key and its aliases, where they still answer with what is gone, or with nothing."""
-        generation = max([1 if own is None else own.get("gen", 1), *[one.get("gen", 1) + 1 for one in gone]])
-        tokens, keep_ms = [one["token"] for one in gone], max([one["keep"] for one in gone])
-        keys = {digest: own, **await self._aliases(gone)}
+        """The writes that free the key and its aliases, unless they have a lease or, for an alias, another outcome."""
+        generation = max(
+            [1 if own is None else own.get("generation", 1), *[item.get("generation", 1) + 1 for item in replayed]]
+        )
+        tokens, retention_ms = [item["token"] for item in replayed], max([item["retention_ms"] for item in replayed])
+        keys = {digest: own, **await self._aliases(replayed)}
         writes: list[tuple[str, Request]] = []
-        for one, item in keys.items():
+        for key, item in keys.items():
             if item is not None and item["state"] not in (items.FREE, State.SETTLED):
-                continue  # someone acts on it: the lease holds
-            if one != digest and (item is None or item["token"] not in tokens):
-                continue  # the alias has moved on
-            old = item or {**items.key_of(one), "token": max(tokens), "v": 0}
-            freed = items.freed(old, now, generation if one == digest else None)
-            freed |= items.sweeping(now + keep_ms, now) if one == digest else {}  # as long as its history
-            over = None if item is None else items.version(item)
-            writes.append(("Put", expressions.put(self._client.table, freed, over)))
+                continue  # it has a lease
+            if key != digest and (item is None or item["token"] not in tokens):
+                continue  # the alias has another outcome
+            old = item or {**items.key_of(key), "token": max(tokens), "version": 0}
+            freed = items.freed(old, now, generation if key == digest else None)
+            freed |= items.expiry(now + retention_ms, now) if key == digest else {}  # as long as its history
+            expected = None if item is None else items.version(item)
+            writes.append(("Put", expressions.put(self._client.table, freed, expected)))
         return writes
 
-    async def _aliases(self, gone: Sequence[Item]) -> dict[bytes, Item | None]:
-        digests: list[bytes] = list(dict.fromkeys([digest for one in gone for digest in one.get("aliases", [])]))
+    async def _aliases(self, replayed: Sequence[Item]) -> dict[bytes, Item | None]:
+        digests: list[bytes] = list(dict.fromkeys([digest for item in replayed for digest in item.get("aliases", [])]))
         found = await self._client.get([items.key_of(digest) for digest in digests])
         return {digest: found.get((digest, items.KEY)) for digest in digests}
 
 
 async def read(client: DynamoClient, digest: bytes) -> tuple[Item | None, list[Item]]:
-    """A key, and its letters, the newest first."""
-    words = Words()
+    """Read a key and its dead letters, newest first."""
+    expr = Expression()
     request = {
         "TableName": client.table,
-        "KeyConditionExpression": f"{words.name('pk')} = {words.value(digest)}",
+        "KeyConditionExpression": f"{expr.name('pk')} = {expr.value(digest)}",
         "ConsistentRead": True,
         "ScanIndexForward": False,
     }
-    words.add_to(request)
+    expr.add_to(request)
     found: list[Item] = []
     while True:
         answer = await client.ask("query", **request)
@@ -119,21 +115,21 @@ async def read(client: DynamoClient, digest: bytes) -> tuple[Item | None, list[I
             break
         request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
     own = next((item for item in found if item["sk"] == items.KEY), None)
-    return own, [item for item in found if item["sk"].startswith(items.LETTER)]
+    return own, [item for item in found if item["sk"].startswith(items.DEAD_LETTER)]
 
 
-def _told(what: str, by: str, now: int, reason: str) -> str:
+def _describe(decision: str, by: str, now: int, reason: str) -> str:
     at = datetime.fromtimestamp(now / 1000, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
-    return items.short(f"{what} by {by} at {at} UTC: {reason}")
+    return items.shorten(f"{decision} by {by} at {at} UTC: {reason}")
 
 
 def _is_done(own: Item, now: int) -> bool:
-    """By its own name; an alias is known by its owner."""
-    return bool(own["state"] == State.SETTLED and own["outcome"] == items.DONE and own["until"] > now) and (
+    """Return whether a key is done. Aliases are excluded: the key of their owner counts."""
+    return bool(own["state"] == State.SETTLED and own["outcome"] == items.DONE and own["until_ms"] > now) and (
         "owner" not in own
     )
 
 
-def _answered_by_another(own: Item | None, dead_letter: Item, now: int) -> bool:
-    answers = own is not None and own["state"] == State.SETTLED and own["until"] > now
-    return answers and own is not None and own["token"] != dead_letter["token"]
+def _has_newer_outcome(own: Item | None, dead_letter: Item, now: int) -> bool:
+    is_settled = own is not None and own["state"] == State.SETTLED and own["until_ms"] > now
+    return is_settled and own is not None and own["token"] != dead_letter["token"]

@@ -7,28 +7,28 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from semel.ledgers.dynamodb.client import DynamoClient
-from semel.ledgers.dynamodb.schema import INDEX, TTL, Schema, is_ready
+from semel.ledgers.dynamodb.schema import INDEX, TTL, TableSchema, is_ready
 from semel.ports import Fact
 from semel.values.errors import ConfigError, LedgerUnavailable
 
-DATE_STEP_MS = 1_000  # the service tells its time in whole seconds
+DATE_STEP_MS = 1_000  # the service reports its time in whole seconds
 
 
-async def facts(client: DynamoClient, schema: Schema, wall_ms: Callable[[], int]) -> list[Fact]:
+async def facts(client: DynamoClient, schema: TableSchema, wall_ms: Callable[[], int]) -> list[Fact]:
     address = client.address
-    facts = [Fact("table", address.table), Fact("region", address.region or "by the environment")]
+    facts = [Fact("table", address.table), Fact("region", address.region or "from the environment")]
     if address.endpoint is not None:
         facts.append(Fact("endpoint", f"{address.endpoint}: not the service itself", "warning"))
     try:
         before = wall_ms()
-        answer = await client.ask("describe_table", TableName=address.table)
-        facts.append(_clock(answer, before, wall_ms(), address.margin_ms))
-        described: dict[str, Any] = answer["Table"]
+        response = await client.ask("describe_table", TableName=address.table)
+        facts.append(_clock(response, before, wall_ms(), address.margin_ms))
+        described: dict[str, Any] = response["Table"]
         facts += _table(described)
         if await schema.ttl_on():
-            facts.append(Fact("sweeping", f"by {TTL}"))
+            facts.append(Fact("time to live", f"by {TTL}"))
         else:
-            facts.append(Fact("sweeping", "off, nothing is ever swept: run `semel migrate`", "warning"))
+            facts.append(Fact("time to live", "off, expired items are never deleted: run `semel migrate`", "warning"))
         if await schema.backups_on():
             facts.append(Fact("point-in-time recovery", "on"))
         else:
@@ -67,11 +67,11 @@ def _table(described: dict[str, Any]) -> list[Fact]:
     return facts
 
 
-def _clock(answer: dict[str, Any], before_ms: int, after_ms: int, margin_ms: int) -> Fact:
-    """How far this machine's clock is from the service's, as far as whole seconds can tell."""
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+def _clock(response: dict[str, Any], before_ms: int, after_ms: int, margin_ms: int) -> Fact:
+    """Compare this machine's clock with the service's, which reports whole seconds."""
+    date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
     if not date:
-        return Fact("clock", "unknown: the service does not tell its time")
+        return Fact("clock", "unknown: the service does not report its time")
     service_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
     ahead_ms = before_ms - (service_ms + DATE_STEP_MS)  # at least so much
     behind_ms = service_ms - after_ms

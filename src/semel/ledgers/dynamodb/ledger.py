@@ -1,4 +1,4 @@
-"""The face of the ledger in DynamoDB: what a worker, a person and an operator can ask of one table."""
+"""The DynamoDB ledger, its traits and its purge."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from semel.ledgers.dynamodb import doctor as diagnosis
 from semel.ledgers.dynamodb import expressions, items
-from semel.ledgers.dynamodb.catalog import Catalog, digest_of
-from semel.ledgers.dynamodb.claims import Claims, Settles, all_or_raise, granted_among, in_turns
+from semel.ledgers.dynamodb.catalog import CatalogReader, parse_key
+from semel.ledgers.dynamodb.claims import Claimer, Settler, all_or_raise, run_batch
 from semel.ledgers.dynamodb.client import DynamoClient
-from semel.ledgers.dynamodb.dead_letters import Decisions
-from semel.ledgers.dynamodb.expressions import Words
-from semel.ledgers.dynamodb.items import KEPT_MS, Item, Tokens, WallClock, dump_item, load_item
-from semel.ledgers.dynamodb.schema import Schema
+from semel.ledgers.dynamodb.dead_letters import DeadLetterDecisions
+from semel.ledgers.dynamodb.expressions import Expression, Item, dump_item, load_item
+from semel.ledgers.dynamodb.items import TOKEN_KEPT_MS, Tokens, WallClock
+from semel.ledgers.dynamodb.schema import TableSchema
 from semel.ledgers.dynamodb.transaction import DynamoTransaction
 from semel.ledgers.dynamodb.url import DynamoAddress, parse
 from semel.ports import Clock, DataLoss, Entry, EntryQuery, Fact, Traits
@@ -26,81 +26,82 @@ from semel.values.claim import Claim, Granted, Lease, Settlement, Verdict
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Release
 
-# What DynamoDB may forget. Its machines are AWS's: a write is in two zones of three before it is answered.
+# A write is stored in two of three availability zones before it is acknowledged.
 
 TRAITS = Traits(name="DynamoDB", durable=True, transactional=True, loses=DataLoss(failover=""))
 
 
 def profiles() -> list[Traits]:
-    """Everything that a ledger in DynamoDB can be. Whether a table is a global one is AWS's setting, not the URL's:
-    `semel doctor` tells."""
+    """The traits of every configuration. The URL does not show whether a table is global; `semel doctor` reports it."""
     return [
         TRAITS,
         replace(
             TRAITS,
             name="DynamoDB, global table",
-            caveat="the last writer wins between regions: let all workers use one of them",
+            caveat="the last writer wins between regions: let all workers use one region",
             loses=DataLoss(
-                failover="the newest answers of the region that was left, about a second of them, and where two "
-                "regions wrote the same key all but the last (not with multi-Region strong consistency)"
+                failover="about the last second of writes in the failed region, and all but the last write of a key "
+                "that two regions wrote (not with multi-Region strong consistency)"
             ),
         ),
     ]
 
 
-# Purge: DynamoDB's own sweeper does most of it, up to two days late; this is for whoever wants it now.
+# DynamoDB's time to live deletes most expired items, up to two days late. A purge deletes them now.
 
-LOOKED_AT = 10  # items read for each key that a purge may forget: what is not over is passed over
-LOOKED_AT_LEAST = 1_000
+SCANNED_PER_KEY = 10  # items that a purge reads for each key of its limit, and at least:
+SCANNED_MIN = 1_000
 PAGE = 1_000  # items of one read; the service ends a page at 1 MB
 
 
-class Sweep:
-    """Goes through the table, a bounded step at a time, and begins again at its end."""
+class DynamoPurge:
+    """Scans the table in bounded steps and deletes expired items. The next purge continues from there."""
 
     def __init__(self, client: DynamoClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._after: Any = None  # where the step before stopped
+        self._after: Any = None  # the position of the scan
 
-    async def step(self, limit: int) -> int:
-        """Forget at most `limit` keys. Returns how many. What changes meanwhile stays."""
+    async def purge(self, limit: int) -> int:
+        """Delete at most `limit` expired keys and return their number. Items that change meanwhile stay."""
         if limit <= 0:
             return 0
         now = self._clock()
-        over: list[Item] = []
-        async for page in self._pages(max(limit * LOOKED_AT, LOOKED_AT_LEAST), now):
-            over += page
-            if len(over) >= limit:
+        expired: list[Item] = []
+        async for page in self._pages(max(limit * SCANNED_PER_KEY, SCANNED_MIN), now):
+            expired += page
+            if len(expired) >= limit:
                 break
-        gone = await asyncio.gather(*[self._forget(item, now) for item in over[:limit]])
-        if len(over) > limit:  # the rest of the last page is still there
-            self._after = dump_item({name: over[limit - 1][name] for name in ("pk", "sk")})
-        return sum(gone)
+        deleted = await asyncio.gather(*[self._delete(item, now) for item in expired[:limit]])
+        if len(expired) > limit:  # the next purge starts with the rest of the last page
+            self._after = dump_item({name: expired[limit - 1][name] for name in ("pk", "sk")})
+        return sum(deleted)
 
     async def _pages(self, budget: int, now: int) -> AsyncIterator[list[Item]]:
         while budget > 0:
-            words = Words()
+            expr = Expression()
             request: dict[str, Any] = {
                 "TableName": self._client.table,
                 "Limit": min(PAGE, budget),
-                "FilterExpression": f"{words.name('over')} <= {words.value(now)}",
-                "ProjectionExpression": ", ".join(map(words.name, ("pk", "sk", "token", "v", "state", "at", "gen"))),
+                "FilterExpression": f"{expr.name('expires_ms')} <= {expr.value(now)}",
+                "ProjectionExpression": ", ".join(
+                    map(expr.name, ("pk", "sk", "token", "version", "state", "at_ms", "generation"))
+                ),
             }
             if self._after is not None:
                 request["ExclusiveStartKey"] = self._after
-            answer = await self._client.ask("scan", **words.add_to(request))
-            budget -= answer["ScannedCount"]
-            self._after = answer.get("LastEvaluatedKey")
-            yield [load_item(stored) for stored in answer["Items"]]
+            response = await self._client.ask("scan", **expr.add_to(request))
+            budget -= response["ScannedCount"]
+            self._after = response.get("LastEvaluatedKey")
+            yield [load_item(stored) for stored in response["Items"]]
             if self._after is None:
                 return
 
-    async def _forget(self, item: Item, now: int) -> bool:
-        """True for a key. Its last token is remembered for an hour, so that the next one is higher."""
+    async def _delete(self, item: Item, now: int) -> bool:
+        """Delete an item; True for a key. The last token of a key is kept for an hour, so that the next is higher."""
         table, key = self._client.table, {"pk": item["pk"], "sk": item["sk"]}
         is_key = item["sk"] == items.KEY and item["state"] != items.FREE
-        if is_key and item["at"] + KEPT_MS > now:
+        if is_key and item["at_ms"] + TOKEN_KEPT_MS > now:
             freed = items.freed(item, now)
             refused = await self._client.write("put_item", expressions.put(table, freed, items.version(item)))
         else:
@@ -108,20 +109,20 @@ class Sweep:
         return is_key and refused is None
 
 
-GIVE_BACK_S = 1.0  # for leases of a batch that failed: they lapse by themselves as well
+RELEASE_S = 1.0  # for the leases of a batch that failed; they also expire by themselves
 
 
 class DynamoLedger:
-    """One table of DynamoDB, for any number of machines of one region. An object belongs to one event loop.
+    """A ledger in one DynamoDB table, for any number of machines of one region. An object belongs to one event loop.
 
     A worker needs these IAM actions on the table: dynamodb:BatchGetItem, PutItem, UpdateItem, DeleteItem, Scan (purge),
-    ConditionCheckItem (a handler's `ctx.tx.check`; on the handler's own tables whatever it writes); for people also
-    Query on the table and on table/…/index/letters. `semel migrate` needs CreateTable, UpdateTable, DescribeTable,
-    UpdateTimeToLive, DescribeTimeToLive, UpdateContinuousBackups, DescribeContinuousBackups; `semel doctor` the three
-    Describe… of them.
+    ConditionCheckItem (for `ctx.tx.check`), and the actions of the handler's writes on its own tables; for operators
+    also Query on the table and on table/…/index/dead_letters. `semel migrate` needs CreateTable, UpdateTable,
+    DescribeTable, UpdateTimeToLive, DescribeTimeToLive, UpdateContinuousBackups, DescribeContinuousBackups; `semel
+    doctor` needs the three Describe actions.
 
-    A claim or settle without alias and order is one request and one write unit for each 1 KB; with them it is a read
-    and a transaction, which costs twice the units.
+    A claim or settle without aliases and order is one request and one write unit per KB; with them it is a read and a
+    transaction, which costs twice the units.
     """
 
     def __init__(
@@ -135,12 +136,12 @@ class DynamoLedger:
         self._clock = clock or WallClock()
         self._observe = observe
         self._client = DynamoClient(address)
-        self._settles = Settles(self._client, self._clock)
-        self._claims = Claims(self._client, self._clock, Tokens(random.getrandbits), address.margin_ms)
-        self._sweep = Sweep(self._client, self._clock)
-        self._decisions = Decisions(self._client, self._clock)
-        self._catalog = Catalog(self._client, self._clock)
-        self._schema = Schema(self._client)
+        self._settler = Settler(self._client, self._clock)
+        self._claimer = Claimer(self._client, self._clock, Tokens(random.getrandbits), address.margin_ms)
+        self._purge = DynamoPurge(self._client, self._clock)
+        self._decisions = DeadLetterDecisions(self._client, self._clock)
+        self._catalog = CatalogReader(self._client, self._clock)
+        self._schema = TableSchema(self._client)
 
     @classmethod
     def from_url(
@@ -153,40 +154,40 @@ class DynamoLedger:
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         if not claims:
-            await self._client.get([items.key_of(b"\0")])  # a table that can be read can be written
+            await self._client.get([items.key_of(b"\0")])  # a readable table also accepts writes
             return []
-        verdicts = await in_turns(claims, _keys_of, self._claims.one)
+        verdicts = await run_batch(claims, _keys_of, self._claimer.claim)
         try:
             return all_or_raise(verdicts)
         except BaseException:
-            await self._give_back(granted_among(verdicts))
+            await self._release([verdict for verdict in verdicts if isinstance(verdict, Granted)])
             raise
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         self._at("before_commit")
-        answers = all_or_raise(await in_turns(settlements, lambda s: _keys_of(s.lease.claim), self._settles.one))
+        results = all_or_raise(await run_batch(settlements, _keys_of_settlement, self._settler.settle))
         self._at("after_commit")
-        return answers
+        return results
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
-        return all_or_raise(await in_turns(leases, lambda lease: _keys_of(lease.claim), self._settles.renew))
+        return all_or_raise(await run_batch(leases, lambda lease: _keys_of(lease.claim), self._settler.renew))
 
     async def purge(self, limit: int) -> int:
-        return await self._sweep.step(limit)
+        return await self._purge.purge(limit)
 
     async def close(self) -> None:
         await self._client.close()
 
     @asynccontextmanager
     async def transaction(self, lease: Lease) -> AsyncIterator[DynamoTransaction]:
-        """Collects a handler's writes, and sends them with the settle when the block has ended."""
-        transaction = DynamoTransaction(self._client, self._settles, lease, self._at)
+        """Collect the handler's writes, and send them with the settlement at the end of the block."""
+        transaction = DynamoTransaction(self._client, self._settler, lease, self._at)
         try:
             yield transaction
         except BaseException:
             transaction.handle.close()
             raise
-        # Once the end is said, the commit is on its way: its answer is awaited whatever happens to the caller.
+        # The commit may be under way, so its result is awaited even if the caller is cancelled.
         commit = asyncio.ensure_future(transaction.commit())
         try:
             await asyncio.shield(commit)
@@ -195,13 +196,13 @@ class DynamoLedger:
                 await commit
             raise
 
-    # ----------------------------------------------------------------------------------------- letters and catalog
+    # ------------------------------------------------------------------------------------ dead letters and catalog
 
     async def replay(self, key: str, reason: str, by: str, *, force: bool = False) -> bool:
-        return await self._decisions.replay(digest_of(key), reason, by, force=force)
+        return await self._decisions.replay(parse_key(key), reason, by, force=force)
 
     async def discard(self, key: str, reason: str, by: str) -> bool:
-        return await self._decisions.discard(digest_of(key), reason, by)
+        return await self._decisions.discard(parse_key(key), reason, by)
 
     async def entries(
         self,
@@ -214,8 +215,8 @@ class DynamoLedger:
         since_ms: int = 0,
         until_ms: int | None = None,
     ) -> list[Entry]:
-        """Dead and uncertain ones by an index; others by a look through the table, which costs (see `catalog`)."""
-        asked = EntryQuery(
+        """Dead and uncertain entries are read from an index; others need a scan, which costs (see `catalog`)."""
+        query = EntryQuery(
             state=state,
             limit=limit,
             handler=handler,
@@ -224,10 +225,10 @@ class DynamoLedger:
             since_ms=since_ms,
             until_ms=until_ms,
         )
-        return await self._catalog.entries(asked)
+        return await self._catalog.entries(query)
 
     async def history(self, key: str) -> list[Entry]:
-        return await self._catalog.history(digest_of(key))
+        return await self._catalog.history(parse_key(key))
 
     async def counts(self) -> dict[str, int]:
         return await self._catalog.counts()
@@ -243,14 +244,14 @@ class DynamoLedger:
     async def diagnose(self) -> list[Fact]:
         return await diagnosis.facts(self._client, self._schema, WallClock())
 
-    # --------------------------------------------------------------------------------------------------- its parts
+    # --------------------------------------------------------------------------------------------------- internals
 
-    async def _give_back(self, granted: Sequence[Granted]) -> None:
-        """Nobody will hear of these leases."""
+    async def _release(self, granted: Sequence[Granted]) -> None:
+        """Release grants of a failed batch, whose callers get an exception instead."""
         with suppress(LedgerUnavailable, TimeoutError):
-            async with asyncio.timeout(GIVE_BACK_S):
-                unused = [Settlement(one.lease, Release()) for one in granted]
-                await in_turns(unused, lambda s: _keys_of(s.lease.claim), self._settles.one)
+            async with asyncio.timeout(RELEASE_S):
+                unused = [Settlement(grant.lease, Release()) for grant in granted]
+                await run_batch(unused, _keys_of_settlement, self._settler.settle)
 
     def _at(self, boundary: str) -> None:
         if self._observe is not None:
@@ -258,6 +259,10 @@ class DynamoLedger:
 
 
 def _keys_of(claim: Claim) -> tuple[bytes, ...]:
-    """Everything that a claim may have in common with another one."""
+    """The keys and the subject, which a claim may have in common with another."""
     digests = items.digests_of(claim)
     return digests if claim.order is None else (*digests, b"s" + claim.order.subject)
+
+
+def _keys_of_settlement(settlement: Settlement) -> tuple[bytes, ...]:
+    return _keys_of(settlement.lease.claim)

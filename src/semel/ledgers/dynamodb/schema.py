@@ -1,7 +1,7 @@
-"""The table, its index, its sweeper and its backups: what `semel migrate` makes, and what is still to be made.
+"""The table, its index, its time to live and its backups: the steps of `semel migrate`.
 
-Each step looks at what is there, does what is missing, and takes "somebody else has just done it" for an answer. So it
-may run twice, twice at once, and while others use the table.
+Each step checks the table, makes the missing change, and accepts that another process has just made it. Migrations may
+therefore run repeatedly, concurrently, and while the table is in use.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 from semel.ledgers.dynamodb.client import DynamoClient, NoTable
 from semel.values.errors import ConfigError, LedgerUnavailable
 
-INDEX = "letters"
+INDEX = "dead_letters"
 TTL = "ttl"
 READY_S = 600.0  # an index of an existing table is filled before it is ready
-TURNS = 100  # steps, and looks at what somebody else does at the same time
-LOOK_S = 0.2  # between looks at the table, at first; later up to LOOK_MAX_S
-LOOK_MAX_S = 5.0
+ROUNDS_MAX = 100  # of steps, including those that another process makes meanwhile
+POLL_S = 0.2  # between two checks of the table, at first; later up to POLL_MAX_S
+POLL_MAX_S = 5.0
 
 ATTRIBUTES = [
     {"AttributeName": "pk", "AttributeType": "B"},
     {"AttributeName": "sk", "AttributeType": "B"},
-    {"AttributeName": "letter", "AttributeType": "S"},
-    {"AttributeName": "at", "AttributeType": "N"},
+    {"AttributeName": "dead_letter", "AttributeType": "S"},
+    {"AttributeName": "at_ms", "AttributeType": "N"},
 ]
 KEYS = [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}]
-LETTERS = {
+DEAD_LETTERS_INDEX = {
     "IndexName": INDEX,
-    "KeySchema": [{"AttributeName": "letter", "KeyType": "HASH"}, {"AttributeName": "at", "KeyType": "RANGE"}],
-    # without the events: a list is filtered by the rest, and reads the events of what it shows
+    "KeySchema": [{"AttributeName": "dead_letter", "KeyType": "HASH"}, {"AttributeName": "at_ms", "KeyType": "RANGE"}],
+    # without the events: a listing is filtered by these attributes and then reads the items it shows
     "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["handler", "tenant", "reason"]},
 }
 
-Step = tuple[str, Callable[[], Awaitable[bool]]]
+SchemaStep = tuple[str, Callable[[], Awaitable[bool]]]
 
 
-class Schema:
-    """Looks at the table and makes it ready."""
+class TableSchema:
+    """Checks and migrates the table."""
 
     def __init__(self, client: DynamoClient) -> None:
         self._client = client
@@ -48,9 +48,9 @@ class Schema:
         return [name for name, _ in await self._steps()]
 
     async def migrate(self) -> list[str]:
-        """Returns what this call did; what another one did at the same time is not in it."""
+        """Run the missing steps. Returns those that this call made."""
         done: list[str] = []
-        for _ in range(TURNS):
+        for _ in range(ROUNDS_MAX):
             steps = await self._steps()
             if not steps:
                 return done
@@ -58,10 +58,10 @@ class Schema:
             if await do():
                 done.append(name)
             await self._until_ready()
-        raise LedgerUnavailable(f"{self._client.address}: others change it all the time; run `semel migrate` again")
+        raise LedgerUnavailable(f"{self._client.address}: other processes keep changing it; run `semel migrate` again")
 
     async def describe(self) -> dict[str, Any] | None:
-        """None: there is no such table."""
+        """Describe the table. Returns None if it does not exist."""
         try:
             answer = await self._client.ask("describe_table", TableName=self._table)
         except NoTable:
@@ -79,20 +79,23 @@ class Schema:
         found = answer["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
         return bool(found.get("PointInTimeRecoveryStatus") == "ENABLED")
 
-    async def _steps(self) -> list[Step]:
-        """What is missing, in order."""
-        table: Step = (f"create the table {self._table}, on demand, with the index {INDEX}", self._create_table)
-        ttl: Step = (f"let DynamoDB sweep by the attribute {TTL}", self._turn_ttl_on)
-        backups: Step = ("turn point-in-time recovery on", self._turn_backups_on)
+    async def _steps(self) -> list[SchemaStep]:
+        """The missing steps, in order."""
+        table: SchemaStep = (f"create the table {self._table}, on demand, with the index {INDEX}", self._create_table)
+        ttl: SchemaStep = (f"turn on time to live by the attribute {TTL}", self._turn_ttl_on)
+        backups: SchemaStep = ("turn on point-in-time recovery", self._turn_backups_on)
         described = await self.describe()
         if described is None:
             return [table, ttl, backups]
-        types = {one["AttributeName"]: one["AttributeType"] for one in described.get("AttributeDefinitions", [])}
+        types = {
+            attribute["AttributeName"]: attribute["AttributeType"]
+            for attribute in described.get("AttributeDefinitions", [])
+        }
         if described["KeySchema"] != KEYS or (types.get("pk"), types.get("sk")) != ("B", "B"):
             raise ConfigError(
-                f"{self._client.address}: this table is not a ledger, its keys are others; name a table of its own"
+                f"{self._client.address}: this table is not a ledger, because it has other keys; use a separate table"
             )
-        steps: list[Step] = []
+        steps: list[SchemaStep] = []
         if INDEX not in [index["IndexName"] for index in described.get("GlobalSecondaryIndexes", [])]:
             steps.append((f"add the index {INDEX}", self._add_index))
         if not await self.ttl_on():
@@ -107,14 +110,14 @@ class Schema:
             KeySchema=KEYS,
             AttributeDefinitions=ATTRIBUTES,
             BillingMode="PAY_PER_REQUEST",
-            GlobalSecondaryIndexes=[LETTERS],
+            GlobalSecondaryIndexes=[DEAD_LETTERS_INDEX],
         )
 
     async def _add_index(self) -> bool:
         return await self._do(
             "update_table",
             AttributeDefinitions=ATTRIBUTES,
-            GlobalSecondaryIndexUpdates=[{"Create": LETTERS}],
+            GlobalSecondaryIndexUpdates=[{"Create": DEAD_LETTERS_INDEX}],
         )
 
     async def _turn_ttl_on(self) -> bool:
@@ -126,32 +129,32 @@ class Schema:
         )
 
     async def _do(self, operation: str, **request: Any) -> bool:
-        """False: it was in somebody's way, or somebody was quicker. The next look at the table tells."""
+        """Make a change. Returns False if another process has made it or is changing the table."""
         try:
             await self._client.ask(operation, TableName=self._table, **request)
         except LedgerUnavailable as error:
-            if any(word in str(error) for word in _SOMEBODY_ELSE):
-                await asyncio.sleep(LOOK_S)
+            if any(word in str(error) for word in _CONCURRENT_CHANGES):
+                await asyncio.sleep(POLL_S)
                 return False
             raise
         return True
 
     async def _until_ready(self) -> None:
-        """The table and its index take writes."""
+        """Wait until the table and its index accept writes."""
         loop = asyncio.get_running_loop()
-        ends, pause_s = loop.time() + READY_S, LOOK_S
+        ends, pause_s = loop.time() + READY_S, POLL_S
         while loop.time() < ends:
             described = await self.describe()
             if described is not None and is_ready(described):
                 return
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LOOK_MAX_S)
+            pause_s = min(2 * pause_s, POLL_MAX_S)
         raise LedgerUnavailable(f"{self._client.address}: not ready after {READY_S:g} s; run `semel migrate` again")
 
 
-# ResourceInUse: it is there, or being changed; TimeToLive: "is already enabled", "has been modified multiple times";
-# LimitExceeded: one change of a table at a time; ContinuousBackupsUnavailable: right after the table was created
-_SOMEBODY_ELSE = (
+# ResourceInUse: the table exists or is being changed. LimitExceeded: DynamoDB allows one change of a table at a time.
+# ContinuousBackupsUnavailable: the table was just created.
+_CONCURRENT_CHANGES = (
     "ResourceInUseException",
     "TimeToLive is already enabled",
     "Time to live has been modified multiple times",

@@ -1,7 +1,7 @@
-"""The transaction of one handler, and the handle that the handler gets as `ctx.tx`.
+"""The transaction of one handler, and its handle, `ctx.tx`.
 
-DynamoDB has no open transactions: what the handler writes is collected, and sent with the settle in one
-TransactWriteItems when the handler has returned. Nothing is seen before, and there is nothing to roll back.
+DynamoDB has no open transactions. The writes of the handler are collected, and sent with the settlement in one
+TransactWriteItems after the handler has returned. They are not visible before, and there is nothing to roll back.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ from threading import Lock
 from typing import Any
 
 from semel.ledgers.dynamodb import items
-from semel.ledgers.dynamodb.claims import NONCE_BYTES, TURNS, Settles
+from semel.ledgers.dynamodb.claims import NONCE_BYTES, ROUNDS_MAX, Settler
 from semel.ledgers.dynamodb.client import DynamoClient, InvalidRequest, NoTable
-from semel.ledgers.dynamodb.expressions import Request
-from semel.ledgers.dynamodb.items import dump_item, load_item
+from semel.ledgers.dynamodb.expressions import Request, dump_item, load_item
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import TransactionOver
 
-WRITES_MAX = 100  # of one TransactWriteItems, the settle among them
+WRITES_MAX = 100  # of one TransactWriteItems, including the settlement
 Values = Mapping[str, Any]
 
 
 class ConditionFailed(TransactionOver):
-    """A condition of the handler's own writes did not hold when they were to be written. Nothing was."""
+    """A condition of the handler's own writes did not hold at the commit. Nothing was written."""
 
 
 class WritesRefused(TransactionOver):
-    """DynamoDB can make no sense of the handler's writes: no such table, two writes of one item. Nothing was done."""
+    """DynamoDB refuses the handler's writes: a missing table, two writes of one item. Nothing was written."""
 
 
-class Handle:
-    """What a handler may do: put, update, delete and check items of its own tables. Nothing is sent before it returns.
+class DynamoHandle:
+    """Collects the handler's writes to its own tables. They are sent after the handler has returned.
 
         ctx.tx.put("orders", {"id": "7", "total": 12}, condition="attribute_not_exists(id)")
         ctx.tx.update("stock", {"id": "7"}, "SET n = n - :one", condition="n >= :one", values={":one": 1})
@@ -40,15 +39,15 @@ class Handle:
         ctx.tx.check("customers", {"id": "9"}, "attribute_exists(id)")
         found = await ctx.tx.get("orders", {"id": "7"})
 
-    Values are Python's: str, int, Decimal, float, bool, bytes, None, list, dict, set. `names` and `values` are the
-    placeholders of DynamoDB's expressions (`#name`, `:value`). At most 99 writes, one for each item; 4 MB in all.
-    Safe to use from the thread of a sync handler. Reads are ordinary ones: to be sure of what was read, say so in a
-    condition. When the handler's time is over the handle refuses.
+    Values are Python values: str, int, Decimal, float, bool, bytes, None, list, dict, set. `names` and `values` are the
+    placeholders of DynamoDB's expressions (`#name`, `:value`). At most 99 writes, one per item, 4 MB in all. The handle
+    may be used from the thread of a sync handler. Reads are ordinary reads: use a condition to be sure that an item has
+    not changed. The handle refuses further use after the handler's timeout.
     """
 
-    def __init__(self, client: DynamoClient, room: int) -> None:
+    def __init__(self, client: DynamoClient, writes_max: int) -> None:
         self._client = client
-        self._room = room
+        self._writes_max = writes_max
         self._lock = Lock()
         self._open = True
         self._writes: list[tuple[str, Request]] = []
@@ -62,7 +61,7 @@ class Handle:
         names: Mapping[str, str] | None = None,
         values: Values | None = None,
     ) -> None:
-        """Write a whole item, in place of the one that was there."""
+        """Write a whole item, replacing an existing one."""
         self._add("Put", table, {"Item": dump_item(item)}, condition, names, values)
 
     def update(
@@ -99,18 +98,18 @@ class Handle:
         names: Mapping[str, str] | None = None,
         values: Values | None = None,
     ) -> None:
-        """Write nothing, and let nothing be written unless the condition holds."""
+        """Write nothing, but let the transaction fail unless the condition holds."""
         self._add("ConditionCheck", table, {"Key": dump_item(key)}, condition, names, values)
 
     async def get(self, table: str, key: Values) -> dict[str, Any] | None:
-        """An item as it is now, without what this handler is about to write; None: there is none."""
+        """Read an item, without the writes of this handler. Returns None if it does not exist."""
         with self._lock:
             self._check()
         try:
             answer = await self._client.ask("get_item", TableName=table, Key=dump_item(key), ConsistentRead=True)
         except (InvalidRequest, NoTable) as error:
-            why = "there is no such table" if isinstance(error, NoTable) else str(error)
-            raise WritesRefused(f"ctx.tx.get({table!r}, …): {why}") from None
+            reason = "the table does not exist" if isinstance(error, NoTable) else str(error)
+            raise WritesRefused(f"ctx.tx.get({table!r}, …): {reason}") from None
         return load_item(answer["Item"]) if "Item" in answer else None
 
     def _add(
@@ -123,7 +122,7 @@ class Handle:
         values: Values | None,
     ) -> None:
         if table == self._client.table or table.endswith(f":table/{self._client.table}"):
-            raise ValueError(f"ctx.tx: {table!r} is the ledger's own table; keep your items in another one")
+            raise ValueError(f"ctx.tx: {table!r} is the ledger's own table; use another table for your items")
         request |= {"TableName": table}
         if condition:
             request["ConditionExpression"] = condition
@@ -133,14 +132,14 @@ class Handle:
             request["ExpressionAttributeValues"] = dump_item(values)
         with self._lock:
             self._check()
-            if len(self._writes) >= self._room:
+            if len(self._writes) >= self._writes_max:
                 raise ValueError(
-                    f"ctx.tx: more than {self._room} writes; DynamoDB takes 100 in all, the settle included"
+                    f"ctx.tx: more than {self._writes_max} writes; DynamoDB accepts 100, including the settlement"
                 )
             self._writes.append((kind, request))
 
-    def last_words(self) -> list[tuple[str, Request]]:
-        """All writes; from here on there are no more."""
+    def finish(self) -> list[tuple[str, Request]]:
+        """Return all writes and refuse further ones."""
         with self._lock:
             self._check()
             self._open = False
@@ -156,62 +155,64 @@ class Handle:
 
 
 class DynamoTransaction:
-    """The handler's writes and its settle, sent together at the end of the block."""
+    """The handler's writes and its settlement, sent together at the end of the block."""
 
-    def __init__(self, client: DynamoClient, settles: Settles, lease: Lease, at: Callable[[str], None]) -> None:
+    def __init__(self, client: DynamoClient, settler: Settler, lease: Lease, at: Callable[[str], None]) -> None:
         claim = lease.claim
         needed = len(items.digests_of(claim)) + (claim.order is not None)
-        self.handle = Handle(client, WRITES_MAX - needed)
+        self.handle = DynamoHandle(client, WRITES_MAX - needed)
         self._client = client
-        self._settles = settles
+        self._settler = settler
         self._lease = lease
         self._at = at
         self._nonce = token_bytes(NONCE_BYTES)
         self._settlement: Settlement | None = None
         self._writes: list[tuple[str, Request]] = []
-        self._mine: list[tuple[str, Request]] = []  # what the settle itself writes
+        self._own_writes: list[tuple[str, Request]] = []  # of the settlement
 
     async def settle(self, settlement: Settlement) -> bool:
-        """Add the settlement to the handler's writes. From here on the handler cannot write any more."""
+        """Add the settlement to the handler's writes. The handler cannot write any more."""
         if settlement.lease != self._lease:
             raise TransactionOver("a transaction settles the lease that it was opened for")
-        self._writes = self.handle.last_words()
-        plan = await self._settles.plan(settlement, self._nonce)
-        if plan.answer is not None:
-            return False  # lost, or ended by somebody else: these writes are not part of that
+        self._writes = self.handle.finish()
+        plan = await self._settler.plan(settlement, self._nonce)
+        if plan.result is not None:
+            return False  # the lease was lost or is settled already, without these writes
         if len(plan.writes) + len(self._writes) > WRITES_MAX:
-            raise WritesRefused(f"{len(self._writes)} writes and a letter are more than DynamoDB takes at once")
-        self._settlement, self._mine = settlement, plan.writes
+            raise WritesRefused(
+                f"{len(self._writes)} writes and a dead letter are more than DynamoDB accepts in one transaction"
+            )
+        self._settlement, self._own_writes = settlement, plan.writes
         return True
 
     def abandon(self) -> None:
-        """Nothing was sent yet: without a settle nothing will be."""
+        """Refuse further use. Nothing was sent, and without a settlement nothing will be."""
         self.handle.close()
 
     async def commit(self) -> None:
-        """Send everything, if there was a settle. Raises when nothing was written."""
+        """Send the writes, if there is a settlement. Raises if nothing was written."""
         self.handle.close()
         if self._settlement is None:
             return
         self._at("before_commit")
-        for _ in range(TURNS):
+        for _ in range(ROUNDS_MAX):
             try:
-                refused = await self._client.write_together([*self._mine, *self._writes])
+                refused = await self._client.write_together([*self._own_writes, *self._writes])
             except InvalidRequest as error:
                 raise WritesRefused(f"DynamoDB refuses the handler's writes: {error}") from error
-            if refused is None or await self._happened():
+            if refused is None or await self._is_committed():
                 self._at("after_commit")
                 return
-            if any(refused.failed[len(self._mine) :]):
-                raise self._condition_failed(refused.failed[len(self._mine) :])
-            plan = await self._settles.plan(self._settlement, self._nonce)  # its subject may have moved on meanwhile
-            if plan.answer is not None:
+            if any(refused.failed[len(self._own_writes) :]):
+                raise self._condition_failed(refused.failed[len(self._own_writes) :])
+            plan = await self._settler.plan(self._settlement, self._nonce)  # its subject may have changed
+            if plan.result is not None:
                 break
-            self._mine = plan.writes
+            self._own_writes = plan.writes
         raise TransactionOver("the lease was lost before its transaction could be committed: nothing was written")
 
-    async def _happened(self) -> bool:
-        """The reply of an earlier try was lost: this very transaction is what refuses its repetition."""
+    async def _is_committed(self) -> bool:
+        """Return whether an earlier attempt, whose reply was lost, has committed this transaction."""
         found = await self._client.get([items.key_of(self._lease.claim.digest)])
         return any(item.get("nonce") == self._nonce for item in found.values())
 
