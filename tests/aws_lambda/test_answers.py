@@ -96,7 +96,7 @@ def test_an_event_alone_is_answered_with_a_summary() -> None:
 # ----------------------------------------------------------------------------------------------------------- failures
 
 
-def test_of_a_queue_exactly_what_failed_is_told() -> None:
+def test_for_a_queue_exactly_the_failed_records_are_reported() -> None:
     noting = Noting()
     handler = noting.app.lambda_handler()
     bodies = [small("1"), small("2", "later"), small("3", "breaks"), small("4", "never"), small("5", "nobody's"), b"{"]
@@ -119,7 +119,7 @@ def test_an_event_without_a_key_for_one_handler_is_its_dead_letter_and_not_a_fai
     assert dead_letter.handler == "crm"
 
 
-def test_a_copy_of_what_failed_fails_with_it() -> None:
+def test_a_copy_of_a_failed_record_fails_with_it() -> None:
     handler = Noting().app.lambda_handler()
     twice = sqs([small("1", "later"), small("1", "later"), small("2")])
     assert handler(twice, Clocked(60)) == failures("message-0", "message-1")
@@ -168,7 +168,7 @@ def test_a_standard_queue_with_groups_promises_no_order_and_stops_nowhere() -> N
     assert Noting().app.lambda_handler()(invocation, Clocked(60)) == failures("message-0")
 
 
-def test_of_a_stream_the_lowest_failure_is_told() -> None:
+def test_for_a_stream_the_lowest_failure_is_reported() -> None:
     noting = Noting()
     handler = noting.app.lambda_handler()
     bodies = [small("1"), small("2"), small("3", "later"), small("4"), small("5", "breaks")]
@@ -179,7 +179,7 @@ def test_of_a_stream_the_lowest_failure_is_told() -> None:
     assert handler(kinesis(bodies[3:4], first=100), Clocked(60)) == failures()
 
 
-def test_what_has_the_same_partition_key_stays_in_order() -> None:
+def test_records_with_the_same_partition_key_stay_in_order() -> None:
     noting = Noting()
     handler = noting.app.lambda_handler()
     bodies = [small("1", "later"), small("2"), small("3")]
@@ -206,7 +206,7 @@ def test_what_has_the_same_partition_key_stays_in_order() -> None:
     ],
     ids=["alone", "sns", "kafka", "rabbitmq", "pipe", "pipe of a stream", "firehose", "firehose 2", "wrapped", "no id"],
 )
-def test_who_cannot_be_told_which_records_failed_gets_an_error(invocation: Any) -> None:
+def test_a_trigger_without_a_response_for_failed_records_gets_an_error(invocation: Any) -> None:
     noting = Noting()
     handler = noting.app.lambda_handler()
     for _ in range(2):
@@ -220,7 +220,7 @@ def test_a_tombstone_of_kafka_is_nothing_to_act_on() -> None:
     assert Noting().app.lambda_handler()(kafka([small("1"), None]), Clocked(60)) == summary(1, 1)
 
 
-def test_an_error_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     handler = Noting().app.lambda_handler()
     with caplog.at_level(logging.INFO), pytest.raises(RecordsFailed) as raised:
         handler(json.loads(small("1", "breaks")), Clocked(60))
@@ -232,7 +232,7 @@ def test_an_error_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
 # -------------------------------------------------------------------------------------------------------------- poison
 
 
-def test_a_poison_event_becomes_a_dead_letter_and_its_message_goes() -> None:
+def test_a_poison_event_becomes_a_dead_letter_and_its_message_is_deleted() -> None:
     app = Semel("memory://", random=lambda: 0.0)
     runs: list[int] = []
 
@@ -248,7 +248,7 @@ def test_a_poison_event_becomes_a_dead_letter_and_its_message_goes() -> None:
     assert len(asyncio.run(app.entries("dead"))) == 1
 
 
-def test_what_is_no_event_is_left_to_the_trigger() -> None:
+def test_malformed_records_are_left_to_the_trigger() -> None:
     handler = Noting().app.lambda_handler()
     assert handler(sqs([b"{", small("1")]), Clocked(60)) == failures("message-0")
     assert handler(kinesis([small("1"), b"\xff"]), Clocked(60)) == failures(sequence(1))
@@ -258,7 +258,7 @@ def test_what_is_no_event_is_left_to_the_trigger() -> None:
         handler(kafka([b"{", small("1")]), Clocked(60))
 
 
-def test_what_contradicts_a_known_event_is_left_to_the_trigger() -> None:
+def test_a_conflict_is_left_to_the_trigger() -> None:
     handler = Noting().app.lambda_handler()
     assert handler(sqs([small("1", n=1)]), Clocked(60)) == failures()
     assert handler(sqs([small("1", n=2)]), Clocked(60)) == failures("message-0")
@@ -267,7 +267,7 @@ def test_what_contradicts_a_known_event_is_left_to_the_trigger() -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_what_is_no_event_can_be_put_aside(is_async: bool) -> None:
+def test_malformed_records_can_be_kept_by_a_callback(is_async: bool) -> None:
     aside: list[tuple[bytes, str]] = []
 
     def keep(body: bytes, reason: str) -> None:
@@ -284,7 +284,7 @@ def test_what_is_no_event_can_be_put_aside(is_async: bool) -> None:
     assert all(reason for _, reason in aside)
 
 
-def test_what_cannot_be_put_aside_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_record_that_cannot_be_kept_is_redelivered(caplog: pytest.LogCaptureFixture) -> None:
     def cannot(body: bytes, reason: str) -> None:
         raise OSError("the disk of s3cret is full")
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_put_aside_comes_again(caplog: pytest.LogCaptureFixture) 
 # -------------------------------------------------------------------------------------------------------------- ledger
 
 
-def test_without_a_ledger_everything_comes_again_and_nothing_is_begun() -> None:
+def test_without_a_ledger_everything_is_redelivered_and_nothing_is_started() -> None:
     noting = Noting(concurrency=2)
     line = FaultyLine(noting.app)
     line.cut = {"claim"}
@@ -314,12 +314,12 @@ def test_without_a_ledger_everything_comes_again_and_nothing_is_begun() -> None:
     assert len(noting.acted) == 6
 
 
-def test_an_app_that_is_put_together_wrongly_says_so() -> None:
+def test_an_invalid_decode_option_is_an_error() -> None:
     with pytest.raises(ConfigError, match="type_path"):
         Semel("memory://", type_path="a.b").lambda_handler()(sqs([small("1")]), Clocked(60))
 
 
-def test_what_has_no_shape_we_know_is_an_error_that_names_what_was_seen() -> None:
+def test_an_unknown_shape_is_an_error_that_names_its_fields() -> None:
     handler = Noting().app.lambda_handler()
     for invocation, names in (
         ({"version": "2.0", "body": "s3cret", "headers": {"a": "s3cret"}}, "'version', 'body', 'headers'"),

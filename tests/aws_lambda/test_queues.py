@@ -80,7 +80,7 @@ def test_a_storm_through_a_queue_is_acted_on_once(queue: Queue) -> None:
     assert len(set(noting.acted)) == len(noting.acted) == 50
 
 
-def test_what_never_succeeds_goes_to_the_dead_letter_queue_and_the_rest_is_done(queue: Queue) -> None:
+def test_a_record_that_never_succeeds_goes_to_the_dead_letter_queue_and_the_rest_is_done(queue: Queue) -> None:
     policy = {"deadLetterTargetArn": arn_of(queue, queue.dead_url), "maxReceiveCount": "3"}
     queue.aws.set_queue_attributes(QueueUrl=queue.url, Attributes={"RedrivePolicy": json.dumps(policy)})
     noting = Noting()
@@ -93,7 +93,7 @@ def test_what_never_succeeds_goes_to_the_dead_letter_queue_and_the_rest_is_done(
     assert sum(failed for _, failed in mapping.batches) == 2 * 3
 
 
-def test_a_group_of_a_fifo_queue_goes_on_where_it_stopped(new_queue: Callable[..., Queue]) -> None:
+def test_a_group_of_a_fifo_queue_resumes_where_it_stopped(new_queue: Callable[..., Queue]) -> None:
     queue = new_queue(fifo=True)
     noting = Noting()
     app = noting.app

@@ -52,7 +52,7 @@ EVENT = genesys(0)
         ([], "direct", []),
     ],
 )
-def test_a_shape_is_told_by_its_names(invocation: Any, trigger: str, ids: list[str]) -> None:
+def test_a_shape_is_recognised_by_its_names(invocation: Any, trigger: str, ids: list[str]) -> None:
     batch = read(invocation)
     assert batch.trigger == trigger
     assert [record.id for record in batch.records] == ids
@@ -82,7 +82,7 @@ def test_an_event_alone_keeps_its_values() -> None:
         [gone_wrong(json.loads(EVENT))],
     ],
 )
-def test_what_is_wrapped_around_an_event_is_taken_off(invocation: Any) -> None:
+def test_wrappings_around_an_event_are_removed(invocation: Any) -> None:
     (record,) = read(invocation).records
     assert [json.loads(body) for body in record.bodies] == [json.loads(EVENT)]
 
@@ -117,7 +117,7 @@ def test_an_event_that_only_looks_wrapped_stays_as_it_is(document: dict[str, Any
     assert record.bodies == (text.encode(),)
 
 
-def test_a_fifo_queue_is_told_by_its_name_or_its_sequence() -> None:
+def test_a_fifo_queue_is_recognised_by_its_name_or_its_sequence() -> None:
     first, second = fifo([("g", EVENT), ("g", EVENT)])["Records"]
     del second["eventSourceARN"]
     assert [record.group for record in read({"Records": [first, second]}).records] == ["g", "g"]
@@ -160,7 +160,7 @@ def test_a_record_that_cannot_be_read_is_unfit_and_keeps_its_name(record: Any, n
         ({"id": "s3cret", "n": float("nan")}, "JSON.*'id', 'n'"),
     ],
 )
-def test_an_unknown_shape_is_an_error_that_says_names_and_no_values(invocation: Any, named: str) -> None:
+def test_the_error_of_an_unknown_shape_shows_names_and_no_values(invocation: Any, named: str) -> None:
     with pytest.raises(MalformedEvent, match=named) as raised:
         read(invocation)
     assert "s3cret" not in str(raised.value)
@@ -179,7 +179,7 @@ def test_an_unknown_shape_is_an_error_that_says_names_and_no_values(invocation: 
         (b"[" * 100_000, [b"[" * 100_000]),
     ],
 )
-def test_documents_one_after_the_other_are_told_apart(data: bytes, found: list[bytes]) -> None:
+def test_concatenated_documents_are_split(data: bytes, found: list[bytes]) -> None:
     assert list(documents(data)) == found
 
 
@@ -210,7 +210,7 @@ VALUES = st.recursive(
 
 @example({"Records": [{"eventSource": []}]})
 @given(VALUES)
-def test_whatever_comes_is_read_or_refused_and_no_value_is_told(invocation: Any) -> None:
+def test_any_input_is_read_or_refused_without_showing_a_value(invocation: Any) -> None:
     said = ""
     records: list[LambdaRecord] = []
     try:

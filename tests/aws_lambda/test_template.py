@@ -94,7 +94,7 @@ def test_the_function_may_do_what_it_needs_and_nothing_else(resources: dict[str,
     assert role["ManagedPolicyArns"][0] == "OnRedis"
 
 
-def test_somebody_is_told_of_dead_letters_of_late_events_and_of_errors(resources: dict[str, Any]) -> None:
+def test_the_template_has_alarms_for_dead_letters_late_events_and_errors(resources: dict[str, Any]) -> None:
     watched = {
         (one["Namespace"], one["MetricName"], one["Dimensions"][0]["Value"]): one
         for name, one in resources.items()

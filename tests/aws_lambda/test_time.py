@@ -54,7 +54,7 @@ class Saying:
 
 
 @pytest.mark.parametrize("left_ms", [0, 0.0, -5, 1, 999, 1_050])
-def test_with_no_time_left_nothing_is_claimed_and_everything_comes_again(left_ms: float) -> None:
+def test_without_time_left_nothing_is_claimed_and_everything_is_redelivered(left_ms: float) -> None:
     noting = Noting()
     line = Watching(noting.app)
     handler = noting.app.lambda_handler(margin=1.0)
@@ -69,7 +69,7 @@ def test_with_no_time_left_nothing_is_claimed_and_everything_comes_again(left_ms
     assert noting.acted == []
 
 
-def test_too_small_a_margin_for_the_time_that_is_left_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_margin_above_the_remaining_time_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     Noting().app.lambda_handler(margin=3)(sqs([small("1")]), Saying(2_500))
     assert "invocation_too_short left_s=2.5 margin_s=3" in caplog.text
 
@@ -93,7 +93,7 @@ def test_a_lease_ends_with_the_invocation_less_the_margin(left_ms: int, lease_ms
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_a_handler_is_stopped_before_the_invocation_ends_and_its_event_comes_again(timeout: float | None) -> None:
+def test_a_handler_is_stopped_before_the_invocation_ends_and_its_event_is_redelivered(timeout: float | None) -> None:
     app = Semel("memory://", random=lambda: 0.0)
     ended: list[str] = []
 
@@ -133,7 +133,7 @@ def test_its_own_timeout_still_counts_where_it_is_shorter() -> None:
     assert "0.1 s" in entry.reason
 
 
-def test_what_comes_after_a_slow_one_of_its_group_is_never_claimed() -> None:
+def test_records_behind_a_slow_one_of_their_group_are_never_claimed() -> None:
     app = Semel("memory://")
     line = Watching(app)
 
@@ -166,7 +166,7 @@ def test_more_than_can_run_at_a_time_are_claimed_only_when_they_can_begin() -> N
     assert len(line.leases_ms) == 2
 
 
-def test_what_is_cut_off_and_must_not_run_again_is_uncertain_and_kept() -> None:
+def test_a_parked_handler_that_is_stopped_is_uncertain_and_kept() -> None:
     app = Semel("memory://")
 
     @app.on("**", effect="park")
@@ -179,7 +179,7 @@ def test_what_is_cut_off_and_must_not_run_again_is_uncertain_and_kept() -> None:
     assert handler(json.loads(small("1")), Clocked(60)) == summary(skipped=1)
 
 
-def test_what_is_cut_off_in_a_transaction_is_rolled_back(tmp_path: Path) -> None:
+def test_a_handler_that_is_stopped_in_a_transaction_is_rolled_back(tmp_path: Path) -> None:
     app = Semel(f"sqlite:///{tmp_path}/semel.db", random=lambda: 0.0)
 
     @app.on("**", effect="transaction")
@@ -273,7 +273,7 @@ def test_where_the_trigger_would_not_wait_for_a_retry_the_invocation_does(
     assert sorted(reluctant.attempts) == [("1", 1), ("1", 2), ("1", 3), ("2", 1)]
 
 
-def test_without_patience_every_failure_is_told_at_once() -> None:
+def test_without_patience_every_failure_is_reported_at_once() -> None:
     reluctant = Reluctant(0.1)
     assert reluctant.app.lambda_handler()(kinesis([small("1", "later")]), Clocked(60)) == failures(sequence(0))
     assert reluctant.attempts == [("1", 1)]
@@ -302,14 +302,14 @@ def test_a_delay_that_does_not_fit_into_the_invocation_is_not_waited_for() -> No
     assert sorted(reluctant.attempts) == [("1", 1), ("2", 1)]
 
 
-def test_what_waits_behind_another_is_acted_on_in_order_after_the_delay() -> None:
+def test_records_behind_a_retry_are_processed_in_order_after_the_delay() -> None:
     reluctant = Reluctant(0.1)
     bodies = [small("1", "later"), small("2"), small("3")]
     assert reluctant.app.lambda_handler(patience=20)(kinesis(bodies, keys=["k", "k", "k"]), Clocked(60)) == failures()
     assert reluctant.attempts == [("1", 1), ("1", 2), ("1", 3), ("2", 1), ("3", 1)]
 
 
-def test_what_is_behind_something_that_is_no_event_is_not_acted_on() -> None:
+def test_records_behind_a_malformed_one_of_their_group_are_not_processed() -> None:
     reluctant = Reluctant(0.1)
     bodies = [b"{", small("1"), small("2", "later")]
     told = reluctant.app.lambda_handler(patience=20)(kinesis(bodies, keys=["k", "k", "other"]), Clocked(60))

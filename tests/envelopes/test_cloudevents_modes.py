@@ -87,7 +87,7 @@ def test_every_binding_in_binary_mode_is_the_structured_event(
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_the_official_sdk_reads_what_is_stored_of_a_binary_event(name: str) -> None:
+def test_the_official_sdk_reads_a_stored_binary_event(name: str) -> None:
     stored = over_http(cloud_event(name)).raw
     read = http.from_http_event(http.HTTPMessage({"content-type": "application/cloudevents+json"}, stored))
     assert read.get_data() == DATA[name][1]
@@ -184,7 +184,7 @@ PROPERTIES = st.lists(
 
 
 @given(st.none() | st.binary(max_size=20) | st.just(b'{"a":1}'), PROPERTIES, st.sampled_from(["", "text/x", ";"]))
-def test_whatever_a_broker_carries_is_an_event_or_refused(
+def test_any_broker_message_is_an_event_or_refused(
     body: bytes | None, properties: list[tuple[str, Any]], content_type: str
 ) -> None:
     with suppress(MalformedEvent):
@@ -193,12 +193,12 @@ def test_whatever_a_broker_carries_is_an_event_or_refused(
 
 
 @given(st.binary(max_size=20), st.dictionaries(st.sampled_from(["ce-id", "ce-source", "ce-type", "ce-x"]), st.text()))
-def test_whatever_http_headers_hold_is_an_event_or_refused(body: bytes, headers: dict[str, str]) -> None:
+def test_any_http_headers_make_an_event_or_are_refused(body: bytes, headers: dict[str, str]) -> None:
     with suppress(MalformedEvent):
         assert decode(body, headers={"ce-specversion": "1.0", **headers}).shape == "cloudevents"
 
 
-def test_an_attribute_that_comes_twice_is_refused() -> None:
+def test_a_repeated_attribute_is_refused() -> None:
     properties = [(f"ce_{header[3:]}", value) for header, value in HEADERS.items()]
     with pytest.raises(MalformedEvent, match="ce_id"):
         from_message(b"", [*properties, ("CE_ID", "2")])

@@ -94,14 +94,14 @@ def test_attributes_that_fire_again_with_another_map_are_another_event() -> None
     assert key(first) == key({**first, "id": "bus-2"})
 
 
-def test_an_audit_is_known_by_its_own_id_only() -> None:
+def test_an_audit_is_identified_by_its_own_id_only() -> None:
     topic = "v2.audits.entitytype.queue.entityid.1"
     assert key(genesys(topic, {**IDS, "id": "audit-1"})) == (ORG, topic, "audit-1")
     assert len(key(genesys(topic, {"action": "x"}))[2]) == 32
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_an_utterance_is_known_by_conversation_communication_and_finality(nested: bool) -> None:
+def test_an_utterance_is_identified_by_conversation_communication_and_finality(nested: bool) -> None:
     topic = f"v2.conversations.{CONVERSATION}.transcription"
 
     def transcription(**utterance: Any) -> dict[str, Any]:
@@ -136,19 +136,19 @@ def test_two_flow_outcomes_of_one_session_at_one_time_are_two_events(topic: str)
     assert key(first) == key({**first, "id": "bus-2"})
 
 
-def test_flow_outcomes_without_an_id_are_told_apart_by_their_content() -> None:
+def test_flow_outcomes_without_an_id_are_distinguished_by_their_content() -> None:
     topic = f"v2.detail.events.conversation.{CONVERSATION}.flow.outcome"
     assert key(genesys(topic, {**IDS, "flowOutcome": "SUCCESS"})) != key(genesys(topic, {**IDS, "flowOutcome": "NO"}))
 
 
-def test_several_utterances_in_one_event_are_known_by_content() -> None:
+def test_several_utterances_in_one_event_are_identified_by_content() -> None:
     topic = f"v2.conversations.{CONVERSATION}.transcription"
     body = {**IDS, "communicationId": "k", "transcripts": [{"utteranceId": "1", "isFinal": True}] * 2}
     assert len(key(genesys(topic, body))) == 3
 
 
 @pytest.mark.parametrize("missing", ["participantId", "sessionId", "eventTime"])
-def test_an_event_that_lacks_part_of_its_identity_is_known_by_content(missing: str) -> None:
+def test_an_event_that_lacks_part_of_its_identity_is_identified_by_content(missing: str) -> None:
     topic = f"v2.detail.events.conversation.{CONVERSATION}.acw"
     body = {name: value for name, value in IDS.items() if name != missing}
     assert key(genesys(topic, body))[3:] == ((TIMESTAMP,) if missing == "eventTime" else ())

@@ -126,7 +126,7 @@ def test_a_control_frame_is_marked_and_has_no_key(frame: dict[str, Any]) -> None
         keys.event(event)
 
 
-def test_a_generic_webhook_is_known_by_its_id() -> None:
+def test_a_generic_webhook_is_identified_by_its_id() -> None:
     document = {
         "id": "evt-1",
         "type": "interaction.created",
@@ -159,7 +159,7 @@ RECORD = {
 }
 
 
-def test_an_inner_event_record_is_known_by_its_event_id() -> None:
+def test_an_inner_event_record_is_identified_by_its_event_id() -> None:
     event = decode(raw(RECORD))
     assert (event.shape, event.identity) == ("eventbridge-record", ("evt-7",))
     assert (event.type, event.topic) == ("conversation.ended", "Conversation Event")
@@ -169,7 +169,7 @@ def test_an_inner_event_record_is_known_by_its_event_id() -> None:
 
 
 @pytest.mark.parametrize("time_name", ["timestamp", "date"])
-def test_an_event_of_com_genesyscloud_is_known_by_its_inner_id(time_name: str) -> None:
+def test_an_event_of_com_genesyscloud_is_identified_by_its_inner_id(time_name: str) -> None:
     detail = {"id": "evt-8", "type": "call.ended", time_name: "2026-01-01T00:00:00Z", "interactionId": "i-1"}
     event = decode(raw({"id": "bus-1", "detail-type": "Genesys", "source": "com.genesyscloud", "detail": detail}))
     assert (event.shape, event.identity) == ("eventbridge-genesyscloud", ("evt-8",))
@@ -185,7 +185,7 @@ def test_an_event_of_com_genesyscloud_is_known_by_its_inner_id(time_name: str) -
         ({"type": "conversation:call:updated", "data": {"id": "c-1"}}, "conversation:call:updated", "c-1"),
     ],
 )
-def test_an_interaction_is_known_by_type_resource_and_content(
+def test_an_interaction_is_identified_by_type_resource_and_content(
     detail: dict[str, Any], type_name: str, resource: str
 ) -> None:
     event = decode(raw({"id": "bus-1", "detail-type": "Interaction", "source": "any", "detail": detail}))
@@ -196,7 +196,7 @@ def test_an_interaction_is_known_by_type_resource_and_content(
     assert (event.type, event.subject, event.body) == (type_name, resource, detail)
 
 
-def test_an_open_messaging_webhook_is_known_by_its_id() -> None:
+def test_an_open_messaging_webhook_is_identified_by_its_id() -> None:
     document = {
         "id": "msg-1",
         "channel": {
@@ -238,7 +238,7 @@ CLOUD_HEADERS = {
 }
 
 
-def test_a_structured_cloud_event_is_known_by_source_and_id() -> None:
+def test_a_structured_cloud_event_is_identified_by_source_and_id() -> None:
     event = decode(raw(CLOUD_EVENT))
     assert event.shape == "cloudevents"
     assert keys.event(event) == ("/sensors/é", "A234")
@@ -260,7 +260,7 @@ def test_a_binary_cloud_event_is_the_same_as_a_structured_one() -> None:
     assert binary.payload() == structured.payload()
 
 
-def test_a_binary_cloud_event_can_be_replayed_from_what_is_stored_of_it() -> None:
+def test_a_stored_binary_cloud_event_can_be_replayed() -> None:
     binary = decode(b'{"x":1}', headers=CLOUD_HEADERS)
     assert decode(binary.raw) == binary
 
@@ -291,7 +291,7 @@ def test_ordinary_headers_change_nothing() -> None:
         ({"source": None}, "source"),
     ],
 )
-def test_a_broken_cloud_event_says_what_is_missing(change: dict[str, Any], message: str) -> None:
+def test_the_error_of_an_invalid_cloud_event_names_the_missing_attribute(change: dict[str, Any], message: str) -> None:
     with pytest.raises(MalformedEvent, match=message):
         decode(raw({**CLOUD_EVENT, **change}))
 
@@ -363,7 +363,7 @@ def test_a_configured_path_that_leads_nowhere_is_named() -> None:
         {"id": "ID", "type": "interaction.created", "data": {"id": "resource"}},
     ],
 )
-def test_an_event_without_an_id_says_where_one_was_looked_for(document: dict[str, Any], value: Any) -> None:
+def test_the_error_of_an_event_without_an_id_lists_the_expected_fields(document: dict[str, Any], value: Any) -> None:
     spoiled = json.loads(json.dumps(document).replace('"ID"', json.dumps(value)))
     with pytest.raises(NoKey, match=r"\bid\b.*detail\.eventId.*detail\.id.*eventBody\.id"):
         keys.event(decode(raw(spoiled)))
@@ -397,7 +397,7 @@ def test_a_wrong_type_is_named_with_its_path(document: Any, message: str) -> Non
         decode(raw(document))
 
 
-def test_what_is_no_known_shape_is_told_with_its_names_and_what_would_do() -> None:
+def test_the_error_of_an_unknown_shape_lists_its_names_and_the_accepted_shapes() -> None:
     with pytest.raises(MalformedEvent) as caught:
         decode(raw({f"n{i}": i for i in range(20)}))
     message = str(caught.value)

@@ -96,7 +96,7 @@ WRONG_ANYWHERE = {
 
 @pytest.mark.parametrize("frame", [within, webhook], ids=["genesys", "webhook"])
 @pytest.mark.parametrize("name", WRONG_ANYWHERE)
-def test_it_is_refused_wherever_it_stands_for(name: str, frame: object) -> None:
+def test_invalid_json_is_refused_in_every_place_fast_and_with_little_memory(name: str, frame: object) -> None:
     value, message = WRONG_ANYWHERE[name]
     raw = frame(value)  # type: ignore[operator]
     assert message in refusal(raw)

@@ -122,5 +122,5 @@ def test_a_number_out_of_range_is_refused(number: str) -> None:
 
 
 @pytest.mark.parametrize("number", [*SLOW[:-1], "0.1", "-0.0", "123456789.123456789"])
-def test_a_number_means_what_python_reads(number: str) -> None:
+def test_a_number_has_the_value_that_python_reads(number: str) -> None:
     assert parse(number.encode()) == float(number)

@@ -44,7 +44,7 @@ def test_each_row_has_an_event() -> None:
 
 
 @pytest.mark.parametrize("row", IDENTITIES, ids=lambda row: row.events)
-def test_a_retry_under_a_new_transport_id_is_recognised_as_the_table_says(row: ShapeIdentity) -> None:
+def test_the_table_states_whether_a_retry_under_a_new_transport_id_is_recognised(row: ShapeIdentity) -> None:
     sample = SAMPLES[row.events]
     retry = {**sample, "id": "another"} if "detail" in sample else sample  # only EventBridge gives events an id
     first, second = [decode(json.dumps(document).encode(), id_path="ref") for document in (sample, retry)]
@@ -64,7 +64,7 @@ def test_a_retry_under_a_new_transport_id_is_recognised_as_the_table_says(row: S
         (("Object Created",), keys.fields("detail.object.key"), False),
     ],
 )
-def test_the_guarantee_says_where_a_retry_may_not_be_recognised(
+def test_the_guarantee_names_shapes_whose_retry_may_not_be_recognised(
     topics: tuple[str, ...], key: Any, runs_again: bool
 ) -> None:
     app = Semel("memory://")

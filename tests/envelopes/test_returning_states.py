@@ -53,7 +53,7 @@ def at(second: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("topic", STATES)
-def test_a_state_that_comes_back_runs_again_and_its_copies_do_not(topic: str) -> None:
+def test_a_recurring_state_runs_again_and_its_copies_do_not(topic: str) -> None:
     ran: list[Any] = []
     app = Semel("memory://")
 
@@ -100,7 +100,7 @@ def test_without_a_correlation_the_eventbridge_id_is_part_of_the_identity(metada
     assert key(first) == key(dict(first))
 
 
-def test_a_bare_detail_that_says_nothing_of_when_it_happened_has_no_identity() -> None:
+def test_a_bare_detail_without_a_time_has_no_identity() -> None:
     event = decode(json.dumps({"topicName": "v2.edges.e-1", "eventBody": {"id": "e-1"}}).encode())
     with pytest.raises(NoKey, match=r"detail\.timestamp"):
         keys.event(event)
@@ -108,7 +108,7 @@ def test_a_bare_detail_that_says_nothing_of_when_it_happened_has_no_identity() -
 
 
 @pytest.mark.parametrize("detail", [{"interactionId": "i-1", "state": "held"}, {"type": "a:b", "data": {"id": "c-1"}}])
-def test_an_interaction_without_a_time_runs_again_when_its_state_comes_back(detail: dict[str, Any]) -> None:
+def test_an_interaction_without_a_time_runs_again_when_its_state_recurs(detail: dict[str, Any]) -> None:
     document = {"id": "bus-1", "detail-type": "t", "source": "x", "detail": detail}
     assert key(document) != key({**document, "id": "bus-2"})
     timed = {**document, "detail": {**detail, "timestamp": "2026-01-01T00:00:00Z"}}

@@ -55,7 +55,7 @@ def integers(value: Any) -> list[int]:
 
 
 @given(documents, spellings, st.booleans())
-def test_what_python_writes_is_read_back(document: Any, spelling: tuple[str, str], escaped: bool) -> None:
+def test_json_written_by_python_is_read_back(document: Any, spelling: tuple[str, str], escaped: bool) -> None:
     assert parse(json.dumps(document, separators=spelling, ensure_ascii=escaped).encode()) == document
 
 
@@ -68,7 +68,7 @@ def test_all_spellings_of_a_value_have_one_canonical_form(
 
 
 @given(documents, st.dictionaries(texts, scalars, min_size=1, max_size=5), st.data())
-def test_a_name_that_stands_twice_is_always_refused(around: Any, members: dict[str, Any], data: st.DataObject) -> None:
+def test_a_duplicate_name_is_always_refused(around: Any, members: dict[str, Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(members)))
     pairs = [json.dumps(other) + ":" + json.dumps(value) for other, value in members.items()]
     spelled = data.draw(st.sampled_from([json.dumps(name), json.dumps(name, ensure_ascii=False), all_escaped(name)]))

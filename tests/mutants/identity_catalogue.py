@@ -24,7 +24,7 @@ IDENTITY_MUTANTS = [
         GENESYS,
         "    if has_event_time(event.body):\n        return content\n",
         "    if event.body:\n        return content\n",
-        f"{STATES}::test_a_state_that_comes_back_runs_again_and_its_copies_do_not",
+        f"{STATES}::test_a_recurring_state_runs_again_and_its_copies_do_not",
     ),
     Mutant(
         "the date of a resource is taken for the time of the event",
@@ -38,21 +38,21 @@ IDENTITY_MUTANTS = [
         GENESYS,
         'text(detail.get("timestamp")) or correlation_id(detail) or event.delivery_id',
         'event.delivery_id or text(detail.get("timestamp")) or correlation_id(detail)',
-        f"{STATES}::test_a_state_that_comes_back_runs_again_and_its_copies_do_not",
+        f"{STATES}::test_a_recurring_state_runs_again_and_its_copies_do_not",
     ),
     Mutant(
         "a bare detail without a time is known by its content alone",
         GENESYS,
         "return (*content, occasion) if occasion else ()",
         "return (*content, occasion)",
-        f"{STATES}::test_a_bare_detail_that_says_nothing_of_when_it_happened_has_no_identity",
+        f"{STATES}::test_a_bare_detail_without_a_time_has_no_identity",
     ),
     Mutant(
         "an interaction without a time is known by its content alone",
         EVENTBRIDGE,
         "return INTERACTION, (*content, bus_id) if bus_id else ()",
         "return INTERACTION, content",
-        f"{STATES}::test_an_interaction_without_a_time_runs_again_when_its_state_comes_back",
+        f"{STATES}::test_an_interaction_without_a_time_runs_again_when_its_state_recurs",
     ),
     Mutant(
         "an EventBridge event without an id in its detail is refused",
@@ -80,7 +80,7 @@ IDENTITY_MUTANTS = [
         GENESYS,
         '_SEVERAL_AT_ONCE = (".attributes", ".flow.outcome")',
         '_SEVERAL_AT_ONCE = (".attributes",)',
-        f"{IDENTITY}::test_flow_outcomes_without_an_id_are_told_apart_by_their_content",
+        f"{IDENTITY}::test_flow_outcomes_without_an_id_are_distinguished_by_their_content",
     ),
     Mutant(
         "the id of a flow outcome is left out of the identity",
@@ -143,6 +143,6 @@ IDENTITY_MUTANTS = [
         "verifiers/sns.py",
         "            read(body)\n",
         "            pass\n",
-        "tests/service/verification/test_sns.py::test_a_name_that_stands_twice_is_refused",
+        "tests/service/verification/test_sns.py::test_a_duplicate_name_is_refused",
     ),
 ]

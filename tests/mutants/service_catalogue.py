@@ -255,7 +255,7 @@ SERVICE_MUTANTS = [
         " and not protocol.should_close",
         "",
         "tests/service/destinations/test_forward_hostile.py"
-        "::test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one",
+        "::test_an_unrequested_response_is_not_used_for_the_next_request",
     ),
     Mutant(
         "the id of a resource is preferred to the signed id of the message",

@@ -54,13 +54,13 @@ def test_every_scenario_of_a_part_runs_and_shows_its_ratio(name: str) -> None:
     assert json.loads(as_json(report))["stores"][0]["findings"][0]["ratio"] == part.findings[0].ratio
 
 
-def test_messages_are_as_many_as_asked_for_and_a_part_of_them_comes_again() -> None:
+def test_the_bench_makes_the_requested_number_of_messages_with_duplicates() -> None:
     made = messages(1_000)
     assert len(made) == 1_000
     assert len(set(made)) == 700
 
 
-def test_the_loop_by_hand_asks_twice_for_each_message_and_semel_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manual_loop_calls_the_queue_twice_per_message_and_semel_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     queues: list[FakeSqs] = []
 
     class Noted(FakeSqs):
@@ -94,7 +94,7 @@ def test_the_loop_by_hand_asks_twice_for_each_message_and_semel_seldom(monkeypat
     assert theirs / 20 == 2
 
 
-def test_a_message_that_is_given_back_is_seen_again_with_another_receipt() -> None:
+def test_a_returned_message_is_redelivered_with_another_receipt() -> None:
     async def story() -> None:
         queue = FakeSqs([b"{}"], 0)
         (first,) = (await queue.receive_message())["Messages"]

@@ -133,7 +133,7 @@ def test_a_group_that_is_not_stopped_breaks_the_law(
         ORDER.test_a_group_is_stopped_by_a_failure_and_goes_on_after_it(new_queue(fifo=True).harness(tmp_path))
 
 
-def test_a_group_that_is_handed_over_at_once_breaks_the_law(
+def test_delivering_a_whole_group_at_once_breaks_the_law(
     new_queue: Callable[..., Queue], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = SqsInFlight.__init__
@@ -142,7 +142,7 @@ def test_a_group_that_is_handed_over_at_once_breaks_the_law(
         ORDER.test_the_events_of_a_group_run_one_after_the_other_in_order(new_queue(fifo=True).harness(tmp_path))
 
 
-def test_a_source_that_keeps_what_it_holds_breaks_the_law(
+def test_a_source_that_returns_nothing_breaks_the_law(
     queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqsAnswers, "return_unused", lambda self, unused: None)

@@ -156,7 +156,7 @@ def test_a_receipt_that_has_expired_deletes_nothing_and_is_not_counted_as_done(q
     asyncio.run(story())
 
 
-def test_visibility_is_extended_while_a_message_is_in_hand(queue: Queue) -> None:
+def test_visibility_is_extended_while_a_message_is_in_flight(queue: Queue) -> None:
     async def story() -> None:
         queue.send(bodies(2))
         source = queue.source(visibility=2)
@@ -211,7 +211,7 @@ def test_visibility_is_never_extended_past_twelve_hours(queue: Queue) -> None:
     asyncio.run(story())
 
 
-def test_a_delay_is_whole_seconds_not_shorter_than_asked_for_and_twelve_hours_at_most(queue: Queue) -> None:
+def test_a_delay_is_rounded_up_to_whole_seconds_and_at_most_twelve_hours(queue: Queue) -> None:
     async def story() -> None:
         delays = {0.0: 0, 0.01: 1, 1.0: 1, 1.2: 2, 11 * HOUR_S: 11 * HOUR_S, 13 * HOUR_S: 12 * HOUR_S, 3e9: 12 * HOUR_S}
         queue.send(bodies(len(delays)))
@@ -260,7 +260,7 @@ def test_nothing_that_a_poll_is_answered_with_ends_the_source(queue: Queue, erro
     asyncio.run(story())
 
 
-def test_a_message_that_cannot_be_made_a_dead_letter_goes_back(queue: Queue) -> None:
+def test_a_message_whose_dead_letter_cannot_be_sent_is_returned(queue: Queue) -> None:
     async def story() -> None:
         queue.send([b"{"])
 
@@ -283,7 +283,7 @@ def test_a_message_that_cannot_be_made_a_dead_letter_goes_back(queue: Queue) -> 
     asyncio.run(story())
 
 
-def test_a_dead_letter_says_what_it_was_and_why(queue: Queue) -> None:
+def test_a_dead_letter_has_the_original_message_and_the_reason(queue: Queue) -> None:
     async def story() -> None:
         theirs = {f"a{number}": {"DataType": "String", "StringValue": "x"} for number in range(10)}
         queue.aws.send_message(QueueUrl=queue.url, MessageBody="whole", MessageAttributes=theirs)

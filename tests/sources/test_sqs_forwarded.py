@@ -58,7 +58,7 @@ async def received(queue: Queue, count: int, **options: Any) -> list[QueueDelive
     return found
 
 
-def test_a_note_says_whose_event_it_is_and_how_it_is_read(queue: Queue, quick_end: None) -> None:
+def test_metadata_sets_the_tenant_and_the_decode_options(queue: Queue, quick_end: None) -> None:
     async def story() -> None:
         put(queue, b"{}", encode_metadata(METADATA))
         (delivery,) = await received(
@@ -74,7 +74,7 @@ def test_a_note_says_whose_event_it_is_and_how_it_is_read(queue: Queue, quick_en
     asyncio.run(story())
 
 
-def test_an_empty_note_says_that_nothing_is_assumed(queue: Queue, quick_end: None) -> None:
+def test_empty_metadata_replaces_the_options_of_the_source(queue: Queue, quick_end: None) -> None:
     async def story() -> None:
         put(queue, b"{}", "{}")
         (delivery,) = await received(
@@ -85,9 +85,7 @@ def test_an_empty_note_says_that_nothing_is_assumed(queue: Queue, quick_end: Non
     asyncio.run(story())
 
 
-def test_what_has_a_note_is_not_taken_for_anybodys_event_where_notes_are_not_believed(
-    queue: Queue, quick_end: None
-) -> None:
+def test_a_message_with_untrusted_metadata_is_not_processed(queue: Queue, quick_end: None) -> None:
     async def story() -> None:
         for metadata in (encode_metadata(METADATA), "{", b"\xff"):
             put(queue, b"{}", metadata)
@@ -115,7 +113,7 @@ def test_without_a_note_a_message_is_taken_as_usual(queue: Queue, quick_end: Non
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_note_that_nobody_can_read_makes_a_dead_letter_once(new_queue: Any, tmp_path: Path, fifo: bool) -> None:
+def test_unreadable_metadata_makes_one_dead_letter(new_queue: Any, tmp_path: Path, fifo: bool) -> None:
     async def story() -> None:
         queue: Queue = new_queue(fifo=fifo)
         harness = queue.harness(tmp_path)
@@ -146,7 +144,7 @@ def test_a_note_that_nobody_can_read_makes_a_dead_letter_once(new_queue: Any, tm
     asyncio.run(story())
 
 
-def test_a_dead_letter_keeps_its_note(queue: Queue, tmp_path: Path, quick_end: None) -> None:
+def test_a_dead_letter_keeps_its_metadata(queue: Queue, tmp_path: Path, quick_end: None) -> None:
     """So that it is the same event again when a person moves it back."""
 
     async def story() -> None:
@@ -177,7 +175,7 @@ def first_letters(queue: Queue) -> list[dict[str, Any]]:
 async def _done(event: Event, ctx: Any) -> None: ...
 
 
-def test_doctor_says_that_notes_are_believed(queue: Queue) -> None:
+def test_doctor_shows_that_metadata_is_trusted(queue: Queue) -> None:
     async def story() -> None:
         assert "tenant" in rendered(await queue.source(forwarded=True).diagnose())["forwarded"]
         assert "forwarded" not in rendered(await queue.source().diagnose())

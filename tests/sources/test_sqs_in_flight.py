@@ -57,7 +57,9 @@ steps = st.lists(
 
 
 @given(steps=steps, fifo=st.booleans())
-def test_a_hand_keeps_order_within_groups_and_forgets_nothing(steps: list[tuple[str, object]], fifo: bool) -> None:
+def test_messages_in_flight_keep_their_order_within_groups_and_none_is_lost(
+    steps: list[tuple[str, object]], fifo: bool
+) -> None:
     async def story() -> None:
         at = Everywhere(fifo)
         for what, how in steps:
@@ -190,7 +192,7 @@ def test_an_entry_that_is_added_in_the_moment_when_a_request_ends_is_sent() -> N
     asyncio.run(story())
 
 
-def test_what_is_added_while_a_request_is_under_way_forms_the_next_one() -> None:
+def test_entries_added_during_a_request_form_the_next_one() -> None:
     async def story() -> None:
         batches: deque[list[int]] = deque()
         answered = asyncio.Event()

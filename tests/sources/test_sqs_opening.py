@@ -62,7 +62,7 @@ def test_the_region_is_read_from_the_url_of_the_queue() -> None:
     assert region_of("http://127.0.0.1:4566/1/q") is None
 
 
-def test_a_missing_driver_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_driver_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiobotocore.session", None)
     with pytest.raises(ConfigError, match=r"semel\[aws\]"):
         asyncio.run(_received_one(SqsSource(URL)))
@@ -90,14 +90,14 @@ def test_credentials_that_are_refused_are_an_error(queue: Queue) -> None:
         asyncio.run(_received_one(meddled(queue, Meddler(meddle))))
 
 
-def test_without_any_place_for_dead_letters_nothing_is_taken(queue: Queue) -> None:
+def test_without_a_destination_for_dead_letters_nothing_is_received(queue: Queue) -> None:
     queue.send([b"{"])
     with pytest.raises(ConfigError, match="dead_letters"):
         asyncio.run(_received_one(queue.source(dead_letters="")))
     assert queue.visible() == 1
 
 
-def test_without_the_permission_to_look_the_source_works_and_says_so(
+def test_without_permission_to_read_attributes_the_source_works_and_logs_it(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     def meddle(operation: str, request: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ def test_without_the_permission_to_look_the_source_works_and_says_so(
     assert "sqs:GetQueueAttributes" in caplog.text
 
 
-def test_what_is_rejected_without_dead_letters_of_ours_is_left_to_the_redrive_policy(
+def test_a_rejected_message_without_dead_letters_is_left_to_the_redrive_policy(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = with_redrive(queue, receives=2)
@@ -197,7 +197,7 @@ def test_a_close_that_is_cancelled_gives_everything_back_all_the_same(queue: Que
     asyncio.run(story())
 
 
-def test_two_who_try_again_at_once_open_it_once(queue: Queue) -> None:
+def test_two_concurrent_receives_reopen_the_source_once(queue: Queue) -> None:
     """Messages in a hand that another one has replaced would be hidden until their visibility ends."""
 
     async def story() -> None:
@@ -227,7 +227,7 @@ def test_two_who_try_again_at_once_open_it_once(queue: Queue) -> None:
     asyncio.run(story())
 
 
-def test_the_doctor_is_told_what_the_queue_says_of_itself(queue: Queue) -> None:
+def test_diagnose_shows_the_attributes_of_the_queue(queue: Queue) -> None:
     queue.send(bodies(2))
     facts = rendered(asyncio.run(queue.source().diagnose()))
     assert facts["waiting"] == "2"
@@ -266,14 +266,12 @@ def test_deliveries_have_the_tenant_and_the_reading_of_their_source(queue: Queue
 @pytest.mark.parametrize(
     "code", ["QueueDoesNotExist", "AWS.SimpleQueueService.QueueDoesNotExist", "a.b#QueueDoesNotExist"]
 )
-def test_names_of_errors_are_known_in_every_spelling(code: str) -> None:
+def test_error_names_are_recognised_in_every_spelling(code: str) -> None:
     assert error_name(code) == "QueueDoesNotExist"
 
 
 @pytest.mark.parametrize("fifo", [True, False])
-def test_a_fifo_queue_is_asked_again_for_what_a_lost_answer_may_have_held(
-    new_queue: Callable[..., Queue], fifo: bool
-) -> None:
+def test_a_lost_response_of_a_fifo_queue_is_requested_again(new_queue: Callable[..., Queue], fifo: bool) -> None:
     async def story() -> None:
         queue = new_queue(fifo=fifo)
 

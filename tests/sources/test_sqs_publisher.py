@@ -136,7 +136,7 @@ def test_a_message_that_fits_exactly_is_taken_and_one_byte_more_is_too_large(que
     asyncio.run(story())
 
 
-def test_the_queues_own_limit_is_known(new_queue: Any) -> None:
+def test_the_message_size_limit_of_the_queue_is_used(new_queue: Any) -> None:
     async def story() -> None:
         queue: Queue = new_queue(MaximumMessageSize="2048")
         publishing = publisher(queue)
@@ -149,7 +149,7 @@ def test_the_queues_own_limit_is_known(new_queue: Any) -> None:
     asyncio.run(story())
 
 
-def test_what_was_throttled_is_tried_again_and_what_went_well_is_not(queue: Queue) -> None:
+def test_throttled_events_are_retried_and_published_ones_are_not(queue: Queue) -> None:
     async def story() -> None:
         left = iter([True, True])
 
@@ -177,7 +177,7 @@ def test_what_was_throttled_is_tried_again_and_what_went_well_is_not(queue: Queu
     asyncio.run(story())
 
 
-def test_throttling_without_end_is_told_in_time(queue: Queue) -> None:
+def test_endless_throttling_is_reported_within_the_timeout(queue: Queue) -> None:
     async def story() -> None:
         def meddle(operation: str, request: Mapping[str, Any]) -> Any:
             if operation == "send_message_batch":
@@ -195,7 +195,7 @@ def test_throttling_without_end_is_told_in_time(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_at_the_end_of_its_time_each_is_told_what_was_known_by_then(new_queue: Any, fifo: bool) -> None:
+def test_at_the_timeout_each_event_gets_the_reason_known_by_then(new_queue: Any, fifo: bool) -> None:
     async def story() -> None:
         queue: Queue = new_queue(fifo=fifo)
 
@@ -218,7 +218,7 @@ def test_at_the_end_of_its_time_each_is_told_what_was_known_by_then(new_queue: A
 
 
 @pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue", "BatchRequestTooLong"])
-def test_a_message_that_spoils_its_whole_request_is_told_alone(queue: Queue, code: str) -> None:
+def test_one_invalid_message_of_a_batch_is_the_only_one_refused(queue: Queue, code: str) -> None:
     async def story() -> None:
         def meddle(operation: str, request: Mapping[str, Any]) -> Any:
             if any(entry["MessageBody"] == "03" for entry in request.get("Entries", ())):
@@ -236,7 +236,7 @@ def test_a_message_that_spoils_its_whole_request_is_told_alone(queue: Queue, cod
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "QueueDoesNotExist", "ExpiredToken"])
-def test_what_another_try_does_not_change_is_told_at_once_and_may_come_again(queue: Queue, code: str) -> None:
+def test_a_permanent_refusal_is_reported_at_once(queue: Queue, code: str) -> None:
     async def story() -> None:
         def meddle(operation: str, request: Mapping[str, Any]) -> Any:
             raise refusal(code)
@@ -249,7 +249,7 @@ def test_what_another_try_does_not_change_is_told_at_once_and_may_come_again(que
     asyncio.run(story())
 
 
-def test_a_lost_connection_is_tried_once_more_and_then_told(queue: Queue) -> None:
+def test_a_lost_connection_is_retried_once_and_then_reported(queue: Queue) -> None:
     async def story() -> None:
         losses = iter([1, 0, 1, 1])
 
@@ -267,7 +267,7 @@ def test_a_lost_connection_is_tried_once_more_and_then_told(queue: Queue) -> Non
     asyncio.run(story())
 
 
-def test_what_the_queue_says_nothing_of_is_not_there(queue: Queue) -> None:
+def test_an_event_that_the_response_lacks_is_not_published(queue: Queue) -> None:
     async def story() -> None:
         def meddle(operation: str, request: Mapping[str, Any]) -> Any:
             return {"Successful": [{"Id": "1"}]} if operation == "send_message_batch" else None
@@ -351,7 +351,7 @@ def test_every_group_is_one_that_a_fifo_queue_takes(new_queue: Any, group: str) 
     asyncio.run(story())
 
 
-def test_what_a_later_one_of_its_group_has_overtaken_is_not_sent_behind_it(new_queue: Any) -> None:
+def test_an_event_that_a_later_one_of_its_group_overtook_is_not_sent(new_queue: Any) -> None:
     async def story() -> None:
         queue: Queue = new_queue(fifo=True)
         turns = iter([True])
@@ -381,7 +381,7 @@ def test_what_a_later_one_of_its_group_has_overtaken_is_not_sent_behind_it(new_q
 # ---------------------------------------------------------------------------------------------------------- for people
 
 
-def test_diagnose_tells_of_the_queue(new_queue: Any) -> None:
+def test_diagnose_describes_the_queue(new_queue: Any) -> None:
     async def story() -> None:
         facts = rendered(await publisher(new_queue(fifo=True)).diagnose())
         assert "group" in facts["order"]

@@ -59,7 +59,7 @@ def test_a_notification_of_sns_is_opened() -> None:
         json.dumps({**NOTIFICATION, "Message": "\ud800"}).encode(),
     ],
 )
-def test_everything_else_is_handed_on_as_it_came(body: bytes) -> None:
+def test_every_other_body_is_unchanged(body: bytes) -> None:
     assert unwrap(body) == body
 
 
@@ -100,7 +100,7 @@ def _the_body(queue: Queue) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("raw", ["true", "false"])
-def test_an_event_that_comes_by_sns_arrives_unwrapped(queue: Queue, raw: str) -> None:
+def test_an_event_from_sns_is_delivered_unwrapped(queue: Queue, raw: str) -> None:
     sns = _client(queue, "sns")
     topic = sns.create_topic(Name=f"semel-{uuid4().hex}")["TopicArn"]
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_arn(queue), Attributes={"RawMessageDelivery": raw})
@@ -125,7 +125,7 @@ def test_a_dead_letter_is_the_message_as_it_was_with_its_wrapping(queue: Queue) 
     assert dead_letter["Body"] == wrapped
 
 
-def test_an_event_that_comes_by_eventbridge_arrives_as_it_is(queue: Queue) -> None:
+def test_an_event_from_eventbridge_is_delivered_unchanged(queue: Queue) -> None:
     events = _client(queue, "events")
     rule = f"semel-{uuid4().hex}"
     source = f"semel.test.{rule}"

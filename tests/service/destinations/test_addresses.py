@@ -148,7 +148,7 @@ def test_the_standard_library_finds_nothing_private_that_we_let_through(address:
         ("127.0.0.1", "127.0.0.1", ["127.0.0.1"]),
     ],
 )
-def test_what_is_allowed_by_name_address_or_range(host: str, address: str, allow: list[str]) -> None:
+def test_addresses_are_allowed_by_name_address_or_range(host: str, address: str, allow: list[str]) -> None:
     assert allowed(host, address, allow)
 
 
@@ -162,7 +162,7 @@ def test_what_is_allowed_by_name_address_or_range(host: str, address: str, allow
         ("crm", "no address", ["0.0.0.0/0", "::/0"]),
     ],
 )
-def test_what_is_not_allowed(host: str, address: str, allow: list[str]) -> None:
+def test_other_addresses_are_not_allowed(host: str, address: str, allow: list[str]) -> None:
     assert not allowed(host, address, allow)
 
 

@@ -67,7 +67,7 @@ def test_jitter_makes_it_longer_and_never_shorter() -> None:
     assert one.ready_in_s() == OPEN_S * (1 + JITTER)
 
 
-def test_what_comes_late_from_before_the_opening_changes_nothing() -> None:
+def test_late_results_from_before_the_opening_change_nothing() -> None:
     clock = Clock()
     one = breaker(clock)
     fail(one, 3)

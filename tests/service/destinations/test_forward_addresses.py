@@ -62,7 +62,7 @@ def test_no_spelling_of_loopback_gets_a_connection(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", LEADS_TO_LOOPBACK)
-def test_the_wire_refuses_also_what_the_configuration_would_not_have_let_through(host: str) -> None:
+def test_the_resolver_and_the_socket_refuse_an_address_on_their_own(host: str) -> None:
     """Without `place_of`: the resolver and the socket stand alone."""
 
     async def story() -> tuple[Any, int]:
@@ -92,7 +92,7 @@ def test_the_wire_refuses_also_what_the_configuration_would_not_have_let_through
         ("[::ffff:127.0.0.1]", ["127.0.0.1"]),
     ],
 )
-def test_what_a_person_allowed_is_called(run_it: Callable[..., Any], host: str, allow: list[str]) -> None:
+def test_an_allowed_private_address_is_called(run_it: Callable[..., Any], host: str, allow: list[str]) -> None:
     """The control: the same listener, and the same way to it."""
 
     async def story() -> tuple[Any, int]:
@@ -123,7 +123,7 @@ def test_both_gates_hold_on_both_loops(run_it: Callable[..., Any], host: str) ->
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "0x7f.1", "127.1"])
-def test_an_address_in_disguise_is_a_configuration_error_that_says_what_to_write(host: str) -> None:
+def test_an_odd_spelling_of_an_address_is_refused_with_the_usual_one(host: str) -> None:
     assert socket.getaddrinfo(host, 80)[0][4][0] == "127.0.0.1", "this C library reads it differently: no test"
     with pytest.raises(ConfigError, match=rf"{re.escape(host)}.*127\.0\.0\.1"):
         place_of("crm", f"http://{host}/")
@@ -218,7 +218,7 @@ def test_only_the_addresses_that_may_be_called_are_used(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "::1", "fd00:ec2::254", "0.0.0.0"])
-def test_a_name_that_leads_inside_is_refused_and_says_where_it_leads(
+def test_a_name_that_resolves_to_a_private_address_is_refused_with_that_address(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     async def story() -> tuple[Any, int]:

@@ -60,7 +60,7 @@ def sent(event: Event = EVENT, select: str = "", ctx: Ctx | None = None, **optio
 # ------------------------------------------------------------------------------------------------ what is sent
 
 
-def test_the_document_goes_out_byte_for_byte_under_the_key_of_the_effect() -> None:
+def test_the_document_is_sent_byte_for_byte_with_the_key_of_the_effect() -> None:
     request = sent(ctx=Ctx(key="ab" * 16, attempt=3))
     assert request.body == EVENT.raw
     assert request.path == "/in?token=url-secret"
@@ -74,7 +74,7 @@ def test_the_document_goes_out_byte_for_byte_under_the_key_of_the_effect() -> No
 @pytest.mark.parametrize(
     ("select", "expected"), [("data", {"n": 1, "text": "hé"}), ("data.n", 1), ("data.text", "hé"), ("id", "a")]
 )
-def test_a_selected_part_goes_out_as_json(select: str, expected: Any) -> None:
+def test_a_selected_part_is_sent_as_json(select: str, expected: Any) -> None:
     assert json.loads(sent(select=select).body) == expected
 
 
@@ -96,7 +96,7 @@ def test_configured_headers_are_sent_and_replace_the_usual_ones_in_any_spelling(
     assert request.headers.getall("Content-Type") == ["application/cloudevents+json"]  # type: ignore[attr-defined]
 
 
-def test_trace_headers_are_asked_for_each_request_and_cannot_replace_the_key() -> None:
+def test_trace_headers_are_created_for_each_request_and_cannot_replace_the_key() -> None:
     asked: list[int] = []
 
     def trace() -> dict[str, str]:
@@ -169,7 +169,7 @@ def test_a_refusal_is_dead_with_status_and_a_clean_piece_of_the_body(status: int
 
 
 @pytest.mark.parametrize("status", [401, 408, 409, 425, 500, 501, 502, 503, 504, 511, 599])
-def test_what_may_go_better_later_is_tried_again(status: int) -> None:
+def test_temporary_failures_are_retried(status: int) -> None:
     came_to = answer_to(answering(status, "try later"))
     assert isinstance(came_to, Retry)
     assert (came_to.after, came_to.http_status) == (None, status)
@@ -205,7 +205,7 @@ def test_429_is_not_now_for_as_long_as_the_destination_asks() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "later", ""])
-def test_a_429_never_comes_back_at_once(value: str) -> None:
+def test_a_429_is_never_retried_at_once(value: str) -> None:
     came_to = answer_to(answering(429, Retry_After=value))
     assert isinstance(came_to, NotNow)
     assert 0.1 < came_to.after < 2
@@ -247,7 +247,7 @@ def test_a_secret_that_the_destination_repeats_is_neither_kept_nor_shown() -> No
         assert str(status) in repr(came_to)
 
 
-def test_headers_that_are_no_secrets_do_not_hide_what_the_destination_says() -> None:
+def test_headers_that_are_not_secrets_do_not_hide_the_response() -> None:
     headers = {"X-Version": Secret("1"), "X-Empty": Secret(""), "X-Flag": Secret("a b c")}
     assert answer_to(answering(200, '{"abc":1}'), headers=headers) == {"status": 200, "body": {"abc": 1}}
 
@@ -256,7 +256,7 @@ def test_headers_that_are_no_secrets_do_not_hide_what_the_destination_says() -> 
 
 
 @pytest.mark.parametrize("status", [408, 409, 500, 502, 503, 504])
-def test_a_parking_route_does_not_know_what_a_5xx_did(status: int) -> None:
+def test_a_5xx_is_uncertain_for_a_parking_route(status: int) -> None:
     with pytest.raises(OutcomeUnknown, match=str(status)):
         answer_to(answering(status, Retry_After="5"), park=True)
 
@@ -264,7 +264,7 @@ def test_a_parking_route_does_not_know_what_a_5xx_did(status: int) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, Reject), (302, Reject), (425, Retry), (401, Retry), (429, NotNow), (200, dict)]
 )
-def test_a_parking_route_knows_what_was_refused(status: int, kind: type) -> None:
+def test_a_refusal_is_definite_for_a_parking_route(status: int, kind: type) -> None:
     assert isinstance(answer_to(answering(status), park=True), kind)
 
 

@@ -104,7 +104,7 @@ def test_a_refused_event_is_dead_with_the_destination_s_words() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 500, 503])
-def test_a_parking_route_lists_what_is_in_doubt_as_uncertain(status: int) -> None:
+def test_a_parking_route_lists_unknown_outcomes_as_uncertain(status: int) -> None:
     said = f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode() if status else b""
 
     async def story() -> tuple[Outcome, Outcome, int]:

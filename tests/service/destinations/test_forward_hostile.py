@@ -93,7 +93,7 @@ def test_a_refusal_whose_body_breaks_off_is_a_refusal() -> None:
         b"\x16\x03\x01\x00\x00",
     ],
 )
-def test_what_is_no_answer_is_tried_again_and_unknown_for_a_parking_route(said: bytes) -> None:
+def test_a_missing_answer_is_retried_and_unknown_for_a_parking_route(said: bytes) -> None:
     came_to = told(saying(said))
     assert isinstance(came_to, Retry)
     assert came_to.after is None
@@ -137,7 +137,7 @@ def test_a_status_that_means_nothing_is_in_doubt(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.1])
-def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(pause_s: float, patient_pool: None) -> None:
+def test_an_unrequested_response_is_not_used_for_the_next_request(pause_s: float, patient_pool: None) -> None:
     """Else an event would be done that the destination refused."""
     ok = HEAD_200 + b"Content-Length: 0\r\n\r\n"
     said_twice = asyncio.Event()
@@ -165,7 +165,7 @@ def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(pause_s: 
     run(story())
 
 
-def test_whoever_keeps_speaking_unasked_is_sent_nothing(patient_pool: None) -> None:
+def test_nothing_is_sent_to_a_server_that_keeps_sending_unrequested_data(patient_pool: None) -> None:
     ok = HEAD_200 + b"Content-Length: 0\r\n\r\n"
     most = client.CONNECTIONS_MAX
 

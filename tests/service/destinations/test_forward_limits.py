@@ -66,7 +66,7 @@ def test_the_breaker_opens_and_the_destination_is_left_alone(status: int) -> Non
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 409, 422, 425, 302])
-def test_whoever_answers_is_alive_whatever_it_answers(status: int) -> None:
+def test_answers_below_500_keep_the_breaker_closed(status: int) -> None:
     async def story() -> str:
         async with sink(answering(status)) as server, opened(server.url, breaker_failures=2) as crm:
             await kinds_of(Forward(crm), 5)
@@ -112,7 +112,7 @@ def test_a_probe_that_fails_opens_it_again_for_longer() -> None:
     run(story())
 
 
-def test_a_probe_that_reached_nobody_burns_no_attempt() -> None:
+def test_a_probe_that_was_not_sent_counts_as_no_attempt() -> None:
     """An outage of hours must not turn the events that happen to probe it into dead letters."""
 
     async def story() -> None:
@@ -179,7 +179,7 @@ def test_there_are_never_more_requests_at_a_time_than_allowed_and_everything_get
     assert len({request.headers["Idempotency-Key"] for request in server.requests}) == len(server.requests) == 60
 
 
-def test_few_wait_for_their_turn_and_the_others_are_told_at_once() -> None:
+def test_few_requests_wait_for_a_slot_and_the_others_are_refused_at_once() -> None:
     async def story() -> None:
         gate = Gate()
         async with sink(gate) as server, opened(server.url, concurrency=2) as crm:
@@ -212,7 +212,7 @@ def test_a_wait_for_a_turn_ends_before_the_handler_s_time_does() -> None:
     run(story())
 
 
-def test_whoever_waited_looks_again_whether_the_destination_still_takes_requests() -> None:
+def test_a_request_that_waited_checks_the_destination_again() -> None:
     async def story() -> None:
         gate = Gate(500)
         async with sink(gate) as server, opened(server.url, concurrency=1, breaker_failures=1) as crm:

@@ -20,7 +20,7 @@ def test_a_destination_that_accepts_a_connection_is_reached_and_nothing_is_sent(
     run(story())
 
 
-def test_nobody_listening_is_said() -> None:
+def test_a_refused_connection_is_reported() -> None:
     async def story() -> str | None:
         async with opened(f"http://127.0.0.1:{await closed_port()}/") as crm:
             return await reach(crm)
@@ -28,7 +28,7 @@ def test_nobody_listening_is_said() -> None:
     assert (run(story()) or "").startswith("crm (127.0.0.1): ")
 
 
-def test_a_name_that_does_not_resolve_is_said() -> None:
+def test_a_name_that_does_not_resolve_is_reported() -> None:
     async def story() -> str | None:
         async with opened("https://nobody.invalid/") as crm:
             return await reach(crm)
@@ -37,7 +37,7 @@ def test_a_name_that_does_not_resolve_is_said() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
-def test_an_address_that_may_not_be_called_is_said_without_calling_it(host: str) -> None:
+def test_a_forbidden_address_is_reported_without_a_call(host: str) -> None:
     async def story() -> tuple[str | None, int]:
         async with raw(saying()) as server:
             async with opened(f"http://{host}:{server.port}/", allow=[]) as crm:
@@ -49,7 +49,7 @@ def test_an_address_that_may_not_be_called_is_said_without_calling_it(host: str)
     assert connections == 0
 
 
-def test_a_handshake_that_hangs_is_said() -> None:
+def test_a_hanging_handshake_is_reported() -> None:
     async def story() -> str | None:
         async with raw(saying()) as server:
             async with opened(f"https://127.0.0.1:{server.port}/", timeout_s=0.3) as crm:

@@ -53,6 +53,6 @@ def test_no_text_makes_it_raise_or_go_out_of_bounds(value: str) -> None:
 
 
 @given(st.integers(0, int(AFTER_MAX_S)))
-def test_a_date_says_the_same_as_its_distance(distance: int) -> None:
+def test_a_date_and_the_equal_number_of_seconds_give_the_same_delay(distance: int) -> None:
     date = format_datetime(NOW + timedelta(seconds=distance), usegmt=True)
     assert seconds(date, NOW) == seconds(str(distance), NOW) == distance

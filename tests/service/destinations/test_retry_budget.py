@@ -55,7 +55,7 @@ def test_retries_that_come_through_cost_nothing() -> None:
 
 
 @given(st.floats(0, 10), st.lists(st.sampled_from(["earn", "spend", "back", "wait"]), max_size=200))
-def test_retries_never_exceed_what_was_earned_kept_and_given_back(ratio: float, steps: list[str]) -> None:
+def test_retries_never_exceed_the_budget(ratio: float, steps: list[str]) -> None:
     clock = Clock()
     budget = RetryBudget(ratio, clock=clock, reserve=5, reserve_per_s=1, cap=50)
     room = 5.0

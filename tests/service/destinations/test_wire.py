@@ -28,7 +28,7 @@ async def client_of(server: Raw) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "GET"])
-def test_what_has_left_is_never_sent_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sent_request_is_never_repeated(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where HTTP would allow it, on a connection that was used before: that a message was sent twice is seen
     by whoever gets it."""
     monkeypatch.setattr(wire, "KEEPALIVE_S", 60.0)
@@ -49,7 +49,7 @@ def test_what_has_left_is_never_sent_again(method: str, monkeypatch: pytest.Monk
     run(story())
 
 
-def test_a_request_is_what_the_caller_wrote_and_each_header_is_there_once() -> None:
+def test_a_request_is_sent_unchanged_with_each_header_once() -> None:
     async def story() -> None:
         async with raw(saying(OK)) as server, client_of(server) as client:
             headers = {"Accept": "a", "accept": "b", "host": "crm.example", "Transfer-Encoding": "chunked"}
@@ -62,7 +62,7 @@ def test_a_request_is_what_the_caller_wrote_and_each_header_is_there_once() -> N
 
 
 @pytest.mark.parametrize(("method", "told"), [("GET", []), ("POST", ["Content-Length: 0"])])
-def test_a_request_without_a_body_says_so_where_one_is_usual(method: str, told: list[str]) -> None:
+def test_a_request_without_a_body_has_content_length_0_unless_it_is_a_get(method: str, told: list[str]) -> None:
     async def story() -> None:
         async with raw(saying(OK)) as server, client_of(server) as client:
             await client.ask(server.url, None, {}, method)
@@ -84,7 +84,7 @@ def test_a_header_that_would_be_two_is_not_sent(headers: dict[str, str]) -> None
     run(story())
 
 
-def test_the_headers_of_an_answer_are_told_whatever_their_spelling() -> None:
+def test_response_headers_are_found_in_any_case() -> None:
     async def story() -> None:
         said = b"HTTP/1.1 202 OK\r\nX-MESSAGE-id: m1\r\nContent-Length: 0\r\n\r\n"
         async with raw(saying(said)) as server, client_of(server) as client:
@@ -114,7 +114,7 @@ def test_a_connection_on_which_a_request_is_still_leaving_is_not_used_for_the_ne
     run(story())
 
 
-def test_whoever_gives_up_takes_the_connection_with_them() -> None:
+def test_a_cancelled_request_closes_its_connection() -> None:
     """What comes back on it would else be the answer to somebody else's request."""
 
     async def story() -> None:

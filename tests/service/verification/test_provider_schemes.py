@@ -174,7 +174,7 @@ def test_another_time_is_refused_by_sendgrid(timestamp: str) -> None:
     assert not sendgrid(timestamp=timestamp)
 
 
-def test_what_sendgrid_tries_again_for_a_day_is_good_for_a_day() -> None:
+def test_a_signature_of_sendgrid_is_valid_for_a_day() -> None:
     assert sendgrid(now=SENDGRID_SENT_AT + 86_400)
     assert not sendgrid(now=SENDGRID_SENT_AT + 86_400 + 301)
     assert not sendgrid(now=SENDGRID_SENT_AT - 301), "it was sent in the future"
@@ -186,7 +186,7 @@ def test_another_signature_of_sendgrid_is_refused(signature: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["sendgrid", "telnyx"])
-def test_what_is_no_public_key_is_refused_and_not_shown(scheme: str) -> None:
+def test_an_invalid_public_key_is_refused_and_not_shown(scheme: str) -> None:
     for secret in ("hunter2", "aHVudGVyMg==", p256_of_another_curve(), "?" * 44):
         with pytest.raises(ConfigError, match=rf"secret 1\b.*'{scheme}'") as caught:
             verifier(scheme, secrets=[secret])
@@ -289,7 +289,7 @@ def test_a_token_of_vonage_is_about_its_body() -> None:
     ],
     ids=short,
 )
-def test_a_token_without_what_binds_it_is_refused(said: Any) -> None:
+def test_a_token_without_the_digest_of_the_body_is_refused(said: Any) -> None:
     assert not vonage(given=f"Bearer {token(said)}")
 
 
@@ -298,7 +298,7 @@ def test_a_token_may_not_choose_how_it_is_checked(alg: str) -> None:
     assert not vonage(given=f"Bearer {token(claims(), alg=alg)}")
 
 
-def test_what_is_no_token_is_refused() -> None:
+def test_an_invalid_token_is_refused() -> None:
     good = token(claims())
     unsigned = good.rpartition(".")[0]
     for given in (
@@ -313,7 +313,7 @@ def test_what_is_no_token_is_refused() -> None:
         assert not vonage(given=given)
 
 
-def test_a_token_of_today_is_good_for_what_is_tried_again() -> None:
+def test_a_token_of_today_is_valid_for_a_retry() -> None:
     assert vonage(now=NOW + 86_400)
     assert not vonage(now=NOW + 86_400 + 301)
 
@@ -321,7 +321,7 @@ def test_a_token_of_today_is_good_for_what_is_tried_again() -> None:
 # --------------------------------------------------------------------------------------------------------------- Svix
 
 
-def test_svix_says_the_same_by_other_names() -> None:
+def test_svix_headers_verify_like_webhook_headers() -> None:
     ours = verifier("standard-webhooks", secrets=[OLD], now=lambda: SENT_AT)
     said = {"id": ID, "timestamp": str(SENT_AT), "signature": BY_OLD}
     assert verified(ours, SVIX_BODY, **{f"svix-{name}": value for name, value in said.items()})

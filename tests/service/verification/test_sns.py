@@ -117,7 +117,7 @@ def test_a_version_that_is_not_the_signatures_is_refused(version: str, signature
     [{"SignatureVersion": "3"}, {"SignatureVersion": 2}, {"Signature": "?"}, {"Signature": "A" * 1372}],
     ids=short,
 )
-def test_what_cannot_verify_anyhow_makes_nobody_fetch_anything(wrong: dict[str, Any]) -> None:
+def test_an_invalid_message_causes_no_fetch(wrong: dict[str, Any]) -> None:
     host = Host()
     assert not verified(sns(host), posted({**sign(NOTIFICATION), **wrong}))
     assert host.asked == []
@@ -199,7 +199,7 @@ def test_a_signature_of_another_form_is_refused(signature: Any) -> None:
     assert not verified(sns(Host()), posted({**sign(NOTIFICATION), "Signature": signature}))
 
 
-def test_what_is_signed_cannot_be_cut_in_another_way() -> None:
+def test_the_signed_text_has_one_reading() -> None:
     """Lines are not escaped in what SNS signs: a message can look like the members that come after it."""
     real = {**NOTIFICATION, "Message": "safe\nMessageId\nforged"}
     whole = sign(real)
@@ -209,7 +209,7 @@ def test_what_is_signed_cannot_be_cut_in_another_way() -> None:
     assert not verified(sns(Host()), posted(cut))
 
 
-def test_a_name_that_stands_twice_is_refused() -> None:
+def test_a_duplicate_name_is_refused() -> None:
     body = posted(sign(NOTIFICATION))
     assert verified(sns(Host()), body)
     assert not verified(sns(Host()), body[:-1] + b', "Message": "another"}')

@@ -113,7 +113,7 @@ HOST = "sns.us-west-2.amazonaws.com"
     ],
     ids=short,
 )
-def test_no_other_address_is_ever_asked(url: str) -> None:
+def test_a_certificate_url_outside_of_sns_is_never_fetched(url: str) -> None:
     host = Host()
     assert not verified(sns(host), naming(url))
     assert host.asked == []
@@ -166,7 +166,7 @@ def test_a_certificate_counts_within_its_dates_also_when_it_was_kept(at: float, 
     ],
     ids=short,
 )
-def test_what_is_no_certificate_of_sns_refuses_the_message(pem: bytes) -> None:
+def test_a_message_whose_certificate_is_invalid_is_refused(pem: bytes) -> None:
     host = Host(pem)
     assert not verified(sns(host), GENUINE)
     assert host.asked == [CERTIFICATE_URL]
@@ -178,7 +178,7 @@ def test_a_key_that_is_too_short_is_refused(bits: int, counts: bool) -> None:
     assert verified(ours, posted(sign(NOTIFICATION, key=rsa_key(bits)))) is counts
 
 
-def test_where_there_is_none_it_is_not_looked_for_again_for_a_while() -> None:
+def test_a_missing_certificate_is_not_fetched_again_for_a_while() -> None:
     now = [NOW]
     host = Host(b"")
     ours = sns(host, now=lambda: now[0])
@@ -204,7 +204,7 @@ def test_a_clock_that_is_set_back_does_not_prolong_the_wait() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("no route to host"), TimeoutError(), ValueError("?"), RuntimeError()])
-def test_a_host_that_cannot_be_reached_is_not_held_against_the_message(error: Exception) -> None:
+def test_an_unreachable_host_does_not_make_the_message_forged(error: Exception) -> None:
     """SNS takes a 401 for delivered: the answer has to be one that makes it try again."""
     now = [NOW]
     host = Host(error)
@@ -218,7 +218,7 @@ def test_a_host_that_cannot_be_reached_is_not_held_against_the_message(error: Ex
     assert verified(ours, GENUINE)
 
 
-def test_a_host_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_does_not_answer_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "FETCH_TIMEOUT_S", 0.02)
     host = Host()
 
@@ -231,7 +231,7 @@ def test_a_host_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert len(host.asked) == 1
 
 
-def test_all_who_wait_for_a_certificate_share_one_fetch() -> None:
+def test_concurrent_messages_share_one_fetch_of_a_certificate() -> None:
     host = Host()
 
     async def scene() -> list[bool]:
@@ -246,7 +246,7 @@ def test_all_who_wait_for_a_certificate_share_one_fetch() -> None:
     assert host.asked == [CERTIFICATE_URL]
 
 
-def test_the_fetch_goes_on_for_the_others_when_the_first_one_goes_away() -> None:
+def test_the_fetch_continues_when_its_first_caller_is_cancelled() -> None:
     host = Host()
 
     async def scene() -> bool:
@@ -336,7 +336,7 @@ def test_a_flood_at_one_moment_makes_few_fetches_too() -> None:
     assert sum(isinstance(answer, VerifierUnavailable) for answer in answers) == 500 - certificates.FETCHES_MAX
 
 
-def test_during_a_flood_messages_under_a_known_certificate_verify() -> None:
+def test_during_a_flood_messages_with_a_cached_certificate_verify() -> None:
     host = Host()
     ours = sns(host)
     assert verified(ours, GENUINE)

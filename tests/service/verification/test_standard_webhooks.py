@@ -56,7 +56,7 @@ def test_a_removed_secret_verifies_nothing() -> None:
 @pytest.mark.parametrize(
     "other", ["v1a,aGVsbG8=", "v2,xyz", "v1", "", "?", "v1,", "v1," + "A" * 43, "V1," + BY_OLD[3:]]
 )
-def test_what_is_of_another_version_is_skipped_and_proves_nothing(other: str) -> None:
+def test_signatures_of_another_version_are_skipped_and_prove_nothing(other: str) -> None:
     assert asked(signature=f"{other} {BY_OLD}")
     assert asked(signature=f"{BY_OLD} {other}")
     assert not asked(signature=other)
@@ -125,7 +125,7 @@ def test_an_id_may_have_all_visible_characters_but_the_full_stop() -> None:
     assert asked(message_id=b"a" * 255, signature=sign(b"a" * 255, str(SENT_AT).encode(), BODY))
 
 
-def test_what_is_signed_cannot_be_cut_in_another_way() -> None:
+def test_the_signed_text_has_one_reading() -> None:
     """The same bytes with the full stops elsewhere: without the rule on ids, the second would verify."""
     body = str(SENT_AT).encode() + b".{}"
     signature = sign(b"a", str(SENT_AT).encode(), body)

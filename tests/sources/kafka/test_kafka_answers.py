@@ -17,7 +17,7 @@ from semel.values.forwarded import ForwardMetadata, encode_metadata
 TOO_LARGE, NOT_ENOUGH_REPLICAS = 10, 19  # errors, as the protocol numbers them
 
 
-def test_a_dead_letter_says_where_it_comes_from_and_why(topics: Topics) -> None:
+def test_a_dead_letter_has_its_origin_and_the_reason(topics: Topics) -> None:
     async def story() -> None:
         at_ms = int(time.time() * 1000) - 60_000
         headers: list[Any] = [("theirs", b"\xff\xfe"), ("empty", None), ("semel.reason", b"a forgery")]
@@ -57,7 +57,7 @@ def test_a_message_without_value_is_a_dead_letter(topics: Topics) -> None:
     run(story)
 
 
-def test_hostile_messages_arrive_and_can_be_given_up(topics: Topics) -> None:
+def test_hostile_messages_are_delivered_and_can_become_dead_letters(topics: Topics) -> None:
     async def story() -> None:
         topics.send([b"\x00\xff" * 1_000], headers=[("x" * 1_000, b"\xff" * 200_000), ("", b""), ("\u202e", None)])
         topics.send([b""], headers=[(f"h{number}", b"x") for number in range(2_000)])
@@ -73,7 +73,7 @@ def test_hostile_messages_arrive_and_can_be_given_up(topics: Topics) -> None:
     run(story)
 
 
-def test_a_letter_that_is_too_large_is_cut_and_says_so(topics: Topics) -> None:
+def test_a_dead_letter_that_is_too_large_is_truncated_and_marked(topics: Topics) -> None:
     async def story() -> None:
         topics.send([b"0123456789" * 1_000], headers=[("theirs", b"x")])
         async with opened(topics.source(options={"message.max.bytes": 4_000})) as source:
@@ -90,7 +90,7 @@ def test_a_letter_that_is_too_large_is_cut_and_says_so(topics: Topics) -> None:
     run(story)
 
 
-def test_a_letter_that_the_broker_finds_too_large_is_cut(own_kafka: KafkaServer) -> None:
+def test_a_dead_letter_that_the_broker_refuses_as_too_large_is_truncated(own_kafka: KafkaServer) -> None:
     topics = Topics(own_kafka)
 
     async def story() -> None:
@@ -133,11 +133,11 @@ def settled_only_when_durable(own_kafka: KafkaServer) -> None:
         topics.close()
 
 
-def test_a_message_is_settled_only_when_its_letter_is_durable(own_kafka: KafkaServer) -> None:
+def test_a_message_is_settled_only_when_its_dead_letter_is_durable(own_kafka: KafkaServer) -> None:
     settled_only_when_durable(own_kafka)
 
 
-def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_dead_letter_is_retried(own_kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
     topics = Topics(own_kafka)
 
     async def story() -> None:
@@ -155,7 +155,7 @@ def test_a_letter_that_is_refused_is_tried_again(own_kafka: KafkaServer, caplog:
     topics.close()
 
 
-def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topics) -> None:
+def test_metadata_written_by_semel_is_trusted(topics: Topics) -> None:
     metadata = ForwardMetadata(
         tenant="acme", decode_options=DecodeOptions(origin="org", id_path="a.b"), headers={"ce-id": "1"}
     )
@@ -182,7 +182,7 @@ def test_the_note_beside_a_message_is_believed_where_semel_wrote_it(topics: Topi
     run(story)
 
 
-def test_what_has_a_note_is_a_dead_letter_where_notes_are_not_believed(topics: Topics) -> None:
+def test_a_message_with_untrusted_metadata_becomes_a_dead_letter(topics: Topics) -> None:
     async def story() -> None:
         topics.send([b"noted"], headers=[("semel", encode_metadata(ForwardMetadata(tenant="acme")))])
         topics.send([b"bare"])

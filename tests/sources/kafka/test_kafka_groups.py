@@ -165,7 +165,7 @@ def test_a_handler_may_take_longer_than_the_longest_poll_interval(topics: Topics
     run(story)
 
 
-def test_what_is_in_hand_is_bounded_and_the_rest_waits_at_the_broker(topics: Topics) -> None:
+def test_messages_in_flight_are_bounded_and_the_rest_waits_at_the_broker(topics: Topics) -> None:
     async def story() -> None:
         topics.send(bodies(100))
         source = topics.source(max_in_flight=10)
@@ -192,7 +192,7 @@ def test_what_is_in_hand_is_bounded_and_the_rest_waits_at_the_broker(topics: Top
     run(story)
 
 
-def test_a_partition_is_not_read_far_beyond_what_waits(topics: Topics) -> None:
+def test_a_partition_is_not_read_far_beyond_its_lowest_unsettled_message(topics: Topics) -> None:
     """One message that waits holds up the commit: what a restart would bring again is bounded."""
 
     async def story() -> None:
@@ -215,7 +215,7 @@ def test_a_partition_is_not_read_far_beyond_what_waits(topics: Topics) -> None:
     run(story)
 
 
-def test_offsets_that_go_back_do_not_bury_what_waits_before_them(topics: Topics) -> None:
+def test_offsets_that_go_back_do_not_skip_unsettled_messages(topics: Topics) -> None:
     """As when a broker has lost the end of its log: what is read again begins after a message that is unsettled."""
     went_back: list[str] = []
 

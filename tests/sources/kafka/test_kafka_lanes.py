@@ -16,7 +16,7 @@ def filled(offsets: list[int]) -> tuple[PartitionLane, list[KafkaMessage]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_position_never_passes_what_is_not_settled(seed: int) -> None:
+def test_a_position_never_passes_an_unsettled_message(seed: int) -> None:
     random = Random(seed)
     offsets = sorted(random.sample(range(1_000), 40))  # a compacted topic has gaps
     lane, held = filled(offsets)

@@ -121,7 +121,9 @@ def test_a_source_with_a_bug_breaks_its_law(
         law(topics.harness(tmp_path, in_order=bug is _without_order))
 
 
-def test_a_letter_that_is_not_waited_for_is_noticed(own_kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settling_before_the_dead_letter_is_durable_is_noticed(
+    own_kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(DeadLetterTopic, "send", _do_not_wait)
     with pytest.raises(AssertionError, match="its letter is nowhere"):
         settled_only_when_durable(own_kafka)

@@ -46,12 +46,12 @@ async def work_off(source: KafkaSource) -> None:
         {"delivery.report.only.error": True},
     ],
 )
-def test_another_spelling_of_what_would_lose_messages_is_refused_too(options: dict[str, Any]) -> None:
+def test_other_names_of_options_that_would_lose_messages_are_refused_too(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=re.escape(next(iter(options)).removeprefix("topic."))):
         KafkaSource("127.0.0.1:9092", ["t"], group="g", dead_letters="t-dead", options=options)
 
 
-def test_what_is_given_up_while_its_partition_is_taken_away_is_not_committed(
+def test_a_rejected_message_of_a_revoked_partition_is_not_committed(
     new_topics: Callable[..., Topics],
 ) -> None:
     """Its letter was never written, so whoever gets the partition next has to see it."""
@@ -199,7 +199,7 @@ def test_a_consumer_without_a_thread_is_an_error_and_the_next_one_works(
     assert machine.refused == 1
 
 
-def test_a_letter_whose_producer_has_no_thread_is_sent_by_another(
+def test_a_dead_letter_whose_producer_has_no_thread_is_sent_by_another(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Threadless(monkeypatch, "semel-kafka-sender", 1)
@@ -216,7 +216,7 @@ def test_a_letter_whose_producer_has_no_thread_is_sent_by_another(
     assert machine.refused == 1
 
 
-def test_a_letter_for_which_no_producer_can_be_made_waits_and_is_sent_later(
+def test_a_dead_letter_without_a_producer_waits_and_is_sent_later(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message without value is given up while others are handed over: those must not vanish with its error."""

@@ -52,7 +52,7 @@ def test_an_option_that_would_break_our_promises_is_refused(name: str) -> None:
         KafkaPublisher("127.0.0.1:9092", "t", options={name: "true"})
 
 
-def test_what_librdkafka_does_not_know_is_an_error_that_shows_no_secret() -> None:
+def test_an_unknown_librdkafka_option_is_an_error_that_shows_no_secret() -> None:
     async def story() -> None:
         source = KafkaSource(**GOOD, options={"sasl.password": "hunter2", "security.protocol": "hunter2"})
         with pytest.raises(ConfigError, match=r"security\.protocol") as refused:
@@ -100,7 +100,7 @@ def test_a_source_that_was_never_opened_closes() -> None:
     run(story)
 
 
-def test_people_are_told_what_waits(topics: Topics) -> None:
+def test_diagnose_shows_the_waiting_messages(topics: Topics) -> None:
     async def story() -> None:
         topics.send([b"a", b"b", b"c"])
         async with opened(topics.source()) as source:

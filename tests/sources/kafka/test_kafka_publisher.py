@@ -19,7 +19,7 @@ from semel.values.event import DecodeOptions
 from semel.values.forwarded import ForwardedEvent, ForwardMetadata
 
 
-def test_what_is_published_arrives_with_its_note_and_its_group(topics: Topics) -> None:
+def test_a_published_event_is_received_with_its_metadata_and_its_group(topics: Topics) -> None:
     async def story() -> None:
         metadata = ForwardMetadata(tenant="acme", decode_options=DecodeOptions(origin="org"), headers={"ce-type": "x"})
         publisher: Publisher = KafkaPublisher(topics.server.servers, topics.topic, timeout=30)

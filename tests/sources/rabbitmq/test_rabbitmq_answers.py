@@ -76,7 +76,7 @@ def test_a_second_answer_changes_nothing(place: Place) -> None:
 # ---------------------------------------------------------------------------------------------------------------- waits
 
 
-def test_a_retry_of_an_hour_holds_up_nobody_and_outlives_its_consumer(place: Place, tmp_path: Path) -> None:
+def test_a_retry_of_an_hour_blocks_no_message_and_survives_its_consumer(place: Place, tmp_path: Path) -> None:
     async def story() -> None:
         attempt_log: list[str] = []
 
@@ -101,7 +101,7 @@ def test_a_retry_of_an_hour_holds_up_nobody_and_outlives_its_consumer(place: Pla
     asyncio.run(story())
 
 
-def test_a_wait_that_is_longer_than_the_longest_goes_round_without_being_handed_over(place: Place) -> None:
+def test_a_wait_beyond_the_longest_delay_continues_without_a_delivery(place: Place) -> None:
     async def story() -> None:
         place.send([document("far")], headers={"semel.wait": "1.5", "semel.retries": 1})
         began = time.monotonic()
@@ -136,7 +136,7 @@ def test_a_busy_message_is_never_counted_against_the_delivery_limit(new_place: C
     asyncio.run(story())
 
 
-def test_what_the_broker_gives_up_on_is_a_dead_letter_too(new_place: Callable[..., Place]) -> None:
+def test_a_message_beyond_the_delivery_limit_becomes_a_dead_letter(new_place: Callable[..., Place]) -> None:
     """It kills every consumer before anybody can count it: the broker's own limit is for that."""
     place = new_place(declared=False)
     place.declare(**{"x-delivery-limit": 2})
@@ -155,7 +155,7 @@ def test_what_the_broker_gives_up_on_is_a_dead_letter_too(new_place: Callable[..
     asyncio.run(story())
 
 
-def test_where_no_queue_may_be_made_a_retry_waits_in_hand_and_is_not_lost(
+def test_without_permission_for_retry_queues_a_retry_waits_in_flight_and_is_not_lost(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -179,7 +179,7 @@ def test_where_no_queue_may_be_made_a_retry_waits_in_hand_and_is_not_lost(
 # --------------------------------------------------------------------------------------------------------- dead letters
 
 
-def test_a_letter_keeps_everything_of_its_message(place: Place) -> None:
+def test_a_dead_letter_keeps_everything_of_its_message(place: Place) -> None:
     headers = {"a": 1, "b": {"c": [True, None, "d"]}, "t": datetime(2026, 1, 2, tzinfo=UTC), "raw": bytearray(b"\xff")}
 
     async def story() -> None:
@@ -207,7 +207,7 @@ def test_a_letter_keeps_everything_of_its_message(place: Place) -> None:
     assert place.left() == 0
 
 
-def test_an_unroutable_letter_is_not_taken_for_kept(
+def test_an_unroutable_dead_letter_does_not_count_as_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("semel.sources.rabbitmq_queue.answers.DEAD_LETTER_RETRY_S", 1.0)
@@ -239,7 +239,7 @@ def test_an_unroutable_letter_is_not_taken_for_kept(
 # -------------------------------------------------------------------------------------------------------------- hostile
 
 
-def test_what_strangers_put_into_headers_does_no_harm(place: Place, tmp_path: Path) -> None:
+def test_forged_headers_do_no_harm(place: Place, tmp_path: Path) -> None:
     odd: list[dict[str, Any]] = [
         {},
         {"headers": {}},
@@ -270,7 +270,7 @@ def test_what_strangers_put_into_headers_does_no_harm(place: Place, tmp_path: Pa
     asyncio.run(story())
 
 
-def test_a_message_that_the_driver_cannot_read_is_a_dead_letter_and_blocks_nobody(
+def test_a_message_that_the_driver_cannot_read_becomes_a_dead_letter_and_does_not_block(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -295,7 +295,7 @@ def test_a_message_that_the_driver_cannot_read_is_a_dead_letter_and_blocks_nobod
 # ---------------------------------------------------------------------------------------------------------------- notes
 
 
-def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> None:
+def test_metadata_is_trusted_only_if_forwarded_is_set(place: Place) -> None:
     metadata = ForwardMetadata(tenant="theirs", decode_options=DecodeOptions(origin="o"), headers={"ce-id": "1"})
 
     async def believing() -> tuple[str, DecodeOptions | None, Any]:
@@ -323,7 +323,7 @@ def test_a_note_is_believed_only_where_semel_fills_the_queue(place: Place) -> No
     assert "forwarded" in reason_of(dead_letter)
 
 
-def test_a_note_that_nobody_can_read_makes_a_dead_letter_and_none_is_as_usual(place: Place) -> None:
+def test_unreadable_metadata_makes_a_dead_letter_and_missing_metadata_does_not(place: Place) -> None:
     async def story() -> None:
         for broken in ("{", '{"tenant": 5}', 7, bytearray(b"\xff"), "x" * 20_000):
             place.send([document("e")], headers={METADATA_KEY: broken})
@@ -352,7 +352,7 @@ def test_a_source_that_was_never_opened_can_be_closed(place: Place) -> None:
     asyncio.run(story(place.source()))
 
 
-def test_what_waits_in_hand_goes_back_when_the_source_is_stopped(place: Place) -> None:
+def test_messages_that_wait_in_flight_are_returned_when_the_source_is_stopped(place: Place) -> None:
     async def story() -> None:
         place.send([document(f"e{number}") for number in range(10)])
         source = place.source()

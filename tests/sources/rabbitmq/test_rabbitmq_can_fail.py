@@ -102,13 +102,13 @@ async def _sent_and_not_confirmed(self: RabbitAnswers, held: RabbitMessage, queu
     return ""
 
 
-def test_a_letter_that_is_not_confirmed_breaks_the_law(
+def test_an_unconfirmed_dead_letter_breaks_the_law(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(RabbitAnswers, "_publish_copy", _sent_and_not_confirmed)
     monkeypatch.setattr(answers, "SOON_S", SOON_S)
     with pytest.raises((AssertionError, TimeoutError)):
-        answers.test_an_unroutable_letter_is_not_taken_for_kept(place, monkeypatch, caplog)
+        answers.test_an_unroutable_dead_letter_does_not_count_as_kept(place, monkeypatch, caplog)
 
 
 def test_ids_that_are_mixed_up_break_the_law(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_a_delivery_goes_back_before_the_broker_closes_the_channel(server: Rabbi
         asyncio.run(story(Place(server.broker, client), Place(server.broker, client)))
 
 
-def test_a_broker_that_is_short_of_memory_still_hears_what_is_settled(
+def test_a_broker_that_is_short_of_memory_still_gets_acknowledgements(
     server: RabbitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads nothing more from whoever publishes. Acknowledgements travel elsewhere, and a retry waits in hand."""
@@ -271,7 +271,7 @@ def test_an_answer_that_is_heard_is_counted_though_the_disk_is_slow(server: Rabb
 
 
 @pytest.mark.long
-def test_a_broker_that_is_killed_and_comes_again_has_lost_nothing(server: RabbitServer, tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_and_restarted_has_lost_nothing(server: RabbitServer, tmp_path: Path) -> None:
     """Messages that wait, are in hand, wait for their retry, and are being published meanwhile."""
     with Client(server.url) as client:
         place = Place(server.broker, client)

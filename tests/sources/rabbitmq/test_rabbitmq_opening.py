@@ -45,7 +45,7 @@ def test_it_is_a_stoppable_source(place: Place) -> None:
     assert isinstance(place.source(), Stoppable)
 
 
-def test_what_is_missing_is_told_and_made_where_that_is_allowed(new_place: Callable[..., Place]) -> None:
+def test_missing_queues_are_reported_or_created_with_declare(new_place: Callable[..., Place]) -> None:
     place = new_place(declared=False)
 
     async def story() -> None:
@@ -71,7 +71,7 @@ def test_what_is_missing_is_told_and_made_where_that_is_allowed(new_place: Calla
     run(story)
 
 
-def test_a_queue_that_is_another_is_not_taken_for_ours(new_place: Callable[..., Place]) -> None:
+def test_a_queue_with_other_arguments_is_refused(new_place: Callable[..., Place]) -> None:
     place = new_place(declared=False)
     place.declare(**{"x-delivery-limit": 7})
 
@@ -81,7 +81,7 @@ def test_a_queue_that_is_another_is_not_taken_for_ours(new_place: Callable[..., 
     run(story)
 
 
-def test_a_wrong_password_or_vhost_is_told_at_once(place: Place) -> None:
+def test_a_wrong_password_or_vhost_is_reported_at_once(place: Place) -> None:
     parts = urlsplit(place.broker.url)
     wrong = parts._replace(netloc=f"nobody:test-password-2@{parts.hostname}:{parts.port}").geturl()
 
@@ -114,7 +114,7 @@ def test_another_receive_may_try_again_and_a_stop_ends_an_opening(new_place: Cal
     run(story)
 
 
-def test_doctor_is_told_what_the_queue_is(new_place: Callable[..., Place]) -> None:
+def test_doctor_shows_the_type_of_the_queue(new_place: Callable[..., Place]) -> None:
     place, classic = new_place(), new_place(declared=False)
 
     async def declare() -> None:

@@ -73,7 +73,7 @@ def held_with(
         ({"url": "amqp://me:s3cret-word/@broker.example/orders"}, "percent-encode"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once_and_without_the_password(change: Mapping[str, Any], said: str) -> None:
+def test_invalid_options_are_refused_at_once_without_the_password(change: Mapping[str, Any], said: str) -> None:
     given: dict[str, Any] = {"url": URL, "queue": "orders", "dead_letters": "orders.dead", **change}
     with pytest.raises(ConfigError) as refused:
         RabbitSource(given.pop("url"), given.pop("queue"), **given)
@@ -97,7 +97,7 @@ def test_a_publisher_that_cannot_work_is_refused_at_once(change: Mapping[str, An
         RabbitPublisher(URL, given.pop("queue"), **given)
 
 
-def test_a_connection_has_a_heartbeat_and_a_name_unless_the_url_says_otherwise() -> None:
+def test_a_connection_has_a_heartbeat_and_a_name_unless_the_url_sets_them() -> None:
     assert driver_url(URL, "a&b") == f"{URL}?heartbeat=30&name=a%26b"
     assert driver_url(f"{URL}?heartbeat=5&name=mine", "ours") == f"{URL}?heartbeat=5&name=mine"
 
@@ -106,7 +106,7 @@ def test_a_connection_has_a_heartbeat_and_a_name_unless_the_url_says_otherwise()
 
 
 @given(st.floats(min_value=0.0, max_value=100 * 365 * 86_400.0))
-def test_a_wait_is_never_shorter_than_asked_for_and_ends(after_s: float) -> None:
+def test_a_wait_is_never_shorter_than_requested_and_ends(after_s: float) -> None:
     waited, rounds = 0.0, 0
     left_s = after_s
     while left_s > 0 and rounds < 40_000:
@@ -150,7 +150,7 @@ class Told:
 
 
 @given(st.permutations(range(1, 21)), st.sets(st.integers(1, 20)), st.sets(st.integers(0, 19)), st.integers(0, 20))
-def test_exactly_what_was_answered_is_told_in_whatever_order(
+def test_exactly_the_answered_tags_are_acknowledged_in_any_order(
     order: list[int], returned: set[int], pauses: set[int], answered: int
 ) -> None:
     async def story() -> Told:
@@ -184,7 +184,7 @@ def test_a_batch_that_was_answered_in_order_is_one_frame() -> None:
 # ----------------------------------------------------------------------------------------------------------- the copies
 
 
-def test_a_copy_keeps_what_the_sender_said_and_drops_what_would_change_its_way() -> None:
+def test_a_copy_keeps_the_message_and_drops_properties_that_would_reroute_it() -> None:
     theirs = {"a": 1, "nested": {"b": [True, None]}, "semel": "{}"}
     ours = {"CC": ["x"], "x-death": [{"count": 1}], "x-first-death-queue": "q", "x-delivery-count": 3}
     held = held_with(
@@ -213,7 +213,7 @@ def test_a_copy_keeps_what_the_sender_said_and_drops_what_would_change_its_way()
     assert len(str(dead_letter.headers["semel.reason"]).encode()) <= 2_000
 
 
-def test_a_long_wait_is_one_retry_however_often_it_goes_round() -> None:
+def test_a_long_wait_counts_as_one_retry() -> None:
     first = retry_copy(held_with(), 3600.0)
     assert first.headers is not None
     assert (first.headers[RETRIES], remaining_wait_s(held_with(first.headers))) == (1, 3600.0)
@@ -245,7 +245,7 @@ field = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=150), field, max_size=4))
-def test_whatever_the_driver_reads_can_be_written_again(headers: dict[str, Any]) -> None:
+def test_any_header_that_the_driver_reads_can_be_written_again(headers: dict[str, Any]) -> None:
     copy = dead_letter_copy(held_with(headers), "orders", "because")
     frame = pamqp.frame.marshal(ContentHeader(body_size=1, properties=copy), 1)
     _, _, header = pamqp.frame.unmarshal(frame)
@@ -280,7 +280,7 @@ def frame_of(properties: bytes, flags: int, body_size: int = 7) -> bytes:
         (1 << 13, (6).to_bytes(4) + b"\x02\xff\xfet\x01\x00"),  # a header's name that is no text
     ],
 )
-def test_what_the_driver_cannot_read_is_replaced_by_a_note(flags: int, properties: bytes) -> None:
+def test_unreadable_properties_are_replaced_by_the_reason(flags: int, properties: bytes) -> None:
     frame = frame_of(properties, flags)
     with pytest.raises(Exception, match=r"."):
         pamqp.frame.unmarshal(frame)
@@ -291,6 +291,6 @@ def test_what_the_driver_cannot_read_is_replaced_by_a_note(flags: int, propertie
     assert "properties" in str(header.properties.headers[UNREADABLE])
 
 
-def test_what_the_driver_can_read_is_left_as_it_is() -> None:
+def test_readable_properties_are_unchanged() -> None:
     frame = frame_of(b"\x04text", 1 << 15)
     assert readable_frame(frame) is frame

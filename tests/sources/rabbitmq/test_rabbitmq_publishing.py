@@ -32,7 +32,7 @@ def proxy(place: Place) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def test_a_parcel_is_there_when_it_is_answered_and_comes_out_as_it_went_in(place: Place) -> None:
+def test_a_published_event_is_in_the_queue_and_is_received_unchanged(place: Place) -> None:
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, place.queue, timeout=GENEROUS_S)
         bodies = [document("a"), b"\x00\xff", b"", document("large", text="x" * 300_000)]
@@ -75,7 +75,7 @@ def test_several_calls_may_be_under_way_and_close_waits_for_them(place: Place) -
 @pytest.mark.parametrize(
     ("exchange", "reason"), [("", "no queue is bound"), ("amq.direct", "no queue is bound"), ("gone", "")]
 )
-def test_what_no_queue_takes_is_not_there(place: Place, exchange: str, reason: str) -> None:
+def test_an_event_that_no_queue_accepts_is_not_published(place: Place, exchange: str, reason: str) -> None:
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, "nobody", exchange=exchange, timeout=GENEROUS_S)
         answers = await publisher.publish([ForwardedEvent(document("a")), ForwardedEvent(document("b"))])
@@ -87,7 +87,7 @@ def test_what_no_queue_takes_is_not_there(place: Place, exchange: str, reason: s
     asyncio.run(story())
 
 
-def test_what_the_broker_refuses_is_not_there(new_place: Callable[..., Place]) -> None:
+def test_an_event_that_the_broker_refuses_is_not_published(new_place: Callable[..., Place]) -> None:
     place = new_place(declared=False)
     place.declare(**{"x-max-length": 2})  # with reject-publish: more is refused with a nack
 
@@ -160,7 +160,7 @@ def test_two_parcels_that_look_the_same_are_each_answered_for_themselves(place: 
     assert place.left() == 2
 
 
-def test_what_is_too_large_is_refused_before_it_travels(place: Place) -> None:
+def test_an_event_that_is_too_large_is_refused_before_sending(place: Place) -> None:
     async def story() -> None:
         publisher = RabbitPublisher(place.broker.url, place.queue)
         large = ForwardedEvent(bytes(16 * 1024 * 1024 + 1))
@@ -171,7 +171,7 @@ def test_what_is_too_large_is_refused_before_it_travels(place: Place) -> None:
     asyncio.run(story())
 
 
-def test_a_publisher_tells_what_it_publishes_to(place: Place) -> None:
+def test_a_publisher_describes_its_target(place: Place) -> None:
     async def told(publisher: RabbitPublisher) -> dict[str, str]:
         facts = await publisher.diagnose()
         await publisher.close()

@@ -32,7 +32,7 @@ def proxy(place: Place) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def test_whoever_closes_waits_for_the_end_also_when_another_closes_already(place: Place) -> None:
+def test_a_second_close_waits_for_the_first_one(place: Place) -> None:
     async def story() -> None:
         place.send([document("e")])
         source = place.source()
@@ -65,7 +65,7 @@ def test_a_close_that_is_cancelled_gives_everything_back_all_the_same(place: Pla
     asyncio.run(story())
 
 
-def test_two_who_try_again_at_once_open_it_once(new_place: Callable[..., Place]) -> None:
+def test_two_concurrent_receives_reopen_the_source_once(new_place: Callable[..., Place]) -> None:
     place = new_place(declared=False)
 
     async def story() -> None:
@@ -96,7 +96,7 @@ def test_two_who_try_again_at_once_open_it_once(new_place: Callable[..., Place])
 
 @pytest.mark.parametrize("error", [Exception, asyncio.CancelledError, KeyError("driver")])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_whatever_the_driver_raises_while_it_connects_is_a_failure_like_others(
+def test_any_error_of_the_driver_while_connecting_is_a_failure(
     place: Place, monkeypatch: pytest.MonkeyPatch, error: Any, nth: int
 ) -> None:
     """It raises a bare Exception, and cancels whoever waits, where it knows no reason for the end of a connection."""
@@ -128,7 +128,7 @@ def test_whatever_the_driver_raises_while_it_connects_is_a_failure_like_others(
     asyncio.run(story())
 
 
-def test_what_can_only_be_given_back_is_given_back_ever_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_messages_wait_longer_each_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each return counts against the delivery limit, after which the broker drops a message or buries it."""
     monkeypatch.setattr("semel.sources.rabbitmq_queue.answers.MEMORY_WAIT_MIN_S", MEMORY_WAIT_MIN_S)
 
@@ -152,7 +152,7 @@ def test_what_can_only_be_given_back_is_given_back_ever_later(place: Place, monk
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_whoever_is_stopped_while_it_connects_leaves_no_connection_behind(
+def test_a_source_that_is_stopped_while_connecting_leaves_no_connection(
     place: Place, proxy: FaultProxy, nth: int
 ) -> None:
     """The broker falls silent at one of the first things it says; the last of them is that a channel is open."""

@@ -136,7 +136,7 @@ def _is_shell(pid: int) -> bool:
 
 
 @LINUX
-def test_a_port_that_is_kept_for_a_broker_is_nobody_elses_until_it_listens() -> None:
+def test_a_port_that_is_reserved_for_a_broker_is_not_given_to_others() -> None:
     """It takes seconds to come up, and any other test may ask for a free port meanwhile."""
     place = ("127.0.0.1", free_port())
     with socket.socket() as stranger, pytest.raises(OSError, match="in use"):

@@ -128,7 +128,7 @@ def test_every_refusal_has_a_reason_in_words_of_ours(headers: dict[bytes, bytes]
 
 
 @pytest.mark.parametrize("reason", ["header x-api-key is missing", "this is what you sent: {}"])
-def test_a_reason_that_repeats_a_value_is_told_from_one_that_happens_to_hold_it(reason: str) -> None:
+def test_the_check_finds_only_reasons_that_repeat_the_value(reason: str) -> None:
     value = b"header x-api-key"
     other = b"~" * len(value)
     repeats = repeated(value, [reason.format(value.decode())], lambda: [reason.format(other.decode())])

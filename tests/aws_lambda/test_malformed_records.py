@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from tests.aws_lambda.invocations import Clocked, Noting, failures, kafka, kinesis, rabbitmq, small, sqs, summary
-from tests.aws_lambda.test_living import ready
+from tests.aws_lambda.test_process_life import ready
 from tests.engine.faults import FaultyLine
 
 
 @pytest.mark.parametrize("make", [kinesis, kafka, rabbitmq])
-def test_a_stream_goes_on_behind_what_is_no_event_which_the_ledger_keeps(
+def test_a_stream_continues_after_a_malformed_record_which_the_ledger_keeps(
     store: str, make: Callable[[list[bytes]], dict[str, Any]]
 ) -> None:
     noting = Noting(ready(store))
@@ -31,7 +31,7 @@ def test_a_stream_goes_on_behind_what_is_no_event_which_the_ledger_keeps(
     noting.app.close_sync()
 
 
-def test_a_letter_that_is_no_event_may_be_replayed_and_comes_once_more(tmp_path: Path) -> None:
+def test_a_kept_malformed_record_can_be_replayed_and_is_delivered_once_more(tmp_path: Path) -> None:
     noting = Noting(f"sqlite:///{tmp_path}/semel.db")
     handler = noting.app.lambda_handler()
     dead_letters: Any = noting.app.ledger
@@ -44,7 +44,7 @@ def test_a_letter_that_is_no_event_may_be_replayed_and_comes_once_more(tmp_path:
     noting.app.close_sync()
 
 
-def test_a_queue_has_a_place_for_what_is_no_event_and_a_ledger_in_memory_has_none(tmp_path: Path) -> None:
+def test_malformed_records_of_a_queue_or_with_a_memory_ledger_fail(tmp_path: Path) -> None:
     noting = Noting(f"sqlite:///{tmp_path}/semel.db")
     assert noting.app.lambda_handler()(sqs([b"{"]), Clocked(60)) == failures("message-0")
     assert noting.app._sync.call(lambda: noting.app.ledger.entries("dead")) == []
@@ -52,7 +52,9 @@ def test_a_queue_has_a_place_for_what_is_no_event_and_a_ledger_in_memory_has_non
     assert Noting().app.lambda_handler()(kinesis([b"{"]), Clocked(60)) != failures()
 
 
-def test_what_the_ledger_cannot_keep_now_comes_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_record_that_the_ledger_cannot_keep_is_redelivered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     noting = Noting(f"sqlite:///{tmp_path}/semel.db")
     line = FaultyLine(noting.app)  # before the handler is made: it knows the ledger from then on
     handler = noting.app.lambda_handler()
@@ -65,7 +67,7 @@ def test_what_the_ledger_cannot_keep_now_comes_again(tmp_path: Path, caplog: pyt
     noting.app.close_sync()
 
 
-def test_a_large_one_is_kept_too(store: str) -> None:
+def test_a_large_dead_letter_is_kept_too(store: str) -> None:
     noting = Noting(ready(store))
     large = b"{" + b"x" * 900_000  # a record of Kinesis has at most a megabyte
     assert noting.app.lambda_handler()(kinesis([large]), Clocked(60)) == failures()

@@ -49,7 +49,7 @@ def test_a_storm_on_every_ledger(store: str) -> None:
     noting.app.close_sync()
 
 
-def test_what_is_stopped_at_the_end_of_an_invocation_goes_on_in_the_next_on_every_ledger(store: str) -> None:
+def test_a_handler_stopped_at_the_end_of_an_invocation_runs_in_the_next_on_every_ledger(store: str) -> None:
     app = Semel(ready(store), random=lambda: 0.0)
     attempts: list[int] = []
 
@@ -170,7 +170,7 @@ def test_a_closed_app_can_be_invoked_again() -> None:
     assert handler(sqs([small("2")]), Clocked(60)) == failures()
 
 
-def test_inside_an_event_loop_the_handler_says_what_to_do() -> None:
+def test_inside_an_event_loop_the_error_names_the_alternative() -> None:
     handler = Noting().app.lambda_handler()
 
     async def call() -> None:

@@ -78,7 +78,7 @@ def test_a_setting_that_the_scheme_does_not_look_at_is_refused(scheme: str, stra
 
 
 @pytest.mark.parametrize("header", ["X Api Key", "X-Api-Key:", "Kö-nig", "x\n", "x" * 101, "(x)"])
-def test_a_header_that_cannot_be_one_is_refused(header: str) -> None:
+def test_an_invalid_header_is_refused(header: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"header {header!r}")):
         verifier("header", secrets=["s"], header=header)
 
@@ -133,7 +133,7 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
-def test_only_sns_needs_cryptography_and_says_how_to_get_it() -> None:
+def test_only_some_schemes_need_cryptography_and_the_error_names_the_package() -> None:
     code = f"""
 import sys
 sys.modules["cryptography"] = None  # as if it were not installed
