@@ -238,7 +238,7 @@ SERVICE_MUTANTS = [
     Mutant(
         "a trailer counts as a header",
         CONNECTION,
-        "return  # a trailer: what comes behind the body decides nothing",
+        "return  # trailers are ignored",
         "pass",
         f"{EDGE}::test_a_trailer_is_no_header",
     ),

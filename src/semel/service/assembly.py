@@ -130,7 +130,7 @@ def build(
 
     `observer` receives changes of breakers. `trace` returns the headers that propagate a trace."""
     own = app if app is not None else _own_app(settings)
-    destinations = {name: _destination(name, one, observer, trace) for name, one in settings.destinations.items()}
+    destinations = {name: _destination(name, spec, observer, trace) for name, spec in settings.destinations.items()}
     for route in settings.routes:
         if not route.console and route.forward not in destinations:  # `forward` is a URL, not a configured name
             destinations[route.forward] = _destination(route.name, Destination(url=route.forward), observer, trace)

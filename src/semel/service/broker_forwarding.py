@@ -38,7 +38,7 @@ LATE = f"no answer within {PATIENCE_S:g} s"
 
 
 def forwarded_event(planner: Planner, message: Message, trace: str = "") -> tuple[ForwardedEvent, Outcome] | Outcome:
-    """The event to publish, and the outcome once the broker has it. An outcome alone: there is nothing to publish."""
+    """The event to publish, with the outcome after the broker has confirmed it. Only an outcome: nothing to publish."""
     try:
         event, options = planner.read(message)
         if event.shape == CONTROL:
@@ -78,13 +78,13 @@ class BrokerForwarding:
         self._connecting = asyncio.ensure_future(self._connect())  # connects ahead of the first delivery
 
     async def forward(self, event: ForwardedEvent) -> str:
-        """Publish. Empty: the broker has it. Else: why that is not confirmed."""
+        """Publish one event. Returns an empty text if the broker confirmed it, else the reason."""
         if self._breaker.ready_in_s() > 0:
             return DOWN
         try:
             async with asyncio.timeout(PATIENCE_S):
                 (answer,) = await self._lane(event.group).ask([event])
-        except TimeoutError:  # it may still arrive; the sender's repetition is a duplicate then
+        except TimeoutError:  # the event may still arrive; then the redelivery is a duplicate
             self._failed(LATE)
             return LATE
         return answer

@@ -43,8 +43,8 @@ UNVERIFIED_EVERY_S = 60.0  # between two lines of one endpoint and one reason
 CHECKS_MAX = 20  # per second for which the reason is found; the others are only counted
 REASONS_MAX = 100  # different reasons that are kept apart
 
-NO_REASON = "its verifier does not say why"
-NOT_CHECKED = "too many at a time to look at each"
+NO_REASON = "the verifier gives no reason"
+NOT_CHECKED = "too many to check each one"
 
 
 class UnverifiedLog:

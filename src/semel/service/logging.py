@@ -1,8 +1,11 @@
-"""What may be written into a log: short, on one line, and never a body, a secret, or what an object says of itself.
+"""Configures the log of the process, and masks everything that is written to it.
 
-A value is shown only when its kind is known to be harmless; everything else is shown as its kind. Lines are flat: a
-list shows its items, anything deeper is a kind. Names decide too: whatever is called a body or a password is masked.
-The one thing that nobody can help is a text into which a program has put a secret by itself.
+All lines have one format: Semel's, uvicorn's and those of libraries. It is JSON, or text on a terminal. A log never
+contains a body, a secret, or the text form of an unknown object. A value is shown only if its type is known to be
+harmless; other values are shown as their type. Lists are shown item by item, deeper values as their type. Fields with
+names such as `body` or `password` are masked. Only a secret that a program itself puts into a message text cannot be
+masked. No value can forge a line, and the length of lines is limited. A line that repeats too often is omitted for the
+rest of the second, and counted.
 """
 
 from __future__ import annotations
@@ -40,11 +43,11 @@ ITEM_MAX = 100  # characters of one item of a list
 ITEMS_MAX = 20
 NAME_MAX = 64
 
-# What is so named is never shown,
+# Fields with such names are masked,
 _CREDENTIAL = re.compile(
     r"secret|token|passw|passphrase|pwd|credential|cookie|header|signature|bearer|auth|(api|access|private|account)key|dsn"
 )
-# and of what is so named only numbers ("body_bytes": 120).
+# and of these fields only numbers are shown ("body_bytes": 120).
 _CONTENT = re.compile(r"body|bodies|payload|document|content|^(data|raw|text|result|event)s?$")
 
 _PLAIN = (date, time, timedelta, Decimal, UUID, PurePath, IPv4Address, IPv6Address, IPv4Network, IPv6Network)
@@ -53,7 +56,7 @@ Scalar: TypeAlias = bool | int | float | str | None
 
 
 def shown(name: str, value: object) -> Scalar | list[Scalar]:
-    """The value of a field, as it may stand in a log."""
+    """The value of a field as it may be logged."""
     hidden = _hidden(name[:NAME_MAX])
     if hidden == "all" or (hidden == "content" and not isinstance(value, (int, float, type(None)))):
         return MASK
@@ -64,7 +67,7 @@ def shown(name: str, value: object) -> Scalar | list[Scalar]:
 
 
 def harmless(value: object, most: int = TEXT_MAX) -> Scalar:
-    """One value without regard to its name; what is not known to be harmless is told by its kind."""
+    """One value, regardless of its name. A value that is not known to be harmless is shown as its type."""
     try:
         match value:
             case None | bool():
@@ -82,28 +85,28 @@ def harmless(value: object, most: int = TEXT_MAX) -> Scalar:
             case bytes() | bytearray() | memoryview():
                 return f"<{len(value)} bytes>"
             case BaseException():
-                return said_by(value)
+                return describe_error(value)
         if isinstance(value, _PLAIN):
             return one_line(str(value), most)
         if isinstance(value, Collection):
             return f"<{_kind(value)} of {len(value)}>"
-    except Exception:  # an object may do anything when it is asked something
+    except Exception:  # methods of an unknown object may raise anything
         pass
     return f"<{_kind(value)}>"
 
 
-def said_by(error: BaseException) -> str:
-    """An error's kind. Its words only where they are ours or the system's: others like to quote what they choked on."""
-    words: object = None
+def describe_error(error: BaseException) -> str:
+    """The type of an error. Its text is added only for errors of Semel and the system: others may quote input."""
+    text: object = None
     if isinstance(error, SemelError) and not isinstance(error, MalformedEvent):
-        words = error
+        text = error
     elif isinstance(error, OSError):
-        words = error.strerror
-    return _kind(error) if words is None else f"{_kind(error)}: {one_line(str(words))}"
+        text = error.strerror
+    return _kind(error) if text is None else f"{_kind(error)}: {one_line(str(text))}"
 
 
 def one_line(text: str, most: int = TEXT_MAX) -> str:
-    """Without anything that moves the cursor, ends a line or turns the direction of writing around."""
+    """Escape characters that move the cursor, end a line or change the writing direction."""
     part = text[:most]
     if not part.isprintable():
         part = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in part)
@@ -120,22 +123,17 @@ def _hidden(name: str) -> str:
     return "all" if _CREDENTIAL.search(plain) else "content" if _CONTENT.search(plain) else ""
 
 
-# One format for every line that the process logs, ours, uvicorn's and those of libraries: JSON, or text for people.
-#
-# Everything passes `masking` on its way out, so no body and no secret gets into a log, no value forges a line, and no
-# line grows without bound. A line that repeats itself too often is left out for the rest of the second, and counted.
-
-EVENT_MAX = 1_000  # characters of a line's own words
+EVENT_MAX = 1_000  # characters of a message
 FIELDS_MAX = 40
 FRAMES_MAX = 20  # the innermost ones
 CAUSES_MAX = 10
-SAME_MAX = 100  # lines with the same words in one second
-SAME_KINDS_MAX = 1_000  # different words that are told apart in one second
+SAME_MAX = 100  # lines with the same message in one second
+SAME_KINDS_MAX = 1_000  # different messages that are counted apart in one second
 
 NOT_FIELDS = frozenset(
     (
-        *("timestamp", "level", "logger", "event", "exception", "trace_id", "span_id"),  # ours: nobody else says them
-        "color_message",  # uvicorn says everything twice
+        *("timestamp", "level", "logger", "event", "exception", "trace_id", "span_id"),  # set by Semel
+        "color_message",  # uvicorn's copy of the message
     )
 )
 
@@ -148,8 +146,8 @@ def configure(
 ) -> None:
     """Send all logs to `stream` (standard error). `auto`: text on a terminal, JSON elsewhere. May be called again.
 
-    `level` is for Semel and uvicorn. Everybody else says no more than "info": in "debug", libraries like to tell what
-    they send. `access`: also uvicorn's line for each request."""
+    `level` applies to Semel and uvicorn. Other libraries log at most "info", because at "debug" many of them log what
+    they send. `access` adds uvicorn's line for each request."""
     stream = sys.stderr if stream is None else stream
     terminal = stream.isatty()
     colours = terminal and not os.environ.get("NO_COLOR")
@@ -161,10 +159,10 @@ def configure(
         root.removeHandler(handler)
         handler.close()
     root.addHandler(outlet)
-    wanted = logging.getLevelNamesMapping()[level.upper()]
-    root.setLevel(max(wanted, logging.INFO))
-    logging.getLogger("semel").setLevel(wanted)
-    logging.getLogger("uvicorn").setLevel(wanted)
+    number = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(max(number, logging.INFO))
+    logging.getLogger("semel").setLevel(number)
+    logging.getLogger("uvicorn").setLevel(number)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -172,7 +170,7 @@ def configure(
 
 
 class Outlet(logging.StreamHandler[TextIO]):
-    """Writes lines, unless they repeat themselves too often. What was left out is told in the next second."""
+    """Writes lines, and omits those that repeat too often. The next second logs how many were omitted."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(stream)
@@ -184,7 +182,7 @@ class Outlet(logging.StreamHandler[TextIO]):
         second = int(self._clock())
         if second != self._second:
             self._second = second
-            self._tell_left_out()
+            self._log_omitted()
         same = (record.name, record.levelno, _template(record))
         if same not in self._same and len(self._same) >= SAME_KINDS_MAX:
             same = (record.name, record.levelno, "too many different lines")
@@ -195,28 +193,28 @@ class Outlet(logging.StreamHandler[TextIO]):
     def close(self) -> None:
         self.acquire()
         try:
-            self._tell_left_out()
+            self._log_omitted()
         finally:
             self.release()
         super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Logging's own way is to print what could not be written, with everything in it."""
+        """Log only the type of the error: the default prints the whole record, unmasked."""
         kind = type(sys.exc_info()[1]).__name__
         with suppress(Exception):
             self.stream.write(f'{{"event":"log_line_failed","logger":"semel","error":"{kind}"}}\n')
 
-    def _tell_left_out(self) -> None:
-        left_out = {same: count - SAME_MAX for same, count in self._same.items() if count > SAME_MAX}
+    def _log_omitted(self) -> None:
+        omitted = {same: count - SAME_MAX for same, count in self._same.items() if count > SAME_MAX}
         self._same.clear()
-        for (name, level, words), times in left_out.items():
-            about = {"name": name, "levelno": level, "levelname": logging.getLevelName(level)}
-            summary = LogEvent("lines_omitted", {"line": words, "times": times})
-            super().emit(logging.makeLogRecord({**about, "msg": summary}))
+        for (name, level, message), times in omitted.items():
+            summary = LogEvent("lines_omitted", {"line": message, "times": times})
+            fields = {"name": name, "levelno": level, "levelname": logging.getLevelName(level), "msg": summary}
+            super().emit(logging.makeLogRecord(fields))
 
 
 class Lines(logging.Formatter):
-    """A record as one line, in which everything is as it may be shown."""
+    """Formats a record as one line, with all values masked."""
 
     def __init__(self, render: Callable[[Fields], str]) -> None:
         super().__init__()
@@ -228,12 +226,13 @@ class Lines(logging.Formatter):
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": one_line(record.name, NAME_MAX),
-            "event": one_line(_words(record), EVENT_MAX),
+            "event": one_line(_message(record), EVENT_MAX),
         }
         for name in [name for name in fields if name not in NOT_FIELDS][:FIELDS_MAX]:
             line[one_line(str(name), NAME_MAX)] = shown(str(name), fields[name])
-        if (error := _error(record)) is not None:
-            line["exception"] = list(_story(error))
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if error is not None:
+            line["exception"] = list(_describe_causes(error))
         if (current := ids()) is not None:
             line["trace_id"], line["span_id"] = current
         return self._render(line)
@@ -251,60 +250,52 @@ def _fields(record: logging.LogRecord) -> Fields:
 
 
 def _template(record: logging.LogRecord) -> str:
-    """What makes two lines the same: their words before anything is put into them."""
+    """The message before its values are filled in. Lines with the same template are counted together."""
     message: Any = record.msg
-    words = message.name if isinstance(message, LogEvent) else message
-    return one_line(words) if isinstance(words, str) else type(words).__name__
+    template = message.name if isinstance(message, LogEvent) else message
+    return one_line(template) if isinstance(template, str) else type(template).__name__
 
 
-def _words(record: logging.LogRecord) -> str:
-    """What a line says. Values are masked before they are put into it: afterwards all is text."""
-    said: Any = record.msg
-    if isinstance(said, LogEvent):
-        return said.name
-    if not isinstance(said, str):
-        return str(harmless(said, EVENT_MAX))
-    words = said
-    with suppress(TypeError, ValueError, KeyError):  # a mistake in the program: its words alone are worth reading
+def _message(record: logging.LogRecord) -> str:
+    """The message of a line. Values are masked before they are filled in."""
+    message: Any = record.msg
+    if isinstance(message, LogEvent):
+        return message.name
+    if not isinstance(message, str):
+        return str(harmless(message, EVENT_MAX))
+    with suppress(TypeError, ValueError, KeyError):  # arguments that do not fit: the template alone is logged
         if isinstance(record.args, dict):
-            words = words % _Named((name, shown(str(name), value)) for name, value in record.args.items())
+            message = message % _Named((name, shown(str(name), value)) for name, value in record.args.items())
         elif record.args:
-            words = words % tuple(harmless(value) for value in record.args)
-    return words.partition("\n")[0] if record.name == "asyncio" else words  # it goes on with how errors see themselves
+            message = message % tuple(harmless(value) for value in record.args)
+    text: str = message
+    return text.partition("\n")[0] if record.name == "asyncio" else text  # further lines show reprs of objects
 
 
 class _Named(dict[str, object]):
-    """Values for `%(name)s`. Logging takes the one dict of "%s" for that too, and so it must not show itself."""
+    """Values for `%(name)s`. A single dict for "%s" arrives here too, so its repr must not show the values."""
 
     def __repr__(self) -> str:
         return f"<dict of {len(self)}>"
 
 
-def _error(record: logging.LogRecord) -> BaseException | None:
-    given: Any = record.exc_info
-    return given[1] if isinstance(given, tuple) else None
-
-
-def _story(error: BaseException) -> Iterator[str]:
-    """What it was and where, and the same of what it came from."""
+def _describe_causes(error: BaseException) -> Iterator[str]:
+    """The error and its traceback, then its causes."""
     cause: BaseException | None = error
     for depth in range(CAUSES_MAX):
         if cause is None:
             return
-        yield f"because of {said_by(cause)}" if depth else said_by(cause)
-        yield from _places(cause)
+        yield f"because of {describe_error(cause)}" if depth else describe_error(cause)
+        yield from _frames(cause)
         for part in getattr(cause, "exceptions", ())[:CAUSES_MAX]:  # of a group
-            yield f"with {said_by(part)}"
-            yield from _places(part)
+            yield f"with {describe_error(part)}"
+            yield from _frames(part)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
-def _places(error: BaseException) -> Iterator[str]:
+def _frames(error: BaseException) -> Iterator[str]:
     for frame in traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]:
         yield one_line(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
-
-
-# --------------------------------------------------------------------------------------------------------- styles
 
 
 def _json(line: Fields) -> str:

@@ -1,4 +1,4 @@
-"""One server process: uvicorn with our limits, our drain and our way to end."""
+"""One server process: uvicorn with limits per connection, a drain, and an exit within a deadline."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ from semel.service.app import Service
 from semel.settings.schema import Server as ServerSettings
 from semel.values.log import log
 
-# One connection of the HTTP server, with the limits that uvicorn leaves open: headers, pipelining, time.
-#
-# Deadlines are numbers that a sweep compares once a second; a timer for each request would cost more than its parsing.
+# `Connection` adds the limits that uvicorn does not have: headers, pipelining, time. Deadlines are numbers that a sweep
+# compares once a second; a timer for each request would cost more than parsing it.
 
 NEVER = float("inf")
 URL_MAX_BYTES = 8 * 1024
-SLICE_BYTES = 16 * 1024  # what the parser is given at once: it keeps what it has no word for yet
-PIPELINE_MAX = 8  # requests behind the one that is being answered; hardly anybody sends even one
+SLICE_BYTES = 16 * 1024  # fed to the parser at once: it keeps incomplete elements in memory
+PIPELINE_MAX = 8  # requests behind the one being answered; few clients pipeline at all
 
 
 class Limits(Struct, frozen=True):
-    """See [server] in the settings."""
+    """Limits of a connection, from [server] in the settings."""
 
     header_max: int
     header_count_max: int
@@ -46,15 +45,15 @@ class Limits(Struct, frozen=True):
 
 
 class TooLarge(Exception):
-    """Raised into the parser, which stops there."""
+    """Raised in a callback of the parser to stop it: the request is answered 431."""
 
 
 class WrongHost(Exception):
-    """Raised into the parser, which stops there: the request is answered 400."""
+    """Raised in a callback of the parser to stop it: the request is answered 400."""
 
 
 class Connection(HttpToolsProtocol):
-    """Refuses what is too large, and has a deadline at every moment when it waits for the other side."""
+    """Refuses requests that are too large. It has a deadline whenever it waits for the client."""
 
     limits: Limits
 
@@ -63,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self.deadline = self.loop.time() + self.limits.idle_timeout_s
         self._write_deadline = NEVER
         self._in_headers = True
-        self._unsaid = self._header_bytes = self._hosts = 0
+        self._unparsed_bytes = self._header_bytes = self._hosts = 0
         self._too_large = False
         if len(self.connections) > self.limits.connections_max:
             transport.abort()
@@ -71,30 +70,30 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         for at in range(0, len(data), SLICE_BYTES):
-            if not self._parsed(data[at : at + SLICE_BYTES]):
+            if not self._feed(data[at : at + SLICE_BYTES]):
                 return
 
-    def _parsed(self, data: bytes) -> bool:
-        """False: it was refused, and the connection is closed."""
-        self._unsaid += len(data)
+    def _feed(self, data: bytes) -> bool:
+        """Returns False if the data was refused and the connection is closing."""
+        self._unparsed_bytes += len(data)
         while data:
             try:
                 self.parser.feed_data(data)
                 break
-            except httptools.HttpParserUpgrade as offer:
-                data = self._without_the_offer(data[offer.args[0] :])
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade(data[upgrade.args[0] :])
             except httptools.HttpParserError:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
                 return False
-        if self._unsaid > self.limits.header_max:  # one endless header, trailer or chunk extension
+        if self._unparsed_bytes > self.limits.header_max:  # one endless header, trailer or chunk extension
             self._too_large = True
             self.send_400_response("")
         return not self.transport.is_closing()
 
-    def _without_the_offer(self, rest: bytes) -> bytes:
-        """The same request again without `Upgrade`, because the parser left its body unread. Java's client offers h2c
-        with every request, and an offer may be ignored. Not so CONNECT, which is nothing but an upgrade."""
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """The same request without `Upgrade`, to parse again, because the parser left its body unread. Java's client
+        offers h2c with every request, and a server may ignore the offer. CONNECT cannot be ignored and is refused."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self.send_400_response("Invalid HTTP request received.")
@@ -102,7 +101,7 @@ class Connection(HttpToolsProtocol):
         head = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
         head += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         return b"\r\n".join(head) + b"\r\n\r\n" + rest
 
     def on_message_begin(self) -> None:
@@ -113,26 +112,26 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._unsaid = 0
+        self._unparsed_bytes = 0
         self._check(len(self.url) <= URL_MAX_BYTES)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._unsaid = 0
+        self._unparsed_bytes = 0
         self._header_bytes += len(name) + len(value)
         self._check(self._header_bytes <= self.limits.header_max)
         if not self._in_headers:
-            return  # a trailer: what comes behind the body decides nothing
+            return  # trailers are ignored
         self._check(len(self.headers) < self.limits.header_count_max)
         if len(name) == 4 and name.lower() == b"host":
             self._hosts += 1
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._unsaid = 0
+        self._unparsed_bytes = 0
         if self.parser.should_upgrade():
             return
         self._in_headers = False
-        # RFC 9112, 3.2: of two hosts a proxy in front may have chosen the other one. HTTP/1.0 knows none.
+        # RFC 9112, 3.2: with two Host headers, a proxy may have used the other one. HTTP/1.0 has none.
         if self._hosts != 1 and (self._hosts or self.parser.get_http_version() != "1.0"):
             raise WrongHost
         if len(self.pipeline) >= PIPELINE_MAX:
@@ -141,23 +140,23 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unsaid = 0
+        self._unparsed_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._unsaid = 0
+        self._unparsed_bytes = 0
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
-        self.deadline = NEVER  # the time of the answer is the application's business
+        self.deadline = NEVER  # the application limits the time until its response
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.deadline == NEVER and self.cycle.response_complete:  # else another one is being read or answered
+        if self.deadline == NEVER and self.cycle.response_complete:  # else another request is being read or answered
             self.deadline = self.loop.time() + self.limits.idle_timeout_s
 
     def pause_writing(self) -> None:
-        """It does not read its answers, and may be doing so for good."""
+        """The client does not read its responses: it gets a deadline."""
         super().pause_writing()
         self._write_deadline = self.loop.time() + self.limits.idle_timeout_s
 
@@ -166,12 +165,12 @@ class Connection(HttpToolsProtocol):
         self._write_deadline = NEVER
 
     def close_if_late(self, now: float) -> None:
-        """Also where it is closing: that waits until everything is read."""
+        """Abort the connection after its deadline, also while it is closing and waits for the client to read."""
         if now > min(self.deadline, self._write_deadline):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Also called by the parser's own refusals: bad syntax, both Content-Length and Transfer-Encoding."""
+        """Called for refusals of the parser too: bad syntax, both Content-Length and Transfer-Encoding."""
         if self.transport.is_closing():
             return
         if not self._too_large:
@@ -189,40 +188,40 @@ class Connection(HttpToolsProtocol):
 
 
 def connection_class(limits: Limits) -> type[Connection]:
-    """uvicorn makes connections from a class: the limits are part of it."""
+    """uvicorn creates connections from a class, so the limits are part of the class."""
     return type("LimitedConnection", (Connection,), {"limits": limits})
 
 
 def sweep(connections: set[Any], now: float) -> None:
-    """Close the connections that have kept us waiting for too long."""
+    """Close connections that are past their deadline."""
     for connection in list(connections):
         connection.close_if_late(now)
 
 
 BACKLOG = 2_048
 FILES_RESERVE = 100  # open files for the ledger and its connections, brokers, the log and shared counters
-CONNECTIONS_MIN = 16  # a service that accepts nobody is of no use
+CONNECTIONS_MIN = 16  # even if the limit of open files is too low
 SWEEP_TICKS = 10  # of 0.1 s
-SWITCH_S = 0.0005  # the ledger's thread and the event loop take turns: the default of 5 ms lets one wait for the other
+SWITCH_S = 0.0005  # thread switch interval: with the default of 5 ms the event loop waits for the ledger's thread
 
 
 class Server(uvicorn.Server):
-    """Stops accepting on the first SIGTERM or SIGINT and lets what is under way end; the second cuts that off.
+    """Stops accepting on the first SIGTERM or SIGINT, and drains. The second signal ends the drain.
 
-    Under a supervisor it is the one that knows a second signal, and says so in its own way: what arrives here may be
-    the same one twice, from it and from whoever tells all processes of a service."""
+    A supervised worker may get the first signal twice: from the supervisor, and from a service manager that signals all
+    processes. So only the supervisor recognises a second signal, and forwards it as HURRY."""
 
     def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, *, supervised: bool) -> None:
         super().__init__(config)
         self._service = service
         self._drain_s = drain_s
         self._supervised = supervised
-        self._told = threading.Event()
-        self.code = 0  # of its end: not 0 when it was cut off
+        self._stop_requested = threading.Event()
+        self.code = 0  # exit code; not 0 if the drain was cut off
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Unlike `asyncio.run`, it does not wait afterwards for tasks and threads: the drain was their time."""
+        """Unlike `asyncio.run`, this does not wait for tasks and threads afterwards: they had the drain."""
         threading.Thread(target=self._end_in_time, daemon=True, name="semel-deadline").start()
         factory = self.config.get_loop_factory()
         loop = factory() if factory is not None else asyncio.new_event_loop()
@@ -245,7 +244,7 @@ class Server(uvicorn.Server):
         signals = [*ending_signals(), *([HURRY] if self._supervised and HURRY is not None else [])]
         before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
-            yield  # after a drain the process ends with 0: it did as it was told
+            yield  # after a drain the exit code is 0
         finally:
             if not self._supervised:
                 for number, handler in before.items():
@@ -259,13 +258,13 @@ class Server(uvicorn.Server):
         if self.should_exit:
             return
         self.should_exit = True
-        self._told.set()
+        self._stop_requested.set()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._service.begin_to_drain)
 
     def _end_at_once(self, code: int) -> None:
-        """What is under way is cut off: what can be given back is, and what was being sent is told. A third signal ends
-        as a crash does: nothing that was answered is lost by it."""
+        """End the drain: return unfinished work and record unfinished sends. A third signal exits like a crash, which
+        loses nothing that was answered."""
         if self.code or self._loop is None:
             os._exit(code)
         self.code = code
@@ -273,8 +272,8 @@ class Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._service.stop_now, lambda: end_after(0.0, code))
 
     def _end_in_time(self) -> None:
-        """A handler that blocks the event loop, or does not let itself be cancelled, has a deadline all the same."""
-        self._told.wait()
+        """Enforce the deadline even if a handler blocks the event loop or ignores its cancellation."""
+        self._stop_requested.wait()
         end_after(self._drain_s + LATE_S, 1, NOT_IN_TIME)
 
 
@@ -286,8 +285,8 @@ def serve(
     outgoing: int = 0,
     supervised: bool = False,
 ) -> int:
-    """Serve until a signal says to end; returns the exit code. Tasks and threads may be left: the process must end now,
-    and not wait. `outgoing`: connections that the service itself may open at a time."""
+    """Serve until a signal, and return the exit code. Tasks and threads may be left: the process must exit without
+    waiting for them. `outgoing`: the number of connections that the service itself may open."""
     files = _allow_many_files()
     connections_max = connections_allowed(settings.connections_max, files, FILES_RESERVE + outgoing)
     if connections_max < settings.connections_max:
@@ -318,7 +317,7 @@ def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=3600,  # our sweep closes idle connections
+        timeout_keep_alive=3600,  # `sweep` closes idle connections
         timeout_graceful_shutdown=max(1, round(settings.drain)),
     )
     _collect_rarely()
@@ -343,21 +342,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _collect_rarely() -> None:
-    """What was loaded so far stays to the end, so no collection need look at it; and of a delivery hardly anything is
-    part of a cycle: collections after every 700 objects would find nothing, for a tenth of our time."""
+    """Exclude loaded modules from garbage collection, and collect less often: a delivery creates hardly any cycles, and
+    collections after every 700 objects would cost a tenth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
 def connections_allowed(wanted: int, files: int, reserve: int) -> int:
-    """How many connections may be open, so that `reserve` of the open files are left. -1 files: no limit is known."""
+    """The number of connections that leaves `reserve` open files. `files` is -1 if there is no known limit."""
     return wanted if files < 0 else min(wanted, max(CONNECTIONS_MIN, files - reserve))
 
 
 def _allow_many_files() -> int:
     """Raise the limit of open files as far as allowed, and return it: thousands of idle connections are normal, and the
-    usual limit is 1,024. -1: there is none, or nobody knows."""
+    usual limit is 1,024. Returns -1 if there is no known limit."""
     try:
         import resource
     except ImportError:
@@ -369,18 +368,17 @@ def _allow_many_files() -> int:
     return -1 if soft == resource.RLIM_INFINITY else soft
 
 
-# Signals that say to end: the first one gently, the second at once. Behind each of them there is a deadline, for what
-# does not let itself be ended.
+# The first signal starts a drain, and the second ends it. Each has a deadline, after which the process exits.
 
-LATE_S = 5.0  # beyond the drain: then the process ends, whatever somebody still does in it
-SAY_S = 1.0  # for the line that says so: who reads our logs may be what hangs
+LATE_S = 5.0  # beyond the drain: then the process exits
+LOG_S = 1.0  # for the log line about that: the reader of the log may be what hangs
 NOT_IN_TIME = "drain_timed_out"
-HURRY = getattr(signal, "SIGUSR1", None)  # of a supervisor to its workers: a second signal has come (not on Windows)
-AT_ONCE_S = 3.0  # for what can be given back and written, when a second signal has come
+HURRY = getattr(signal, "SIGUSR1", None)  # from a supervisor to its workers: end the drain (not on Windows)
+AT_ONCE_S = 3.0  # to return and record unfinished work after a second signal
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Those that say so here. A terminal that was closed is one, unless who started us has said that it is none."""
+    """The signals that end this process. SIGHUP (a closed terminal) is one, unless the parent ignores it (nohup)."""
     signals = [signal.SIGTERM, signal.SIGINT]
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
@@ -389,40 +387,40 @@ def ending_signals() -> list[signal.Signals]:
 
 
 def end_after(seconds: float, code: int, event: str = "") -> None:
-    """End the whole process, also where its event loop is stuck. `event` is logged then."""
+    """Exit after this time, even if the event loop is stuck. `event` is logged first."""
 
     def end() -> None:
         time.sleep(seconds)
         if event:
-            said = threading.Thread(target=log.error, args=(event,), daemon=True)
-            said.start()
-            said.join(SAY_S)
+            logging = threading.Thread(target=log.error, args=(event,), daemon=True)
+            logging.start()
+            logging.join(LOG_S)
         os._exit(code)
 
     threading.Thread(target=end, daemon=True, name="semel-deadline").start()
 
 
 class Ending:
-    """Of a process whose work is on the running loop."""
+    """Handles ending signals for a process without an HTTP server, on the running loop."""
 
     def __init__(self, drain_s: float) -> None:
         self._drain_s = drain_s
         self._gently = asyncio.Event()
         self._at_once = asyncio.Event()
-        self.number = 0  # of the first signal; 0: none has come
+        self.number = 0  # of the first signal; 0: none yet
         for number in ending_signals():
-            asyncio.get_running_loop().add_signal_handler(number, partial(self._hear, number))
+            asyncio.get_running_loop().add_signal_handler(number, partial(self._on_signal, number))
 
     @property
     def is_at_once(self) -> bool:
         return self._at_once.is_set()
 
     async def told(self) -> None:
-        """Until a signal says so."""
+        """Wait for the first signal."""
         await self._gently.wait()
 
     async def end(self, stop: Callable[[float], Awaitable[None]]) -> None:
-        """`stop` what is under way, within the drain; or now, when a second signal comes."""
+        """Call `stop` with the time of the drain. After a second signal, call it again with 0."""
         ending, hurried = asyncio.ensure_future(stop(self._drain_s)), asyncio.ensure_future(self._at_once.wait())
         await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
@@ -432,9 +430,9 @@ class Ending:
             ending = asyncio.ensure_future(stop(0.0))
         await ending
 
-    def _hear(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if self._at_once.is_set():
-            os._exit(128 + number)  # as a crash: nothing that was answered is lost by it
+            os._exit(128 + number)  # like a crash, which loses nothing that was answered
         if self._gently.is_set():
             end_after(AT_ONCE_S, 128 + number, NOT_IN_TIME)
             self._at_once.set()
