@@ -27,7 +27,7 @@ from bench.outbox.sending import (
 )
 from msgspec.structs import replace
 
-from semel.cli.http_load import run
+from semel.cli.storm_load import run
 from semel.core.relay import Relay, RelayBoundary
 from semel.ports import Notifications, Outbox
 from semel.values.outbox import Lane, Record

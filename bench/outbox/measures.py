@@ -27,7 +27,7 @@ from bench.outbox.serving import asked_over_http
 from bench.stores.plan import Sample
 from bench.stores.timing import Watch, of_processes
 
-from semel.cli.http_load import run
+from semel.cli.storm_load import run
 from semel.ports import Outbox
 
 USUAL, MANY = 16, 64  # requests at a time: a provider's default, and one that bears more

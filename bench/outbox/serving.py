@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,9 +14,10 @@ from bench.outbox.far_end import Away
 from bench.outbox.keeping import Ask, Full
 from bench.outbox.plan import Figures
 from bench.outbox.sending import CHANNEL, NAME, notification
+from bench.service.answers import AnswerReader
 from bench.service.processes import ServerProcess, server
 
-from semel.cli.http_load import Line, NoAnswer, run, target
+from semel.cli.storm_load import run
 
 TOKEN = "bench-token"
 PATIENCE_S = 30.0
@@ -63,15 +65,19 @@ async def _asked(full: Full, service: ServerProcess, name: str) -> Figures:
 
 @asynccontextmanager
 async def _asking(port: int) -> AsyncIterator[Ask]:
-    where = target(f"http://127.0.0.1:{port}/")
-    line = Line(where, PATIENCE_S)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    fields = f"Host: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
 
     async def ask(number: int) -> str:
         one = notification(number)
         asked = {"recipient": one.recipient, "kind": one.kind} if number % 2 else {"key": one.key}
         path = f"/v1/notifications/status?{urlencode(asked)}"
-        answer = await line.ask(where.head("GET", path, f"Authorization: Bearer {TOKEN}") + b"\r\n")
-        if isinstance(answer, NoAnswer) or answer.status != 200:
+        writer.write(f"GET {path} HTTP/1.1\r\n{fields}".encode())
+        answers, answer = AnswerReader(), None
+        async with asyncio.timeout(PATIENCE_S):
+            while answer is None:
+                answer = answers.feed(await reader.read(64 * 1024) or b"closed\r\n\r\n")
+        if answer.status != 200:
             return str(answer)
         told: str = msgspec.json.decode(answer.body)["status"]
         return told
@@ -79,7 +85,7 @@ async def _asking(port: int) -> AsyncIterator[Ask]:
     try:
         yield ask
     finally:
-        line.close()
+        writer.close()
 
 
 @contextmanager

@@ -130,12 +130,14 @@ class ServiceBench:
         """Make and sign the events. Returns the mean length of their bodies in bytes."""
         number = min(REQUESTS_MAX, round(RATE_MAX * (self.seconds + self.warm_s)))
         sign = signer("genesys", self.secret)
+
+        def request(body: bytes) -> bytes:
+            fields = "".join(f"{name}: {value}\r\n" for name, value in sign(body, str).items()).encode()
+            return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, fields, len(body), body)
+
         head = b"POST /events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         bodies = list(traffic.events(number))
-        write_requests(
-            self._requests,
-            [b"%b%bContent-Length: %d\r\n\r\n%b" % (head, sign(body, str), len(body), body) for body in bodies],
-        )
+        write_requests(self._requests, [request(body) for body in bodies])
         return sum(map(len, bodies)) // number
 
     def measure(self, scenario: Scenario) -> Measured:

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 import msgspec
+from bench.service.answers import AnswerReader, BadAnswer
 from msgspec import Struct
 
-from semel.cli import http_load
-from semel.cli.http_load import AnswerReader, BadAnswer
+from semel.cli.storm_load import run
 
 COPY_BEHIND = 256  # so many originals later comes a copy: by then its original is settled, whatever is under way
 REFUSALS = frozenset({409, 429, 503})  # it may be sent again
@@ -225,7 +225,7 @@ def _seen(load: Load, cpu_s: float) -> Seen:
 def main() -> None:
     gc.disable()  # nothing here is part of a cycle, and a collection would look like a slow answer
     job = msgspec.json.decode(sys.stdin.readline(), type=Job)
-    http_load.run(send(job, sys.stdin.readline, lambda line: print(line, flush=True)))
+    run(send(job, sys.stdin.readline, lambda line: print(line, flush=True)))
 
 
 if __name__ == "__main__":

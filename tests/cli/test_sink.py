@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.cli.command import MAIN, a_sink, get, running, semel
 
-from semel.cli.sink_server import Effects
-from semel.cli.storm_check import PAGE_LINES, identity, mark
+from semel.cli.sink import PAGE_LINES, Effects, identity, mark
 from semel.testing.traffic import Traffic
 
 traffic = Traffic(1)

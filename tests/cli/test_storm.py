@@ -219,7 +219,7 @@ def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:
         people = semel("storm", url, "--events", "20", "--connections", "4")
     assert ended.code == people.code == 1
     assert (ended.json["refused"], ended.json["retries"], ended.json["not_taken"]) == (26, 0, 20)
-    assert ended.json["trouble"] == "401 no\\x1b[m"
+    assert ended.json["problem"] == "401 no\\x1b[m"
     assert all(count in people.out for count in ("20 events", "26 deliveries"))
 
 

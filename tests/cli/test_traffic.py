@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.cli.storm_check import identity
+from semel.cli.sink import identity
 from semel.testing.shapes import SHAPES, Shape
 from semel.testing.traffic import BURST_EVENTS, REORDER_MAX, Arrival, Traffic
 from semel.wiring import decode

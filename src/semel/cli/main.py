@@ -53,7 +53,12 @@ class LazyCommands(TyperGroup):
 def load(name: str) -> Any:
     """Import the module of a command and build the command with its options. Its type depends on typer's version."""
     own = typer.Typer()
-    import_module(f"semel.cli.{name}").register(own)
+    try:
+        import_module(f"semel.cli.{name}").register(own)
+    except ModuleNotFoundError as error:
+        from semel.values.errors import ConfigError
+
+        raise ConfigError(f"semel {name} needs {error.name}: pip install 'semel[service]'") from None
     return get_group(own).commands[name]
 
 

@@ -1,15 +1,14 @@
-"""Reading answers: however they are cut into pieces, and whatever a server sends instead."""
+"""The response reader of `python -m bench.service`: responses in pieces, and invalid ones."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import pytest
+from bench.service import answers
+from bench.service.answers import Answer, AnswerReader, BadAnswer
 from hypothesis import given
 from hypothesis import strategies as st
-
-from semel.cli import http_load
-from semel.cli.http_load import Answer, AnswerReader, BadAnswer
 
 MEASURED = b"HTTP/1.1 200 OK\r\nServer: x\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;note=1\r\nlo\r\n0\r\nTrailer: 1\r\n\r\n"
@@ -122,8 +121,8 @@ def test_what_is_no_answer_is_refused(sent: bytes) -> None:
 def test_an_answer_without_end_is_refused_before_it_fills_the_memory(
     begin: bytes, more: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_load, "HEAD_MAX_BYTES", 20_000)
-    monkeypatch.setattr(http_load, "BODY_MAX_BYTES", 50_000)
+    monkeypatch.setattr(answers, "HEAD_MAX_BYTES", 20_000)
+    monkeypatch.setattr(answers, "BODY_MAX_BYTES", 50_000)
     reader = AnswerReader()
     reader.feed(begin)
     with pytest.raises(BadAnswer):
@@ -135,7 +134,7 @@ def test_a_long_chunked_answer_needs_no_more_memory_than_its_body() -> None:
     reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(500):
         assert reader.feed(b"3e8\r\n" + b"x" * 1000 + b"\r\n") is None
-        assert len(reader._buffer) <= http_load.HEAD_MAX_BYTES + 2_000
+        assert len(reader._buffer) <= answers.HEAD_MAX_BYTES + 2_000
     assert reader.feed(b"0\r\n\r\n") == Answer(200, b"x" * 500_000)
 
 
