@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import count, islice
 from threading import Lock
 
-import msgspec
+from msgspec.structs import replace
 
 from semel.ports import STATES, DataLoss, Entry, EntryQuery, Traits
 from semel.values.attempts import line, load
@@ -171,7 +171,8 @@ class MemoryLedger:
                 known.state, known.outcome = State.SETTLED, outcome
                 known.until_ms = now + lease.claim.retention_ms
                 self._about[lease.claim.digest] = (lease.claim, settlement.dead_letter, now)
-                self._settle_aliases(lease, known, now)
+                for alias in lease.claim.aliases:
+                    self._known[alias.digest] = replace(known, until_ms=now + alias.retention_ms)
                 if not isinstance(outcome, Done):
                     self._dead_letters.append(self._entry(lease.claim.digest))
             case Retry():
@@ -182,10 +183,6 @@ class MemoryLedger:
                 self._release(lease, known)
         self._free_subject(lease, now, applied=isinstance(outcome, Done))
         return True
-
-    def _settle_aliases(self, lease: Lease, known: Known, now: int) -> None:
-        for alias in lease.claim.aliases:
-            self._known[alias.digest] = msgspec.structs.replace(known, until_ms=now + alias.retention_ms)
 
     def _release(self, lease: Lease, known: Known) -> None:
         if known.attempts > 1:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any, TypeAlias
 
 import apsw
 
 from semel.ledgers.sqlite.database import IN_USE, file_identity, this_boot, wall_clock
 from semel.ledgers.sqlite.outbox import ID, detect_repeats, new_row
-from semel.ledgers.sqlite.statements import named_statements
+from semel.ledgers.sqlite.statements import named_statements, with_rows
 from semel.values.delivery_state import State
 from semel.values.errors import ConfigError
 from semel.values.notification import Notification
@@ -47,11 +46,12 @@ def adding(notifications: Sequence[Notification], library: str) -> Conversation:
             yield from _check(library)
         for piece in [ids[at : at + BATCH] for at in range(0, len(ids), BATCH)]:
             values = [value for id in piece for value in first[id]]
-            added = yield _insert_rows(len(piece)), (*values, *this_boot(), wall_clock())
+            added = yield with_rows(_SQL["add"], WIDTH, len(piece)), (*values, *this_boot(), wall_clock())
             new = {id for (id,) in added}
             repeated = [id for id in piece if id not in new]
             if repeated:
-                found = yield _select_known(len(repeated)), tuple(repeated)
+                placeholders = ",".join("?" * len(repeated))
+                found = yield _SQL["known"].format(keys=placeholders), tuple(repeated)
                 known |= {id: (fingerprint, _text(state)) for id, fingerprint, state in found}
     return detect_repeats(rows, known)[0]
 
@@ -61,23 +61,13 @@ def _text(value: str | bytes) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-@cache  # at most BATCH
-def _insert_rows(count: int) -> str:
-    row = f"({','.join('?' * WIDTH)})"
-    return _SQL["add"].replace("{rows}", ",".join([row] * count))
-
-
-@cache
-def _select_known(count: int) -> str:
-    return _SQL["known"].replace("{keys}", ",".join("?" * count))
-
-
 # ----------------------------------------------------------------------------------------------- another library
 
 
 def _check(library: str) -> Generator[tuple[str, tuple[Any, ...]], Sequence[Any], None]:
     """Refuse a connection of another library that could corrupt the file. Neither pragma reads a table."""
-    if not _is_ours(library) and (opened := _open_here()):
+    same_library = not apsw.using_amalgamation and library == apsw.sqlite_lib_version()  # apsw uses the system's
+    if not same_library and (opened := _open_here()):
         for _, name, path in (yield "pragma database_list", ()):
             if _text(name) == "main" and path and file_identity(_text(path)) in opened:
                 raise ConfigError(
@@ -85,7 +75,7 @@ def _check(library: str) -> Generator[tuple[str, tuple[Any, ...]], Sequence[Any]
                     "neither sees the locks of the other, and the file can be corrupted. Use an apsw.Connection, "
                     "the app's own ledger, or another process"
                 )
-    if _version(library) < SOUND:
+    if tuple(int(part) for part in re.findall(r"\d+", library)) < SOUND:
         ((pages,),) = yield "pragma wal_autocheckpoint", ()
         if pages > 0:
             raise ConfigError(
@@ -105,15 +95,6 @@ def _open_here() -> set[tuple[int, int] | None]:
         with suppress(apsw.ThreadingViolationError, apsw.ConnectionClosedError):
             opened.add(file_identity(connection.filename))
     return opened - {None}
-
-
-def _is_ours(library: str) -> bool:
-    """True if apsw was built against the system's library, so that both connections use the same one."""
-    return not apsw.using_amalgamation and library == apsw.sqlite_lib_version()
-
-
-def _version(library: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", library))
 
 
 @contextmanager

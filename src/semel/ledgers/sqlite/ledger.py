@@ -127,7 +127,7 @@ class SqliteLedger:
         return steps
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        await asyncio.to_thread(self._close)
 
     @asynccontextmanager
     async def transaction(self, lease: Lease) -> AsyncIterator[SqliteTransaction]:
@@ -137,7 +137,8 @@ class SqliteLedger:
             return SqliteTransaction(connection, lease, self._clock, lambda: session.end(keep=False))
 
         session = self._writer.put(Session(open, lease.claim.lease_ms / 1000))
-        session.future.add_done_callback(_retrieve_error)  # if the block raises, its own error is reported
+        # If the block raises, its own error is reported, and the session's counts as retrieved.
+        session.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         try:
             transaction = await session.opened
         except asyncio.CancelledError:
@@ -286,9 +287,3 @@ class SqliteLedger:
     def _ahead_ms(self) -> int:
         """Return how far the ledger's clock is ahead of the wall clock, which `not_after` is compared with."""
         return ahead_of_wall_ms(self._clock) if self._is_own_clock else 0
-
-
-def _retrieve_error(future: asyncio.Future[None]) -> None:
-    """Mark the error of a future as retrieved, so that asyncio does not log it."""
-    if not future.cancelled():
-        future.exception()

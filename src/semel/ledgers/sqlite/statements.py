@@ -40,14 +40,14 @@ def rows(connection: apsw.Connection, sql: str, *bindings: Any) -> list[Row]:
 def select_many(connection: apsw.Connection, sql: str, keys: Sequence[Any]) -> list[Row]:
     """Run a statement whose `{keys}` become placeholders. Returns its rows."""
     if len(keys) in SIZES:
-        return connection.execute(_with_keys(sql, len(keys)), keys).fetchall()
+        return connection.execute(with_keys(sql, len(keys)), keys).fetchall()
     return [row for piece in _pieces(keys) for row in select_many(connection, sql, piece)]
 
 
 def write_many(connection: apsw.Connection, sql: str, values: Sequence[Row]) -> list[Row]:
     """Run a statement whose `{rows}` become lists of placeholders. Returns its rows."""
     if len(values) in SIZES:
-        sql = _with_rows(sql, len(values[0]), len(values))
+        sql = with_rows(sql, len(values[0]), len(values))
         return connection.execute(sql, tuple(chain.from_iterable(values))).fetchall()
     return [row for piece in _pieces(values) for row in write_many(connection, sql, piece)]
 
@@ -61,11 +61,11 @@ def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 @cache  # as many as there are statements and sizes
-def _with_keys(sql: str, count: int) -> str:
+def with_keys(sql: str, count: int) -> str:
     return sql.format(keys=",".join([f"?{number}" for number in range(1, count + 1)]))
 
 
 @cache
-def _with_rows(sql: str, width: int, count: int) -> str:
+def with_rows(sql: str, width: int, count: int) -> str:
     row = f"({','.join('?' * width)})"
     return sql.format(rows=",".join([row] * count))
