@@ -17,7 +17,7 @@ from semel.ports import Provider
 from semel.providers.callbacks import CALLBACKS
 from semel.testing.provider_laws import Ear, Opening, ProviderKit, dispatch_of
 from semel.testing.simulator import SimulatorProcess
-from semel.testing.simulator.callbacks import HANDS, Mode
+from semel.testing.simulator.callbacks import SIGNERS, Mode
 from semel.values.delivery_state import Accepted, Answer, Refused
 from semel.values.notification import Notification
 from semel.verifiers import verifier
@@ -78,10 +78,10 @@ def test_it_calls_back_as_it_is_told(simulator: SimulatorProcess, ear: Ear, mode
 
 
 def test_every_provider_that_calls_back_signs_and_those_of_ses_are_brought_by_another() -> None:
-    assert set(HANDS) == set(CALLBACKS) - {"ses"}
+    assert set(SIGNERS) == set(CALLBACKS) - {"ses"}
 
 
-@pytest.mark.parametrize("kind", HANDS)
+@pytest.mark.parametrize("kind", SIGNERS)
 def test_it_signs_as_the_provider_does(simulator: SimulatorProcess, ear: Ear, kind: str) -> None:
     kit = KITS["http-header" if kind == "http" else kind](simulator)
     simulator.tell_the_truth()

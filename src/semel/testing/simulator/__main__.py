@@ -36,10 +36,10 @@ async def main(port: int, with_stdin: bool) -> None:
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(prog="python -m semel.testing.simulator", description=ABOUT)
-    options.add_argument("port", nargs="?", type=int, default=0, help="0: any that is free")
+    options.add_argument("port", nargs="?", type=int, default=0, help="0: any free port")
     options.add_argument(
-        "--with-stdin", action="store_true", help="end with standard input, and print the two ports alone"
+        "--with-stdin", action="store_true", help="end with standard input, and print only the two ports"
     )
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once: the thread that reads would hold Ctrl-C up until Ctrl-D
-    given = options.parse_args()
-    asyncio.run(main(given.port, given.with_stdin))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end at once: the reading thread would block Ctrl-C until Ctrl-D
+    arguments = options.parse_args()
+    asyncio.run(main(arguments.port, arguments.with_stdin))

@@ -1,5 +1,5 @@
-"""Brevo: JSON, a key in a header, and an idempotency key in the JSON: a UUID, and who comes with one that is known is
-told so and nothing else. Its limits are in headers of its own, without a Retry-After."""
+"""Brevo: JSON, an API key in a header, and a UUID in the JSON as idempotency key. The response to a known key is an
+error without the reference. Rate limits are in its own headers, without Retry-After."""
 
 from __future__ import annotations
 
@@ -8,38 +8,31 @@ from uuid import UUID
 
 import msgspec
 
-from semel.testing.simulator.dialect import Callback, Dialect, careless, document, given, mail
+from semel.testing.simulator.dialect import Callback, Dialect, mail
 from semel.testing.simulator.http import Request, Response, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.state import Message
 
 SECRET = "xkeysib-brevo-secret"
-_WORDS = {"accepted": "request", "delivered": "delivered", "undelivered": "hard_bounce"}
+_STATUSES = {"accepted": "request", "delivered": "delivered", "undelivered": "hard_bounce"}
 
 
-class Brevo(Dialect):
+class BrevoDialect(Dialect):
     name = "brevo"
     prefix = "br-"
-
-    def other(self, request: Request, state: State) -> Response | None:
-        if (request.method, request.path) != ("POST", "/v3/smtp/email"):
-            return self.refused(404, "not found")
-        if given(request, "api-key") != SECRET:
-            return self.refused(401, careless(given(request, "api-key")))
-        return None
+    path = "/v3/smtp/email"
+    header = "api-key"
+    credentials = SECRET
 
     def read(self, request: Request) -> Message:
-        said = document(request)
-        try:
-            (to,), (tag,) = said["to"], said["tags"]
-            if not said["sender"]["email"]:
-                raise ValueError("there is no sender")
-            key = said["headers"]["idempotencyKey"]
-            if str(UUID(key)) != key:
-                raise ValueError("the key is no UUID")
-            text, html = said.get("textContent"), said.get("htmlContent")
-            return mail(to["email"], said["subject"], text, html, key=UUID(key).hex, ours=tag)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"missing: {error}") from None
+        body = request.json()
+        (to,), (tag,) = body["to"], body["tags"]
+        if not body["sender"]["email"]:
+            raise ValueError("the sender is missing")
+        key = body["headers"]["idempotencyKey"]
+        if str(UUID(key)) != key:
+            raise ValueError("the key is not a UUID")
+        text, html = body.get("textContent"), body.get("htmlContent")
+        return mail(to["email"], body["subject"], text, html, key=UUID(key).hex, ours=tag)
 
     def accepted(self, message: Message, reference: str) -> Response:
         return as_json(201, {"messageId": reference})
@@ -50,13 +43,13 @@ class Brevo(Dialect):
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"code": "simulated", "message": reason})
 
-    def wait(self, after_s: float) -> Mapping[str, str]:
+    def retry_headers(self, after_s: float) -> Mapping[str, str]:
         limit = {"x-sib-ratelimit-limit": "1000", "x-sib-ratelimit-remaining": "0"}
         return {**limit, "x-sib-ratelimit-reset": f"{after_s:.0f}"}
 
-    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
+    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
         event = {
-            "event": _WORDS[word],
+            "event": _STATUSES[status],
             "email": message.to,
             "message-id": reference,
             "tags": [message.ours],

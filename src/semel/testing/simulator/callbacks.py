@@ -30,16 +30,16 @@ PATIENCE_S = 30.0
 
 
 class Calls(Struct, frozen=True):
-    """How a provider calls back."""
+    """The plan of a provider's callbacks."""
 
     mode: Mode
-    url: str = ""  # where the request names none
+    url: str = ""  # if the request has no callback URL
     late_s: float = 0.5
     ending: Ending = "delivered"
 
 
 class Called(Struct, frozen=True):
-    """One callback and the status of its answer; 0: no answer."""
+    """One callback, its status word, and the HTTP status of the answer; 0 if there was none."""
 
     provider: str
     reference: str
@@ -53,35 +53,35 @@ class Caller:
         self.called: list[Called] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def about(self, dialect: Dialect, message: Message, reference: str) -> None:
+    def schedule(self, dialect: Dialect, message: Message, reference: str) -> None:
         plan = self.plans.get(dialect.name)
         if plan is None or plan.mode == "never" or not (message.callback or plan.url):
             return
-        task = asyncio.create_task(self._tell(plan, dialect, message, reference))
+        task = asyncio.create_task(self._send(plan, dialect, message, reference))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, plan: Calls, dialect: Dialect, message: Message, reference: str) -> None:
-        words = ["accepted", plan.ending]
+    async def _send(self, plan: Calls, dialect: Dialect, message: Message, reference: str) -> None:
+        statuses = ["accepted", plan.ending]
         match plan.mode:
             case "late":
                 await asyncio.sleep(plan.late_s)
             case "twice":
-                words = [word for word in words for _ in range(2)]
+                statuses = [status for status in statuses for _ in range(2)]
             case "out of order":
-                words.reverse()
-        for word in words:
-            callback = dialect.callback(message, reference, word)
+                statuses.reverse()
+        for status in statuses:
+            callback = dialect.callback(message, reference, status)
             if callback is None:
                 return
             url, (content_type, body) = message.callback or plan.url, callback
             headers = {"Content-Type": content_type, **signature(dialect.name, url, body)}
-            status = await _post(url, headers, body)
-            self.called.append(Called(dialect.name, reference, word, status))
+            answer = await _post(url, headers, body)
+            self.called.append(Called(dialect.name, reference, status, answer))
 
 
 async def _post(url: str, headers: Mapping[str, str], body: bytes) -> int:
-    """The status; 0: no answer."""
+    """Post a callback. Returns the HTTP status, or 0 without an answer."""
     parts = urlsplit(url)
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     usual = {"Host": parts.netloc, "Content-Length": str(len(body)), "Connection": "close"}
@@ -120,7 +120,7 @@ class Ink(NamedTuple):
 
 @cache
 def p256(other: bool) -> EllipticCurvePrivateKey:
-    from cryptography.hazmat.primitives.asymmetric import ec  # when it is needed: most callbacks are signed without
+    from cryptography.hazmat.primitives.asymmetric import ec  # imported on use: most signatures do not need it
 
     return ec.derive_private_key(7_777 + other, ec.SECP256R1())
 
@@ -133,7 +133,7 @@ def ed25519_key(other: bool) -> Ed25519PrivateKey:
 
 
 def public_keys() -> dict[str, str]:
-    """As the providers show them: what is put into `secrets`."""
+    """The public keys as the providers show them, for `secrets`."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     der = p256(False).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -176,8 +176,8 @@ def _resend(url: str, body: bytes, ink: Ink) -> dict[str, str]:
 
 
 def _vonage(url: str, body: bytes, ink: Ink) -> dict[str, str]:
-    def part(said: Any) -> str:
-        return base64.urlsafe_b64encode(msgspec.json.encode(said)).rstrip(b"=").decode()
+    def part(claims: Any) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
 
     claims = {"iat": int(ink.at_s), "jti": "1", "iss": "Vonage", "payload_hash": hashlib.sha256(body).hexdigest()}
     signed = f"{part({'typ': 'JWT', 'alg': 'HS256'})}.{part(claims)}"
@@ -194,7 +194,7 @@ def _hmac(url: str, body: bytes, ink: Ink) -> dict[str, str]:
     return {"X-Hub-Signature-256": "sha256=" + hmac.new(key, body, "sha256").hexdigest()}
 
 
-HANDS: dict[str, Callable[[str, bytes, Ink], dict[str, str]]] = {
+SIGNERS: dict[str, Callable[[str, bytes, Ink], dict[str, str]]] = {
     "twilio": _twilio,
     "sendgrid": _sendgrid,
     "resend": _resend,
@@ -206,7 +206,7 @@ HANDS: dict[str, Callable[[str, bytes, Ink], dict[str, str]]] = {
 
 
 def signature(kind: str, url: str, body: bytes, ink: Ink | None = None) -> Mapping[str, str]:
-    """The headers by which a provider of this kind proves that it calls `url`; none where it does not. What stands
-    behind a # is for the caller, and no part of the URL that is called."""
-    hand = HANDS.get(kind)
-    return hand(urldefrag(url).url, body, ink or Ink(time.time())) if hand else {}
+    """The signature headers of a callback to `url`; empty for a provider that does not sign. The fragment of a URL
+    is not sent and not signed."""
+    sign = SIGNERS.get(kind)
+    return sign(urldefrag(url).url, body, ink or Ink(time.time())) if sign else {}

@@ -18,77 +18,81 @@ Callback = tuple[str, bytes]
 class Dialect:
     name: ClassVar[str]
     prefix: ClassVar[str] = ""  # of its references
-    differs: ClassVar[int] = 422
-    """The answer to a key that comes with another body."""
+    path: ClassVar[str] = ""  # of send requests
+    header: ClassVar[str] = "authorization"
+    credentials: ClassVar[str] = ""  # the valid value of that header
+    conflict_status: ClassVar[int] = 422  # for a known key with another body
 
     def other(self, request: Request, state: State) -> Response | None:
-        """The answer to what is no request for a message: a token, a list; a refusal of bad credentials. None: it is
-        one."""
-        raise NotImplementedError
+        """The response to a request that is not a valid send request: a token, a list, a refusal of credentials. None
+        for a send request."""
+        if (request.method, request.path) != ("POST", self.path):
+            return self.refused(404, "not found")
+        sent = header_of(request, self.header)
+        return None if sent == self.credentials else self.refused(401, unknown_credentials(sent))
+
+    def parse(self, request: Request) -> Message:
+        """The message of a send request. Raises ValueError for a request that this provider would refuse."""
+        try:
+            return self.read(request)
+        except (msgspec.DecodeError, LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise ValueError(f"bad request: {error}") from None
 
     def read(self, request: Request) -> Message:
-        """Raises ValueError for what this provider would refuse."""
+        """Read a send request. Any error means that it is invalid."""
         raise NotImplementedError
 
     def accepted(self, message: Message, reference: str) -> Response:
         return as_json(200, {"id": reference})
 
     def repeated(self, message: Message, reference: str, same: bool) -> Response:
-        """The answer to a key that it knows, with the `same` body or another one."""
+        """The response to a known key, with the `same` body or with another one."""
         if same:
             return self.accepted(message, reference)
-        return self.refused(self.differs, "the key came with another body")
+        return self.refused(self.conflict_status, "the key was used with another body")
 
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"message": reason, "status": status})
 
-    def about(self, state: State) -> Mapping[str, str]:
-        """Headers of every answer."""
+    def common_headers(self, state: State) -> Mapping[str, str]:
+        """Headers of every response."""
         return {}
 
-    def wait(self, after_s: float) -> Mapping[str, str]:
+    def retry_headers(self, after_s: float) -> Mapping[str, str]:
         """Headers with the time at which a rate limit ends."""
         return {"Retry-After": f"{after_s:.0f}"}
 
-    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
-        """The callback for a message that is accepted, delivered or undelivered. None: this provider has no
-        callbacks."""
+    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+        """The callback for a status: accepted, delivered or undelivered. None if the provider has no callbacks."""
         return None
 
 
 def every_dialect() -> dict[str, Dialect]:
     """All dialects by name. The name is the first part of the path."""
-    from semel.testing.simulator.brevo import Brevo
-    from semel.testing.simulator.cxone import Cxone
-    from semel.testing.simulator.generic import Generic
-    from semel.testing.simulator.genesys import Genesys
-    from semel.testing.simulator.resend import Resend
-    from semel.testing.simulator.sendgrid import SendGrid
-    from semel.testing.simulator.ses import Ses
-    from semel.testing.simulator.telnyx import Telnyx
-    from semel.testing.simulator.twilio import Twilio
-    from semel.testing.simulator.vonage import Vonage
+    from semel.testing.simulator.brevo import BrevoDialect
+    from semel.testing.simulator.cxone import CxoneDialect
+    from semel.testing.simulator.generic import GenericDialect
+    from semel.testing.simulator.genesys import GenesysDialect
+    from semel.testing.simulator.resend import ResendDialect
+    from semel.testing.simulator.sendgrid import SendGridDialect
+    from semel.testing.simulator.ses import SesDialect
+    from semel.testing.simulator.telnyx import TelnyxDialect
+    from semel.testing.simulator.twilio import TwilioDialect
+    from semel.testing.simulator.vonage import VonageDialect
 
-    dialects: tuple[Dialect, ...] = (
-        Brevo(),
-        Cxone(),
-        Generic(),
-        Genesys(),
-        Resend(),
-        SendGrid(),
-        Ses(),
-        Telnyx(),
-        Twilio(),
-        Vonage(),
+    kinds = (
+        BrevoDialect,
+        CxoneDialect,
+        GenericDialect,
+        GenesysDialect,
+        ResendDialect,
+        SendGridDialect,
+        SesDialect,
+        TelnyxDialect,
+        TwilioDialect,
+        VonageDialect,
     )
-    return {dialect.name: dialect for dialect in dialects}
-
-
-def document(request: Request) -> Any:
-    try:
-        return request.json()
-    except msgspec.DecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
+    return {kind.name: kind() for kind in kinds}
 
 
 def mail(to: Any, subject: Any, text: Any, html: Any, *, key: str = "", ours: str = "") -> Message:
@@ -107,9 +111,9 @@ def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
-def given(request: Request, header: str = "authorization") -> str:
-    return request.headers.get(header, "")
+def header_of(request: Request, name: str = "authorization") -> str:
+    return request.headers.get(name, "")
 
 
-def careless(said: str) -> str:
-    return f"these credentials are not known: {said}"
+def unknown_credentials(sent: str) -> str:
+    return f"these credentials are not known: {sent}"

@@ -1,4 +1,4 @@
-"""A user's own endpoint: an idempotency key in a header or in the body, and callbacks with its own words."""
+"""A user's own endpoint: an idempotency key in a header or in the body, and callbacks with its own statuses."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ from typing import Any
 
 import msgspec
 
-from semel.testing.simulator.dialect import Callback, Dialect, careless, document, given
-from semel.testing.simulator.http import Request, Response
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.dialect import Callback, Dialect
+from semel.testing.simulator.http import Request
+from semel.testing.simulator.state import Message
 
 SECRET = "generic-secret"
-_WORDS = {"accepted": "queued", "delivered": "done", "undelivered": "lost"}
+_STATUSES = {"accepted": "queued", "delivered": "done", "undelivered": "lost"}
 
 
-class Generic(Dialect):
+class GenericDialect(Dialect):
     name = "http"
     prefix = "h-"
-
-    def other(self, request: Request, state: State) -> Response | None:
-        if (request.method, request.path) != ("POST", "/messages"):
-            return self.refused(404, "not found")
-        if given(request, "x-api-key") != SECRET:
-            return self.refused(401, careless(given(request, "x-api-key")))
-        return None
+    path = "/messages"
+    header = "x-api-key"
+    credentials = SECRET
 
     def read(self, request: Request) -> Message:
         is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-        said: Any = request.form() if is_form else document(request)
-        try:
-            key = request.headers.get("idempotency-key") or said.get("meta", {}).get("key", "")
-            return Message(said["to"], said["text"], key, said["reference"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"missing: {error}") from None
+        body: Any = request.form() if is_form else request.json()
+        key = request.headers.get("idempotency-key") or body.get("meta", {}).get("key", "")
+        return Message(body["to"], body["text"], key, body["reference"])
 
-    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
-        told = {"about": {"reference": message.ours, "id": reference}, "state": _WORDS[word]}
-        return "application/json", msgspec.json.encode(told)
+    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+        report = {"about": {"reference": message.ours, "id": reference}, "state": _STATUSES[status]}
+        return "application/json", msgspec.json.encode(report)

@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from semel.testing.simulator.dialect import Dialect, basic, careless, given
+from semel.testing.simulator.dialect import Dialect, basic, header_of, unknown_credentials
 from semel.testing.simulator.http import Request, Response, as_json
 from semel.testing.simulator.state import Message, State
 
@@ -25,7 +23,7 @@ MESSENGERS = ("sms", "open", "whatsapp", "line", "facebook", "twitter")
 _NUMBER = re.compile(r"\+?[0-9][0-9 ()./-]{5,}")
 
 
-class Genesys(Dialect):
+class GenesysDialect(Dialect):
     name = "genesys"
     prefix = "conversation-"
 
@@ -33,8 +31,8 @@ class Genesys(Dialect):
         if request.path == "/oauth/token":
             return self._token(request, state)
         token = state.tokens.get(self.name)
-        if token is None or given(request) != f"Bearer {token}":
-            return self.refused(401, careless(given(request)))
+        if token is None or header_of(request) != f"Bearer {token}":
+            return self.refused(401, unknown_credentials(header_of(request)))
         if (found := _CONTACT.fullmatch(request.path)) is not None and request.method == "GET":
             return self._contact(found["id"], state)
         if request.method == "POST" and request.path in (MESSAGES, EMAILS, CALLBACKS, CALLS, KEYED):
@@ -44,21 +42,17 @@ class Genesys(Dialect):
         return self.refused(404, "not found")
 
     def _token(self, request: Request, state: State) -> Response:
-        if given(request) != basic(CLIENT, SECRET) or request.form().get("grant_type") != "client_credentials":
-            return self.refused(401, careless(given(request)))
+        if header_of(request) != basic(CLIENT, SECRET) or request.form().get("grant_type") != "client_credentials":
+            return self.refused(401, unknown_credentials(header_of(request)))
         return as_json(200, {"access_token": state.grant(self.name), "token_type": "bearer", "expires_in": 86_400})
 
     def _contact(self, id: str, state: State) -> Response:
-        for one in state.phone:
-            if one.provider == self.name and one.key == id:
-                return as_json(200, {"id": id})
+        if any(message.provider == self.name and message.key == id for message in state.phone):
+            return as_json(200, {"id": id})
         return self.refused(404, "no such contact")
 
     def read(self, request: Request) -> Message:
-        try:
-            return _read(request, request.json())
-        except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
-            raise ValueError(f"bad request: {error}") from None
+        return _read(request, request.json())
 
     def accepted(self, message: Message, reference: str) -> Response:
         if message.callback == CALLBACKS:
@@ -68,7 +62,7 @@ class Genesys(Dialect):
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"message": reason, "code": "simulated", "status": status, "contextId": "-"})
 
-    def about(self, state: State) -> Mapping[str, str]:
+    def common_headers(self, state: State) -> Mapping[str, str]:
         budget = state.budgets.get(self.name)
         if budget is None:
             return {}
@@ -79,44 +73,44 @@ class Genesys(Dialect):
         }
 
 
-def _read(request: Request, said: Any) -> Message:
+def _read(request: Request, body: Any) -> Message:
     match request.path:
         case path if path == MESSAGES:
-            if said["toAddressMessengerType"] not in MESSENGERS or not said["fromAddress"]:
+            if body["toAddressMessengerType"] not in MESSENGERS or not body["fromAddress"]:
                 raise ValueError("the addresses are not valid")
-            if "textBody" not in said and "messagingTemplate" not in said:
-                raise ValueError("there is neither textBody nor messagingTemplate")
-            return Message(said["toAddress"], said.get("textBody", ""))
+            if "textBody" not in body and "messagingTemplate" not in body:
+                raise ValueError("textBody and messagingTemplate are missing")
+            return Message(body["toAddress"], body.get("textBody", ""))
         case path if path == EMAILS:
-            to, *_ = said["toAddresses"]
-            if not said["fromAddress"]["email"] or said["senderType"] not in ("Outbound", "Inbound"):
+            to, *_ = body["toAddresses"]
+            if not body["fromAddress"]["email"] or body["senderType"] not in ("Outbound", "Inbound"):
                 raise ValueError("the sender is not valid")
             return Message(
-                to["email"], said.get("textBody", ""), subject=said["subject"], html=said.get("htmlBody", "")
+                to["email"], body.get("textBody", ""), subject=body["subject"], html=body.get("htmlBody", "")
             )
         case path if path == CALLBACKS:
-            number, *_ = said["callbackNumbers"]
-            if not (said.get("queueId") or said.get("routingData", {}).get("queueId")):
-                raise ValueError("there is no queue")
-            data = said.get("data") or {}
+            number, *_ = body["callbackNumbers"]
+            if not (body.get("queueId") or body.get("routingData", {}).get("queueId")):
+                raise ValueError("the queue is missing")
+            data = body.get("data") or {}
             # The callback's answer has another shape, which its path identifies.
             return Message(number, data.get("notes", ""), ours=data.get(REFERENCE, ""), callback=CALLBACKS)
         case path if path == CALLS:
-            return Message(said["phoneNumber"], "")
+            return Message(body["phoneNumber"], "")
         case path if path == KEYED:
-            data = said.get("data") or said
-            return Message(_number(data), data.get("text", ""), key=said["idempotencyKey"])
-    contact, *_ = said
+            data = body.get("data") or body
+            return Message(_number(data), data.get("text", ""), key=body["idempotencyKey"])
+    contact, *_ = body
     if contact["contactListId"] not in request.path:
         raise ValueError("another list")
     id = contact.get("id", "")
     if id and request.query != {"doNotQueue": "true", "clearSystemData": "false"}:
-        raise ValueError("a contact that is written twice would be called twice")
+        raise ValueError("a contact that is written again would be called again")
     return Message(_number(contact["data"]), contact["data"].get("text", ""), key=id, ours=id)
 
 
 def _number(data: Mapping[str, Any]) -> str:
-    """A contact list names its columns as it likes: the first value that looks like a number."""
+    """The first value that looks like a phone number: the names of columns are free."""
     if to := data.get("to") or data.get("phone"):
         return str(to)
     return next(str(value) for value in data.values() if _NUMBER.fullmatch(str(value)))

@@ -39,11 +39,11 @@ def as_json(status: int, document: Any, **headers: str) -> Response:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """None: the connection is closed, or its bytes are not HTTP."""
+    """Returns None if the connection is closed, or if its bytes are not HTTP."""
     try:
         first = await reader.readexactly(1)
         if not first.isalpha():
-            return None  # TLS, say: it would never come to an empty line
+            return None  # such as TLS, which never sends an empty line
         head = first + await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
         return None

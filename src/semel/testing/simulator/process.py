@@ -1,4 +1,4 @@
-"""The simulator in a process of its own, and what tests say to it."""
+"""Runs the simulator in its own process, with methods for its control paths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PATIENCE_S = 60.0
 
 
 class SimulatorProcess:
-    """Begins with `with`, or `start`; ends with its block, or with the process that started it."""
+    """Starts with `with` or `start`. Ends with its block, or with the process that started it."""
 
     def __init__(self, port: int = 0) -> None:
-        """`port`: where a provider that was down comes back. 0: any."""
+        """`port`: a fixed port, for a provider that restarts. 0: any free port."""
         self._wanted = port
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
@@ -55,63 +55,59 @@ class SimulatorProcess:
         return f"http://127.0.0.1:{self.port}/{provider}"
 
     def phone(self, to: str = "") -> list[Got]:
-        """The messages that customers got, in order; or those of one customer."""
+        """The messages that customers received, in order; or those of one customer."""
         return msgspec.json.decode(self._ask(f"phone?{urlencode({'to': to})}" if to else "phone"), type=list[Got])
 
     def told(self) -> dict[str, Any]:
         """The applied lies by "provider: lie", the messages of ambiguous ones, all requests, and tokens."""
-        told: dict[str, Any] = msgspec.json.decode(self._ask("told"))
-        return told
+        applied: dict[str, Any] = msgspec.json.decode(self._ask("told"))
+        return applied
 
     def lie(self, lie: str, provider: str, *, times: int = 1, share: float = 1.0, to: str = "") -> None:
-        """Plan what happens to the next requests for a message, or for one to this recipient. Several plans take
-        turns."""
+        """Plan a lie for the next send requests, or for those to one recipient. Several plans alternate."""
         self._ask("lie", lie=lie, provider=provider, times=times, share=share, to=to)
 
     def tell_the_truth(self) -> None:
-        """No lies, no limits and no callbacks from here on."""
+        """Remove all lies, rate limits and callbacks."""
         self._ask("truth", now=True)
 
     def book(self) -> list[Asked]:
-        """Every request for a message that could be read, in order, and what was done to it."""
+        """All valid send requests in order, each with its lie."""
         return msgspec.json.decode(self._ask("book"), type=list[Asked])
 
     def answer_after(self, seconds: float) -> None:
-        """As real providers do: what is asked is done at once, and heard of a while later."""
+        """Delay every response, after the effect of its request."""
         self._ask("latency", seconds=seconds)
 
     def remember_keys_for(self, seconds: float, provider: str = "") -> None:
-        """Of keys that come from here on; of all providers, or of one that then has a window of its own."""
+        """Set the window of new idempotency keys, for all providers or for one."""
         self._ask("key_window", seconds=seconds, provider=provider)
 
     def forget_keys(self) -> None:
-        """As if their window were over."""
+        """Expire all idempotency keys."""
         self._ask("forget_keys", now=True)
 
     def end_tokens(self) -> None:
-        """Those that were given are good for nothing."""
+        """Revoke all access tokens."""
         self._ask("end_tokens", now=True)
 
     def allow(self, provider: str, requests: int, reset_s: float = 30.0) -> None:
-        """So many more requests, and then 429."""
+        """Accept this number of requests, then answer 429."""
         self._ask("allow", provider=provider, requests=requests, reset_s=reset_s)
 
     def callbacks(
         self, provider: str, mode: Mode, url: str = "", *, late_s: float = 0.5, ending: Ending = "delivered"
     ) -> None:
-        """Set how a provider calls back about the messages that it accepts from now on. `url`: where a request names
-        none."""
+        """Plan the callbacks of messages that a provider accepts from now on. `url`: used if a request has none."""
         self._ask("callbacks", provider=provider, mode=mode, url=url, late_s=late_s, ending=ending)
 
     def called(self) -> list[Called]:
-        """The callbacks that were made."""
+        """The callbacks that were sent."""
         return msgspec.json.decode(self._ask("called"), type=list[Called])
 
-    def _ask(self, word: str, **said: Any) -> bytes:
-        asked = Request(
-            f"http://127.0.0.1:{self.port}{CONTROL}{word}",
-            data=msgspec.json.encode(said) if said else None,
-        )
-        with urlopen(asked, timeout=PATIENCE_S) as answer:
-            body: bytes = answer.read()
-        return body
+    def _ask(self, command: str, **body: Any) -> bytes:
+        url = f"http://127.0.0.1:{self.port}{CONTROL}{command}"
+        request = Request(url, data=msgspec.json.encode(body) if body else None)
+        with urlopen(request, timeout=PATIENCE_S) as response:
+            content: bytes = response.read()
+        return content

@@ -6,38 +6,29 @@ import time
 
 import msgspec
 
-from semel.testing.simulator.dialect import Callback, Dialect, careless, document, given, mail
+from semel.testing.simulator.dialect import Callback, Dialect, mail
 from semel.testing.simulator.http import Request, Response, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.state import Message
 
 SECRET = "SG.sendgrid-secret"
-_WORDS = {"accepted": "processed", "delivered": "delivered", "undelivered": "bounce"}
+_STATUSES = {"accepted": "processed", "delivered": "delivered", "undelivered": "bounce"}
 
 
-class SendGrid(Dialect):
+class SendGridDialect(Dialect):
     name = "sendgrid"
     prefix = "sg"
-
-    def other(self, request: Request, state: State) -> Response | None:
-        if (request.method, request.path) != ("POST", "/v3/mail/send"):
-            return self.refused(404, "not found")
-        if given(request) != f"Bearer {SECRET}":
-            return self.refused(401, careless(given(request)))
-        return None
+    path = "/v3/mail/send"
+    credentials = f"Bearer {SECRET}"
 
     def read(self, request: Request) -> Message:
-        said = document(request)
-        try:
-            (one,) = said["personalizations"]
-            (to,) = one["to"]
-            parts = {part["type"]: part["value"] for part in said["content"]}
-            if not said["from"]["email"]:
-                raise ValueError("there is no sender")
-            ours = one["custom_args"]["semel_id"]
-            text, html = parts.get("text/plain"), parts.get("text/html")
-            return mail(to["email"], said["subject"], text, html, ours=ours)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"missing: {error}") from None
+        body = request.json()
+        (personalization,) = body["personalizations"]
+        (to,) = personalization["to"]
+        parts = {part["type"]: part["value"] for part in body["content"]}
+        if not body["from"]["email"]:
+            raise ValueError("the sender is missing")
+        text, html = parts.get("text/plain"), parts.get("text/html")
+        return mail(to["email"], body["subject"], text, html, ours=personalization["custom_args"]["semel_id"])
 
     def accepted(self, message: Message, reference: str) -> Response:
         return Response(202, b"", {"X-Message-Id": reference})
@@ -45,12 +36,12 @@ class SendGrid(Dialect):
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"errors": [{"message": reason, "field": None, "help": None}]})
 
-    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
+    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
         event = {
             "email": message.to,
             "timestamp": int(time.time()),
-            "event": _WORDS[word],
-            "sg_event_id": f"{reference}-{word}",
+            "event": _STATUSES[status],
+            "sg_event_id": f"{reference}-{status}",
             "sg_message_id": f"{reference}.filter-0",
             "semel_id": message.ours,
         }

@@ -24,7 +24,7 @@ from semel.testing.simulator.http import (
 )
 from semel.testing.simulator.smtp import NAME as SMTP
 from semel.testing.simulator.smtp import MailServer
-from semel.testing.simulator.state import LIES, Budget, Lie, Message, Planned, State, Teller
+from semel.testing.simulator.state import LIES, Budget, Lie, LieSchedule, Message, Planned, State
 
 STALL_S = 3_600.0  # longer than any client waits
 CONTROL = "/_simulator/"
@@ -36,9 +36,9 @@ class Simulator:
     def __init__(self, dialects: Mapping[str, Dialect], state: State, dice: random.Random) -> None:
         self._dialects = dialects
         self._state = state
-        self._teller = Teller(state, dice)
+        self._lies = LieSchedule(state, dice)
         self._caller = Caller()
-        self._mails = MailServer(state, self._teller)
+        self._mails = MailServer(state, self._lies)
 
     async def serve(self, port: int = 0) -> asyncio.Server:
         return await asyncio.start_server(self._connected, "127.0.0.1", port, limit=HEAD_MAX_BYTES)
@@ -52,26 +52,26 @@ class Simulator:
                 if not await self._answer(request, writer):
                     return
         except ConnectionError:
-            pass  # the client has gone while it was answered
+            pass  # the client closed the connection
         finally:
             with suppress(ConnectionError):
                 writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
-        """False: the connection is over."""
+        """Returns whether the connection stays open."""
         if request.path.startswith(CONTROL):
             await write_response(writer, self._control(request))
             return True
         name, _, rest = request.path[1:].partition("/")
         dialect = self._dialects.get(name)
         if dialect is None:
-            await write_response(writer, as_json(404, {"message": f"nobody speaks {name}"}))
+            await write_response(writer, as_json(404, {"message": f"unknown provider {name}"}))
             return True
-        asked = request._replace(path=f"/{rest}")
-        response = dialect.other(asked, self._state)
+        request = request._replace(path=f"/{rest}")
+        response = dialect.other(request, self._state)
         if response is not None:
-            return await self._say(writer, dialect, response)
-        return await self._message(dialect, asked, writer)
+            return await self._respond(writer, dialect, response)
+        return await self._message(dialect, request, writer)
 
     async def _message(self, dialect: Dialect, request: Request, writer: asyncio.StreamWriter) -> bool:
         self._state.requests.append((dialect.name, time.time()))
@@ -80,17 +80,17 @@ class Simulator:
                 return await self._limited(writer, dialect, budget.reset_s)
             budget.count += 1
         try:
-            message = dialect.read(request)
+            message = dialect.parse(request)
         except ValueError as error:
-            return await self._say(writer, dialect, dialect.refused(400, str(error)))
-        lie = self._teller.next(dialect.name, message)
+            return await self._respond(writer, dialect, dialect.refused(400, str(error)))
+        lie = self._lies.next(dialect.name, message)
         known = self._state.known(dialect.name, message.key)
         if known is not None and known.body != request.body:
-            return await self._say(writer, dialect, dialect.repeated(message, known.reference, same=False))
+            return await self._respond(writer, dialect, dialect.repeated(message, known.reference, same=False))
         response = self._accept(dialect, request, message, known.reference if known else "") if lie.delivers else None
         if self._state.latency_s:
             await asyncio.sleep(self._state.latency_s)
-        return await self._hear(lie, dialect, response, writer)
+        return await self._respond_with_lie(lie, dialect, response, writer)
 
     def _accept(self, dialect: Dialect, request: Request, message: Message, known: str) -> Response:
         if known:
@@ -98,13 +98,15 @@ class Simulator:
         reference = self._state.reference(dialect.prefix)
         self._state.deliver(dialect.name, message, reference)
         self._state.remember(dialect.name, message.key, reference, request.body)
-        self._caller.about(dialect, message, reference)
+        self._caller.schedule(dialect, message, reference)
         return dialect.accepted(message, reference)
 
-    async def _hear(self, lie: Lie, dialect: Dialect, response: Response | None, writer: asyncio.StreamWriter) -> bool:
+    async def _respond_with_lie(
+        self, lie: Lie, dialect: Dialect, response: Response | None, writer: asyncio.StreamWriter
+    ) -> bool:
         match lie.hears:
             case "the answer":
-                return await self._say(writer, dialect, response or dialect.refused(500, "it was not accepted"))
+                return await self._respond(writer, dialect, response or dialect.refused(500, "not accepted"))
             case "nothing":
                 return False
             case "a reset":
@@ -121,34 +123,34 @@ class Simulator:
             case "429":
                 return await self._limited(writer, dialect, 1.0)
             case status:
-                return await self._say(writer, dialect, dialect.refused(int(status), "as it was told"))
+                return await self._respond(writer, dialect, dialect.refused(int(status), "a planned failure"))
 
     async def _limited(self, writer: asyncio.StreamWriter, dialect: Dialect, after_s: float) -> bool:
         refusal = dialect.refused(429, "too many requests")
-        return await self._say(writer, dialect, _with(refusal, dialect.wait(after_s)))
+        return await self._respond(writer, dialect, _with(refusal, dialect.retry_headers(after_s)))
 
-    async def _say(self, writer: asyncio.StreamWriter, dialect: Dialect, response: Response) -> bool:
-        await write_response(writer, _with(response, dialect.about(self._state)))
+    async def _respond(self, writer: asyncio.StreamWriter, dialect: Dialect, response: Response) -> bool:
+        await write_response(writer, _with(response, dialect.common_headers(self._state)))
         return True
 
     # ---------------------------------------------------------------------------------------------------- for tests
 
     def _control(self, request: Request) -> Response:
-        word = request.path.removeprefix(CONTROL)
+        command = request.path.removeprefix(CONTROL)
         if request.method == "GET":
-            return self._show(word, request.query)
+            return self._show(command, request.query)
         try:
-            self._order(word, request.json())
+            self._apply(command, request.json())
         except (KeyError, ValueError, TypeError) as error:
-            return as_json(400, {"message": f"{word}: {error}"})
+            return as_json(400, {"message": f"{command}: {error}"})
         return as_json(200, {})
 
-    def _show(self, word: str, query: Mapping[str, str]) -> Response:
+    def _show(self, command: str, query: Mapping[str, str]) -> Response:
         state = self._state
-        match word:
+        match command:
             case "phone":
                 to = query.get("to")
-                return as_json(200, [one for one in state.phone if to is None or one.to == to])
+                return as_json(200, [message for message in state.phone if to is None or message.to == to])
             case "told":
                 book = {"told": state.told, "about": state.lied_about, "requests": state.requests}
                 return as_json(200, {**book, "tokens": state.granted})
@@ -156,45 +158,45 @@ class Simulator:
                 return as_json(200, state.book)
             case "called":
                 return as_json(200, self._caller.called)
-        return as_json(404, {"message": "no such word"})
+        return as_json(404, {"message": "no such path"})
 
-    def _order(self, word: str, said: Any) -> None:
-        """Raises KeyError, ValueError or TypeError for an order that makes no sense."""
+    def _apply(self, command: str, body: Any) -> None:
+        """Apply a command. Raises KeyError, ValueError or TypeError for an invalid one."""
         state = self._state
-        names = ["", *self._dialects, SMTP]  # without one: of all
-        if "provider" in said and said["provider"] not in names:
-            raise ValueError(f"there is no provider {said['provider']!r}: expected one of {', '.join(names[1:])}")
-        match word:
+        names = ["", *self._dialects, SMTP]  # empty: all providers
+        if "provider" in body and body["provider"] not in names:
+            raise ValueError(f"there is no provider {body['provider']!r}: expected one of {', '.join(names[1:])}")
+        match command:
             case "lie":
-                plan = Planned(said["lie"], said["times"], said.get("share", 1.0))
+                plan = Planned(body["lie"], body["times"], body.get("share", 1.0))
                 if plan.lie not in LIES:
                     raise ValueError(f"expected one of {', '.join(LIES)}")
-                if to := said.get("to", ""):
-                    state.plans_for.setdefault((said["provider"], to), deque()).append(plan)
+                if to := body.get("to", ""):
+                    state.plans_for.setdefault((body["provider"], to), deque()).append(plan)
                 else:
-                    state.plans.setdefault(said["provider"], deque()).append(plan)
+                    state.plans.setdefault(body["provider"], deque()).append(plan)
             case "truth":
                 state.plans.clear()
                 state.plans_for.clear()
                 state.budgets.clear()
                 self._caller.plans.clear()
             case "key_window":
-                if provider := said["provider"]:
-                    state.key_windows_s[provider] = float(said["seconds"])
+                if provider := body["provider"]:
+                    state.key_windows_s[provider] = float(body["seconds"])
                 else:
-                    state.key_window_s = float(said["seconds"])
+                    state.key_window_s = float(body["seconds"])
             case "latency":
-                state.latency_s = float(said["seconds"])
+                state.latency_s = float(body["seconds"])
             case "forget_keys":
                 state.keys.clear()
             case "end_tokens":
                 state.tokens.clear()
             case "allow":
-                state.budgets[said["provider"]] = Budget(int(said["requests"]), float(said["reset_s"]))
+                state.budgets[body["provider"]] = Budget(int(body["requests"]), float(body["reset_s"]))
             case "callbacks":
-                self._caller.plans[said.pop("provider")] = msgspec.convert(said, Calls)
+                self._caller.plans[body.pop("provider")] = msgspec.convert(body, Calls)
             case _:
-                raise ValueError("no such word")
+                raise ValueError("no such path")
 
 
 def _with(response: Response, headers: Mapping[str, str]) -> Response:

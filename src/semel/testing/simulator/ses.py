@@ -1,4 +1,4 @@
-"""Amazon SES v2: JSON with a Signature Version 4, which is checked here from the raw request."""
+"""Amazon SES v2: JSON with a Signature Version 4, which is verified from the raw request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import msgspec
 
-from semel.testing.simulator.dialect import Callback, Dialect, careless, document, given, mail
+from semel.testing.simulator.dialect import Callback, Dialect, header_of, mail, unknown_credentials
 from semel.testing.simulator.http import Request, Response, as_json
 from semel.testing.simulator.state import Message, State
 
@@ -18,29 +18,28 @@ _PROOF = re.compile(
     rf"AWS4-HMAC-SHA256 Credential={KEY_ID}/(?P<day>\d{{8}})/{REGION}/ses/aws4_request, "
     r"SignedHeaders=(?P<signed>[a-z0-9;-]+), Signature=(?P<signature>[0-9a-f]{64})"
 )
-_WORDS = {"accepted": "Send", "delivered": "Delivery", "undelivered": "Bounce"}
+_STATUSES = {"accepted": "Send", "delivered": "Delivery", "undelivered": "Bounce"}
 
 
-class Ses(Dialect):
+class SesDialect(Dialect):
     name = "ses"
     prefix = "0100-"
 
     def other(self, request: Request, state: State) -> Response | None:
         if (request.method, request.path) != ("POST", PATH):
             return self.refused(404, "not found")
-        return None if _is_signed(request, f"/{self.name}{PATH}") else self.refused(403, careless(given(request)))
+        if _is_signed(request, f"/{self.name}{PATH}"):
+            return None
+        return self.refused(403, unknown_credentials(header_of(request)))
 
     def read(self, request: Request) -> Message:
-        said = document(request)
-        try:
-            (to,), (tag,) = said["Destination"]["ToAddresses"], said["EmailTags"]
-            simple = said["Content"]["Simple"]
-            texts = {kind: part["Data"] for kind, part in simple["Body"].items()}
-            if not said["FromEmailAddress"] or tag["Name"] != "semel-id":
-                raise ValueError("there is no sender, or another tag")
-            return mail(to, simple["Subject"]["Data"], texts.get("Text"), texts.get("Html"), ours=tag["Value"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"missing: {error}") from None
+        body = request.json()
+        (to,), (tag,) = body["Destination"]["ToAddresses"], body["EmailTags"]
+        simple = body["Content"]["Simple"]
+        texts = {kind: part["Data"] for kind, part in simple["Body"].items()}
+        if not body["FromEmailAddress"] or tag["Name"] != "semel-id":
+            raise ValueError("the sender is missing, or the tag is wrong")
+        return mail(to, simple["Subject"]["Data"], texts.get("Text"), texts.get("Html"), ours=tag["Value"])
 
     def accepted(self, message: Message, reference: str) -> Response:
         return as_json(200, {"MessageId": reference})
@@ -48,13 +47,13 @@ class Ses(Dialect):
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"message": reason}, x_amzn_ErrorType="Simulated")
 
-    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
+    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
         about = {"messageId": reference, "timestamp": "2026-05-01T14:00:00.000Z", "tags": {"semel-id": [message.ours]}}
-        return "application/json", msgspec.json.encode({"eventType": _WORDS[word], "mail": about})
+        return "application/json", msgspec.json.encode({"eventType": _STATUSES[status], "mail": about})
 
 
 def _is_signed(request: Request, path: str) -> bool:
-    found = _PROOF.fullmatch(given(request))
+    found = _PROOF.fullmatch(header_of(request))
     if found is None or "host" not in found["signed"].split(";"):
         return False
     names = found["signed"].split(";")

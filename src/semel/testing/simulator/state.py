@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 
 class Got(Struct, frozen=True):
-    """One message at a customer's."""
+    """One message that a customer received."""
 
     provider: str
     to: str
     text: str
     reference: str
-    key: str  # the idempotency key that it came with; empty: none
-    ours: str  # our id, where the provider carries it
+    key: str  # the idempotency key; empty if there was none
+    ours: str  # the notification id, if the provider carries it
     at: float  # Unix time
     subject: str = ""
     html: str = ""
-    sender: str = ""  # where its provider is asked by it
+    sender: str = ""  # if the provider lists messages by sender
 
 
 class Message(NamedTuple):
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
     to: str
     text: str
-    key: str = ""  # only where it is honoured
+    key: str = ""  # if the provider honours it
     ours: str = ""
     callback: str = ""
     subject: str = ""
@@ -40,12 +40,12 @@ class Message(NamedTuple):
 
 
 class Asked(Struct, frozen=True):
-    """One request for a message, and what was done to it."""
+    """One send request and the lie that was applied to it."""
 
     provider: str
     to: str
     text: str  # empty: not received yet when the lie was chosen
-    lie: str  # empty: the truth
+    lie: str  # empty: none
     at: float  # Unix time
 
 
@@ -74,21 +74,21 @@ class Budget(Struct):
 
 
 class State:
-    """Of all providers."""
+    """The state of all providers."""
 
     def __init__(self, key_window_s: float = 86_400.0) -> None:
         self.phone: list[Got] = []
         self.plans: dict[str, deque[Planned]] = {}
-        self.plans_for: dict[tuple[str, str], deque[Planned]] = {}  # requests of a provider to one recipient
-        self.told: Counter[str] = Counter()  # lies, by "provider: lie"
-        self.lied_about: list[tuple[str, str, str]] = []  # lie, to, text: what is ambiguous to the sender
-        self.requests: list[tuple[str, float]] = []  # provider and time, of every request for a message
+        self.plans_for: dict[tuple[str, str], deque[Planned]] = {}  # by provider and recipient
+        self.told: Counter[str] = Counter()  # applied lies, by "provider: lie"
+        self.lied_about: list[tuple[str, str, str]] = []  # lie, to, text of ambiguous lies
+        self.requests: list[tuple[str, float]] = []  # provider and time of every send request
         self.book: list[Asked] = []
         self.keys: dict[tuple[str, str], Kept] = {}
         self.key_window_s = key_window_s
-        self.key_windows_s: dict[str, float] = {}  # of providers that have their own
+        self.key_windows_s: dict[str, float] = {}  # by provider
         self.budgets: dict[str, Budget] = {}
-        self.latency_s = 0.0  # between the effect of a request and its answer
+        self.latency_s = 0.0  # between the effect of a request and its response
         self.tokens: dict[str, str] = {}  # the valid token, by provider
         self.granted: Counter[str] = Counter()  # tokens, by provider
         self._numbers = 0
@@ -158,7 +158,7 @@ LIES: dict[str, Lie] = {
 TRUTH = Lie(True, "the answer", False)
 
 
-class Teller:
+class LieSchedule:
     """Chooses the lie for each request and records it."""
 
     def __init__(self, state: State, dice: random.Random) -> None:

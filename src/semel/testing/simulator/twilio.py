@@ -1,5 +1,5 @@
-"""Twilio: a form in, JSON out, Basic credentials, a list of messages in pages. A message in its queue has no
-sending date, so a query by that date does not list it."""
+"""Twilio: form requests, JSON responses, Basic credentials, and a paged message list. A queued message has no sending
+date, so a query by that date does not list it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from email.utils import formatdate
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from semel.testing.simulator.dialect import Callback, Dialect, basic, careless, given
+from semel.testing.simulator.dialect import Callback, Dialect, basic, header_of, unknown_credentials
 from semel.testing.simulator.http import Request, Response, as_json
 from semel.testing.simulator.state import Message, State
 
 ACCOUNT, SECRET = "ACsimulated", "twilio-secret"
 _MESSAGES = re.compile(r"/2010-04-01/Accounts/(?P<account>[^/]+)/Messages\.json")
-QUEUED_S = 3_600.0  # a queue of Twilio's may be hours long
-_WORDS = {"accepted": "sent", "delivered": "delivered", "undelivered": "undelivered"}
+QUEUED_S = 3_600.0  # a queue of Twilio may be hours long
+_STATUSES = {"accepted": "sent", "delivered": "delivered", "undelivered": "undelivered"}
 
 
-class Twilio(Dialect):
+class TwilioDialect(Dialect):
     name = "twilio"
     prefix = "SM"
 
@@ -26,30 +26,30 @@ class Twilio(Dialect):
         found = _MESSAGES.fullmatch(request.path)
         if found is None:
             return self.refused(404, "The requested resource was not found")
-        if given(request) != basic(ACCOUNT, SECRET) or found["account"] != ACCOUNT:
-            return self.refused(401, careless(given(request)))
+        if header_of(request) != basic(ACCOUNT, SECRET) or found["account"] != ACCOUNT:
+            return self.refused(401, unknown_credentials(header_of(request)))
         return None if request.method == "POST" else self._page(request, state)
 
     def _page(self, request: Request, state: State) -> Response:
-        """The newest first."""
-        mine = [one for one in state.phone if one.provider == self.name]
+        """The message list, newest first."""
+        messages = [message for message in state.phone if message.provider == self.name]
         if "To" in request.query:
-            mine = [one for one in mine if one.to == request.query["To"]]
+            messages = [message for message in messages if message.to == request.query["To"]]
         if "From" in request.query:
-            mine = [one for one in mine if one.sender == request.query["From"]]
+            messages = [message for message in messages if message.sender == request.query["From"]]
         if any(name.startswith("DateSent") for name in request.query):
-            mine = [one for one in mine if time.time() - one.at > QUEUED_S]
+            messages = [message for message in messages if time.time() - message.at > QUEUED_S]
         listed = [
             {
-                "sid": one.reference,
-                "to": one.to,
-                "from": one.sender,
-                "body": one.text,
-                "date_created": formatdate(one.at, usegmt=True),
+                "sid": message.reference,
+                "to": message.to,
+                "from": message.sender,
+                "body": message.text,
+                "date_created": formatdate(message.at, usegmt=True),
                 "date_sent": None,
                 "status": "queued",
             }
-            for one in reversed(mine)
+            for message in reversed(messages)
         ]
         size, page = int(request.query.get("PageSize", "50")), int(request.query.get("Page", "0"))
         more = len(listed) > size * (page + 1)
@@ -70,6 +70,6 @@ class Twilio(Dialect):
     def refused(self, status: int, reason: str) -> Response:
         return as_json(status, {"code": 21211, "message": reason, "status": status})
 
-    def callback(self, message: Message, reference: str, word: str) -> Callback | None:
-        form = {"MessageSid": reference, "MessageStatus": _WORDS[word], "To": message.to, "AccountSid": ACCOUNT}
+    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+        form = {"MessageSid": reference, "MessageStatus": _STATUSES[status], "To": message.to, "AccountSid": ACCOUNT}
         return "application/x-www-form-urlencoded", urlencode(form).encode()
