@@ -29,13 +29,13 @@ from rich.console import Console
 from tests.cli.scripted import listening
 from tests.wording import lacks
 
-from semel.settings.schema import Server
+from semel.settings.schema import ServerSettings
 from semel.values.errors import SemelError
 
 QUICK = ("--quick", "--rounds", "1", "--seconds", "0.5")
 ROOT = Path(__file__).parents[1]
 WITHIN_S = 100
-MAX_IN_FLIGHT = Server().max_in_flight
+MAX_IN_FLIGHT = ServerSettings().max_in_flight
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 

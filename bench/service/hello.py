@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from semel.service.ingest import Receive, Scope, Send
 from semel.service.server import listen, serve
-from semel.settings.schema import Server
+from semel.settings.schema import ServerSettings
 
 # As long as what the service says about a processed event.
 BODY = b'{"status":"processed","id":"%b","key":"%b"}' % (b"0" * 150, b"0" * 32)
@@ -42,7 +42,7 @@ class Hello:
 def main() -> None:
     listening = listen("127.0.0.1", 0)
     print(f"Hello on http://127.0.0.1:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
-    serve(cast(Any, Hello()), Server(), listening)
+    serve(cast(Any, Hello()), ServerSettings(), listening)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from semel import Semel
 from semel.ports import DataLoss, Traits
 from semel.settings.checks import Finding, RouteFacts, StoreFacts, check, errors, facts_of, refuse, span
 from semel.settings.rules import misspelt
-from semel.settings.schema import Destination, Endpoint, Route, Server, Settings, Token, Verify
+from semel.settings.schema import DestinationSettings, EndpointSettings, Route, ServerSettings, Settings, Token, Verify
 from semel.values.errors import ConfigError
 from semel.values.secret import Secret
 
@@ -48,12 +48,12 @@ def test_every_check_says_that_all_is_well() -> None:
 
 @pytest.mark.parametrize(("timeout_s", "bad"), [(24.9, False), (25.0, True), (60.0, True), (None, False)])
 def test_a_timeout_is_under_its_lease(timeout_s: float | None, bad: bool) -> None:
-    findings = found(Settings(server=Server(drain=100)), replace(FACTS, timeout_s=timeout_s))
+    findings = found(Settings(server=ServerSettings(drain=100)), replace(FACTS, timeout_s=timeout_s))
     assert [one.level for one in findings if one.check == "timeout"] == ["error"] * bad
 
 
 def test_a_timeout_over_its_lease_says_what_to_change() -> None:
-    finding = only(Settings(server=Server(drain=60)), replace(FACTS, timeout_s=60.0))
+    finding = only(Settings(server=ServerSettings(drain=60)), replace(FACTS, timeout_s=60.0))
     assert (finding.level, finding.check) == ("error", "timeout")
     assert lacks(finding.what, "route a 1 min lease 25 s") == []
     assert lacks(finding.change, "timeout 25 s lease") == []
@@ -87,7 +87,7 @@ def test_a_key_window_that_the_retries_outlast_is_a_warning() -> None:
 
 @pytest.mark.parametrize(("timeout", "level"), [(10.0, []), (19.9, []), (20.0, ["error"]), (30.0, ["error"])])
 def test_a_destination_is_given_up_before_its_route(timeout: float, level: list[str]) -> None:
-    crm = {"crm": Destination(url="https://crm.example/", timeout=timeout)}
+    crm = {"crm": DestinationSettings(url="https://crm.example/", timeout=timeout)}
     settings = Settings(destinations=crm, routes=[Route(name="a", topics=["**"], forward="crm")])
     assert [one.level for one in found(settings)] == level
 
@@ -101,13 +101,13 @@ def test_a_url_of_a_route_is_a_destination_too_and_only_its_host_is_shown() -> N
 
 
 def test_a_destination_that_nobody_uses_is_a_warning() -> None:
-    finding = only(Settings(destinations={"crm": Destination(url="https://crm.example/")}))
+    finding = only(Settings(destinations={"crm": DestinationSettings(url="https://crm.example/")}))
     assert (finding.level, finding.check) == ("warning", "destination")
     assert lacks(finding.what, "destination crm") == []
 
 
 def test_a_drain_that_cuts_a_handler_is_a_warning() -> None:
-    finding = only(Settings(server=Server(drain=10)))
+    finding = only(Settings(server=ServerSettings(drain=10)))
     assert (finding.level, finding.check) == ("warning", "drain")
     endless = only(Settings(), replace(FACTS, timeout_s=None))
     assert (endless.level, endless.check) == ("warning", "drain")
@@ -117,19 +117,21 @@ def test_a_drain_that_cuts_a_handler_is_a_warning() -> None:
 @pytest.mark.parametrize(("scheme", "waits"), [("genesys", 10), ("header", 5), ("hmac-hex", 5), ("none", 5), ("", 5)])
 def test_an_inline_handler_that_outlasts_its_sender_is_a_warning(scheme: str, waits: int) -> None:
     verify = Verify(scheme=scheme, secrets=[LONG]) if scheme else None  # type: ignore[arg-type]
-    inline = Settings(endpoints=[Endpoint(mode="inline", verify=verify)])
+    inline = Settings(endpoints=[EndpointSettings(mode="inline", verify=verify)])
     finding = only(inline, replace(FACTS, timeout_s=waits + 0.5))
     assert (finding.level, finding.check) == ("warning", "inline")
     assert lacks(finding.what, f"route a {waits}.5 s inline /events {waits} s") == []
     assert f"{waits} s" in finding.what
     assert f"{waits} s" in finding.change
     assert lacks(finding.change, 'mode = "inbox" timeout') == []
-    assert found(Settings(endpoints=[Endpoint(mode="inbox", verify=verify)])) == []
+    assert found(Settings(endpoints=[EndpointSettings(mode="inbox", verify=verify)])) == []
     assert found(inline, replace(FACTS, timeout_s=waits)) == []
 
 
 def test_every_route_that_is_too_slow_for_an_inline_answer_is_named() -> None:
-    settings = Settings(server=Server(drain=60), endpoints=[Endpoint(mode="inline"), Endpoint(path="/later")])
+    settings = Settings(
+        server=ServerSettings(drain=60), endpoints=[EndpointSettings(mode="inline"), EndpointSettings(path="/later")]
+    )
     routes = [replace(FACTS, name="quick", timeout_s=5.0), FACTS, replace(FACTS, name="b", timeout_s=24.0)]
     of_a, of_b = found(settings, *routes)
     assert (of_a.check, of_b.check) == ("inline", "inline")
@@ -141,20 +143,20 @@ def test_every_route_that_is_too_slow_for_an_inline_answer_is_named() -> None:
 
 @pytest.mark.parametrize("store", [MEMORY, REDIS, replace(REDIS, dead_letter_store=True)])
 def test_an_inbox_needs_a_store_that_keeps_one(store: StoreFacts) -> None:
-    endpoints = [Endpoint(path="/a"), Endpoint(path="/b", mode="inline"), Endpoint(path="/c")]
+    endpoints = [EndpointSettings(path="/a"), EndpointSettings(path="/b", mode="inline"), EndpointSettings(path="/c")]
     refused = errors(found(Settings(endpoints=endpoints), QUICK, store=store))
     assert [one.check for one in refused] == ["inbox", "inbox"]
     for finding, path in zip(refused, ("/a", "/c"), strict=True):
         assert lacks(finding.what, f"endpoint {path} inbox {store.traits.name}") == []
         assert lacks(finding.change, 'mode = "inline" timeout sqlite:/// postgresql://') == []
-    inline = Settings(endpoints=[Endpoint(mode="inline")])
+    inline = Settings(endpoints=[EndpointSettings(mode="inline")])
     assert errors(found(inline, QUICK, store=store)) == []
 
 
 @pytest.mark.parametrize("store", [MEMORY, REDIS])
 def test_what_is_advised_for_a_slow_inline_answer_is_possible(store: StoreFacts) -> None:
     """A store without an inbox would refuse mode = "inbox", and say mode = "inline" again."""
-    slow = Settings(endpoints=[Endpoint(mode="inline")])
+    slow = Settings(endpoints=[EndpointSettings(mode="inline")])
     (change,) = [one.change for one in found(slow, store=store) if one.check == "inline"]
     assert 'mode = "inbox"' not in change
     assert lacks(change, "timeout 5 s ledger sqlite:///") == []
@@ -167,7 +169,7 @@ def test_a_caveat_points_to_what_tells_more() -> None:
 
 
 def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
-    inline = Settings(endpoints=[Endpoint(mode="inline")])
+    inline = Settings(endpoints=[EndpointSettings(mode="inline")])
     assert [(one.level, one.check) for one in found(inline, QUICK, store=MEMORY)] == [
         ("warning", "durability"),
         ("warning", "dead_letters"),
@@ -175,7 +177,7 @@ def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
 
 
 def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_loses_them() -> None:
-    inline = Settings(endpoints=[Endpoint(mode="inline")])
+    inline = Settings(endpoints=[EndpointSettings(mode="inline")])
     finding = only(inline, QUICK, store=REDIS)
     assert (finding.level, finding.check) == ("warning", "dead_letters")
     for words in ("Redis", "power loss", "the last second", "failover", "what was not copied yet"):
@@ -189,7 +191,7 @@ def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_lose
 
 
 def test_workers_need_a_store_that_they_share() -> None:
-    settings = Settings(server=Server(workers=2), endpoints=[Endpoint(mode="inline")])
+    settings = Settings(server=ServerSettings(workers=2), endpoints=[EndpointSettings(mode="inline")])
     assert [one.level for one in found(settings, QUICK, store=MEMORY) if one.check == "durability"] == [
         "warning",
         "error",
@@ -205,22 +207,22 @@ def test_what_weakens_the_store_is_a_warning() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "::ffff:10.0.0.1"])
 def test_what_other_machines_reach_asks_for_tokens_and_verification(host: str) -> None:
-    server = Server(host=host)
+    server = ServerSettings(host=host)
     assert [one.level for one in found(Settings(server=server))] == ["error", "error"]
     assert [one.level for one in found(Settings(server=server, tokens=[TOKEN]))] == ["error"]
-    closed = Settings(server=server, tokens=[TOKEN], endpoints=[Endpoint(verify=VERIFIED)])
+    closed = Settings(server=server, tokens=[TOKEN], endpoints=[EndpointSettings(verify=VERIFIED)])
     assert found(closed) == []
 
 
 def test_a_name_may_lead_to_other_machines() -> None:
-    settings = Settings(server=Server(host="semel.internal"))
+    settings = Settings(server=ServerSettings(host="semel.internal"))
     access = [one for one in check(settings, [FACTS], SQLITE, leads=lambda host: True) if one.check == "access"]
     assert [one.level for one in access] == ["error", "error"]
 
 
 @pytest.mark.parametrize("host", ["localhostt", "semel.invalid", "a..b", "x" * 70])
 def test_a_host_without_an_address_is_told_as_that_and_nothing_else(host: str) -> None:
-    finding = only(Settings(server=Server(host=host)))
+    finding = only(Settings(server=ServerSettings(host=host)))
     assert (finding.level, finding.check) == ("error", "access")
     assert lacks(finding.what, f"host {host} address") == []
     assert ('"localhost"' in finding.change) == (host == "localhostt")
@@ -228,12 +230,14 @@ def test_a_host_without_an_address_is_told_as_that_and_nothing_else(host: str) -
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST", "::ffff:127.0.0.1"])
 def test_what_only_this_machine_reaches_asks_for_nothing(host: str) -> None:
-    assert found(Settings(server=Server(host=host))) == []
+    assert found(Settings(server=ServerSettings(host=host))) == []
 
 
 def test_an_open_door_may_be_left_open_on_purpose() -> None:
     settings = Settings(
-        server=Server(host="0.0.0.0"), tokens=[TOKEN], endpoints=[Endpoint(verify=Verify(scheme="none"))]
+        server=ServerSettings(host="0.0.0.0"),
+        tokens=[TOKEN],
+        endpoints=[EndpointSettings(verify=Verify(scheme="none"))],
     )
     finding = only(settings)
     assert (finding.level, finding.check) == ("warning", "access")
@@ -250,7 +254,7 @@ def test_an_open_door_may_be_left_open_on_purpose() -> None:
     ],
 )
 def test_a_secret_in_the_clear_is_a_warning(url: str, header: str, reference: str, warned: bool) -> None:
-    crm = Destination(url=url, headers={header: Secret("t0ken-t0ken-t0ken", reference)})
+    crm = DestinationSettings(url=url, headers={header: Secret("t0ken-t0ken-t0ken", reference)})
     settings = Settings(destinations={"crm": crm}, routes=[Route(name="a", topics=["**"], forward="crm")])
     findings = found(settings)
     assert [(one.level, one.check) for one in findings] == [("warning", "secrets")] * warned
@@ -259,7 +263,7 @@ def test_a_secret_in_the_clear_is_a_warning(url: str, header: str, reference: st
 
 def test_a_short_secret_is_a_warning_that_does_not_show_it() -> None:
     verify = Verify(scheme="genesys", secrets=[LONG, Secret("hunter2", "file:pw")])
-    finding = only(Settings(endpoints=[Endpoint(verify=verify)]))
+    finding = only(Settings(endpoints=[EndpointSettings(verify=verify)]))
     assert (finding.level, finding.check) == ("warning", "secrets")
     assert lacks(finding.what, "/events file:pw 16") == []
     assert "hunter2" not in str(finding)
@@ -267,7 +271,7 @@ def test_a_short_secret_is_a_warning_that_does_not_show_it() -> None:
 
 def test_acting_without_the_ledger_is_a_warning_that_it_may_double() -> None:
     route = Route(name="a", topics=["**"], console=True, fail_open=True)
-    finding = only(Settings(routes=[route], endpoints=[Endpoint(mode="inline")]), QUICK)
+    finding = only(Settings(routes=[route], endpoints=[EndpointSettings(mode="inline")]), QUICK)
     assert (finding.level, finding.check) == ("warning", "fail-open")
     assert "twice" in finding.what
 
@@ -279,11 +283,11 @@ def test_nothing_to_do_is_a_warning() -> None:
 
 
 def test_the_http_api_alone_asks_for_nothing_but_tokens() -> None:
-    alone = Settings(server=Server(host="0.0.0.0"), endpoints=[], tokens=[TOKEN])
+    alone = Settings(server=ServerSettings(host="0.0.0.0"), endpoints=[], tokens=[TOKEN])
     findings = check(alone, [], SQLITE)
     assert {finding.level for finding in findings} == {"ok"}
     assert findings[0].check == "routes"
-    (open_endpoint,) = errors(check(replace(alone, endpoints=[Endpoint()]), [], SQLITE))
+    (open_endpoint,) = errors(check(replace(alone, endpoints=[EndpointSettings()]), [], SQLITE))
     assert "endpoints = []" in open_endpoint.change
 
 
@@ -311,7 +315,7 @@ def test_a_misspelt_topic_is_a_warning(pattern: str, meant: str) -> None:
 
 
 def test_an_error_is_refused_with_what_to_change() -> None:
-    findings = check(Settings(server=Server(host="0.0.0.0")), [FACTS], SQLITE)
+    findings = check(Settings(server=ServerSettings(host="0.0.0.0")), [FACTS], SQLITE)
     assert len(errors(findings)) == 2
     with pytest.raises(ConfigError) as raised:
         refuse(findings)

@@ -21,7 +21,7 @@ from semel.cli import doctor
 from semel.cli.doctor import DoctorReport, Reach, diagnose, report, show, to_json
 from semel.ports import Fact, Traits
 from semel.settings.checks import Finding, RouteFacts
-from semel.settings.schema import Destination, Settings
+from semel.settings.schema import DestinationSettings, Settings
 from semel.values.effect import guarantee
 from semel.values.errors import ConfigError, LedgerUnavailable
 
@@ -153,7 +153,7 @@ def test_every_destination_is_tried_and_a_reason_is_an_error() -> None:
     async def raising() -> str | None:
         raise OSError("no route")
 
-    crm = {"crm": Destination(url="https://crm.example/hook/k3y")}
+    crm = {"crm": DestinationSettings(url="https://crm.example/hook/k3y")}
     attempt_log = {"crm": refused, "http://a.example/k3y": fine, "http://b.example/k3y": raising}
     found = looked(Store(), Settings(destinations=crm), attempt_log)
     of_crm, of_a, of_b = [one for one in found.findings if one.check == "reach"]

@@ -17,7 +17,7 @@ from semel.cli import init
 from semel.cli.doctor import examine
 from semel.cli.init import starter, write
 from semel.settings.loading import load
-from semel.settings.schema import Provider, Route, Settings
+from semel.settings.schema import ProviderSettings, Route, Settings
 from semel.settings.validation import _tagged, kinds_of, unwrapped
 from semel.values.errors import ConfigError
 from semel.values.secret import Secret
@@ -69,7 +69,7 @@ def test_every_setting_is_named_with_its_default() -> None:
 
 def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
     """Every name of the schema stands in the table, with the schema's default where it has one."""
-    if kind is Provider:  # what else is there are options of its kind
+    if kind is ProviderSettings:  # what else is there are options of its kind
         options = {name: value for name, value in table.items() if name not in kind.__struct_fields__}
         table = {"options": {}, **{name: value for name, value in table.items() if name not in options}}
         assert set(options) == {"account", "token", "sender", "tenants"}

@@ -10,9 +10,9 @@ import pytest
 from tests.settings.writing import ROUTE, loaded, problems, told, write
 from tests.wording import lacks
 
-from semel.settings.errors import Problem, SettingsError
+from semel.settings.errors import SettingsError, SettingsProblem
 from semel.settings.loading import FILE_MAX_BYTES, load
-from semel.settings.schema import Endpoint, Settings
+from semel.settings.schema import EndpointSettings, Settings
 from semel.values.errors import ConfigError
 from semel.values.secret import Secret
 
@@ -20,7 +20,7 @@ from semel.values.secret import Secret
 def test_without_a_file_there_are_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load(None, {}) == Settings()
-    assert Settings().endpoints == [Endpoint()]
+    assert Settings().endpoints == [EndpointSettings()]
 
 
 def test_the_file_in_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_the_error_prints_all_of_them_and_is_one_of_configuration(tmp_path: Path
 
 def test_a_problem_has_its_parts(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "[server]\nport = -1")
-    assert problem == Problem(str(tmp_path / "semel.toml"), 2, "[server]", problem.what)
+    assert problem == SettingsProblem(str(tmp_path / "semel.toml"), 2, "[server]", problem.what)
     assert lacks(problem.what, "port 0 65535 -1") == []
 
 

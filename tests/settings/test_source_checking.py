@@ -12,14 +12,14 @@ from semel.ports import Traits
 from semel.settings.checks import Finding, RouteFacts, StoreFacts, check
 from semel.settings.schema import (
     Brokers,
-    Endpoint,
+    EndpointSettings,
     KafkaBroker,
-    KafkaSource,
+    KafkaSourceSettings,
     RabbitBroker,
-    RabbitSource,
+    RabbitSourceSettings,
     Settings,
     SqsBroker,
-    SqsSource,
+    SqsSourceSettings,
 )
 from semel.values.secret import Secret
 
@@ -27,8 +27,8 @@ SQLITE = StoreFacts(Traits("SQLite", durable=True, transactional=True))
 NO_INBOX = StoreFacts(Traits("DynamoDB", durable=True, transactional=True), inbox=False, dead_letter_store=True)
 FACTS = RouteFacts("a", "retry", timeout_s=20.0, lease_s=25.0, retention_s=38 * 86_400, window_s=900.0)
 URL = "https://sqs.eu-central-1.amazonaws.com/1/events"
-SQS = SqsSource(queue=URL)
-RABBIT = RabbitSource(url=Secret("amqp://h/"), queue="events", dead_letters="dead")
+SQS = SqsSourceSettings(queue=URL)
+RABBIT = RabbitSourceSettings(url=Secret("amqp://h/"), queue="events", dead_letters="dead")
 
 
 def found(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) -> list[Finding]:
@@ -67,13 +67,13 @@ def test_a_source_whose_events_nobody_wants_is_an_error() -> None:
         (SQS, Brokers(sqs=SqsBroker(queue=URL))),
         (RABBIT, Brokers(rabbitmq=RabbitBroker(url=Secret("amqp://h/"), queue="events"))),
         (
-            KafkaSource(servers="a", topics=["x", "events"], group="g", dead_letters="d"),
+            KafkaSourceSettings(servers="a", topics=["x", "events"], group="g", dead_letters="d"),
             Brokers(kafka=KafkaBroker(servers="a", topic="events")),
         ),
     ],
 )
 def test_a_queue_that_is_filled_here_has_notes_to_be_believed(source: Any, broker: Brokers) -> None:
-    handing = [Endpoint(accept=source.kind)]
+    handing = [EndpointSettings(accept=source.kind)]
     settings = Settings(sources=[source], brokers=broker, endpoints=handing)
     (finding,) = found(settings)
     assert (finding.level, finding.check) == ("warning", "sources")
@@ -88,18 +88,18 @@ def test_a_broker_that_nobody_hands_on_to_is_told() -> None:
 
 
 def test_who_only_hands_on_needs_no_inbox() -> None:
-    settings = Settings(brokers=Brokers(sqs=SqsBroker(queue=URL)), endpoints=[Endpoint(accept="sqs")])
+    settings = Settings(brokers=Brokers(sqs=SqsBroker(queue=URL)), endpoints=[EndpointSettings(accept="sqs")])
     assert found(settings, store=NO_INBOX) == []
     (finding,) = [one for one in check(settings, [FACTS], NO_INBOX) if one.check == "inbox"]
     assert finding.level == "ok"
     assert "broker" in finding.what
-    both = replace(settings, endpoints=[*settings.endpoints, Endpoint(path="/here")])
+    both = replace(settings, endpoints=[*settings.endpoints, EndpointSettings(path="/here")])
     assert [one.check for one in found(both, store=NO_INBOX)] == ["inbox"]
 
 
 def test_a_password_in_the_file_is_told() -> None:
     rabbit = replace(RABBIT, url=Secret("amqp://u:hunter2@h/"))
-    kafka = KafkaSource(
+    kafka = KafkaSourceSettings(
         servers="a", topics=["x"], group="g", dead_letters="d", options={"sasl.password": Secret("hunter2")}
     )
     findings = found(of(rabbit, kafka))

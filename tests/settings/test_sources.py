@@ -16,7 +16,13 @@ from tests.wording import lacks
 from semel import sources, wiring
 from semel.service.assembly import build, served_endpoints
 from semel.settings.adapter_options import broker_options, brokers_in, source_options
-from semel.settings.schema import Endpoint, KafkaSource, RabbitSource, Settings, SqsSource
+from semel.settings.schema import (
+    EndpointSettings,
+    KafkaSourceSettings,
+    RabbitSourceSettings,
+    Settings,
+    SqsSourceSettings,
+)
 from semel.values.errors import ConfigError
 from semel.values.event import DecodeOptions
 
@@ -32,15 +38,15 @@ BROKER = f'[brokers.sqs]\nqueue = "{URL}"\n'
 
 def test_what_is_not_said_of_a_source_has_a_default(tmp_path: Path) -> None:
     (source,) = loaded(tmp_path, SQS).sources
-    assert source == SqsSource(queue=URL)
+    assert source == SqsSourceSettings(queue=URL)
     assert (source.kind, source.label, source.workers, source.unmatched) == ("sqs", "sqs-events", 4, "ack")
 
 
 def test_all_kinds_can_stand_beside_each_other(tmp_path: Path) -> None:
     sqs, kafka, rabbit = loaded(tmp_path, SQS + KAFKA + RABBIT, PW="pa55word").sources
-    assert isinstance(sqs, SqsSource)
-    assert isinstance(kafka, KafkaSource)
-    assert isinstance(rabbit, RabbitSource)
+    assert isinstance(sqs, SqsSourceSettings)
+    assert isinstance(kafka, KafkaSourceSettings)
+    assert isinstance(rabbit, RabbitSourceSettings)
     assert [one.label for one in (sqs, kafka, rabbit)] == ["sqs-events", "kafka-events", "rabbitmq-events"]
     assert rabbit.url.reveal() == "amqp://u:pa55word@host/"
     assert "pa55word" not in repr(rabbit)
@@ -48,14 +54,14 @@ def test_all_kinds_can_stand_beside_each_other(tmp_path: Path) -> None:
 
 def test_with_sources_no_path_is_opened_that_nobody_wrote(tmp_path: Path) -> None:
     assert loaded(tmp_path, SQS).endpoints == []
-    assert loaded(tmp_path, SQS + "[[endpoints]]\n").endpoints == [Endpoint()]
-    assert loaded(tmp_path, SQS, SEMEL_ENDPOINTS='[{path = "/x"}]').endpoints == [Endpoint(path="/x")]
-    assert loaded(tmp_path, "sources = []").endpoints == [Endpoint()]
+    assert loaded(tmp_path, SQS + "[[endpoints]]\n").endpoints == [EndpointSettings()]
+    assert loaded(tmp_path, SQS, SEMEL_ENDPOINTS='[{path = "/x"}]').endpoints == [EndpointSettings(path="/x")]
+    assert loaded(tmp_path, "sources = []").endpoints == [EndpointSettings()]
 
 
 def test_a_variable_sets_all_sources(tmp_path: Path) -> None:
     (source,) = loaded(tmp_path, "", SEMEL_SOURCES=f'[{{kind = "sqs", queue = "{URL}"}}]').sources
-    assert source == SqsSource(queue=URL)
+    assert source == SqsSourceSettings(queue=URL)
     assert loaded(tmp_path, BROKER, SEMEL_BROKERS__SQS__TIMEOUT="1").brokers.sqs is not None
 
 
@@ -131,7 +137,7 @@ def test_a_source_reads_like_its_settings_say(tmp_path: Path) -> None:
     options = source_options(settings.sources[0], settings)
     assert options["decode_options"] == DecodeOptions("o", "a.b")
     assert (options["tenant"], options["forwarded"], options["region"]) == ("t", True, "eu-west-1")
-    plain = Settings(sources=[SqsSource(queue=URL)])
+    plain = Settings(sources=[SqsSourceSettings(queue=URL)])
     assert source_options(plain.sources[0], plain)["decode_options"] is None, (
         "the app's own, which may come from Python"
     )
@@ -183,7 +189,8 @@ def test_a_source_is_made_anew_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"), [(sources.sqs, SqsSource), (sources.kafka, KafkaSource), (sources.rabbitmq, RabbitSource)]
+    ("make", "said"),
+    [(sources.sqs, SqsSourceSettings), (sources.kafka, KafkaSourceSettings), (sources.rabbitmq, RabbitSourceSettings)],
 )
 def test_python_and_settings_have_the_same_options_and_defaults(make: Any, said: type[msgspec.Struct]) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(said)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.settings.errors import Problem, SettingsError
+from semel.settings.errors import SettingsError, SettingsProblem
 from semel.settings.loading import load
 from semel.settings.schema import Settings
 
@@ -26,7 +26,7 @@ def loaded(folder: Path, text: str, **environ: str) -> Settings:
     return load(write(folder, text), environ)
 
 
-def problems(folder: Path, text: str, **environ: str) -> tuple[Problem, ...]:
+def problems(folder: Path, text: str, **environ: str) -> tuple[SettingsProblem, ...]:
     with pytest.raises(SettingsError) as raised:
         loaded(folder, text, **environ)
     return raised.value.problems

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from semel.settings.loading import load
-from semel.settings.schema import Server
+from semel.settings.schema import ServerSettings
 from semel.values.errors import ConfigError
 
 ANSWER_S = 2.0  # /readyz takes no longer
@@ -66,13 +66,13 @@ def open_breakers(ledger: str | None, config: Path | None) -> ServiceBreakers:
     return ServiceBreakers(f"{server.host}:{server.port}", bool(answers), list(found.values()))
 
 
-async def _answers(server: Server) -> list[dict[str, Any]]:
+async def _answers(server: ServerSettings) -> list[dict[str, Any]]:
     count = min(server.workers, REQUESTS_MAX)
     answers = await asyncio.gather(*(asyncio.to_thread(ready, server) for _ in range(count)))
     return [answer for answer in answers if answer]
 
 
-def ready(server: Server) -> dict[str, Any]:
+def ready(server: ServerSettings) -> dict[str, Any]:
     """The document of /readyz; empty where no service answers."""
     connection = http.client.HTTPConnection(EVERYWHERE.get(server.host, server.host), server.port, timeout=ANSWER_S)
     try:

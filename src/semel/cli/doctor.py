@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from semel.ports import Ledger, Publisher
     from semel.service.assembly import SourceSpec
-    from semel.settings.schema import Server
+    from semel.settings.schema import ServerSettings
 
 LEDGER, DEAD_LETTERS = "the ledger", "the store of dead_letters"
 OF_STORE = ("inbox", "durability", "dead_letters")  # checks of settings that depend on the store
@@ -389,7 +389,7 @@ async def _reach(label: str, reach: Reach) -> Finding:
     return Finding("error", f"{label} cannot be reached: {reason}", change, "reach")
 
 
-async def _running_service(server: Server) -> list[Finding]:
+async def _running_service(server: ServerSettings) -> list[Finding]:
     """The ledger breaker of a service that runs with these settings. Empty if no service answers."""
     ledger = (await asyncio.to_thread(ready, server)).get("ledger")
     if not isinstance(ledger, dict) or ledger.get("breaker") in (None, "closed"):

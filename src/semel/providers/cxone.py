@@ -13,7 +13,7 @@ from urllib.parse import quote
 from semel.http_client.client import Answered, Client
 from semel.http_client.resolver import place_of
 from semel.providers.auth import OAuthToken, basic_header
-from semel.providers.http import HttpProvider, Request, field, idempotency_key, json_body
+from semel.providers.http import HttpProvider, StoredRequest, field, idempotency_key, json_body
 from semel.providers.options import (
     Document,
     HttpOptions,
@@ -84,9 +84,9 @@ class CxoneDigital(HttpProvider[CxoneDigitalOptions]):
         check_template(self._body, f"provider {contract.name!r}: body")
         self._path = f"/dfo/3.0/channels/{quote(options.channel, safe='')}/outbound"
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         message_text(dispatch, "cxone", self._options.text_max)
-        return Request(self._path, json_body(fill_template(self._body, dispatch, self._options.sender)))
+        return StoredRequest(self._path, json_body(fill_template(self._body, dispatch, self._options.sender)))
 
     def reference(self, answer: Answered) -> str:
         return field(answer, *self._options.reference_at.split("."))
@@ -109,12 +109,12 @@ class CxoneEvents(HttpProvider[CxoneEventsOptions]):
     def __init__(self, options: CxoneEventsOptions, contract: Contract) -> None:
         super().__init__(options, contract, options.url, options.auth(contract))
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         notification = dispatch.notification
         if not isinstance(notification.body, Mapping):
             raise ConfigError("cxone-events: the body of an event must be an object")
         document = insert_key(notification.body, self._options.key_path, idempotency_key(dispatch))
-        return Request(self._options.path, json_body(document))
+        return StoredRequest(self._options.path, json_body(document))
 
     def reference(self, answer: Answered) -> str:
         return field(answer, *self._options.reference_at.split("."))

@@ -21,7 +21,7 @@ from msgspec import Meta
 from semel.http_client.client import Answered
 from semel.providers.auth import HeaderAuth
 from semel.providers.callbacks import delivery_reports, parse_form, parse_id, parse_json, text_at, value_at
-from semel.providers.http import HttpProvider, Request, field, idempotency_key, json_body
+from semel.providers.http import HttpProvider, StoredRequest, field, idempotency_key, json_body
 from semel.providers.options import (
     Document,
     Flag,
@@ -99,13 +99,13 @@ class Generic(HttpProvider[GenericOptions]):
         self.answers_in_html = options.answers_in_html
         self.by_reference = not options.report_id
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         document = fill_template(self._body, dispatch, self._options.sender)
         if self._options.key_path:
             document = insert_key(document, self._options.key_path, idempotency_key(dispatch))
         if self._options.as_form:
-            return Request("", urlencode(_flat(document)), FORM, self._options.method)
-        return Request("", json_body(document), method=self._options.method)
+            return StoredRequest("", urlencode(_flat(document)), FORM, self._options.method)
+        return StoredRequest("", json_body(document), method=self._options.method)
 
     def request_headers(self, dispatch: Dispatch) -> Mapping[str, str]:
         return {self._options.key_header: idempotency_key(dispatch)} if self._options.key_header else {}

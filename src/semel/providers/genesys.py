@@ -17,7 +17,7 @@ import msgspec
 from semel.http_client.client import Answered, Client
 from semel.http_client.resolver import place_of
 from semel.providers.auth import CredentialsError, OAuthToken, basic_header
-from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, Request, field, idempotency_key, json_body
+from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, StoredRequest, field, idempotency_key, json_body
 from semel.providers.options import (
     Extra,
     Host,
@@ -107,7 +107,7 @@ class GenesysMessage(Genesys[GenesysMessageOptions]):
     OPTIONS: ClassVar[type[GenesysMessageOptions]] = GenesysMessageOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys", channels=("sms", "message"))
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         notification, messenger = dispatch.notification, self._options.messenger
         document: dict[str, Any] = {
             "fromAddress": choose_sender(dispatch, "genesys", self._options.sender),
@@ -123,7 +123,7 @@ class GenesysMessage(Genesys[GenesysMessageOptions]):
         else:
             text_max = self._options.text_max or (SMS_MAX if messenger == "sms" else MESSAGE_MAX)
             document["textBody"] = message_text(dispatch, "genesys", text_max)
-        return Request("/api/v2/conversations/messages/agentless", json_body({**self._options.extra, **document}))
+        return StoredRequest("/api/v2/conversations/messages/agentless", json_body({**self._options.extra, **document}))
 
 
 class GenesysEmailOptions(GenesysOptions, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class GenesysEmail(Genesys[GenesysEmailOptions]):
     OPTIONS: ClassVar[type[GenesysEmailOptions]] = GenesysEmailOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-email", channels=("email",))
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         mail = build_mail(dispatch, "genesys", self._options.sender)
         document: dict[str, Any] = {
             "senderType": self._options.sender_type,
@@ -147,7 +147,7 @@ class GenesysEmail(Genesys[GenesysEmailOptions]):
             document["textBody"] = mail.text
         if mail.html:
             document["htmlBody"] = mail.html
-        return Request("/api/v2/conversations/emails/agentless", json_body({**self._options.extra, **document}))
+        return StoredRequest("/api/v2/conversations/emails/agentless", json_body({**self._options.extra, **document}))
 
 
 class GenesysContactsOptions(GenesysOptions, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class GenesysContacts(Genesys[GenesysContactsOptions]):
         settle_s=60.0,
     )
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         notification = dispatch.notification
         fields = notification.body if isinstance(notification.body, Mapping) else notification.data
         columns = as_texts(fields, "the contact's columns")
@@ -183,7 +183,7 @@ class GenesysContacts(Genesys[GenesysContactsOptions]):
         contact = {**self._options.extra, "id": key, "contactListId": contact_list, "data": columns}
         path = f"/api/v2/outbound/contactlists/{quote(contact_list, safe='')}/contacts"
         query = urlencode({"doNotQueue": "true", "clearSystemData": "false"})
-        return Request(f"{path}?{query}", f"[{json_body(contact)}]")
+        return StoredRequest(f"{path}?{query}", f"[{json_body(contact)}]")
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "id")
@@ -218,7 +218,7 @@ class GenesysCallback(Genesys[GenesysCallbackOptions]):
     OPTIONS: ClassVar[type[GenesysCallbackOptions]] = GenesysCallbackOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-callback", channels=("voice",))
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         notification = dispatch.notification
         data = as_texts(notification.data, "the callback's data")
         if notification.template or not (notification.body is None or isinstance(notification.body, str)):
@@ -233,7 +233,7 @@ class GenesysCallback(Genesys[GenesysCallbackOptions]):
         }
         if notification.sender or self._options.sender:
             document["callerId"] = notification.sender or self._options.sender
-        return Request("/api/v2/conversations/callbacks", json_body(document))
+        return StoredRequest("/api/v2/conversations/callbacks", json_body(document))
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "conversation", "id")
@@ -253,13 +253,13 @@ class GenesysKeyed(Genesys[GenesysKeyedOptions]):
     OPTIONS: ClassVar[type[GenesysKeyedOptions]] = GenesysKeyedOptions
     CONTRACT: ClassVar[Contract] = Contract(name="genesys-keyed", channels=CHANNELS)
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         notification = dispatch.notification
         if not isinstance(notification.body, Mapping):
             raise ConfigError("genesys-keyed: the body must be an object, the document to post")
         document = {**self._options.extra, **notification.body}
         if self._options.recipient_name:
             document[self._options.recipient_name] = notification.recipient
-        return Request(
+        return StoredRequest(
             self._options.path, json_body(insert_key(document, self._options.key_path, idempotency_key(dispatch)))
         )

@@ -58,7 +58,7 @@ DEFAULT_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Request(Struct, frozen=True, omit_defaults=True):
+class StoredRequest(Struct, frozen=True, omit_defaults=True):
     """The stored part of a request, so that a retry sends the same bytes. It contains no secret."""
 
     path: str  # after the provider's URL
@@ -68,7 +68,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     whose: str = ""  # kind, host and account of the provider: another provider may get the same name later
 
 
-_request = msgspec.json.Decoder(Request).decode
+_request = msgspec.json.Decoder(StoredRequest).decode
 
 
 HttpOptionsT = TypeVar("HttpOptionsT", bound=HttpOptions)
@@ -101,7 +101,7 @@ class HttpProvider(Generic[HttpOptionsT]):
 
     # -------------------------------------------------------------------------------------- overridden by the providers
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         """Build the request for a message. Raises ConfigError for a message that this provider cannot send."""
         raise NotImplementedError
 
@@ -150,12 +150,12 @@ class HttpProvider(Generic[HttpOptionsT]):
             return Refused(self._auth.redact(str(error)), after_s=error.after_s, configuration=error.configuration)
         return self.classify(answer)
 
-    def stored_request(self, dispatch: Dispatch) -> Request | None:
+    def stored_request(self, dispatch: Dispatch) -> StoredRequest | None:
         """The request to look up, as it was sent: settings may have changed since. None if a former provider with the
         same name sent it: a look-up here would prove nothing."""
         return self._decode(dispatch.request if dispatch.request is not None else self.prepare(dispatch))
 
-    def _decode(self, request: bytes) -> Request | None:
+    def _decode(self, request: bytes) -> StoredRequest | None:
         """None if a former provider with the same name built the request."""
         try:
             stored = _request(request)
@@ -164,7 +164,7 @@ class HttpProvider(Generic[HttpOptionsT]):
         own_host = stored.path[:1] in ("", "/")  # any other path would extend the host that gets the credentials
         return stored if own_host and stored.whose in ("", self._account) else None
 
-    def _rebuild(self, dispatch: Dispatch) -> Request | None:
+    def _rebuild(self, dispatch: Dispatch) -> StoredRequest | None:
         """Rebuild the request of a former provider. None if that provider may have sent it: a second send here
         could duplicate the message."""
         return None if dispatch.delivery_state.doubt_ms else self.build_request(dispatch)
@@ -249,8 +249,10 @@ class JsonProvider(HttpProvider[JsonOptionsT]):
         """The JSON body. Raises ConfigError for a message that this provider cannot send."""
         raise NotImplementedError
 
-    def build_request(self, dispatch: Dispatch) -> Request:
-        return Request(self._options.path or self.PATH, json_body({**self._options.extra, **self.document(dispatch)}))
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
+        return StoredRequest(
+            self._options.path or self.PATH, json_body({**self._options.extra, **self.document(dispatch)})
+        )
 
 
 def secrets_in_url(url: str) -> list[str]:

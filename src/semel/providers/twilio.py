@@ -33,7 +33,7 @@ from semel.http_client.client import Answered
 from semel.providers import callbacks
 from semel.providers.auth import BasicAuth, CredentialsError
 from semel.providers.callbacks import delivery_reports, parse_form, parse_id
-from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, Request, field
+from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, StoredRequest, field
 from semel.providers.options import HttpOptions, Positive, PublicUrl, SecretValue, Text, TextMax
 from semel.providers.rendering import choose_sender, message_text
 from semel.values.delivery_state import Accepted, Answer, Contract, Reported
@@ -100,7 +100,7 @@ class Twilio(HttpProvider[TwilioOptions]):
         self.by_reference = not options.callback  # without it callbacks, if any, have no notification id
         self._ids_by_reference: OrderedDict[str, bytes] = OrderedDict()
 
-    def build_request(self, dispatch: Dispatch) -> Request:
+    def build_request(self, dispatch: Dispatch) -> StoredRequest:
         notification = dispatch.notification
         text = message_text(dispatch, "twilio", self._options.text_max)
         form = {
@@ -110,7 +110,7 @@ class Twilio(HttpProvider[TwilioOptions]):
         }
         if self._options.callback:
             form["StatusCallback"] = callbacks.add_id(self._options.callback, dispatch.id.hex())
-        return Request(self._path, urlencode(form), "application/x-www-form-urlencoded")
+        return StoredRequest(self._path, urlencode(form), "application/x-www-form-urlencoded")
 
     def reference(self, answer: Answered) -> str:
         return field(answer, "sid")

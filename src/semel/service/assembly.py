@@ -20,7 +20,7 @@ from semel.ports import Provider, Publisher
 from semel.service.endpoints import ServedEndpoint
 from semel.service.logging import one_line
 from semel.settings.adapter_options import broker_options, brokers_in, channels_of, endpoint_reading, source_options
-from semel.settings.schema import AnySource, Destination, Endpoint, Route, Settings, Verify
+from semel.settings.schema import AnySource, DestinationSettings, EndpointSettings, Route, Settings, Verify
 from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
@@ -133,7 +133,9 @@ def build(
     destinations = {name: _destination(name, spec, observer, trace) for name, spec in settings.destinations.items()}
     for route in settings.routes:
         if not route.console and route.forward not in destinations:  # `forward` is a URL, not a configured name
-            destinations[route.forward] = _destination(route.name, Destination(url=route.forward), observer, trace)
+            destinations[route.forward] = _destination(
+                route.name, DestinationSettings(url=route.forward), observer, trace
+            )
         _add_route(own, route, destinations)
     sources = [_source_spec(source, settings) for source in settings.sources]
     providers = {name: wiring.provider(one.kind, name, one.options) for name, one in settings.providers.items()}
@@ -224,7 +226,7 @@ def _key(key: str | list[str]) -> keys.Strategy:
 
 
 def _destination(
-    name: str, settings: Destination, observer: DestinationObserver | None, trace: Trace | None
+    name: str, settings: DestinationSettings, observer: DestinationObserver | None, trace: Trace | None
 ) -> BuiltDestination:
     return wiring.destination(
         name,
@@ -257,7 +259,7 @@ def _on_breaker_change(name: str, observer: DestinationObserver | None) -> Calla
 
 
 def _endpoint(
-    endpoint: Endpoint, settings: Settings, publisher: Publisher | None, own: DecodeOptions
+    endpoint: EndpointSettings, settings: Settings, publisher: Publisher | None, own: DecodeOptions
 ) -> ServedEndpoint:
     verify = endpoint.verify
     return ServedEndpoint(

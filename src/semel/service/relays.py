@@ -12,7 +12,7 @@ from semel.core.relay import Relay, RelayMetrics
 from semel.ports import Provider, StoredOutbox
 from semel.service.background import purge_loop
 from semel.service.metrics import Metrics
-from semel.settings.schema import Outbox as OutboxSettings
+from semel.settings.schema import OutboxSettings
 from semel.values.log import IncidentLog, log
 from semel.values.outbox import lane_of
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from semel.service.app import Service
-from semel.settings.schema import Server as ServerSettings
+from semel.settings.schema import ServerSettings
 from semel.values.log import log
 
 # `Connection` adds the limits that uvicorn does not have: headers, pipelining, time. Deadlines are numbers that a sweep

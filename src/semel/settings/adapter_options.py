@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from semel.ports import Provider
 from semel.settings.schema import (
     AnySource,
-    Endpoint,
+    EndpointSettings,
     KafkaBroker,
     RabbitBroker,
     Settings,
@@ -24,7 +24,7 @@ CONSUMER_FIELDS = {"name", "workers", "unmatched", "origin", "id_path", "type_pa
 """Fields of [[sources]] that the adapter does not take as they are."""
 
 
-def decode_options_of(table: Endpoint | AnySource, settings: Settings) -> DecodeOptions | None:
+def decode_options_of(table: EndpointSettings | AnySource, settings: Settings) -> DecodeOptions | None:
     """The decode options of an endpoint or a source. None: those of the app, which may be set in Python."""
     decode_options = DecodeOptions(table.origin, table.id_path, table.type_path)
     if decode_options == PLAIN:
@@ -32,7 +32,7 @@ def decode_options_of(table: Endpoint | AnySource, settings: Settings) -> Decode
     return decode_options if table.origin else replace(decode_options, origin=settings.origin)
 
 
-def endpoint_reading(endpoint: Endpoint, settings: Settings, own: DecodeOptions) -> DecodeOptions | None:
+def endpoint_reading(endpoint: EndpointSettings, settings: Settings, own: DecodeOptions) -> DecodeOptions | None:
     """The decode options of an endpoint. None: `own`, those of the app.
 
     Senders choose their ids. An endpoint with its own secret or id_path therefore has its own id space, named by its

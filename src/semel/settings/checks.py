@@ -21,16 +21,16 @@ from semel.settings.errors import nearest
 from semel.settings.rules import misspelt
 from semel.settings.schema import (
     AnySource,
-    Destination,
-    Endpoint,
+    DestinationSettings,
+    EndpointSettings,
     KafkaBroker,
-    KafkaSource,
-    Provider,
+    KafkaSourceSettings,
+    ProviderSettings,
     RabbitBroker,
-    RabbitSource,
+    RabbitSourceSettings,
     Route,
     Settings,
-    SqsSource,
+    SqsSourceSettings,
     Verify,
 )
 from semel.settings.urls import host_of, is_loopback, resolves, shown
@@ -251,13 +251,13 @@ def _destinations(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[
             yield Finding("warning", f"destination {name}: no route forwards to it", "add a route, or remove it")
 
 
-def forwards(settings: Settings) -> Iterator[tuple[Route, str, Destination]]:
+def forwards(settings: Settings) -> Iterator[tuple[Route, str, DestinationSettings]]:
     """Every route that forwards, with the label of its destination and the destination."""
     for route in settings.routes:
         if route.forward in settings.destinations:
             yield route, f"destination {route.forward}", settings.destinations[route.forward]
         elif route.forward:
-            yield route, shown(route.forward), Destination(url=route.forward)
+            yield route, shown(route.forward), DestinationSettings(url=route.forward)
 
 
 def _drain(settings: Settings, routes: Sequence[RouteFacts]) -> Iterator[Finding]:
@@ -382,14 +382,16 @@ def _sources_ok(settings: Settings) -> str:
 
 def _source_times(source: AnySource, route: RouteFacts) -> Iterator[Finding]:
     """A source must not redeliver an event before its lease ends."""
-    if isinstance(source, SqsSource) and route.lease_s >= source.visibility:
+    if isinstance(source, SqsSourceSettings) and route.lease_s >= source.visibility:
         what = (
             f"route {route.name}: its lease of {span(route.lease_s)} is not below the visibility of source "
             f"{source.label}, {span(source.visibility)}: after a crash the queue would redeliver an event that is "
             "still leased"
         )
         yield Finding("error", what, f"set visibility above {span(route.lease_s)}, or a shorter lease")
-    if isinstance(source, RabbitSource) and (route.timeout_s is None or route.timeout_s >= source.consumer_timeout):
+    if isinstance(source, RabbitSourceSettings) and (
+        route.timeout_s is None or route.timeout_s >= source.consumer_timeout
+    ):
         what = (
             f"route {route.name}: a run may take {route.duration}, but the broker of source {source.label} takes a "
             f"delivery back after {span(source.consumer_timeout)}"
@@ -456,7 +458,7 @@ def promise(contract: Contract, *, calls: bool = True) -> str:
     return f"at most once: after an unknown outcome, {'a callback reports it, or ' if calls else ''}{resolution}"
 
 
-def _uses_account_key(table: Provider) -> bool:
+def _uses_account_key(table: ProviderSettings) -> bool:
     """Vonage sends callbacks only for messages that were sent with the token of an application."""
     return table.kind == "vonage" and "api_key" in table.options
 
@@ -513,7 +515,7 @@ def _credentials(settings: Settings) -> Iterator[Finding]:
                 yield Finding("warning", what, f"set {option} in [providers.{name}] to the one of your account")
 
 
-def _credential_texts(table: Provider) -> Iterator[tuple[str, str]]:
+def _credential_texts(table: ProviderSettings) -> Iterator[tuple[str, str]]:
     for option, value in table.options.items():
         if isinstance(value, Secret):
             yield option, value.reveal()
@@ -525,7 +527,7 @@ def _credential_texts(table: Provider) -> Iterator[tuple[str, str]]:
                     yield f"{option}.{header}", secret.reveal().removeprefix("Bearer ")
 
 
-def _credential_problem(table: Provider, option: str, text: str) -> str:
+def _credential_problem(table: ProviderSettings, option: str, text: str) -> str:
     if PLACEHOLDER.fullmatch(text):
         return "is a placeholder"
     if text != text.strip():
@@ -557,7 +559,9 @@ def _access(settings: Settings, leads: Callable[[str], bool]) -> Iterator[Findin
         what = f"endpoint {endpoint.path}: everyone who can reach {host} can send events to it"
         if endpoint.verify is None:
             change = 'add [endpoints.verify]; scheme = "none" means that a proxy in front of it verifies'
-            alone = "; to take no events at all, set endpoints = [] at the top" if endpoint == Endpoint() else ""
+            alone = (
+                "; to take no events at all, set endpoints = [] at the top" if endpoint == EndpointSettings() else ""
+            )
             yield Finding("error", what, change + alone)
         elif endpoint.verify.scheme == "none":
             yield Finding("warning", what, "verify it here, or make sure that a proxy in front of it does")
@@ -622,10 +626,10 @@ def _written_passwords(settings: Settings) -> Iterator[Finding]:
     places: list[tuple[str, object]] = [(f"source {source.label}", source) for source in settings.sources]
     places += [(f"broker {kind}", broker) for kind, broker in brokers_in(settings).items()]
     for name, table in places:
-        if isinstance(table, RabbitSource | RabbitBroker) and has_password(table.url.reveal()):
+        if isinstance(table, RabbitSourceSettings | RabbitBroker) and has_password(table.url.reveal()):
             change = "write env:NAME for it, as in user:env:NAME@host"
             written.append((f"{name}: the password in url", table.url, change))
-        if isinstance(table, KafkaSource | KafkaBroker):
+        if isinstance(table, KafkaSourceSettings | KafkaBroker):
             for option, value in table.options.items():
                 if any(word in option for word in ("password", "secret", "key.pem")):
                     change = 'write "env:NAME" for it'

@@ -30,7 +30,7 @@ class Fault(Struct, frozen=True):
     about: tuple[SettingPath, ...] = ()
 
 
-class Problem(Struct, frozen=True):
+class SettingsProblem(Struct, frozen=True):
     """A fault with its place in the file."""
 
     file: str  # or the name of the environment variable
@@ -46,7 +46,7 @@ class Problem(Struct, frozen=True):
 class SettingsError(ConfigError):
     """The settings are invalid. The text has one line per problem."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[SettingsProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
@@ -94,10 +94,10 @@ class Places:
         self._origins = origins  # settings that environment variables have set
         self._lines = locate(text)
 
-    def problem(self, fault: Fault) -> Problem:
+    def problem(self, fault: Fault) -> SettingsProblem:
         variable = self._variable(fault.path)
         file, line = (variable, 0) if variable else (self._file, line_of(fault.path, self._lines))
-        return Problem(file, line, table_of(fault.path, self._document), fault.what)
+        return SettingsProblem(file, line, table_of(fault.path, self._document), fault.what)
 
     def _variable(self, path: SettingPath) -> str:
         """The variable that set this path; or, if the path is not in the file, a variable that set a part of it."""

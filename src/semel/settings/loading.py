@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.settings.errors import Places, Problem, SettingPath, SettingsError, did_you_mean, quoted
+from semel.settings.errors import Places, SettingPath, SettingsError, SettingsProblem, did_you_mean, quoted
 from semel.settings.references import reader, variables_in
 from semel.settings.rules import broken_rules
-from semel.settings.schema import Provider, Settings
+from semel.settings.schema import ProviderSettings, Settings
 from semel.settings.validation import kinds_of, shape, unwrapped
 from semel.values.secret import Secret
 from semel.wiring import provider_option_types
@@ -44,7 +44,9 @@ class _Unknown(Exception):
     """The variable names no setting. The text has the reason; it is empty if there is no such name."""
 
 
-def override(document: dict[str, Any], environ: Mapping[str, str]) -> tuple[dict[SettingPath, str], list[Problem]]:
+def override(
+    document: dict[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[SettingPath, str], list[SettingsProblem]]:
     """Write the variables into the document. Returns the path that each one set, and the problems of the others."""
     origins: dict[SettingPath, str] = {}
     wrong: dict[str, str] = {}
@@ -63,7 +65,7 @@ def override(document: dict[str, Any], environ: Mapping[str, str]) -> tuple[dict
             _write(document, path, _read_variable(value, kind))
     for variable in variables_in(document):
         wrong.pop(variable, None)  # it contains a secret, and may have any name
-    return origins, [Problem(name, 0, "", what or _unknown(name, document)) for name, what in wrong.items()]
+    return origins, [SettingsProblem(name, 0, "", what or _unknown(name, document)) for name, what in wrong.items()]
 
 
 def _ours(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -87,7 +89,7 @@ def _target(names: list[str], document: dict[str, Any]) -> tuple[SettingPath, An
         if isinstance(bare, type) and issubclass(bare, Struct):
             key = name.lower()
             kind = kinds_of(bare).get(key)
-            if kind is None and bare is Provider:
+            if kind is None and bare is ProviderSettings:
                 kind = _option(key, table)
             if kind is None:
                 raise _Unknown
@@ -271,10 +273,12 @@ def _parse(text: str, file: str) -> dict[str, Any]:
         found = _PLACE.search(str(error))
         line = int(found[1]) if found and found[1] else text.count("\n", 0, len(text.rstrip())) + 1 if found else 0
         what = _PLACE.sub("", str(error))
-        raise SettingsError([Problem(file, line, "", f"not valid TOML: {what[:1].lower()}{what[1:]}")]) from None
+        raise SettingsError(
+            [SettingsProblem(file, line, "", f"not valid TOML: {what[:1].lower()}{what[1:]}")]
+        ) from None
     except RecursionError:
-        raise SettingsError([Problem(file, 0, "", "not valid TOML: nested too deeply")]) from None
+        raise SettingsError([SettingsProblem(file, 0, "", "not valid TOML: nested too deeply")]) from None
 
 
 def _refuse(file: Path, what: str, line: int = 0) -> NoReturn:
-    raise SettingsError([Problem(str(file), line, "", what)]) from None
+    raise SettingsError([SettingsProblem(str(file), line, "", what)]) from None

@@ -19,16 +19,16 @@ from semel.settings.errors import Fault, SettingPath, did_you_mean, plain, quote
 from semel.settings.schema import (
     AnySource,
     Callbacks,
-    Destination,
-    Endpoint,
-    KafkaSource,
+    DestinationSettings,
+    EndpointSettings,
+    KafkaSourceSettings,
+    ProviderSettings,
     RabbitBroker,
-    RabbitSource,
+    RabbitSourceSettings,
     Route,
     Settings,
     Verify,
 )
-from semel.settings.schema import Provider as ProviderSettings
 from semel.settings.urls import host_of, internal_kind, is_host_or_range, shown, url_problem
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
@@ -167,7 +167,7 @@ def _store(name: str, url: Secret) -> Iterator[Fault]:
 # ------------------------------------------------------------------------------------------ endpoints, sources, brokers
 
 
-def _endpoint(endpoint: Endpoint, settings: Settings, at: SettingPath) -> Iterator[Fault]:
+def _endpoint(endpoint: EndpointSettings, settings: Settings, at: SettingPath) -> Iterator[Fault]:
     yield from _path(endpoint.path, at)
     yield from _type_path(endpoint, at)
     if endpoint.verify is not None:
@@ -190,7 +190,7 @@ def _path(path: str, at: SettingPath) -> Iterator[Fault]:
         yield Fault((*at, "path"), f"path: {quoted(path)} is reserved by Semel; use another, such as /events")
 
 
-def _type_path(table: Endpoint | AnySource, at: SettingPath) -> Iterator[Fault]:
+def _type_path(table: EndpointSettings | AnySource, at: SettingPath) -> Iterator[Fault]:
     if table.type_path is not None and table.id_path is None:
         what = "type_path is only used together with id_path: set id_path too"
         yield Fault((*at, "type_path"), what, about=((*at, "id_path"),))
@@ -241,15 +241,15 @@ def _duplicate_sources(sources: Sequence[AnySource]) -> Iterator[Fault]:
     for index, table in enumerate(sources):
         queue: tuple[object, ...]
         match table:
-            case KafkaSource():
+            case KafkaSourceSettings():
                 queue = (table.servers, table.group, *sorted(table.topics))
-            case RabbitSource():
+            case RabbitSourceSettings():
                 queue = (table.url, table.queue)
             case _:
                 queue = (table.queue,)
         if queue in queues:
             what = "another of [[sources]] already takes from the same place: give that one more workers"
-            yield Fault(("sources", index, "topics" if isinstance(table, KafkaSource) else "queue"), what)
+            yield Fault(("sources", index, "topics" if isinstance(table, KafkaSourceSettings) else "queue"), what)
         elif table.label in names:
             what = f"another of [[sources]] is already called {quoted(table.label)}: give each of them a name"
             yield Fault(("sources", index, "name"), what)
@@ -262,7 +262,7 @@ def _source(table: AnySource, settings: Settings, at: SettingPath) -> Iterator[F
     if table.dead_letters is not None and table.dead_letters in table.takes_from.split(","):
         what = "dead_letters: rejected messages would be redelivered: name another queue or topic than the source's own"
         faults.append(Fault((*at, "dead_letters"), what))
-    if isinstance(table, RabbitSource):
+    if isinstance(table, RabbitSourceSettings):
         faults += _amqp_url(table.url, at)
     yield from faults or _adapter_fault(partial(source, table.kind, source_options(table, settings)), at, table)
 
@@ -282,7 +282,7 @@ def _adapter_fault(make: Callable[[], object], at: SettingPath, table: Struct) -
         make()
     except ConfigError as error:
         what = str(error)
-        if isinstance(table, RabbitSource | RabbitBroker):
+        if isinstance(table, RabbitSourceSettings | RabbitBroker):
             what = without_secrets(what, table.url.reveal())
         option = _SOURCE_OPTION.match(what)
         known = option is not None and option[1] in table.__struct_fields__
@@ -365,7 +365,7 @@ def _channels(settings: Settings, opened: Mapping[str, Provider]) -> Iterator[Fa
 # --------------------------------------------------------------------------------------------- destinations and routes
 
 
-def _destination(destination: Destination, at: SettingPath) -> Iterator[Fault]:
+def _destination(destination: DestinationSettings, at: SettingPath) -> Iterator[Fault]:
     if problem := url_problem(destination.url):
         yield Fault((*at, "url"), f"url: {problem}")
     seen: set[str] = set()

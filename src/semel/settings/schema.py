@@ -75,7 +75,7 @@ HeaderValue = Annotated[Secret, Meta(extra={"plain": True})]  # a reference or a
 Accept = Literal["inbox", "sqs", "kafka", "rabbitmq"]
 
 
-class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[server]: the address of the service, and its limits."""
 
     host: Annotated[
@@ -145,7 +145,7 @@ class Verify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ""  # of twilio: the URL that Twilio calls and signs
 
 
-class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EndpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[endpoints]]: an HTTP path that takes deliveries."""
 
     path: Path = "/events"
@@ -161,7 +161,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body_max: Whole | None = None  # by default that of [server]
 
 
-class Destination(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DestinationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[destinations.NAME]: a target of routes. All routes to it share its limits and its breaker."""
 
     url: str
@@ -196,7 +196,7 @@ class Route(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fail_open: bool = False  # inline only: run without the ledger during an outage; an event may run twice
 
 
-class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """[[sources]]: the fields of all kinds."""
 
     name: Annotated[
@@ -230,7 +230,9 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
         raise NotImplementedError
 
 
-class SqsSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sqs"):
+class SqsSourceSettings(
+    SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sqs"
+):
     """An Amazon SQS queue, standard or FIFO."""
 
     queue: Url
@@ -247,7 +249,9 @@ class SqsSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         return self.queue
 
 
-class KafkaSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="kafka"):
+class KafkaSourceSettings(
+    SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="kafka"
+):
     """Kafka topics, read by a consumer group."""
 
     servers: LineText  # host:port, separated by commas
@@ -265,7 +269,9 @@ class KafkaSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return ",".join(self.topics)
 
 
-class RabbitSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rabbitmq"):
+class RabbitSourceSettings(
+    SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="rabbitmq"
+):
     """A RabbitMQ queue."""
 
     url: BrokerUrl  # amqp:// or amqps://
@@ -280,7 +286,7 @@ class RabbitSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.queue
 
 
-AnySource: TypeAlias = SqsSource | KafkaSource | RabbitSource
+AnySource: TypeAlias = SqsSourceSettings | KafkaSourceSettings | RabbitSourceSettings
 
 
 class SqsBroker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -328,7 +334,7 @@ class Callbacks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body_max: Whole | None = None  # by default that of [server]
 
 
-class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProviderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[providers.NAME]: sends messages. `options` are all other keys of the table: the options of its kind."""
 
     kind: LineText
@@ -347,7 +353,7 @@ class Channels(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     event: list[Name] = field(default_factory=list)
 
 
-class Outbox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OutboxSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[outbox]: how long notifications are retried and kept."""
 
     relay: bool = True  # `semel run` also sends; false: only `semel relay` sends
@@ -382,13 +388,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant: Label = ""
     origin: Label = ""
     redelivery: Seconds = REDELIVERY_S  # how long a source may redeliver an event
-    server: Server = field(default_factory=Server)
-    endpoints: list[Endpoint] = field(default_factory=lambda: [Endpoint()])  # none if there are sources
+    server: ServerSettings = field(default_factory=ServerSettings)
+    endpoints: list[EndpointSettings] = field(default_factory=lambda: [EndpointSettings()])  # none if there are sources
     sources: list[AnySource] = field(default_factory=list)
     brokers: Brokers = field(default_factory=Brokers)
-    destinations: dict[Name, Destination] = field(default_factory=dict)
+    destinations: dict[Name, DestinationSettings] = field(default_factory=dict)
     routes: list[Route] = field(default_factory=list)
-    providers: dict[Name, Provider] = field(default_factory=dict)
+    providers: dict[Name, ProviderSettings] = field(default_factory=dict)
     channels: Channels = field(default_factory=Channels)
-    outbox: Outbox = field(default_factory=Outbox)
+    outbox: OutboxSettings = field(default_factory=OutboxSettings)
     tokens: list[Token] = field(default_factory=list)

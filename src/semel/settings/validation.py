@@ -22,19 +22,19 @@ from semel.settings.schema import (
     Brokers,
     Callbacks,
     Channels,
-    Destination,
-    Endpoint,
+    DestinationSettings,
+    EndpointSettings,
     KafkaBroker,
-    KafkaSource,
-    Outbox,
-    Provider,
+    KafkaSourceSettings,
+    OutboxSettings,
+    ProviderSettings,
     RabbitBroker,
-    RabbitSource,
+    RabbitSourceSettings,
     Route,
-    Server,
+    ServerSettings,
     Settings,
     SqsBroker,
-    SqsSource,
+    SqsSourceSettings,
     Token,
     Verify,
 )
@@ -45,22 +45,22 @@ T = TypeVar("T", bound=Struct)
 
 PLACES: dict[type[Struct], str] = {  # for a key in the wrong table
     Settings: "at the top, before the first [table]",
-    Server: "in [server]",
-    Endpoint: "in [[endpoints]]",
+    ServerSettings: "in [server]",
+    EndpointSettings: "in [[endpoints]]",
     Verify: "in [endpoints.verify]",
-    Destination: 'in [destinations.NAME], to which a route has forward = "NAME"',
-    SqsSource: 'in [[sources]] with kind = "sqs"',
-    KafkaSource: 'in [[sources]] with kind = "kafka"',
-    RabbitSource: 'in [[sources]] with kind = "rabbitmq"',
+    DestinationSettings: 'in [destinations.NAME], to which a route has forward = "NAME"',
+    SqsSourceSettings: 'in [[sources]] with kind = "sqs"',
+    KafkaSourceSettings: 'in [[sources]] with kind = "kafka"',
+    RabbitSourceSettings: 'in [[sources]] with kind = "rabbitmq"',
     Brokers: "in [brokers]",
     SqsBroker: "in [brokers.sqs]",
     KafkaBroker: "in [brokers.kafka]",
     RabbitBroker: "in [brokers.rabbitmq]",
     Route: "in [[routes]]",
-    Provider: "in [providers.NAME]",
+    ProviderSettings: "in [providers.NAME]",
     Callbacks: "in [providers.NAME.callbacks]",
     Channels: "in [channels]",
-    Outbox: "in [outbox]",
+    OutboxSettings: "in [outbox]",
     Token: "in [[tokens]]",
 }
 TAG = "kind"
@@ -153,7 +153,7 @@ class _Shaper:
         bare, meta = unwrapped(kind)
         if tagged := _tagged(bare):
             return self._one_of(tagged, value, path)
-        if bare is Provider and isinstance(value, Mapping):
+        if bare is ProviderSettings and isinstance(value, Mapping):
             return self._provider(value, path)
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self.table(bare, value, path)
@@ -182,10 +182,10 @@ class _Shaper:
         self.wrong.add(path)  # its other keys cannot be checked without the kind
         return _hollow(first)
 
-    def _provider(self, value: Mapping[str, Any], path: SettingPath) -> Provider:
+    def _provider(self, value: Mapping[str, Any], path: SettingPath) -> ProviderSettings:
         """The common keys, and the options of the kind, which the adapter checks later."""
         own = {"kind", "callbacks"}
-        table = self.table(Provider, {key: item for key, item in value.items() if key in own}, path)
+        table = self.table(ProviderSettings, {key: item for key, item in value.items() if key in own}, path)
         types = provider_option_types(table.kind)
         options = {
             key: self._option(types.get(key), item, (*path, key)) for key, item in value.items() if key not in own

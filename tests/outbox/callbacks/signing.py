@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.service.verification.sns_sender import NOTIFICATION, TOPIC, posted, sign
 
-from semel.testing.simulator.callbacks import Ink, signature
+from semel.testing.simulator.callbacks import SigningInput, signature
 
 
 class Signed(NamedTuple):
@@ -25,10 +25,10 @@ def public_url(name: str) -> str:
     return f"https://semel.example.com/callbacks/{name}"
 
 
-def signed(name: str, content_type: str, body: bytes, query: str = "", ink: Ink | None = None) -> Signed:
+def signed(name: str, content_type: str, body: bytes, query: str = "", ink: SigningInput | None = None) -> Signed:
     """A callback of this provider, as it sends it. Its name begins with its kind."""
     headers = {"Content-Type": content_type}
-    with_what = ink or Ink(time.time())
+    with_what = ink or SigningInput(time.time())
     if name == "ses":  # SNS brings it, in an envelope
         message = {**NOTIFICATION, "TopicArn": TOPIC, "Message": body.decode("utf-8", "replace")}
         envelope = sign(message)

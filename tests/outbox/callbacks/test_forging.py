@@ -11,7 +11,7 @@ from tests.outbox.callbacks.signing import Signed, signed
 from tests.outbox.callbacks.stage import Stage, message
 
 from semel.providers.callbacks import CALLBACKS
-from semel.testing.simulator.callbacks import Ink
+from semel.testing.simulator.callbacks import SigningInput
 from semel.values.notification import Notification
 from semel.values.outbox import NotificationView
 
@@ -68,14 +68,14 @@ def forged(name: str, true: Signed, inner: bytes) -> dict[str, Signed]:
     changed = true.body.replace(b"1", b"2")
     forgeries = {
         "no signature": true._replace(headers={"Content-Type": kind}, body=true.body.replace(b"Signature", b"Nothing")),
-        "another secret": signed(name, kind, inner, true.query, Ink(time.time(), other=True)),
+        "another secret": signed(name, kind, inner, true.query, SigningInput(time.time(), other=True)),
         "an empty body": true._replace(body=b""),
     }
     if name != "brevo":  # it does not sign, but shows a secret
         forgeries["a changed body"] = true._replace(body=changed)
     if name in TIMED:
-        forgeries["an old one"] = signed(name, kind, inner, true.query, Ink(old_s))
-        forgeries["one of tomorrow"] = signed(name, kind, inner, true.query, Ink(time.time() + 400))
+        forgeries["an old one"] = signed(name, kind, inner, true.query, SigningInput(old_s))
+        forgeries["one of tomorrow"] = signed(name, kind, inner, true.query, SigningInput(time.time() + 400))
     if name == "twilio":
         forgeries["a changed query"] = true._replace(query=f"id={'0' * 32}")
         forgeries["a longer query"] = true._replace(query=f"{true.query}&x=1")

@@ -18,7 +18,7 @@ from tests.support.servers.process import free_port
 
 from semel import Notification, Semel
 from semel.testing.simulator import SimulatorProcess, twilio
-from semel.testing.simulator.callbacks import BREVO, HMAC, VONAGE, WHSEC, Ink, public_keys, signature
+from semel.testing.simulator.callbacks import BREVO, HMAC, VONAGE, WHSEC, SigningInput, public_keys, signature
 from semel.values.outbox import NotificationView
 
 PAGE = (Path(__file__).parents[3] / "docs" / "callbacks.md").read_text("utf-8")
@@ -95,7 +95,7 @@ def callback(one: Notification, reference: str, port: int, *, other: bool) -> tu
     """Of good news, as Twilio writes it; `other`: by somebody who does not have its token."""
     form = urlencode({"MessageSid": reference, "MessageStatus": "delivered"}).encode()
     target = f"{PATH}?id={one.id.hex()}"
-    proof = signature("twilio", f"http://127.0.0.1:{port}{target}", form, Ink(time.time(), other))
+    proof = signature("twilio", f"http://127.0.0.1:{port}{target}", form, SigningInput(time.time(), other))
     return target, form, {"Content-Type": "application/x-www-form-urlencoded", **proof}
 
 

@@ -23,7 +23,7 @@ from semel.service.incident_log import UnverifiedLog
 from semel.service.ingest import Ingest, Scope
 from semel.service.responses import NOT_VERIFIED
 from semel.testing.simulator import twilio as dialect
-from semel.testing.simulator.callbacks import HMAC, VONAGE, WHSEC, Ink
+from semel.testing.simulator.callbacks import HMAC, VONAGE, WHSEC, SigningInput
 from semel.verifiers import verifier
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
@@ -38,7 +38,7 @@ def checks(name: str, **more: Any) -> Verifier:
     return verifier(CALLBACKS[name].scheme, **{**VERIFY[name], **besides.get(name, {}), **more})
 
 
-def callback(name: str, ink: Ink | None = None) -> Signed:
+def callback(name: str, ink: SigningInput | None = None) -> Signed:
     body, kind = (TWILIO_BODY, FORM) if name == "twilio" else (BODY, JSON)
     return signed(name, kind, body, "id=1" if name == "twilio" else "", ink)
 
@@ -67,16 +67,16 @@ def answered(door: ServedEndpoint, one: Signed, ingest: Ingest | None = None) ->
     return int(sent[0]["status"]), bytes(sent[1]["body"])
 
 
-def other() -> Ink:
-    return Ink(time.time(), other=True)
+def other() -> SigningInput:
+    return SigningInput(time.time(), other=True)
 
 
-def late() -> Ink:
-    return Ink(time.time() - 90_000)
+def late() -> SigningInput:
+    return SigningInput(time.time() - 90_000)
 
 
-def ahead() -> Ink:
-    return Ink(time.time() + 4_000)
+def ahead() -> SigningInput:
+    return SigningInput(time.time() + 4_000)
 
 
 FORGED: list[tuple[str, Callable[[], Signed], tuple[str, ...]]] = [  # the words that name the check

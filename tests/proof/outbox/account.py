@@ -33,7 +33,7 @@ from tests.proof.outbox.diary import Line
 from tests.proof.outbox.parts import BY_NAME, TIMEOUT_S, Part, contracts, is_ambiguous
 from tests.proof.outbox.stores import ATTEMPTS, NOTIFICATIONS, Store
 
-from semel.testing.simulator import Asked, Called, Got, SimulatorProcess
+from semel.testing.simulator import ReceivedMessage, SendRequest, SentCallback, SimulatorProcess
 from semel.values.delivery_state import CLAIMS_MAX, RANK, RELAY_VANISHED, RELAYS_VANISHED
 from semel.values.notification import Notification
 
@@ -69,8 +69,8 @@ class Life(Struct, frozen=True, dict=True):
     possible: int
     rows: tuple[Row, ...]
     lines: tuple[Line, ...]
-    asked: tuple[Asked, ...]
-    got: tuple[Got, ...]
+    asked: tuple[SendRequest, ...]
+    got: tuple[ReceivedMessage, ...]
     lied: int
     killed: frozenset[str]  # relays, by their diaries
 
@@ -138,7 +138,7 @@ class Account(Struct, frozen=True):
     """What a storm came to."""
 
     lives: tuple[Life, ...]  # in the order in which they were added
-    called: tuple[Called, ...]
+    called: tuple[SentCallback, ...]
     busiest: Mapping[str, int]  # requests at once, of one process, by provider
     killed: tuple[str, ...]
     planned: Mapping[str, int]  # lies, by "provider: lie"
@@ -204,7 +204,7 @@ def taken(
     )
 
 
-def _part_of(asked: Asked) -> Part:
+def _part_of(asked: SendRequest) -> Part:
     return next(part for part in BY_NAME.values() if part.dialect == asked.provider)
 
 

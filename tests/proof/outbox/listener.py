@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from tests.proof.outbox.parts import BY_NAME, opened
 from tests.proof.outbox.stores import open_store
 
-from semel.testing.simulator.http import Request, Response, read_request, write_response
+from semel.testing.simulator.http import HttpRequest, HttpResponse, read_request, write_response
 
 END_S = 60.0
 
@@ -58,12 +58,12 @@ class Listener:
             request = await read_request(reader)
             if request is not None:
                 await self._take(request)
-                await write_response(writer, Response(200))
+                await write_response(writer, HttpResponse(200))
         finally:
             with suppress(ConnectionError):
                 writer.close()
 
-    async def _take(self, request: Request) -> None:
+    async def _take(self, request: HttpRequest) -> None:
         provider = self._providers[request.path.strip("/")]
         witnesses = provider.reports(request.headers, request.body, urlencode(request.query))
         await self._ledger.outbox.apply_reports(witnesses)

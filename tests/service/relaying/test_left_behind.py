@@ -10,7 +10,7 @@ import pytest
 
 from semel.ledgers.sqlite import SqliteLedger
 from semel.service.relays import OutboxRelay
-from semel.settings.schema import Outbox as OutboxSettings
+from semel.settings.schema import OutboxSettings
 from semel.testing.harness import crossing
 from semel.values.notification import Notification
 from semel.values.outbox import Crossed, Lane

@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from semel.ports import Provider
-from semel.testing.simulator import LIES, Got, SimulatorProcess
+from semel.testing.simulator import LIES, ReceivedMessage, SimulatorProcess
 from semel.testing.simulator.callbacks import Ending
 from semel.values.delivery_state import Accepted, Answer, DeliveryState, Refused, Unknown
 from semel.values.errors import ConfigError, LeaseLost, MalformedEvent
@@ -126,7 +126,7 @@ def sent(
     return opened(kit, story, opening)
 
 
-def got(kit: ProviderKit, said: Notification) -> list[Got]:
+def got(kit: ProviderKit, said: Notification) -> list[ReceivedMessage]:
     return [one for one in kit.simulator.phone(kit.reads(said)[0]) if one.provider == kit.dialect]
 
 

@@ -11,8 +11,8 @@ status callbacks. `state` chooses for all providers whether a message reaches th
 gets. `smtp` is a mail server with the same lies.
 """
 
-from semel.testing.simulator.callbacks import MODES, Called
+from semel.testing.simulator.callbacks import MODES, SentCallback
 from semel.testing.simulator.process import SimulatorProcess
-from semel.testing.simulator.state import LIES, Asked, Got
+from semel.testing.simulator.state import LIES, ReceivedMessage, SendRequest
 
-__all__ = ["LIES", "MODES", "Asked", "Called", "Got", "SimulatorProcess"]
+__all__ = ["LIES", "MODES", "ReceivedMessage", "SendRequest", "SentCallback", "SimulatorProcess"]

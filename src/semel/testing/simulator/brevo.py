@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, mail
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message
 
 SECRET = "xkeysib-brevo-secret"
@@ -23,7 +23,7 @@ class BrevoDialect(Dialect):
     header = "api-key"
     credentials = SECRET
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body = request.json()
         (to,), (tag,) = body["to"], body["tags"]
         if not body["sender"]["email"]:
@@ -34,13 +34,13 @@ class BrevoDialect(Dialect):
         text, html = body.get("textContent"), body.get("htmlContent")
         return mail(to["email"], body["subject"], text, html, key=UUID(key).hex, ours=tag)
 
-    def accepted(self, message: Message, reference: str) -> Response:
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
         return as_json(201, {"messageId": reference})
 
-    def repeated(self, message: Message, reference: str, same: bool) -> Response:
+    def repeated(self, message: Message, reference: str, same: bool) -> HttpResponse:
         return as_json(400, {"code": "duplicate_parameter", "message": "Idempotency key already in use"})
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"code": "simulated", "message": reason})
 
     def retry_headers(self, after_s: float) -> Mapping[str, str]:

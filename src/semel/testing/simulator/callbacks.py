@@ -29,7 +29,7 @@ Ending: TypeAlias = Literal["delivered", "undelivered"]
 PATIENCE_S = 30.0
 
 
-class Calls(Struct, frozen=True):
+class CallbackPlan(Struct, frozen=True):
     """The plan of a provider's callbacks."""
 
     mode: Mode
@@ -38,7 +38,7 @@ class Calls(Struct, frozen=True):
     ending: Ending = "delivered"
 
 
-class Called(Struct, frozen=True):
+class SentCallback(Struct, frozen=True):
     """One callback, its status word, and the HTTP status of the answer; 0 if there was none."""
 
     provider: str
@@ -47,10 +47,10 @@ class Called(Struct, frozen=True):
     status: int
 
 
-class Caller:
+class CallbackSender:
     def __init__(self) -> None:
-        self.plans: dict[str, Calls] = {}
-        self.called: list[Called] = []
+        self.plans: dict[str, CallbackPlan] = {}
+        self.called: list[SentCallback] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def schedule(self, dialect: Dialect, message: Message, reference: str) -> None:
@@ -61,7 +61,7 @@ class Caller:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, plan: Calls, dialect: Dialect, message: Message, reference: str) -> None:
+    async def _send(self, plan: CallbackPlan, dialect: Dialect, message: Message, reference: str) -> None:
         statuses = ["accepted", plan.ending]
         match plan.mode:
             case "late":
@@ -77,7 +77,7 @@ class Caller:
             url, (content_type, body) = message.callback or plan.url, callback
             headers = {"Content-Type": content_type, **signature(dialect.name, url, body)}
             answer = await _post(url, headers, body)
-            self.called.append(Called(dialect.name, reference, status, answer))
+            self.called.append(SentCallback(dialect.name, reference, status, answer))
 
 
 async def _post(url: str, headers: Mapping[str, str], body: bytes) -> int:
@@ -111,7 +111,7 @@ BREVO = "Bearer a-token-that-brevo-was-given"
 HMAC = "the-secret-of-your-own-endpoint"
 
 
-class Ink(NamedTuple):
+class SigningInput(NamedTuple):
     """The inputs of a signature. Tests change one of them."""
 
     at_s: float
@@ -145,13 +145,13 @@ def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
 
 
-def _twilio(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _twilio(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     fields = "".join(name + value for name, value in sorted(parse_qsl(body.decode("latin-1"), keep_blank_values=True)))
     digest = hmac.digest(b"another" if ink.other else twilio.SECRET.encode(), (url + fields).encode(), "sha1")
     return {"X-Twilio-Signature": _base64(digest)}
 
 
-def _sendgrid(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _sendgrid(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
     from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -162,20 +162,20 @@ def _sendgrid(url: str, body: bytes, ink: Ink) -> dict[str, str]:
     }
 
 
-def _telnyx(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _telnyx(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     at = str(int(ink.at_s))
     signature = ed25519_key(ink.other).sign(at.encode() + b"|" + body)
     return {"Telnyx-Signature-Ed25519": _base64(signature), "Telnyx-Timestamp": at}
 
 
-def _resend(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _resend(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     at, id = str(int(ink.at_s)), "msg_1"
     key = b"another" if ink.other else base64.b64decode(WHSEC.removeprefix("whsec_"))
     digest = hmac.digest(key, f"{id}.{at}.".encode() + body, "sha256")
     return {"Svix-Id": id, "Svix-Timestamp": at, "Svix-Signature": "v1," + _base64(digest)}
 
 
-def _vonage(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _vonage(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     def part(claims: Any) -> str:
         return base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
 
@@ -185,16 +185,16 @@ def _vonage(url: str, body: bytes, ink: Ink) -> dict[str, str]:
     return {"Authorization": f"Bearer {signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"}
 
 
-def _brevo(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _brevo(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     return {"Authorization": "Bearer another" if ink.other else BREVO}
 
 
-def _hmac(url: str, body: bytes, ink: Ink) -> dict[str, str]:
+def _hmac(url: str, body: bytes, ink: SigningInput) -> dict[str, str]:
     key = b"another" if ink.other else HMAC.encode()
     return {"X-Hub-Signature-256": "sha256=" + hmac.new(key, body, "sha256").hexdigest()}
 
 
-SIGNERS: dict[str, Callable[[str, bytes, Ink], dict[str, str]]] = {
+SIGNERS: dict[str, Callable[[str, bytes, SigningInput], dict[str, str]]] = {
     "twilio": _twilio,
     "sendgrid": _sendgrid,
     "resend": _resend,
@@ -205,8 +205,8 @@ SIGNERS: dict[str, Callable[[str, bytes, Ink], dict[str, str]]] = {
 }
 
 
-def signature(kind: str, url: str, body: bytes, ink: Ink | None = None) -> Mapping[str, str]:
+def signature(kind: str, url: str, body: bytes, ink: SigningInput | None = None) -> Mapping[str, str]:
     """The signature headers of a callback to `url`; empty for a provider that does not sign. The fragment of a URL
     is not sent and not signed."""
     sign = SIGNERS.get(kind)
-    return sign(urldefrag(url).url, body, ink or Ink(time.time())) if sign else {}
+    return sign(urldefrag(url).url, body, ink or SigningInput(time.time())) if sign else {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.testing.simulator.dialect import Dialect, header_of, unknown_credentials
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message, State
 
 KEY_ID, SECRET = "cxone-key", "cxone-secret"
@@ -20,7 +20,7 @@ class CxoneDialect(Dialect):
     name = "cxone"
     prefix = "cx-"
 
-    def other(self, request: Request, state: State) -> Response | None:
+    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
         if request.path == "/auth/token":
             form = request.form()  # client_id, client_secret and scope are optional
             if (form.get("grant_type"), form.get("username"), form.get("password")) != ("password", KEY_ID, SECRET):
@@ -33,7 +33,7 @@ class CxoneDialect(Dialect):
             return None
         return self.refused(404, "not found")
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body = request.json()
         if request.path == EVENTS:
             return _event(body)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message, State
 
 Callback = tuple[str, bytes]
@@ -23,7 +23,7 @@ class Dialect:
     credentials: ClassVar[str] = ""  # the valid value of that header
     conflict_status: ClassVar[int] = 422  # for a known key with another body
 
-    def other(self, request: Request, state: State) -> Response | None:
+    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
         """The response to a request that is not a valid send request: a token, a list, a refusal of credentials. None
         for a send request."""
         if (request.method, request.path) != ("POST", self.path):
@@ -31,27 +31,27 @@ class Dialect:
         sent = header_of(request, self.header)
         return None if sent == self.credentials else self.refused(401, unknown_credentials(sent))
 
-    def parse(self, request: Request) -> Message:
+    def parse(self, request: HttpRequest) -> Message:
         """The message of a send request. Raises ValueError for a request that this provider would refuse."""
         try:
             return self.read(request)
         except (msgspec.DecodeError, LookupError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"bad request: {error}") from None
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         """Read a send request. Any error means that it is invalid."""
         raise NotImplementedError
 
-    def accepted(self, message: Message, reference: str) -> Response:
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
         return as_json(200, {"id": reference})
 
-    def repeated(self, message: Message, reference: str, same: bool) -> Response:
+    def repeated(self, message: Message, reference: str, same: bool) -> HttpResponse:
         """The response to a known key, with the `same` body or with another one."""
         if same:
             return self.accepted(message, reference)
         return self.refused(self.conflict_status, "the key was used with another body")
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"message": reason, "status": status})
 
     def common_headers(self, state: State) -> Mapping[str, str]:
@@ -111,7 +111,7 @@ def basic(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
-def header_of(request: Request, name: str = "authorization") -> str:
+def header_of(request: HttpRequest, name: str = "authorization") -> str:
     return request.headers.get(name, "")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect
-from semel.testing.simulator.http import Request
+from semel.testing.simulator.http import HttpRequest
 from semel.testing.simulator.state import Message
 
 SECRET = "generic-secret"
@@ -21,7 +21,7 @@ class GenericDialect(Dialect):
     header = "x-api-key"
     credentials = SECRET
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
         body: Any = request.form() if is_form else request.json()
         key = request.headers.get("idempotency-key") or body.get("meta", {}).get("key", "")

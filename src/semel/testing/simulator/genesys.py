@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.testing.simulator.dialect import Dialect, basic, header_of, unknown_credentials
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message, State
 
 CLIENT, SECRET = "genesys-client", "genesys-secret"
@@ -27,7 +27,7 @@ class GenesysDialect(Dialect):
     name = "genesys"
     prefix = "conversation-"
 
-    def other(self, request: Request, state: State) -> Response | None:
+    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
         if request.path == "/oauth/token":
             return self._token(request, state)
         token = state.tokens.get(self.name)
@@ -41,25 +41,25 @@ class GenesysDialect(Dialect):
             return None
         return self.refused(404, "not found")
 
-    def _token(self, request: Request, state: State) -> Response:
+    def _token(self, request: HttpRequest, state: State) -> HttpResponse:
         if header_of(request) != basic(CLIENT, SECRET) or request.form().get("grant_type") != "client_credentials":
             return self.refused(401, unknown_credentials(header_of(request)))
         return as_json(200, {"access_token": state.grant(self.name), "token_type": "bearer", "expires_in": 86_400})
 
-    def _contact(self, id: str, state: State) -> Response:
+    def _contact(self, id: str, state: State) -> HttpResponse:
         if any(message.provider == self.name and message.key == id for message in state.phone):
             return as_json(200, {"id": id})
         return self.refused(404, "no such contact")
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         return _read(request, request.json())
 
-    def accepted(self, message: Message, reference: str) -> Response:
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
         if message.callback == CALLBACKS:
             return as_json(200, {"conversation": {"id": reference}, "callbackIdentifiers": []})
         return as_json(202, {"id": message.key or reference, "conversationId": reference})
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"message": reason, "code": "simulated", "status": status, "contextId": "-"})
 
     def common_headers(self, state: State) -> Mapping[str, str]:
@@ -73,7 +73,7 @@ class GenesysDialect(Dialect):
         }
 
 
-def _read(request: Request, body: Any) -> Message:
+def _read(request: HttpRequest, body: Any) -> Message:
     match request.path:
         case path if path == MESSAGES:
             if body["toAddressMessengerType"] not in MESSENGERS or not body["fromAddress"]:

@@ -13,7 +13,7 @@ HEAD_MAX_BYTES = 64 * 1024
 BODY_MAX_BYTES = 1024 * 1024
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     path: str
     query: Mapping[str, str]
@@ -27,18 +27,18 @@ class Request(NamedTuple):
         return {name: values[0] for name, values in parse_qs(self.body.decode()).items()}
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = {}
 
 
-def as_json(status: int, document: Any, **headers: str) -> Response:
+def as_json(status: int, document: Any, **headers: str) -> HttpResponse:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(status, msgspec.json.encode(document), {"Content-Type": "application/json", **named})
+    return HttpResponse(status, msgspec.json.encode(document), {"Content-Type": "application/json", **named})
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
     """Returns None if the connection is closed, or if its bytes are not HTTP."""
     try:
         first = await reader.readexactly(1)
@@ -59,10 +59,10 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         return None
     parts = urlsplit(target)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-    return Request(method, parts.path, query, headers, body)
+    return HttpRequest(method, parts.path, query, headers, body)
 
 
-async def write_response(writer: asyncio.StreamWriter, response: Response) -> None:
+async def write_response(writer: asyncio.StreamWriter, response: HttpResponse) -> None:
     headers = {"Content-Length": str(len(response.body)), **response.headers}
     head = f"HTTP/1.1 {response.status} -\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     writer.write(head.encode("latin-1") + b"\r\n" + response.body)

@@ -11,9 +11,9 @@ from urllib.request import Request, urlopen
 
 import msgspec
 
-from semel.testing.simulator.callbacks import Called, Ending, Mode
+from semel.testing.simulator.callbacks import Ending, Mode, SentCallback
 from semel.testing.simulator.server import CONTROL
-from semel.testing.simulator.state import Asked, Got
+from semel.testing.simulator.state import ReceivedMessage, SendRequest
 
 PATIENCE_S = 60.0
 
@@ -54,9 +54,11 @@ class SimulatorProcess:
     def url(self, provider: str) -> str:
         return f"http://127.0.0.1:{self.port}/{provider}"
 
-    def phone(self, to: str = "") -> list[Got]:
+    def phone(self, to: str = "") -> list[ReceivedMessage]:
         """The messages that customers received, in order; or those of one customer."""
-        return msgspec.json.decode(self._ask(f"phone?{urlencode({'to': to})}" if to else "phone"), type=list[Got])
+        return msgspec.json.decode(
+            self._ask(f"phone?{urlencode({'to': to})}" if to else "phone"), type=list[ReceivedMessage]
+        )
 
     def told(self) -> dict[str, Any]:
         """The applied lies by "provider: lie", the messages of ambiguous ones, all requests, and tokens."""
@@ -71,9 +73,9 @@ class SimulatorProcess:
         """Remove all lies, rate limits and callbacks."""
         self._ask("truth", now=True)
 
-    def book(self) -> list[Asked]:
+    def book(self) -> list[SendRequest]:
         """All valid send requests in order, each with its lie."""
-        return msgspec.json.decode(self._ask("book"), type=list[Asked])
+        return msgspec.json.decode(self._ask("book"), type=list[SendRequest])
 
     def answer_after(self, seconds: float) -> None:
         """Delay every response, after the effect of its request."""
@@ -101,9 +103,9 @@ class SimulatorProcess:
         """Plan the callbacks of messages that a provider accepts from now on. `url`: used if a request has none."""
         self._ask("callbacks", provider=provider, mode=mode, url=url, late_s=late_s, ending=ending)
 
-    def called(self) -> list[Called]:
+    def called(self) -> list[SentCallback]:
         """The callbacks that were sent."""
-        return msgspec.json.decode(self._ask("called"), type=list[Called])
+        return msgspec.json.decode(self._ask("called"), type=list[SentCallback])
 
     def _ask(self, command: str, **body: Any) -> bytes:
         url = f"http://127.0.0.1:{self.port}{CONTROL}{command}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, header_of, mail, unknown_credentials
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message, State
 
 SECRET = "re_resend-secret"
@@ -18,7 +18,7 @@ class ResendDialect(Dialect):
     prefix = "re-"
     conflict_status = 409
 
-    def other(self, request: Request, state: State) -> Response | None:
+    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
         if (request.method, request.path) != ("POST", "/emails"):
             return self.refused(404, "not found")
         if not header_of(request):
@@ -28,7 +28,7 @@ class ResendDialect(Dialect):
             return as_json(403, wrong)
         return None
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body, key = request.json(), request.headers.get("idempotency-key", "")
         if len(key) > KEY_MAX:
             raise ValueError("the key is too long")
@@ -37,7 +37,7 @@ class ResendDialect(Dialect):
             raise ValueError("the sender is missing")
         return mail(to, body["subject"], body.get("text"), body.get("html"), key=key, ours=tag["value"])
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"statusCode": status, "name": "simulated", "message": reason})
 
     def callback(self, message: Message, reference: str, status: str) -> Callback | None:

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, mail
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message
 
 SECRET = "SG.sendgrid-secret"
@@ -20,7 +20,7 @@ class SendGridDialect(Dialect):
     path = "/v3/mail/send"
     credentials = f"Bearer {SECRET}"
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body = request.json()
         (personalization,) = body["personalizations"]
         (to,) = personalization["to"]
@@ -30,10 +30,10 @@ class SendGridDialect(Dialect):
         text, html = parts.get("text/plain"), parts.get("text/html")
         return mail(to["email"], body["subject"], text, html, ours=personalization["custom_args"]["semel_id"])
 
-    def accepted(self, message: Message, reference: str) -> Response:
-        return Response(202, b"", {"X-Message-Id": reference})
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
+        return HttpResponse(202, b"", {"X-Message-Id": reference})
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"errors": [{"message": reason, "field": None, "help": None}]})
 
     def callback(self, message: Message, reference: str, status: str) -> Callback | None:

@@ -12,19 +12,19 @@ from typing import Any
 
 import msgspec
 
-from semel.testing.simulator.callbacks import Caller, Calls
+from semel.testing.simulator.callbacks import CallbackPlan, CallbackSender
 from semel.testing.simulator.dialect import Dialect
 from semel.testing.simulator.http import (
     HEAD_MAX_BYTES,
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     as_json,
     read_request,
     write_response,
 )
 from semel.testing.simulator.smtp import NAME as SMTP
 from semel.testing.simulator.smtp import MailServer
-from semel.testing.simulator.state import LIES, Budget, Lie, LieSchedule, Message, Planned, State
+from semel.testing.simulator.state import LIES, Lie, LieSchedule, Message, PlannedLie, RequestBudget, State
 
 STALL_S = 3_600.0  # longer than any client waits
 CONTROL = "/_simulator/"
@@ -37,7 +37,7 @@ class Simulator:
         self._dialects = dialects
         self._state = state
         self._lies = LieSchedule(state, dice)
-        self._caller = Caller()
+        self._caller = CallbackSender()
         self._mails = MailServer(state, self._lies)
 
     async def serve(self, port: int = 0) -> asyncio.Server:
@@ -57,7 +57,7 @@ class Simulator:
             with suppress(ConnectionError):
                 writer.close()
 
-    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         """Returns whether the connection stays open."""
         if request.path.startswith(CONTROL):
             await write_response(writer, self._control(request))
@@ -73,7 +73,7 @@ class Simulator:
             return await self._respond(writer, dialect, response)
         return await self._message(dialect, request, writer)
 
-    async def _message(self, dialect: Dialect, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _message(self, dialect: Dialect, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         self._state.requests.append((dialect.name, time.time()))
         if (budget := self._state.budgets.get(dialect.name)) is not None:
             if budget.count >= budget.allowed:
@@ -92,7 +92,7 @@ class Simulator:
             await asyncio.sleep(self._state.latency_s)
         return await self._respond_with_lie(lie, dialect, response, writer)
 
-    def _accept(self, dialect: Dialect, request: Request, message: Message, known: str) -> Response:
+    def _accept(self, dialect: Dialect, request: HttpRequest, message: Message, known: str) -> HttpResponse:
         if known:
             return dialect.repeated(message, known, same=True)
         reference = self._state.reference(dialect.prefix)
@@ -102,7 +102,7 @@ class Simulator:
         return dialect.accepted(message, reference)
 
     async def _respond_with_lie(
-        self, lie: Lie, dialect: Dialect, response: Response | None, writer: asyncio.StreamWriter
+        self, lie: Lie, dialect: Dialect, response: HttpResponse | None, writer: asyncio.StreamWriter
     ) -> bool:
         match lie.hears:
             case "the answer":
@@ -117,7 +117,7 @@ class Simulator:
                     await asyncio.sleep(STALL_S)
                 return False
             case "a page":
-                page = Response(200, b"<html>Please sign in</html>", {"Content-Type": "text/html; charset=utf-8"})
+                page = HttpResponse(200, b"<html>Please sign in</html>", {"Content-Type": "text/html; charset=utf-8"})
                 await write_response(writer, page)
                 return True
             case "429":
@@ -129,13 +129,13 @@ class Simulator:
         refusal = dialect.refused(429, "too many requests")
         return await self._respond(writer, dialect, _with(refusal, dialect.retry_headers(after_s)))
 
-    async def _respond(self, writer: asyncio.StreamWriter, dialect: Dialect, response: Response) -> bool:
+    async def _respond(self, writer: asyncio.StreamWriter, dialect: Dialect, response: HttpResponse) -> bool:
         await write_response(writer, _with(response, dialect.common_headers(self._state)))
         return True
 
     # ---------------------------------------------------------------------------------------------------- for tests
 
-    def _control(self, request: Request) -> Response:
+    def _control(self, request: HttpRequest) -> HttpResponse:
         command = request.path.removeprefix(CONTROL)
         if request.method == "GET":
             return self._show(command, request.query)
@@ -145,7 +145,7 @@ class Simulator:
             return as_json(400, {"message": f"{command}: {error}"})
         return as_json(200, {})
 
-    def _show(self, command: str, query: Mapping[str, str]) -> Response:
+    def _show(self, command: str, query: Mapping[str, str]) -> HttpResponse:
         state = self._state
         match command:
             case "phone":
@@ -168,7 +168,7 @@ class Simulator:
             raise ValueError(f"there is no provider {body['provider']!r}: expected one of {', '.join(names[1:])}")
         match command:
             case "lie":
-                plan = Planned(body["lie"], body["times"], body.get("share", 1.0))
+                plan = PlannedLie(body["lie"], body["times"], body.get("share", 1.0))
                 if plan.lie not in LIES:
                     raise ValueError(f"expected one of {', '.join(LIES)}")
                 if to := body.get("to", ""):
@@ -192,12 +192,12 @@ class Simulator:
             case "end_tokens":
                 state.tokens.clear()
             case "allow":
-                state.budgets[body["provider"]] = Budget(int(body["requests"]), float(body["reset_s"]))
+                state.budgets[body["provider"]] = RequestBudget(int(body["requests"]), float(body["reset_s"]))
             case "callbacks":
-                self._caller.plans[body.pop("provider")] = msgspec.convert(body, Calls)
+                self._caller.plans[body.pop("provider")] = msgspec.convert(body, CallbackPlan)
             case _:
                 raise ValueError("no such path")
 
 
-def _with(response: Response, headers: Mapping[str, str]) -> Response:
+def _with(response: HttpResponse, headers: Mapping[str, str]) -> HttpResponse:
     return response._replace(headers={**response.headers, **headers}) if headers else response

@@ -9,7 +9,7 @@ from hashlib import sha256
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, header_of, mail, unknown_credentials
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message, State
 
 KEY_ID, SECRET, REGION = "AKIDSIMULATED", "ses-secret", "eu-central-1"
@@ -25,14 +25,14 @@ class SesDialect(Dialect):
     name = "ses"
     prefix = "0100-"
 
-    def other(self, request: Request, state: State) -> Response | None:
+    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
         if (request.method, request.path) != ("POST", PATH):
             return self.refused(404, "not found")
         if _is_signed(request, f"/{self.name}{PATH}"):
             return None
         return self.refused(403, unknown_credentials(header_of(request)))
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body = request.json()
         (to,), (tag,) = body["Destination"]["ToAddresses"], body["EmailTags"]
         simple = body["Content"]["Simple"]
@@ -41,10 +41,10 @@ class SesDialect(Dialect):
             raise ValueError("the sender is missing, or the tag is wrong")
         return mail(to, simple["Subject"]["Data"], texts.get("Text"), texts.get("Html"), ours=tag["Value"])
 
-    def accepted(self, message: Message, reference: str) -> Response:
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
         return as_json(200, {"MessageId": reference})
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"message": reason}, x_amzn_ErrorType="Simulated")
 
     def callback(self, message: Message, reference: str, status: str) -> Callback | None:
@@ -52,7 +52,7 @@ class SesDialect(Dialect):
         return "application/json", msgspec.json.encode({"eventType": _STATUSES[status], "mail": about})
 
 
-def _is_signed(request: Request, path: str) -> bool:
+def _is_signed(request: HttpRequest, path: str) -> bool:
     found = _PROOF.fullmatch(header_of(request))
     if found is None or "host" not in found["signed"].split(";"):
         return False

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class Got(Struct, frozen=True):
+class ReceivedMessage(Struct, frozen=True):
     """One message that a customer received."""
 
     provider: str
@@ -39,7 +39,7 @@ class Message(NamedTuple):
     sender: str = ""
 
 
-class Asked(Struct, frozen=True):
+class SendRequest(Struct, frozen=True):
     """One send request and the lie that was applied to it."""
 
     provider: str
@@ -49,7 +49,7 @@ class Asked(Struct, frozen=True):
     at: float  # Unix time
 
 
-class Planned(Struct, frozen=True):
+class PlannedLie(Struct, frozen=True):
     """A lie planned for the next requests to a provider."""
 
     lie: str
@@ -57,7 +57,7 @@ class Planned(Struct, frozen=True):
     share: float = 1.0  # of the requests: for long runs
 
 
-class Kept(Struct):
+class StoredKey(Struct):
     """An idempotency key and the answer stored for it."""
 
     reference: str
@@ -65,7 +65,7 @@ class Kept(Struct):
     until: float
 
 
-class Budget(Struct):
+class RequestBudget(Struct):
     """The number of requests that a provider accepts in one period."""
 
     allowed: int
@@ -77,17 +77,17 @@ class State:
     """The state of all providers."""
 
     def __init__(self, key_window_s: float = 86_400.0) -> None:
-        self.phone: list[Got] = []
-        self.plans: dict[str, deque[Planned]] = {}
-        self.plans_for: dict[tuple[str, str], deque[Planned]] = {}  # by provider and recipient
+        self.phone: list[ReceivedMessage] = []
+        self.plans: dict[str, deque[PlannedLie]] = {}
+        self.plans_for: dict[tuple[str, str], deque[PlannedLie]] = {}  # by provider and recipient
         self.told: Counter[str] = Counter()  # applied lies, by "provider: lie"
         self.lied_about: list[tuple[str, str, str]] = []  # lie, to, text of ambiguous lies
         self.requests: list[tuple[str, float]] = []  # provider and time of every send request
-        self.book: list[Asked] = []
-        self.keys: dict[tuple[str, str], Kept] = {}
+        self.book: list[SendRequest] = []
+        self.keys: dict[tuple[str, str], StoredKey] = {}
         self.key_window_s = key_window_s
         self.key_windows_s: dict[str, float] = {}  # by provider
-        self.budgets: dict[str, Budget] = {}
+        self.budgets: dict[str, RequestBudget] = {}
         self.latency_s = 0.0  # between the effect of a request and its response
         self.tokens: dict[str, str] = {}  # the valid token, by provider
         self.granted: Counter[str] = Counter()  # tokens, by provider
@@ -99,7 +99,7 @@ class State:
 
     def deliver(self, provider: str, message: Message, reference: str) -> None:
         self.phone.append(
-            Got(
+            ReceivedMessage(
                 provider,
                 message.to,
                 message.text,
@@ -113,14 +113,14 @@ class State:
             )
         )
 
-    def known(self, provider: str, key: str) -> Kept | None:
+    def known(self, provider: str, key: str) -> StoredKey | None:
         kept = self.keys.get((provider, key)) if key else None
         return kept if kept is not None and kept.until > time.monotonic() else None
 
     def remember(self, provider: str, key: str, reference: str, body: bytes) -> None:
         if key:
             window_s = self.key_windows_s.get(provider, self.key_window_s)
-            self.keys[(provider, key)] = Kept(reference, body, time.monotonic() + window_s)
+            self.keys[(provider, key)] = StoredKey(reference, body, time.monotonic() + window_s)
 
     def grant(self, provider: str) -> str:
         """Issue an access token. The earlier token stays valid until a test revokes it."""
@@ -169,14 +169,14 @@ class LieSchedule:
         name, lie = self._planned(self._state.plans_for.get((provider, message.to)))
         if lie is TRUTH:
             name, lie = self._planned(self._state.plans.get(provider))
-        self._state.book.append(Asked(provider, message.to, message.text, name, time.time()))
+        self._state.book.append(SendRequest(provider, message.to, message.text, name, time.time()))
         if lie is not TRUTH:
             self._state.told[f"{provider}: {name}"] += 1
             if lie.ambiguous:
                 self._state.lied_about.append((name, message.to, message.text))
         return lie
 
-    def _planned(self, plans: deque[Planned] | None) -> tuple[str, Lie]:
+    def _planned(self, plans: deque[PlannedLie] | None) -> tuple[str, Lie]:
         while plans:
             plan = plans[0]
             if plan.times <= 0:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message
 
 SECRET = "KEYtelnyx-secret"
@@ -22,7 +22,7 @@ class TelnyxDialect(Dialect):
     path = "/v2/messages"
     credentials = f"Bearer {SECRET}"
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body = request.json()
         if unknown := body.keys() - FIELDS:
             raise ValueError(f"unknown field {min(unknown)}")
@@ -32,10 +32,10 @@ class TelnyxDialect(Dialect):
         url = body.get("webhook_url", "")
         return Message(body["to"], body["text"], key, parse_qs(urlsplit(url).query).get("id", [""])[0], url)
 
-    def accepted(self, message: Message, reference: str) -> Response:
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
         return as_json(200, {"data": {"id": reference, "record_type": "message"}})
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"errors": [{"code": str(status), "detail": reason}]})
 
     def callback(self, message: Message, reference: str, status: str) -> Callback | None:

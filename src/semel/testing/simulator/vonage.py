@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, basic
-from semel.testing.simulator.http import Request, Response, as_json
+from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
 from semel.testing.simulator.state import Message
 
 KEY, SECRET = "vonage-key", "vonage-secret"
@@ -22,7 +22,7 @@ class VonageDialect(Dialect):
     path = "/v1/messages"
     credentials = basic(KEY, SECRET)
 
-    def read(self, request: Request) -> Message:
+    def read(self, request: HttpRequest) -> Message:
         body = request.json()
         if (body["channel"], body["message_type"]) != ("sms", "text") or not body["from"] or not body["text"]:
             raise ValueError("channel, from or text is not valid")
@@ -30,10 +30,10 @@ class VonageDialect(Dialect):
             raise ValueError("to or from is not valid: a number starts with its country code, without + or 00")
         return Message(f"+{body['to']}", body["text"], ours=body["client_ref"])
 
-    def accepted(self, message: Message, reference: str) -> Response:
+    def accepted(self, message: Message, reference: str) -> HttpResponse:
         return as_json(202, {"message_uuid": reference})
 
-    def refused(self, status: int, reason: str) -> Response:
+    def refused(self, status: int, reason: str) -> HttpResponse:
         return as_json(status, {"title": "simulated", "detail": reason})
 
     def callback(self, message: Message, reference: str, status: str) -> Callback | None:
