@@ -50,7 +50,7 @@ def decide(url: str, *arguments: str) -> dict[str, Any]:
     return report
 
 
-def test_one_key_is_replayed_without_asking(tmp_path: Path) -> None:
+def test_a_single_key_is_replayed_without_confirmation(tmp_path: Path) -> None:
     url = fill(tmp_path)
     first, *others = keys(url)
     ended = semel("dead", "replay", first[:12], *REASON, "--by", "anna", "--ledger", url)
@@ -65,7 +65,7 @@ def test_one_key_is_replayed_without_asking(tmp_path: Path) -> None:
     assert [(entry["generation"], entry["state"]) for entry in history] == [(2, "accepted"), (1, "replayed")]
 
 
-def test_a_replay_is_handled_as_a_new_generation_and_not_eaten_by_its_own_key(tmp_path: Path) -> None:
+def test_a_replay_is_a_new_generation_and_no_duplicate_of_itself(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1)
     (key,) = keys(url)
     decide(url, "replay", key, *REASON)
@@ -81,7 +81,7 @@ def test_a_replay_is_handled_as_a_new_generation_and_not_eaten_by_its_own_key(tm
     assert semel("events", "show", key, "--ledger", url, "--json").json["result"] == {"ticket": 8}
 
 
-def test_all_means_the_dead_and_never_the_uncertain(tmp_path: Path) -> None:
+def test_all_selects_dead_events_and_never_uncertain_ones(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=3, uncertain=2)
     report = decide(url, "replay", "--all", "--yes", *REASON)
     assert (report["chosen"], report["replayed"], report["already_decided"], report["failed"]) == (3, 3, 0, 0)
@@ -89,7 +89,7 @@ def test_all_means_the_dead_and_never_the_uncertain(tmp_path: Path) -> None:
     assert len(keys(url, "uncertain")) == 2
 
 
-def test_uncertain_ones_are_replayed_when_they_are_meant_and_with_a_warning(tmp_path: Path) -> None:
+def test_uncertain_events_are_replayed_when_selected_with_a_warning(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=0, uncertain=3)
     first = keys(url, "uncertain")[0]
     named = semel("dead", "replay", first, "--yes", *REASON, "--ledger", url)
@@ -102,7 +102,7 @@ def test_uncertain_ones_are_replayed_when_they_are_meant_and_with_a_warning(tmp_
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_an_uncertain_one_is_never_replayed_unasked(named: bool, tmp_path: Path) -> None:
+def test_an_uncertain_event_is_never_replayed_without_confirmation(named: bool, tmp_path: Path) -> None:
     url = fill(tmp_path, dead=0, uncertain=1)
     which = keys(url, "uncertain") if named else ["--state", "uncertain"]
     ended = semel("dead", "replay", *which, *REASON, "--ledger", url)
@@ -112,14 +112,14 @@ def test_an_uncertain_one_is_never_replayed_unasked(named: bool, tmp_path: Path)
     assert decide(url, "discard", *keys(url, "uncertain"), *REASON)["discarded"] == 1, "which repeats nothing"
 
 
-def test_what_a_filter_chose_is_asked_about_also_if_it_is_one(tmp_path: Path) -> None:
+def test_a_filter_needs_confirmation_even_for_one_event(tmp_path: Path) -> None:
     """Else a script would pass or not by how many there happen to be."""
     url = fill(tmp_path, dead=1)
     assert semel("dead", "replay", "--all", *REASON, "--ledger", url).code == 2
     assert states(url)["dead"] == 1
 
 
-def test_a_key_that_is_not_dead_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_key_that_is_not_dead_is_reported_and_left_alone(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2, done=1)
     first, second = keys(url)
     (done,) = keys_done(url)
@@ -136,7 +136,7 @@ def test_a_key_that_is_not_dead_is_told_and_left_alone(tmp_path: Path) -> None:
     assert keys_done(url) == [done]
 
 
-def test_a_discarded_event_is_known_by_the_whole_key_that_is_told(tmp_path: Path) -> None:
+def test_a_discarded_event_is_found_by_the_whole_key_in_the_output(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1)
     (key,) = keys(url)
     ended = semel("dead", "discard", key[:8], *REASON, "--ledger", url)
@@ -150,7 +150,7 @@ def test_a_discarded_event_is_known_by_the_whole_key_that_is_told(tmp_path: Path
     assert semel("events", "show", key, "--ledger", url).code == 0
 
 
-def test_a_replayed_event_is_still_found_by_the_beginning_of_its_key(tmp_path: Path) -> None:
+def test_a_replayed_event_is_found_by_the_beginning_of_its_key(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1)
     (key,) = keys(url)
     decide(url, "replay", key, *REASON)
@@ -159,7 +159,7 @@ def test_a_replayed_event_is_still_found_by_the_beginning_of_its_key(tmp_path: P
     assert any(line.startswith(key) and "already" in line for line in again.out.splitlines())
 
 
-def test_filters_choose(tmp_path: Path) -> None:
+def test_filters_select_events(tmp_path: Path) -> None:
     fill(tmp_path, dead=2)
     url = fill(tmp_path, dead=3, tenant="acme")
     assert decide(url, "discard", "--tenant", "acme", "--dry-run")["chosen"] == 3
@@ -194,7 +194,7 @@ def test_a_discarded_event_still_answers_its_copies(tmp_path: Path) -> None:
     assert "the CRM is fixed" in shown["decision"]
 
 
-def test_what_someone_else_decided_is_told_and_is_no_failure(tmp_path: Path) -> None:
+def test_an_event_that_another_operator_decided_is_reported_and_no_failure(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2)
     first, second = keys(url)
     decide(url, "discard", first, *REASON)
@@ -236,7 +236,7 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
     assert time.monotonic() - begun >= 0.39
 
 
-def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
+def test_an_interrupted_decision_reports_its_progress(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=9)
     command = ("dead", "discard", "--all", "--yes", *REASON, "--rate", "1", "--ledger", url)
     process = started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -269,7 +269,7 @@ def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_decided_is_told_and_nothing_is_done(
+def test_an_impossible_decision_is_refused_before_anything_is_done(
     what: str, arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     url = fill(tmp_path, dead=2)
@@ -287,7 +287,7 @@ def test_one_unknown_key_among_several_stops_everything(tmp_path: Path) -> None:
     assert states(url)["dead"] == 2
 
 
-def test_nothing_to_decide_about_is_no_failure(tmp_path: Path) -> None:
+def test_an_empty_selection_is_no_failure(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=0)
     ended = semel("dead", "replay", "--all", *REASON, "--ledger", url)
     assert ended.code == 0
@@ -296,7 +296,7 @@ def test_nothing_to_decide_about_is_no_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "left"), [(b"y\n", 0), (b"n\n", 3)])
-def test_someone_at_a_terminal_is_asked(typed: bytes, left: int, tmp_path: Path) -> None:
+def test_the_command_asks_at_a_terminal(typed: bytes, left: int, tmp_path: Path) -> None:
     url = fill(tmp_path)
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "wb", buffering=0) as keyboard:
@@ -310,7 +310,7 @@ def test_someone_at_a_terminal_is_asked(typed: bytes, left: int, tmp_path: Path)
     assert states(url)["dead"] == left
 
 
-def test_who_decides_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_is_stored_with_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "anna")
     assert bulk_decision.operator().startswith("anna@")
     monkeypatch.delenv("SUDO_USER")
@@ -325,7 +325,7 @@ def test_who_decides_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 # ------------------------------------------------------------------------------------------ many, and failing ones
 
 
-def test_all_letters_are_found_page_after_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_dead_letters_are_found_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages smaller than what shares a millisecond, which one batch of settles does."""
 
     async def fill_at_once() -> int:
@@ -347,7 +347,7 @@ def test_all_letters_are_found_page_after_page(tmp_path: Path, monkeypatch: pyte
     assert decide(url_of(tmp_path), "replay", "--all", "--yes", *REASON)["replayed"] == 300
 
 
-def test_a_ledger_that_fails_is_left_alone_after_a_few_tries(tmp_path: Path) -> None:
+def test_a_failing_ledger_is_given_up_after_a_few_attempts(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=20)
     fails = """create trigger broken before insert on semel_decision
                when (select count(*) from semel_decision) >= 3 begin select raise(abort, 'out of order'); end"""
@@ -364,7 +364,7 @@ def test_a_ledger_that_fails_is_left_alone_after_a_few_tries(tmp_path: Path) -> 
     assert states(url)["dead"] == 17
 
 
-def test_a_ledger_without_letters_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_without_dead_letters_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every store keeps them: such a one can be looked at all the same."""
     url = fill(tmp_path)
 

@@ -13,7 +13,7 @@ from tests.cli.test_dead import REASON, decide, keys, keys_done, states
 from tests.wording import lacks
 
 
-def test_what_has_succeeded_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_an_event_that_succeeded_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1, done=1)
     (done,), (dead,) = keys_done(url), keys(url)
     for options in ((), ("--dry-run",), ("--yes",)):
@@ -45,7 +45,7 @@ def test_an_event_that_succeeded_after_a_replay_is_refused_too(tmp_path: Path) -
     assert lacks(ended.out, f"{key} succeeded --force") == []
 
 
-def test_by_force_the_next_delivery_of_it_acts_again_once(tmp_path: Path) -> None:
+def test_after_force_the_next_delivery_runs_once_more(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=0, done=1)
     (done,) = keys_done(url)
     asked = semel("dead", "replay", done, "--force", *REASON, "--by", "anna", "--ledger", url)
@@ -68,7 +68,7 @@ def test_by_force_the_next_delivery_of_it_acts_again_once(tmp_path: Path) -> Non
     assert "the CRM is fixed" in told
 
 
-def test_force_also_replays_what_is_dead(tmp_path: Path) -> None:
+def test_force_also_replays_dead_events(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=1, done=1)
     (done,), (dead,) = keys_done(url), keys(url)
     report = decide(url, "replay", dead, done, "--force", "--yes", *REASON)
@@ -80,7 +80,7 @@ def test_force_also_replays_what_is_dead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("filters", [("--all",), ("--handler", "fine"), ("--since", "1d"), ()], ids=" ".join)
-def test_nothing_is_forced_by_a_filter(filters: tuple[str, ...], tmp_path: Path) -> None:
+def test_force_is_refused_with_a_filter(filters: tuple[str, ...], tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2)
     ended = semel("dead", "replay", *filters, "--force", "--yes", *REASON, "--ledger", url)
     assert ended.code == 2
@@ -95,7 +95,7 @@ def test_force_needs_a_reason(tmp_path: Path) -> None:
     assert "--reason" in ended.err
 
 
-def test_discard_knows_no_force(tmp_path: Path) -> None:
+def test_discard_has_no_force_option(tmp_path: Path) -> None:
     ended = semel("dead", "discard", "--all", "--force", "--ledger", fill(tmp_path))
     assert ended.code == 2
     assert "--force" in ended.err

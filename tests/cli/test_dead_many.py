@@ -53,7 +53,7 @@ def _claim(number: int) -> Claim:
     return Claim(digest, f"handler-{number % 3}", f"key {number}", 30_000, 86_400_000)
 
 
-def test_a_replay_that_is_killed_goes_on_when_it_is_given_again(tmp_path: Path) -> None:
+def test_a_killed_replay_continues_when_it_is_repeated(tmp_path: Path) -> None:
     """Whatever was replayed is in the inbox once, and what was not is still a letter."""
     url = fill(tmp_path, 300)
     command = ("dead", "replay", "--all", "--yes", *REASON, "--rate", "20", "--ledger", url)
@@ -72,7 +72,7 @@ def test_a_replay_that_is_killed_goes_on_when_it_is_given_again(tmp_path: Path) 
     assert states(url) == {**states(url), "accepted": 300, "dead": 0}
 
 
-def test_a_rate_is_steady_and_a_stall_is_not_made_good_by_a_burst() -> None:
+def test_a_rate_is_steady_and_a_stall_is_not_followed_by_a_burst() -> None:
     """50 a second, and half a second in which nothing can be done: no more than what a moment allows comes at once."""
 
     async def times() -> list[float]:
@@ -91,7 +91,7 @@ def test_a_rate_is_steady_and_a_stall_is_not_made_good_by_a_burst() -> None:
     assert found[-1] - found[0] >= 29 / 50, "and on the whole never faster than the rate"
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_without_a_rate_there_is_no_delay() -> None:
     async def many() -> None:
         pace = bulk_decision.Pace(None)
         for _ in range(10_000):
@@ -141,7 +141,7 @@ def test_a_long_list_does_not_hold_all_events_at_once(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_letters(tmp_path: Path) -> None:
+def test_a_hundred_thousand_dead_letters_take_linear_time(tmp_path: Path) -> None:
     """Ten times as many take about ten times as long, and not a hundred times."""
     took: list[float] = []
     for at, count in enumerate((10_000, 100_000)):
@@ -156,7 +156,9 @@ def test_a_hundred_thousand_letters(tmp_path: Path) -> None:
     assert took[1] < 30 * took[0], took
 
 
-def test_pages_bring_each_letter_once_while_others_are_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_contain_each_dead_letter_once_while_others_are_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = fill(tmp_path, 500)
     monkeypatch.setattr(find, "PAGE", 50)
     monkeypatch.setattr(find, "PAGE_MAX", 70)
@@ -176,7 +178,7 @@ def test_pages_bring_each_letter_once_while_others_are_decided(tmp_path: Path, m
     assert len(found) == len(set(found)) == 500
 
 
-def test_a_decision_under_way_at_an_interrupt_is_finished_and_reported() -> None:
+def test_a_decision_in_progress_at_an_interrupt_is_finished_and_reported() -> None:
     """The store may have committed it. Reported as not decided, the counts would contradict the ledger."""
     decided: list[str] = []
     begun: list[str] = []

@@ -52,7 +52,7 @@ def lines_of(text: str) -> list[str]:
     return [re.sub(r"\s+", " ", line).rstrip() for line in text.splitlines()]
 
 
-def test_the_page_shows_what_the_commands_say(tmp_path: Path) -> None:
+def test_the_page_shows_the_output_of_the_commands(tmp_path: Path) -> None:
     url = fill(tmp_path)
     told: list[str] = []
     shown: list[str] = []

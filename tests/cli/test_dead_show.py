@@ -66,7 +66,7 @@ def again(reason: str) -> Retry:
     return Retry(after=0, reason=reason)
 
 
-def test_each_attempt_is_told_with_its_time_and_its_error(tmp_path: Path) -> None:
+def test_each_attempt_is_shown_with_its_time_and_its_error(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(again("the CRM answered 503"), VANISHES, again("timed out"), Reject("no customer"))
     out = life.show().out
     told = out[out.index("\nattempts\n") :].splitlines()[2:6]
@@ -83,7 +83,7 @@ def test_each_attempt_is_told_with_its_time_and_its_error(tmp_path: Path) -> Non
     assert attempt_log[0]["at"] == "2025-06-15T15:07:40.000Z"
 
 
-def test_attempts_that_were_too_many_to_be_kept_have_not_vanished(tmp_path: Path) -> None:
+def test_dropped_attempts_are_not_shown_as_crashed(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(*[again(f"failure {n}") for n in range(1, 31)], VANISHES, VANISHES, Reject("enough"))
     out = life.show().out
     assert "attempt 1, " in out
@@ -94,7 +94,7 @@ def test_attempts_that_were_too_many_to_be_kept_have_not_vanished(tmp_path: Path
     assert "attempt 33, " in out
 
 
-def test_the_event_is_told_by_its_own_facts_and_laid_out(tmp_path: Path) -> None:
+def test_the_event_is_shown_with_its_fields_and_indented(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(Reject("unknown customer"))
     out = life.show().out
     facts = life.show("--json").json["decoded"]
@@ -131,7 +131,7 @@ def test_raw_does_not_write_to_a_terminal(tmp_path: Path) -> None:
     assert "terminal" in err
 
 
-def test_an_event_that_is_not_kept_cannot_be_raw(tmp_path: Path) -> None:
+def test_raw_is_refused_for_an_event_that_is_not_stored(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(again("later"))
     ended = semel("events", "show", KEY, "--raw", "--ledger", life.url)
     assert ended.code == 2
@@ -142,13 +142,13 @@ def test_an_event_that_is_not_kept_cannot_be_raw(tmp_path: Path) -> None:
     "event",
     [b"not json", b'{"any":"thing"}', b"\xff\xfe", b"[" * 100_000, b'{"id":"1","type":"t","createdTime":1e300}'],
 )
-def test_what_cannot_be_decoded_is_shown_all_the_same(event: bytes, tmp_path: Path) -> None:
+def test_an_event_that_cannot_be_decoded_is_shown_nevertheless(event: bytes, tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(Reject("no event"), event=event)
     assert "no event" in life.show().out
     assert life.show("--json").json["state"] == "dead"
 
 
-def test_the_audit_trail_says_who_decided_when_and_why(tmp_path: Path) -> None:
+def test_the_audit_trail_has_operator_time_and_reason(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(again("503"), Reject("unknown customer"))
     ended = semel("dead", "replay", KEY, "--reason", "the CRM is fixed", "--by", "anna", "--ledger", life.url)
     assert ended.code == 0
@@ -164,7 +164,7 @@ def test_the_audit_trail_says_who_decided_when_and_why(tmp_path: Path) -> None:
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r[bold red]\u202e[/]\x9b31m\n$(reboot) [link=file:///etc/passwd]x[/link]\x00\u2028"
 
 
-def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
+def test_control_characters_are_escaped_everywhere(tmp_path: Path) -> None:
     """Escape sequences, markup, line ends and writing that turns around, in a reason, an attempt and a body."""
     event = json.dumps({"id": "1", "type": HOSTILE, "data": HOSTILE}, ensure_ascii=False).encode()
     life = Life(tmp_path).attempts(again(HOSTILE), Reject(HOSTILE), event=event)
@@ -182,7 +182,7 @@ def test_hostile_words_reach_no_terminal(tmp_path: Path) -> None:
     assert life.show("--json").json["reason"].startswith("\x1b]0;owned"), "and a program gets it as it is"
 
 
-def test_a_hostile_key_is_told_as_text(tmp_path: Path) -> None:
+def test_a_key_with_control_characters_is_shown_as_text(tmp_path: Path) -> None:
     life = Life(tmp_path).attempts(Reject("no"))
     for typed in ("\x1b[2J", "012", "xyz0123", KEY + "00", "", "0123 4567", "../../etc"):
         for command in (("show",), ("replay", "--reason", "x", "--yes"), ("discard", "--reason", "x", "--yes")):

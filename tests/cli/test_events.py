@@ -63,13 +63,13 @@ def test_events_are_filtered(filters: tuple[str, ...], count: int, ledger: tuple
     assert len(listed("events", "list", *filters, *ledger)) == count
 
 
-def test_time_filters_have_the_edges_that_they_say(ledger: tuple[str, str]) -> None:
+def test_time_filters_include_and_exclude_their_edges(ledger: tuple[str, str]) -> None:
     oldest = listed("events", "list", *ledger)[-1]
     assert oldest["key"] in [entry["key"] for entry in listed("events", "list", "--since", oldest["at"], *ledger)]
     assert oldest["key"] not in [entry["key"] for entry in listed("events", "list", "--until", oldest["at"], *ledger)]
 
 
-def test_letters_are_the_dead_and_the_uncertain(ledger: tuple[str, str]) -> None:
+def test_dead_letters_are_dead_and_uncertain_events(ledger: tuple[str, str]) -> None:
     assert {entry["state"] for entry in listed("dead", "list", *ledger)} == {"dead", "uncertain"}
     assert len(listed("dead", "list", *ledger)) == 6
     assert len(listed("dead", "list", "--state", "uncertain", *ledger)) == 1
@@ -92,14 +92,14 @@ def test_tables_shorten_keys_and_wide_ones_do_not(ledger: tuple[str, str]) -> No
 
 
 @pytest.mark.parametrize("command", [("dead", "list"), ("dead", "list", "--wide"), ("events", "list")], ids=" ".join)
-def test_what_strangers_wrote_cannot_steer_the_terminal(command: tuple[str, ...], ledger: tuple[str, str]) -> None:
+def test_external_texts_cannot_control_the_terminal(command: tuple[str, ...], ledger: tuple[str, str]) -> None:
     out = semel(*command, *ledger).out
     assert "\\x1b[31m" in out, "the trap is in the list"
     assert "\x1b" not in out
     assert "\u202e" not in out
 
 
-def test_everything_known_of_a_dead_event_is_shown(ledger: tuple[str, str]) -> None:
+def test_everything_stored_about_a_dead_event_is_shown(ledger: tuple[str, str]) -> None:
     entry = listed("dead", "list", "--state", "dead", *ledger)[0]
     for command in ("events", "dead"):
         out = semel(command, "show", entry["key"], *ledger).out
@@ -113,7 +113,7 @@ def test_everything_known_of_a_dead_event_is_shown(ledger: tuple[str, str]) -> N
         assert len(whole["history"]) == 1
 
 
-def test_the_result_of_what_is_done_is_shown(ledger: tuple[str, str]) -> None:
+def test_the_result_of_a_done_event_is_shown(ledger: tuple[str, str]) -> None:
     entry = listed("events", "list", "--state", "done", *ledger)[0]
     assert '"ticket": 7' in semel("events", "show", entry["key"], *ledger).out
     whole = semel("events", "show", entry["key"], "--json", *ledger).json
@@ -127,7 +127,7 @@ def test_the_beginning_of_a_key_is_enough(ledger: tuple[str, str]) -> None:
             assert semel("events", "show", text, "--json", *ledger).json["key"] == key
 
 
-def test_a_beginning_that_several_keys_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beginning_of_several_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "PREFIX_MIN_CHARS", 1)
     url = fill(tmp_path, dead=17, uncertain=0, done=0)  # of 17 keys, two begin with the same digit
     digits = [entry["key"][0] for entry in listed("dead", "list", "--ledger", url)]
@@ -148,14 +148,14 @@ def test_a_beginning_that_several_keys_have_is_refused(tmp_path: Path, monkeypat
         ("00000000", "key 00000000"),
     ],
 )
-def test_a_key_that_is_none_is_told(key: str, words: str, ledger: tuple[str, str]) -> None:
+def test_an_invalid_key_is_refused(key: str, words: str, ledger: tuple[str, str]) -> None:
     for command in (("events", "show"), ("dead", "show"), ("dead", "replay", "--reason", "x")):
         ended = semel(*command, key, *ledger)
         assert ended.code == 2
         assert lacks(ended.err, words) == []
 
 
-def test_letters_come_first_and_others_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_are_searched_first_then_other_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "PREFIX_MIN_CHARS", 1)
     monkeypatch.setattr(find, "PAGE", 3)
     options = ("--ledger", fill(tmp_path, dead=1, uncertain=0, done=40))
@@ -169,7 +169,7 @@ def test_letters_come_first_and_others_are_found_too(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_a_listing_fits_the_terminal_and_nothing_squeezes_another(columns: int, tmp_path: Path) -> None:
+def test_a_listing_fits_the_terminal_and_columns_keep_their_width(columns: int, tmp_path: Path) -> None:
     """With tenants, a generation and a long event, as they come."""
     fill(tmp_path, dead=2)
     url = fill(tmp_path, dead=2, tenant="acme")
@@ -190,7 +190,7 @@ def test_a_listing_fits_the_terminal_and_nothing_squeezes_another(columns: int, 
         assert any(not lacks(line, "acme unknown customer \\x1b[31m\\u202ec0") for line in lines)
 
 
-def test_a_tenant_that_all_share_is_not_repeated(ledger: tuple[str, str]) -> None:
+def test_a_tenant_that_all_entries_share_is_not_repeated(ledger: tuple[str, str]) -> None:
     assert "tenant acme" in semel("dead", "list", *ledger).out
     assert "tenant acme" not in semel("dead", "list", "--tenant", "acme", *ledger).out
 
@@ -205,7 +205,7 @@ def test_a_bad_filter_is_named(option: str, value: str, ledger: tuple[str, str])
         assert option in ended.err
 
 
-def test_looking_changes_nothing(ledger: tuple[str, str]) -> None:
+def test_reading_changes_nothing(ledger: tuple[str, str]) -> None:
     before = listed("events", "list", *ledger)
     semel("status", *ledger)
     semel("dead", "replay", "--all", "--dry-run", *ledger)

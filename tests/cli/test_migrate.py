@@ -15,7 +15,7 @@ from semel import Context, Event, Reject, Semel
 
 @pytest.mark.parametrize(("url", "name"), [("sqlite:///{folder}/semel.db", "SQLite"), ("memory://", "memory")])
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
-def test_a_store_without_migrations_says_so_kindly(
+def test_a_store_without_migrations_is_reported_as_ready(
     url: str, name: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     option = ("--ledger", url.format(folder=tmp_path))
@@ -41,7 +41,7 @@ def test_a_store_without_migrations_says_so_kindly(
         (("--ledger", "postgresql://a:hunter2@h/d?pol=1"), "option 'pol'"),
     ],
 )
-def test_what_cannot_be_used_is_told_and_ends_with_2(arguments: tuple[str, ...], words: str) -> None:
+def test_an_unusable_store_ends_with_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
     ended = semel("migrate", *arguments)
     assert ended.code == 2
     assert lacks(ended.err, words) == []
@@ -51,7 +51,7 @@ def test_what_cannot_be_used_is_told_and_ends_with_2(arguments: tuple[str, ...],
     assert "hunter2" not in ended.err + ended.out + program.out
 
 
-def test_letters_of_a_ledger_in_memory_can_be_looked_at_and_discarded_and_not_replayed(tmp_path: Path) -> None:
+def test_dead_letters_of_a_memory_ledger_can_be_listed_and_discarded_but_not_replayed(tmp_path: Path) -> None:
     """They outlive the process, and what it still remembers cannot be changed from outside."""
     dead_letters = f"sqlite:///{tmp_path}/letters.db"
     path = tmp_path / "semel.toml"
@@ -80,7 +80,7 @@ def test_letters_of_a_ledger_in_memory_can_be_looked_at_and_discarded_and_not_re
     assert semel("dead", "list", "--json", *option).json == []
 
 
-def test_a_letterbox_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_dead_letter_file_that_is_no_ledger_is_not_changed(tmp_path: Path) -> None:
     path, dead_letters = tmp_path / "semel.toml", tmp_path / "letters.db"
     dead_letters.write_bytes(b"holiday pictures")
     path.write_text(f'ledger = "redis://127.0.0.1:1"\ndead_letters = "sqlite:///{dead_letters}"\n')

@@ -115,7 +115,7 @@ def test_doctor_without_any_settings_creates_nothing(tmp_path: Path, monkeypatch
     assert content(tmp_path) == {}
 
 
-def test_doctor_says_that_there_is_no_ledger_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_that_the_ledger_does_not_exist_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = semel("doctor", "--json").json
     (finding,) = [finding for finding in report["findings"] if finding["check"] == "store"]

@@ -19,7 +19,7 @@ from semel.values.delivery_state import Accepted
 from semel.values.secret import Secret
 
 
-def test_the_state_of_things_is_told_with_what_to_look_at(tmp_path: Path) -> None:
+def test_status_shows_counts_and_what_needs_attention(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2, uncertain=1, done=3)
     ended = semel("status", "--ledger", url)
     assert ended.code == 0
@@ -35,7 +35,7 @@ def test_the_state_of_things_is_told_with_what_to_look_at(tmp_path: Path) -> Non
     assert ("2" in dead, "1" in uncertain) == (True, True)
 
 
-def test_what_waits_in_the_inbox_is_told_by_lane(tmp_path: Path) -> None:
+def test_status_shows_the_inbox_by_lane(tmp_path: Path) -> None:
     url = fill(tmp_path, dead=2, uncertain=0)
     assert semel("dead", "replay", "--all", "--yes", "--reason", "fixed", "--ledger", url).code == 0
     (lane,) = semel("status", "--ledger", url, "--json").json["inbox"]
@@ -48,7 +48,7 @@ def test_what_waits_in_the_inbox_is_told_by_lane(tmp_path: Path) -> None:
     assert semel("status", "--ledger", url, "--json").json["hints"] == []
 
 
-def test_an_empty_ledger_says_so(tmp_path: Path) -> None:
+def test_status_of_an_empty_ledger(tmp_path: Path) -> None:
     fill(tmp_path, 0, 0, 0)
 
     async def open_it() -> None:
@@ -97,14 +97,14 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_looking_for_a_ledger_never_makes_one(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_missing_ledger_is_never_created_by_reading(command: tuple[str, ...], tmp_path: Path) -> None:
     ended = semel(*command, "--ledger", f"sqlite:///{tmp_path}/nowhere.db")
     assert ended.code == 2
     assert "nowhere.db" in ended.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_ledger_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_no_ledger_is_not_changed(tmp_path: Path) -> None:
     with closing(apsw.Connection(str(tmp_path / "foreign.db"))) as foreign:
         foreign.execute("create table theirs (x)")
     with closing(apsw.Connection(str(tmp_path / "in-use.db"))) as in_use:
@@ -129,7 +129,7 @@ def test_a_broken_log_beside_an_empty_file_is_no_ledger(log: bytes, tmp_path: Pa
     assert (ended.code, lacks(ended.err, "empty.db no ledger")) == (2, [])
 
 
-def test_a_ledger_that_is_in_use_can_be_looked_at(tmp_path: Path) -> None:
+def test_a_ledger_in_use_can_be_read(tmp_path: Path) -> None:
     """A young ledger that is open elsewhere has everything in its write-ahead log."""
 
     async def look_while_open() -> None:
@@ -153,7 +153,7 @@ def test_a_ledger_that_is_in_use_can_be_looked_at(tmp_path: Path) -> None:
         (("--ledger", f"sqlite:///{ROOT}"), str(ROOT)),
     ],
 )
-def test_a_ledger_that_cannot_be_looked_at_is_told(arguments: tuple[str, ...], words: str) -> None:
+def test_a_memory_ledger_cannot_be_read_by_another_process(arguments: tuple[str, ...], words: str) -> None:
     ended = semel("status", *arguments)
     assert ended.code == 2
     assert lacks(ended.err, words) == []
@@ -168,7 +168,7 @@ def test_a_password_is_not_shown() -> None:
     assert str(Place(Secret("sqlite:///a:b@c.db"))) == "sqlite:///a:b@c.db"
 
 
-def test_the_commands_work_in_a_process_of_their_own(tmp_path: Path) -> None:
+def test_the_commands_work_in_a_separate_process(tmp_path: Path) -> None:
     url = fill(tmp_path)
     process = started("status", "--ledger", url, stdout=-1, stderr=-1)
     out, err = process.communicate(timeout=60)

@@ -30,7 +30,7 @@ NOW = 1_700_000_000_000
         (14 * 86_400, "2 weeks"),
     ],
 )
-def test_an_age_is_told_in_words(seconds: float, words: str) -> None:
+def test_an_age_is_written_in_words(seconds: float, words: str) -> None:
     assert age(NOW - int(seconds * 1000), NOW) == words
 
 
@@ -51,23 +51,23 @@ def test_an_age_is_told_in_words(seconds: float, words: str) -> None:
         ),
     ],
 )
-def test_a_time_is_read_as_utc_or_as_an_age(text: str, expected: int) -> None:
+def test_a_time_is_parsed_as_utc_or_as_an_age(text: str, expected: int) -> None:
     assert instant_ms(text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2h ago", "-2h", "2026-13-01", "9999999d", "h"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text))):
         instant_ms(text, NOW)
 
 
-def test_times_are_told_in_utc() -> None:
+def test_times_are_written_in_utc() -> None:
     assert moment(NOW) == "2023-11-14 22:13:20 UTC"
     assert iso(NOW + 7) == "2023-11-14T22:13:20.007Z"
 
 
 @given(st.integers())
-def test_any_number_can_be_told_as_a_time(at_ms: int) -> None:
+def test_any_number_can_be_written_as_a_time(at_ms: int) -> None:
     assert moment(at_ms).endswith(" UTC")
 
 
@@ -77,13 +77,13 @@ def test_a_long_key_is_shortened() -> None:
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+def test_control_characters_are_escaped(text: str) -> None:
     assert plain(text).isprintable()
     assert plain_lines(text).replace("\n", "").isprintable()
     assert plain_lines(text).count("\n") == text.count("\n")
 
 
-def test_what_is_harmless_is_left_as_it_is() -> None:
+def test_printable_text_is_not_changed() -> None:
     assert plain("naïve – 客户 🙂") == "naïve – 客户 🙂"
     assert plain("\x1b]0;title\x07\u202e") == "\\x1b]0;title\\x07\\u202e"
 
@@ -103,11 +103,11 @@ def test_what_is_harmless_is_left_as_it_is() -> None:
         (10**15, "1,000 TB"),
     ],
 )
-def test_a_size_is_told_as_far_as_people_want_to_know_it(count: int, words: str) -> None:
+def test_a_size_is_rounded_to_two_digits(count: int, words: str) -> None:
     assert size(count) == words
 
 
-def test_long_texts_are_cut_and_ids_are_told_by_their_beginning() -> None:
+def test_long_texts_are_cut_and_uuids_are_shortened() -> None:
     assert (cut("abcd", 4), cut("abcde", 4)) == ("abcd", "abc…")
     assert brief_ids("AE2ab026-0b53-4e7c-aa65-f0407a6e75f5|v2.7d5b5d19-ff12-4b10-a1ed-1cef3a50a74a.end") == (
         "AE2ab026…|v2.7d5b5d19….end"

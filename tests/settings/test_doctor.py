@@ -71,7 +71,7 @@ def printed(found: DoctorReport) -> str:
 # ------------------------------------------------------------------------------------------------------- its parts
 
 
-def test_the_facts_of_the_store_are_shown_and_its_own_judgement_counts() -> None:
+def test_the_facts_of_the_store_become_findings_by_their_level() -> None:
     found = looked(
         Telling(
             Fact("journal", "wal"),
@@ -87,7 +87,7 @@ def test_the_facts_of_the_store_are_shown_and_its_own_judgement_counts() -> None
     assert not found.ok
 
 
-def test_the_facts_of_the_store_are_a_table_with_sizes_for_people() -> None:
+def test_the_facts_of_the_store_are_a_table_with_rounded_sizes() -> None:
     facts = [
         Fact("file", "/a/" + "b" * 120),
         Fact("free disk", "80,767,057,920 bytes"),
@@ -109,7 +109,7 @@ def test_a_store_that_cannot_be_opened_is_an_error_not_a_crash() -> None:
     assert "belongs to another application" in finding.what
 
 
-def test_what_several_servers_say_in_the_same_words_is_said_once() -> None:
+def test_equal_facts_of_several_servers_are_merged() -> None:
     servers = ("10.0.0.1:7000", "10.0.0.2:7000", "[::1]:7000")
     facts = [Fact(f"persistence {server}", "none", "warning") for server in servers]
     facts += [
@@ -126,7 +126,7 @@ def test_what_several_servers_say_in_the_same_words_is_said_once() -> None:
     assert len(json.loads(to_json(found))["store"]) == 6, "programs get what was told"
 
 
-def test_nothing_is_called_well_of_a_store_that_could_not_be_looked_at() -> None:
+def test_a_broken_store_has_no_ok_findings() -> None:
     def well(store: Store) -> set[str]:
         return {one.check for one in looked(store).findings if one.level == "ok"}
 
@@ -137,13 +137,13 @@ def test_nothing_is_called_well_of_a_store_that_could_not_be_looked_at() -> None
     assert "timeout" in well(Broken()), "the settings could be looked at"
 
 
-def test_a_store_without_a_diagnosis_is_let_be() -> None:
+def test_a_store_without_a_diagnosis_is_ok() -> None:
     found = looked(Store())
     assert found.ok
     assert found.store == []
 
 
-def test_every_destination_is_tried_and_a_reason_is_an_error() -> None:
+def test_every_destination_is_connected_to_and_a_failure_is_an_error() -> None:
     async def fine() -> str | None:
         return None
 
@@ -164,7 +164,7 @@ def test_every_destination_is_tried_and_a_reason_is_an_error() -> None:
     assert "k3y" not in str(found.findings)
 
 
-def test_a_destination_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_destination_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "REACH_S", 0.01)
 
     async def endless() -> str | None:
@@ -177,7 +177,7 @@ def test_a_destination_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyP
     assert lacks(finding.what, "http://a.example 0.01 s") == []
 
 
-def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
+def test_the_table_has_guarantees_on_one_line_and_changes() -> None:
     long = guarantee("a" * 120, ("**",), "keyed", 900.0, "SQLite", "")
     found = DoctorReport(
         [PROMISE, long], [Finding("error", "x [y] z", "do [that]"), Finding("ok", "fine")], [Fact("journal", "wal")]
@@ -199,13 +199,13 @@ def test_the_table_has_each_guarantee_on_one_line_and_what_to_change() -> None:
         ([Finding("error", "x", check="reach")], "1 error 0 warnings semel run"),
     ],
 )
-def test_the_conclusion_counts(findings: list[Finding], words: str) -> None:
+def test_the_conclusion_counts_errors_and_warnings(findings: list[Finding], words: str) -> None:
     conclusion = printed(DoctorReport([], findings)).splitlines()[-1]
     assert lacks(conclusion, words) == []
     assert " not " not in conclusion, "`semel run` starts"
 
 
-def test_the_machine_form_has_the_same() -> None:
+def test_the_json_document_has_the_same_content() -> None:
     found = DoctorReport([PROMISE], [Finding("warning", "x", "y", "drain")], [Fact("journal", "wal")])
     document = json.loads(to_json(found))
     assert document["ok"] is True
@@ -216,7 +216,7 @@ def test_the_machine_form_has_the_same() -> None:
     assert document["identities"] == []
 
 
-def test_it_says_which_events_are_recognised_when_their_producer_sends_them_again() -> None:
+def test_doctor_lists_which_events_are_recognised_again() -> None:
     found = looked(Store())
     document = json.loads(to_json(found))
     recognised = {row["shape"]: row["recognised"] for row in document["identities"]}
@@ -251,7 +251,7 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_settings_that_are_well_end_with_0(folder: Path) -> None:
+def test_valid_settings_end_with_exit_code_0(folder: Path) -> None:
     write(folder, ROUTE)
     ended = run()
     assert ended.exit_code == 0, ended.output
@@ -259,7 +259,7 @@ def test_settings_that_are_well_end_with_0(folder: Path) -> None:
     assert lacks(ended.output.splitlines()[-1], "errors 0 warnings") == []
 
 
-def test_an_error_ends_with_1_and_says_what_to_change(folder: Path) -> None:
+def test_an_error_ends_with_exit_code_1_and_a_change(folder: Path) -> None:
     write(folder, ROUTE + "timeout = 30\n")
     ended = run("--json")
     assert ended.exit_code == 1
@@ -268,7 +268,7 @@ def test_an_error_ends_with_1_and_says_what_to_change(folder: Path) -> None:
     assert lacks(wrong["change"], "timeout 25 s lease") == []
 
 
-def test_settings_that_cannot_be_used_end_with_2_also_for_machines(folder: Path) -> None:
+def test_unusable_settings_end_with_exit_code_2_also_in_json(folder: Path) -> None:
     write(folder, "[server]\nprot = 1\n")
     ended = run("--json")
     assert ended.exit_code == 2
@@ -279,7 +279,7 @@ def test_settings_that_cannot_be_used_end_with_2_also_for_machines(folder: Path)
     assert problem == {"file": "semel.toml", "line": 2, "where": "[server]"}
 
 
-def test_it_connects_to_what_is_configured(folder: Path, listening: int) -> None:
+def test_doctor_connects_to_destinations(folder: Path, listening: int) -> None:
     forward = ROUTE.replace("console = true", 'forward = "here"')
     place = '[destinations.here]\nurl = "http://127.0.0.1:{}/x"\nallow = ["127.0.0.1"]\n'
     write(folder, forward + place.format(listening))
@@ -301,7 +301,7 @@ def test_a_destination_that_may_not_be_called_is_an_error(folder: Path, listenin
     assert "k3y" not in run().output
 
 
-def test_a_ledger_that_belongs_to_others_is_an_error(folder: Path) -> None:
+def test_a_file_of_another_application_is_an_error(folder: Path) -> None:
     (folder / "semel.db").write_bytes(b"this is no database at all, but it is long enough to be looked at" * 100)
     write(folder, ROUTE)
     ended = run("--json")
@@ -310,7 +310,7 @@ def test_a_ledger_that_belongs_to_others_is_an_error(folder: Path) -> None:
     assert {one["check"] for one in findings if one["level"] == "error"} == {"store"}
 
 
-def test_the_handlers_of_an_app_in_python_are_looked_at_too(folder: Path) -> None:
+def test_the_handlers_of_a_python_app_are_checked(folder: Path) -> None:
     (folder / "doctored_app.py").write_text(
         "from semel import Semel\n"
         "app = Semel('sqlite:///own.db')\n"
@@ -326,7 +326,7 @@ def test_the_handlers_of_an_app_in_python_are_looked_at_too(folder: Path) -> Non
     assert ("late" in wrong["what"], "5 s" in wrong["what"], "3 s" in wrong["what"]) == (True, True, True)
 
 
-def test_a_ledger_alone_is_looked_at_without_settings(folder: Path) -> None:
+def test_a_ledger_is_examined_without_settings(folder: Path) -> None:
     write(folder, "[server]\nprot = 1\n")
     missing = run("--ledger", "sqlite:///none.db")
     assert isinstance(missing.exception, ConfigError)

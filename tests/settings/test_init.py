@@ -37,14 +37,14 @@ def uncommented() -> str:
     return SETTING.sub("", starter())
 
 
-def test_as_it_stands_it_has_sqlite_and_a_route_to_the_console(tmp_path: Path) -> None:
+def test_unchanged_it_has_sqlite_and_a_route_to_the_console(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     write(path)
     demonstration = Route(name="demonstration", topics=["**"], console=True)
     assert load(path, {}) == Settings(ledger=Secret("sqlite:///semel.db"), routes=[demonstration])
 
 
-def test_as_it_stands_doctor_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_it_passes_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("semel.toml"))
     found = examine(None, None)
@@ -52,7 +52,7 @@ def test_as_it_stands_doctor_finds_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert [promise.handler for promise in found.guarantees] == ["demonstration"]
 
 
-def test_with_every_sign_taken_away_it_can_be_loaded(tmp_path: Path) -> None:
+def test_it_loads_with_every_setting_uncommented(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     for_redis = uncommented().replace('ledger = "sqlite:///semel.db"', 'ledger = "redis://host"')
     path.write_text(for_redis, "utf-8")  # SQLite keeps its letters itself
@@ -62,7 +62,7 @@ def test_with_every_sign_taken_away_it_can_be_loaded(tmp_path: Path) -> None:
     assert settings.destinations["crm"].headers["authorization"] == Secret("Bearer t0ken")
 
 
-def test_every_setting_is_named_with_its_default() -> None:
+def test_every_setting_has_its_default() -> None:
     document = tomllib.loads(uncommented())
     compare(Settings, document, "")
 
@@ -90,7 +90,7 @@ def compare(kind: type[Struct], table: dict[str, Any], at: str) -> None:
             assert value == default, here
 
 
-def test_only_what_has_no_default_is_an_example() -> None:
+def test_only_settings_without_a_default_are_examples() -> None:
     """The list above holds no more than it must."""
     without = {
         field.name
@@ -101,13 +101,13 @@ def test_only_what_has_no_default_is_an_example() -> None:
     assert without | {"forward"} == EXAMPLES
 
 
-def test_every_line_is_a_sentence_a_setting_or_nothing() -> None:
+def test_every_line_is_a_comment_a_setting_or_empty() -> None:
     for line in starter().splitlines():
         assert re.match(r"^($|# |#$|#?\[|#?[a-z_]+ = )", line), line
         assert len(line) <= 125, line
 
 
-def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     path.write_text("mine")
     with pytest.raises(ConfigError, match="--force"):
@@ -117,7 +117,7 @@ def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     assert path.read_text("utf-8") == starter()
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "such" / "folder.toml", tmp_path):
         with pytest.raises(ConfigError, match=re.escape(str(path))):
             write(path)
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert "--force" not in str(raised.value), "it was passed already"
 
 
-def test_the_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_prints_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     app = typer.Typer()
     app.callback()(lambda: None)

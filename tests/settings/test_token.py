@@ -33,7 +33,7 @@ def test_a_token_is_random_and_its_digest_is_its_sha256() -> None:
         assert digest == f"sha256:{sha256(one.encode()).hexdigest()}"
 
 
-def test_what_is_printed_can_be_pasted_and_lets_its_holder_in(tmp_path: Path) -> None:
+def test_the_printed_lines_are_valid_and_accept_the_token(tmp_path: Path) -> None:
     ended = run("billing", "--scope", "claims", "--scope", "keys", "--scope", "keys", "--tenant", 'a"c\\me')
     assert ended.exit_code == 0, ended.output
     path = tmp_path / "semel.toml"
@@ -53,7 +53,7 @@ def test_the_token_itself_is_not_among_the_lines_for_the_file() -> None:
     assert "tenant" not in ended.stdout
 
 
-def test_the_machine_form_has_everything() -> None:
+def test_the_json_document_has_everything() -> None:
     document = json.loads(run("billing", "--scope", "claims", "--json").stdout)
     assert set(document) == {"token", "name", "digest", "scopes", "tenant"}
     assert document["digest"] == f"sha256:{sha256(document['token'].encode()).hexdigest()}"
@@ -62,7 +62,7 @@ def test_the_machine_form_has_everything() -> None:
 @pytest.mark.parametrize(
     "arguments", [("billing",), ("billing", "--scope", "clams"), (), ("billing", "--scope", "claims", "--json", "x")]
 )
-def test_wrong_options_are_told_and_nothing_is_made(arguments: tuple[str, ...]) -> None:
+def test_wrong_options_are_refused_and_no_token_is_created(arguments: tuple[str, ...]) -> None:
     ended = run(*arguments)
     assert ended.exit_code == 2
     assert ended.stderr

@@ -54,7 +54,7 @@ def uncertain(url: str, *keys: str, **said: Any) -> list[str]:
     ("word", "after"),
     [("--sent", "accepted"), ("--not-sent", "pending"), ("--give-up", "failed")],
 )
-def test_an_uncertain_one_is_decided_by_a_person(word: str, after: str, tmp_path: Path) -> None:
+def test_an_operator_resolves_an_uncertain_notification(word: str, after: str, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     (id,) = uncertain(url, "a")
     ended = notify(url, "resolve", id[:12], word, *REASON)
@@ -70,7 +70,7 @@ def test_an_uncertain_one_is_decided_by_a_person(word: str, after: str, tmp_path
 
 
 @pytest.mark.parametrize(("word", "code"), [("--sent", 0), ("--give-up", 1), ("--not-sent", 1)])
-def test_what_is_decided_is_left_alone_and_that_is_told(word: str, code: int, tmp_path: Path) -> None:
+def test_a_decided_notification_is_left_alone_and_reported(word: str, code: int, tmp_path: Path) -> None:
     """The same word again is no error; another one is, since it is not taken."""
     url = url_of(tmp_path)
     (id,) = uncertain(url, "a")
@@ -93,7 +93,9 @@ def test_what_is_decided_is_left_alone_and_that_is_told(word: str, code: int, tm
         ("suppressed", "resolve", "suppressed"),
     ],
 )
-def test_what_cannot_be_said_now_is_refused(name: str, command: str, told: str, tmp_path: Path) -> None:
+def test_a_decision_that_the_state_does_not_allow_is_refused(
+    name: str, command: str, told: str, tmp_path: Path
+) -> None:
     url = url_of(tmp_path)
     id = fill(url)[name]
     word = ("--sent",) if command == "resolve" else ()
@@ -105,7 +107,7 @@ def test_what_cannot_be_said_now_is_refused(name: str, command: str, told: str, 
     assert state(url, id) == name
 
 
-def test_what_a_relay_has_in_hand_is_not_cancelled(tmp_path: Path) -> None:
+def test_a_notification_that_a_relay_has_taken_is_not_cancelled(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     (id,) = add(url, notification())
     (taken,) = in_box(url, lambda box: box.take({PROVIDER: Lane(10, PROVIDER)}, 3_600_000))
@@ -116,7 +118,7 @@ def test_what_a_relay_has_in_hand_is_not_cancelled(tmp_path: Path) -> None:
     assert state(url, id) == "pending"
 
 
-def test_what_a_relay_has_left_behind_can_be_resolved_though_no_relay_comes(tmp_path: Path) -> None:
+def test_an_abandoned_notification_can_be_resolved_without_a_relay(tmp_path: Path) -> None:
     """Its provider is not in the settings any more, so nobody would ever call it uncertain."""
     url = url_of(tmp_path)
     (id,) = add(url, notification())
@@ -126,7 +128,7 @@ def test_what_a_relay_has_left_behind_can_be_resolved_though_no_relay_comes(tmp_
     assert (ended.code, state(url, id)) == (0, "accepted"), ended.out
 
 
-def test_a_cancelled_one_with_a_doubt_is_uncertain(tmp_path: Path) -> None:
+def test_cancelling_a_notification_with_an_unknown_attempt_makes_it_uncertain(tmp_path: Path) -> None:
     """It waits to be sent again with the same key: the attempt before may have left."""
     url = url_of(tmp_path)
     id = carry(url, notification(), Unknown("reset"), key=Key("Idempotency-Key"))
@@ -171,7 +173,7 @@ def test_a_filter_decides_exactly_what_a_dry_run_lists(tmp_path: Path) -> None:
     assert [state(url, id) for id in others] == ["uncertain", "pending"]
 
 
-def test_all_that_wait_are_cancelled_and_counted(tmp_path: Path) -> None:
+def test_all_pending_notifications_are_cancelled_and_counted(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     doubtful = uncertain(url, "u")
     add(url, *(notification(f"n-{number}", kind="campaign") for number in range(300)))
@@ -186,7 +188,7 @@ def test_all_that_wait_are_cancelled_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["filter", "several"])
-def test_more_than_one_is_never_decided_unasked(which: str, tmp_path: Path) -> None:
+def test_several_notifications_are_never_decided_without_confirmation(which: str, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     ids = uncertain(url, "a", "b")
     chosen = ids if which == "several" else ["--all"]
@@ -197,7 +199,7 @@ def test_more_than_one_is_never_decided_unasked(which: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("typed", "after"), [(b"y\n", "accepted"), (b"n\n", "uncertain")])
-def test_someone_at_a_terminal_is_asked(typed: bytes, after: str, tmp_path: Path) -> None:
+def test_the_command_asks_at_a_terminal(typed: bytes, after: str, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     ids = uncertain(url, "a", "b")
     err = at_a_terminal(typed, url, "resolve", "--all", "--sent", *REASON)
@@ -205,7 +207,7 @@ def test_someone_at_a_terminal_is_asked(typed: bytes, after: str, tmp_path: Path
     assert [state(url, id) for id in ids] == [after] * 2
 
 
-def test_two_operators_and_a_callback_decide_each_one_once(tmp_path: Path) -> None:
+def test_two_operators_and_a_callback_decide_each_notification_once(tmp_path: Path) -> None:
     """Both have chosen all of them, and a report of the provider comes, before anybody decides."""
     url = url_of(tmp_path)
     ids = uncertain(url, *(f"n-{number}" for number in range(12)))
@@ -240,7 +242,7 @@ def test_two_operators_and_a_callback_decide_each_one_once(tmp_path: Path) -> No
         assert {id: state(url, id) for id in report.decided} == report.decided
 
 
-def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
+def test_an_interrupted_decision_reports_its_progress(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     add(url, *(notification(f"n-{number}") for number in range(9)))
     command = ("notify", "cancel", "--all", "--yes", *REASON, "--rate", "1", "--ledger", url)
@@ -259,7 +261,7 @@ def test_an_interrupted_decision_tells_how_far_it_came(tmp_path: Path) -> None:
     assert document(url, "cancel", "--all", "--yes", *REASON)["decided"] == left
 
 
-def test_an_outbox_that_fails_is_left_alone_after_a_few_tries(tmp_path: Path) -> None:
+def test_a_failing_outbox_is_given_up_after_a_few_attempts(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     add(url, *(notification(f"n-{number}") for number in range(20)))
     fails = """create trigger broken before insert on semel_attempt
@@ -294,7 +296,7 @@ def test_an_outbox_that_fails_is_left_alone_after_a_few_tries(tmp_path: Path) ->
         (("cancel", "f" * 32, *REASON), "notification"),
     ],
 )
-def test_what_cannot_work_is_told_before_anything_is_done(
+def test_impossible_options_are_refused_before_anything_is_done(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)

@@ -81,14 +81,14 @@ def test_notifications_are_filtered(filters: tuple[str, ...], keys: set[str], ur
     assert {one["key"] for one in document(url, "list", *filters)} == keys
 
 
-def test_a_key_without_a_tenant_is_one_of_no_tenant_and_that_is_told(url: str) -> None:
+def test_a_key_is_searched_without_a_tenant_and_the_output_states_it(url: str) -> None:
     assert document(url, "list", "--key", "sending") == []
     assert "--tenant" in notify(url, "list", "--key", "sending").out
     assert "--tenant" not in notify(url, "list", "--key", "sending", "--tenant", "").out
 
 
 @pytest.mark.parametrize("options", [(), ("--wide",), ("--json",)])
-def test_no_list_shows_whom_or_what_unless_it_is_asked_for(options: tuple[str, ...], url: str) -> None:
+def test_a_list_shows_recipients_and_contents_only_with_reveal(options: tuple[str, ...], url: str) -> None:
     masked = notify(url, "list", *options).out
     for hidden in (NUMBER, NUMBER[1:], MAIL, SECRET):
         assert hidden not in masked
@@ -98,7 +98,7 @@ def test_no_list_shows_whom_or_what_unless_it_is_asked_for(options: tuple[str, .
     assert MAIL in revealed
 
 
-def test_what_a_provider_says_cannot_command_a_terminal(url: str, ids: dict[str, str]) -> None:
+def test_provider_texts_cannot_control_the_terminal(url: str, ids: dict[str, str]) -> None:
     for arguments in (("list",), ("list", "--wide"), ("show", ids["failed"]), ("show", ids["failed"], "--reveal")):
         told = notify(url, *arguments, "--tenant", "").out
         assert "\\x1b[31m" in told, "it is told, letter by letter"
@@ -113,7 +113,7 @@ def test_a_list_fits_a_terminal_of_100_columns(url: str) -> None:
     assert lacks(told, "1 uncertain semel notify show ID") == []
 
 
-def test_an_empty_outbox_says_so(tmp_path: Path) -> None:
+def test_an_empty_outbox_is_reported(tmp_path: Path) -> None:
     in_box(url_of(tmp_path), lambda box: box.find(NotificationQuery()))
     nothing, no_match = (notify(url_of(tmp_path), "list", *filters).out for filters in ((), ("--state", "failed")))
     assert (len(nothing.splitlines()), len(no_match.splitlines())) == (1, 1), "no table"
@@ -121,14 +121,14 @@ def test_an_empty_outbox_says_so(tmp_path: Path) -> None:
     assert document(url_of(tmp_path), "list") == []
 
 
-def test_looking_makes_nothing(tmp_path: Path) -> None:
+def test_reading_creates_nothing(tmp_path: Path) -> None:
     ended = notify(url_of(tmp_path), "list")
     assert ended.code == 2
     assert "semel.db" in ended.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_than_a_page_is_listed_once_each(tmp_path: Path) -> None:
+def test_notifications_of_several_pages_are_listed_once_each(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     ids = add(url, *(notification(f"n-{number}") for number in range(700)))
     found = [one["id"] for one in document(url, "list", "--limit", "650")]
@@ -155,7 +155,7 @@ def test_more_than_a_page_is_listed_once_each(tmp_path: Path) -> None:
         ("cancelled", ["anna", "the carrier says so"]),
     ],
 )
-def test_one_shows_its_history_and_what_happens_next(name: str, told: list[str], url: str, ids: dict[str, str]) -> None:
+def test_show_has_the_history_and_the_next_step(name: str, told: list[str], url: str, ids: dict[str, str]) -> None:
     out = notify(url, "show", ids[name][:12]).out
     assert ids[name] in out
     assert f"{name}: {describe.MEANING[name]}" in " ".join(out.split())
@@ -165,12 +165,12 @@ def test_one_shows_its_history_and_what_happens_next(name: str, told: list[str],
     assert MAIL not in out
 
 
-def test_a_suppressed_one_names_what_suppressed_it(url: str, ids: dict[str, str]) -> None:
+def test_a_suppressed_notification_names_the_message_that_suppressed_it(url: str, ids: dict[str, str]) -> None:
     assert document(url, "show", ids["suppressed"])["suppressed_by"] == ids["passed"]
     assert f"semel notify show {ids['passed'][:12]}" in notify(url, "show", ids["suppressed"]).out
 
 
-def test_what_it_says_is_shown_when_that_is_asked_for(url: str, ids: dict[str, str]) -> None:
+def test_the_content_is_shown_with_reveal(url: str, ids: dict[str, str]) -> None:
     out = notify(url, "show", ids["pending"], "--reveal").out
     assert SECRET in out
     assert NUMBER in out
@@ -179,7 +179,7 @@ def test_what_it_says_is_shown_when_that_is_asked_for(url: str, ids: dict[str, s
     assert "body" not in document(url, "show", ids["pending"])
 
 
-def test_programs_get_attempts_and_commands(url: str, ids: dict[str, str]) -> None:
+def test_the_json_document_has_attempts_and_commands(url: str, ids: dict[str, str]) -> None:
     found = document(url, "show", ids["uncertain"])
     (attempt,) = found["attempts"]
     assert (attempt["number"], attempt["outcome"], attempt["evidence"]) == (1, "unknown", "no answer within 15 s")
@@ -188,7 +188,7 @@ def test_programs_get_attempts_and_commands(url: str, ids: dict[str, str]) -> No
     assert any("--not-sent" in command for command in found["commands"])
 
 
-def test_an_uncertain_one_tells_when_a_relay_goes_on(tmp_path: Path) -> None:
+def test_an_uncertain_notification_shows_when_a_relay_continues(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     by_policy = carry(url, notification("p", policy="presume_sent"), Unknown("reset"), policy_after_s=86_400.0)
     by_key = carry(url, notification("k"), Unknown("reset"), key=Key("Idempotency-Key"))
@@ -202,7 +202,7 @@ def test_an_uncertain_one_tells_when_a_relay_goes_on(tmp_path: Path) -> None:
     assert next["at"] < next["policy_at"]
 
 
-def test_what_a_relay_left_behind_names_the_words_that_a_person_may_say(tmp_path: Path) -> None:
+def test_an_abandoned_notification_lists_the_possible_decisions(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     one = shown(url, carry(url, notification(), None))
     for now_ms, commands in ((one.due_ms - 1, 0), (one.due_ms, 3)):
@@ -211,7 +211,7 @@ def test_what_a_relay_left_behind_names_the_words_that_a_person_may_say(tmp_path
         assert len(found) == commands
 
 
-def test_programs_hear_which_way_out_comes_next_and_when(tmp_path: Path) -> None:
+def test_the_json_document_has_the_next_step_and_its_time(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     terms: dict[str, Any] = {"looks_up": True, "settle_s": 3_600.0, "policy_after_s": 86_400.0}
     id = carry(url, notification("l", policy="give_up"), Unknown("reset"), **terms)
@@ -225,7 +225,7 @@ def test_programs_hear_which_way_out_comes_next_and_when(tmp_path: Path) -> None
     assert document(url, "show", carry(url, notification("a"), Accepted()))["next"]["exit"] is None
 
 
-def test_what_a_relay_has_in_hand_tells_no_time(tmp_path: Path) -> None:
+def test_a_notification_that_a_relay_is_resolving_has_no_time(tmp_path: Path) -> None:
     """Its `due` is the end of a lease, and no step is made then."""
     url = url_of(tmp_path)
     (id,) = add(url, notification())
@@ -247,7 +247,7 @@ def test_a_key_shows_its_newest_generation(tmp_path: Path) -> None:
     assert f"semel notify resend {first[:12]}" not in notify(url, "show", first).out, "that was done"
 
 
-def test_a_key_of_several_messages_has_to_be_told_apart(tmp_path: Path) -> None:
+def test_a_key_of_several_messages_is_refused(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     ids = add(url, notification(), notification(recipient="+4930111222"))
     ended = notify(url, "show", "--key", "order-1")
@@ -270,13 +270,13 @@ def test_a_key_of_several_messages_has_to_be_told_apart(tmp_path: Path) -> None:
         (("list", "--since", "yesterday"), "--since 'yesterday'"),
     ],
 )
-def test_what_cannot_be_meant_is_told(arguments: tuple[str, ...], words: str, url: str) -> None:
+def test_impossible_arguments_are_refused(arguments: tuple[str, ...], words: str, url: str) -> None:
     ended = notify(url, *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert lacks(ended.err, words) == []
 
 
-def test_a_beginning_that_several_share_names_them(tmp_path: Path) -> None:
+def test_a_beginning_of_several_ids_is_refused_with_their_names(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     ids = add(url, *(notification(f"n-{number}") for number in range(1_200)))
     by_four: dict[str, list[str]] = {}
@@ -290,7 +290,7 @@ def test_a_beginning_that_several_share_names_them(tmp_path: Path) -> None:
     assert document(url, "show", f"{shared[0][:12]}…")["id"] == shared[0], "as it stands in the list"
 
 
-def test_a_long_body_is_cut_for_people_and_whole_for_programs(tmp_path: Path) -> None:
+def test_a_long_body_is_cut_in_the_text_and_whole_in_json(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     body = "Grüße 😀\n" + "x" * 50_000
     (id,) = add(url, notification(body=body))
@@ -327,20 +327,20 @@ def test_status_has_one_answer(tmp_path: Path) -> None:
     assert found["evidence"] == "callback"
 
 
-def test_a_suppressed_one_is_told_by_its_key(url: str, ids: dict[str, str]) -> None:
+def test_status_reports_a_suppressed_notification_by_its_key(url: str, ids: dict[str, str]) -> None:
     found = document(url, "status", "--key", "suppressed")
     assert found["status"] == "suppressed"
     assert ids["passed"] in found["evidence"]
 
 
-def test_the_evidence_of_a_status_names_nobody(url: str) -> None:
+def test_the_evidence_of_a_status_is_masked(url: str) -> None:
     for options in ((), ("--json",)):
         out = notify(url, "status", "--key", "undelivered", *options).out
         assert "bounced" in out
         assert MAIL not in out
 
 
-def test_what_a_provider_repeats_of_a_message_is_not_shown(tmp_path: Path) -> None:
+def test_content_that_a_provider_repeats_is_masked(tmp_path: Path) -> None:
     url, said = url_of(tmp_path), notification("echo-1", body=f"{SECRET}, and a few words more")
     id = carry(url, said, Unknown(f"500: text={said.body} to={NUMBER}"))
     sent = carry(url, notification("echo-2"), Accepted(f"ref{NUMBER}", f"202 {NUMBER}"))
@@ -362,14 +362,16 @@ def test_what_a_provider_repeats_of_a_message_is_not_shown(tmp_path: Path) -> No
         ({"provider": "", "recipient": MAIL, "channel": "email"}, "email"),
     ],
 )
-def test_a_pending_one_names_what_a_relay_must_know(tmp_path: Path, said: dict[str, Any], needed: str) -> None:
+def test_a_pending_notification_names_the_provider_that_a_relay_needs(
+    tmp_path: Path, said: dict[str, Any], needed: str
+) -> None:
     """The outbox does not know the settings of any relay: whether one that runs has it, nobody can say here."""
     url = url_of(tmp_path)
     (id,) = add(url, notification(**said))
     assert lacks(document(url, "show", id)["next"]["says"], f"{needed} semel relay --once") == []
 
 
-def test_a_pending_one_that_was_tried_waits_for_where_that_was(tmp_path: Path) -> None:
+def test_a_pending_notification_with_an_attempt_waits_for_the_same_provider(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     (id,) = add(url, notification(provider=""))
     one = shown(url, id)
@@ -378,7 +380,7 @@ def test_a_pending_one_that_was_tried_waits_for_where_that_was(tmp_path: Path) -
     assert lacks(told, "relay second UTC") == []
 
 
-def test_a_pending_one_with_an_order_key_says_who_comes_first(tmp_path: Path) -> None:
+def test_a_pending_notification_with_an_order_key_mentions_earlier_ones(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     first, second = add(url, notification("a", order=NUMBER), notification("b", order=NUMBER))
     for id in (first, second):
@@ -387,7 +389,7 @@ def test_a_pending_one_with_an_order_key_says_who_comes_first(tmp_path: Path) ->
         assert NUMBER not in says, "an order key may be a customer"
 
 
-def test_status_names_what_failed_and_its_reason(tmp_path: Path) -> None:
+def test_status_names_the_failed_notification_and_its_reason(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = carry(url, notification("a"), Refused("no such number", final=True))
     found = document(url, "status", "--to", NUMBER)
@@ -397,7 +399,7 @@ def test_status_names_what_failed_and_its_reason(tmp_path: Path) -> None:
     assert "no such number" in out
 
 
-def test_status_finds_a_number_in_another_spelling_and_says_where_it_cannot(tmp_path: Path) -> None:
+def test_status_finds_a_number_in_another_spelling_or_adds_a_note(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     add(url, notification("a"))
     assert document(url, "status", "--to", f"00{NUMBER[1:3]} {NUMBER[3:]}")["status"] == "pending"

@@ -81,7 +81,7 @@ def generations(url: str) -> Counter[int]:
 # ----------------------------------------------------------------------------------------------------------- choosing
 
 
-def test_what_a_dry_run_lists_is_what_is_sent_again(tmp_path: Path) -> None:
+def test_a_resend_sends_exactly_what_its_dry_run_lists(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     meant = carry_all(url, ["a", "b"], OUTAGE, kind="promo")
     others = [
@@ -116,7 +116,7 @@ def test_hundreds_are_sent_again_in_pages_and_counted(tmp_path: Path) -> None:
     assert document(url, "resend", "--kind", "nobody's", "--yes", *REASON)["chosen"] == 0
 
 
-def test_several_that_are_named_are_asked_about_and_refused_one_by_one(tmp_path: Path) -> None:
+def test_several_named_notifications_need_confirmation_and_are_refused_one_by_one(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     failed, doubtful = carry_all(url, ["a"], OUTAGE), carry_all(url, ["b"], Unknown("reset"))
     ended = notify(url, "resend", *failed, *doubtful, *REASON)
@@ -138,7 +138,7 @@ def test_several_that_are_named_are_asked_about_and_refused_one_by_one(tmp_path:
 
 
 @pytest.mark.parametrize(("typed", "made"), [(b"y\n", 2), (b"n\n", 0)])
-def test_someone_at_a_terminal_is_asked_and_warned(typed: bytes, made: int, tmp_path: Path) -> None:
+def test_the_command_asks_and_warns_at_a_terminal(typed: bytes, made: int, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     carry_all(url, ["a", "b"], Accepted())
     err = at_a_terminal(typed, url, "resend", "--state", "accepted", *REASON)
@@ -146,7 +146,7 @@ def test_someone_at_a_terminal_is_asked_and_warned(typed: bytes, made: int, tmp_
     assert generations(url)[2] == made
 
 
-def test_pending_ones_of_a_provider_are_cancelled_and_doubts_resolved_by_their_reason(tmp_path: Path) -> None:
+def test_filters_cancel_by_provider_and_resolve_by_reason(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     resets = carry_all(url, ["r1", "r2"], Unknown("the connection was reset"))
     silent = carry_all(url, ["s"], Unknown("no answer within 15 s"))
@@ -170,7 +170,7 @@ def test_pending_ones_of_a_provider_are_cancelled_and_doubts_resolved_by_their_r
         (("cancel", "--state", "failed", *REASON), "pending"),
     ],
 )
-def test_what_cannot_work_is_told_before_anything_is_done(
+def test_impossible_options_are_refused_before_anything_is_done(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)
@@ -199,7 +199,7 @@ def test_the_same_command_again_makes_no_third_message(tmp_path: Path) -> None:
     assert generations(url) == {1: 3, 2: 3}
 
 
-def test_what_fails_once_more_may_be_sent_once_more(tmp_path: Path) -> None:
+def test_a_resend_that_failed_can_be_resent(tmp_path: Path) -> None:
     """Nobody has it. Of the two generations that failed, the newest makes the one new message."""
     url = url_of(tmp_path)
     carry_all(url, ["a", "b"], OUTAGE)
@@ -210,7 +210,7 @@ def test_what_fails_once_more_may_be_sent_once_more(tmp_path: Path) -> None:
     assert generations(url) == {1: 2, 2: 2, 3: 2}
 
 
-def test_a_filter_of_what_arrived_does_not_run_away(tmp_path: Path) -> None:
+def test_a_filter_does_not_resend_accepted_resends_again(tmp_path: Path) -> None:
     """Each time it is given, what it made before has arrived too: no customer gets a third message by that."""
     url = url_of(tmp_path)
     carry_all(url, ["a", "b"], Accepted())
@@ -224,7 +224,7 @@ def test_a_filter_of_what_arrived_does_not_run_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_what_ended_in_the_middle_goes_on_with_the_same_command(ends: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_resend_continues_with_the_same_command(ends: signal.Signals, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     carry_all(url, [f"n-{number}" for number in range(12)], OUTAGE)
     command = ("notify", *AGAIN, "--rate", "2", "--ledger", url)
@@ -247,7 +247,7 @@ def test_what_ended_in_the_middle_goes_on_with_the_same_command(ends: signal.Sig
     assert generations(url) == {1: 12, 2: 12}
 
 
-def test_two_operators_make_each_message_once(tmp_path: Path) -> None:
+def test_two_operators_resend_each_message_once(tmp_path: Path) -> None:
     """Both have chosen all of them before anybody sends."""
     url = url_of(tmp_path)
     ids = carry_all(url, [f"n-{number}" for number in range(12)], OUTAGE)
@@ -273,7 +273,7 @@ def test_two_operators_make_each_message_once(tmp_path: Path) -> None:
     assert generations(url) == {1: 12, 2: 12}
 
 
-def test_whoever_sends_what_a_guard_held_back_is_warned(tmp_path: Path) -> None:
+def test_resending_suppressed_notifications_prints_a_warning(tmp_path: Path) -> None:
     """Its customers have another one in its place: that is why it was held back."""
     url, guard = url_of(tmp_path), Guard(window_s=86_400.0)
     carry(url, notification("first", guard=guard), Accepted())
@@ -285,7 +285,7 @@ def test_whoever_sends_what_a_guard_held_back_is_warned(tmp_path: Path) -> None:
     assert "twice" in ended.err
 
 
-def test_what_is_told_to_have_arrived_meanwhile_is_not_sent_again_by_a_filter(tmp_path: Path) -> None:
+def test_a_filter_does_not_resend_what_was_delivered_meanwhile(tmp_path: Path) -> None:
     """A callback comes between choosing and sending, which may be hours at a rate: this customer has it."""
     url = url_of(tmp_path)
     arrived, failed = carry_all(url, ["a", "b"], OUTAGE)
@@ -305,7 +305,7 @@ def test_what_is_told_to_have_arrived_meanwhile_is_not_sent_again_by_a_filter(tm
     assert generations(url) == {1: 2, 2: 1}
 
 
-def test_what_was_given_up_in_doubt_is_sent_again_by_name_alone(tmp_path: Path) -> None:
+def test_a_notification_given_up_in_doubt_is_resent_only_by_name(tmp_path: Path) -> None:
     """Its customer may have it: whoever filters what failed does not mean that."""
     url = url_of(tmp_path)
     (by_person,) = carry_all(url, ["p"], Unknown("reset"))
@@ -322,7 +322,7 @@ def test_what_was_given_up_in_doubt_is_sent_again_by_name_alone(tmp_path: Path) 
     assert document(url, "resend", by_person, "--yes", *REASON)["status"] == "added"
 
 
-def test_what_is_erased_is_left_alone_by_a_filter(tmp_path: Path) -> None:
+def test_a_filter_leaves_erased_notifications_alone(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     gone = carry(url, notification("gone", recipient="+49170999"), OUTAGE)
     (kept,) = carry_all(url, ["kept"], OUTAGE)

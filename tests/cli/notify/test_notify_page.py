@@ -14,7 +14,7 @@ from semel.values.outbox import SentStatus
 PAGE = (ROOT / "docs" / "notify.md").read_text("utf-8")
 
 
-def test_every_state_and_answer_has_its_words_and_stands_in_the_page() -> None:
+def test_every_state_and_answer_is_described_and_in_the_page() -> None:
     assert set(describe.MEANING) == set(STATES) <= set(describe.STYLES)
     assert set(describe.ANSWERS) == set(get_args(SentStatus))
     assert [state for state, told in describe.MEANING.items() if f"| `{state}` | {told} |" not in PAGE] == []
@@ -28,7 +28,7 @@ def test_the_page_names_every_command() -> None:
         assert f"$ semel notify {command}" in PAGE
 
 
-def test_what_can_be_decided_is_what_the_outbox_takes() -> None:
+def test_the_decidable_states_are_those_of_the_outbox() -> None:
     """The command knows beforehand what it may ask for, so it must not know it differently."""
     for says, states in DECIDABLE.items():
         taken = [state for state in STATES if decided(DeliveryState(state=state), says, "", True, 0) is not None]  # type: ignore[arg-type]
@@ -36,6 +36,6 @@ def test_what_can_be_decided_is_what_the_outbox_takes() -> None:
         assert not set(AGREES[says]) & set(states), "what can still be decided is not over"
 
 
-def test_a_guard_s_window_is_told_in_words() -> None:
+def test_the_window_of_a_guard_is_written_in_words() -> None:
     told = {86_400: "24 hours", 7 * 86_400: "7 days", 5_400: "90 minutes", 90: "90 seconds", 0.5: "0.5 seconds"}
     assert {seconds: describe.window(seconds) for seconds in told} == told

@@ -52,7 +52,7 @@ def test_the_same_resend_again_makes_no_third_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "resolvable"), [("pending", False), ("sending", False), ("uncertain", True)])
-def test_what_is_not_known_yet_is_not_sent_again(name: str, resolvable: bool, tmp_path: Path) -> None:
+def test_an_unfinished_notification_is_not_resent(name: str, resolvable: bool, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = fill(url)[name]
     before = len(document(url, "list"))
@@ -63,7 +63,7 @@ def test_what_is_not_known_yet_is_not_sent_again(name: str, resolvable: bool, tm
     assert len(document(url, "list")) == before
 
 
-def test_nobody_gets_a_second_message_unasked(tmp_path: Path) -> None:
+def test_a_resend_needs_confirmation_and_a_reason(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = carry(url, notification(), Accepted())
     ended = notify(url, "resend", id, *REASON)
@@ -74,7 +74,7 @@ def test_nobody_gets_a_second_message_unasked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "count"), [(b"y\n", 2), (b"n\n", 1)])
-def test_someone_at_a_terminal_is_asked(typed: bytes, count: int, tmp_path: Path) -> None:
+def test_the_command_asks_at_a_terminal(typed: bytes, count: int, tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = carry(url, notification(), Accepted())
     err = at_a_terminal(typed, url, "resend", id, *REASON)
@@ -86,7 +86,7 @@ def test_someone_at_a_terminal_is_asked(typed: bytes, count: int, tmp_path: Path
 # ------------------------------------------------------------------------------------------------------------ erase
 
 
-def test_a_customer_is_forgotten_and_the_same_call_is_known(tmp_path: Path) -> None:
+def test_a_customer_is_erased_and_the_same_call_is_known(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     sent = carry(url, notification("sent"), Accepted())
     failed = carry(url, notification("failed"), Refused(f"{NUMBER} is not valid", final=True))
@@ -110,7 +110,7 @@ def test_a_customer_is_forgotten_and_the_same_call_is_known(tmp_path: Path) -> N
     assert (refused.code, "erased" in refused.out) == (1, True)
 
 
-def test_what_stays_is_erased_when_it_is_over(tmp_path: Path) -> None:
+def test_an_unfinished_notification_is_erased_when_it_is_finished(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     id = carry(url, notification(), Unknown("reset"))
     ended = notify(url, "erase", "--to", NUMBER, *REASON, "--yes")
@@ -121,14 +121,14 @@ def test_what_stays_is_erased_when_it_is_over(tmp_path: Path) -> None:
     assert (again.code, "+49…5678" in again.out) == (0, True)
 
 
-def test_a_customer_of_another_tenant_is_another_one(tmp_path: Path) -> None:
+def test_erasing_is_limited_to_one_tenant(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     ids = [carry(url, notification(tenant=tenant), Accepted()) for tenant in ("acme", "")]
     assert document(url, "erase", "--to", NUMBER, "--tenant", "acme", *REASON, "--yes")["erased"] == 1
     assert [shown(url, id).erased for id in ids] == [True, False]
 
 
-def test_nobody_is_forgotten_unasked(tmp_path: Path) -> None:
+def test_erasing_needs_confirmation_and_a_reason(tmp_path: Path) -> None:
     url = url_of(tmp_path)
     carry(url, notification("sent"), Accepted())
     (id,) = add(url, notification())

@@ -39,7 +39,7 @@ def url(tmp_path: Path) -> str:
     return url_of(tmp_path)
 
 
-def test_a_message_is_put_into_the_outbox_and_a_relay_is_named(url: str) -> None:
+def test_send_adds_a_notification_and_mentions_the_relay(url: str) -> None:
     ended = notify(url, *SAID)
     assert ended.code == 0
     assert ended.out.startswith("added")
@@ -60,7 +60,7 @@ def test_the_same_call_again_is_known(url: str) -> None:
     assert lacks(notify(url, *SAID).out, "known: pending") == []
 
 
-def test_what_a_second_call_asks_for_changes_nothing_and_that_is_told(url: str) -> None:
+def test_options_of_a_second_call_are_ignored_and_reported(url: str) -> None:
     notify(url, *SAID)
     ended = notify(url, *SAID, "--priority", "0", "--not-after", "2h")
     assert ended.code == 0
@@ -69,7 +69,7 @@ def test_what_a_second_call_asks_for_changes_nothing_and_that_is_told(url: str) 
     assert shown(url, document(url, *SAID)["id"]).notification.priority == 5
 
 
-def test_another_content_is_a_conflict_and_tells_what_differs(url: str) -> None:
+def test_another_content_is_a_conflict_that_names_the_fields(url: str) -> None:
     document(url, *SAID)
     ended = notify(url, *FACT, "--body", "something else", "--subject", "x")
     assert ended.code == 1
@@ -82,7 +82,7 @@ def test_another_content_is_a_conflict_and_tells_what_differs(url: str) -> None:
 
 
 @pytest.mark.parametrize("known", ["nothing", "the same", "another"])
-def test_a_dry_run_says_what_would_be_and_changes_nothing(known: str, url: str) -> None:
+def test_a_dry_run_shows_the_result_and_changes_nothing(known: str, url: str) -> None:
     if known != "nothing":
         add(url, notification("o-1", provider="", body=SECRET if known == "the same" else "before"))
     before = document(url, "list")
@@ -95,7 +95,7 @@ def test_a_dry_run_says_what_would_be_and_changes_nothing(known: str, url: str) 
     assert document(url, "list") == before
 
 
-def test_everything_that_can_be_asked_for_arrives(url: str) -> None:
+def test_every_option_of_send_is_stored(url: str) -> None:
     asked = (
         *("--subject", "S", "--sender", "+49111", "--template", "t-1", "--data", '{"name": "Zoë", "n": 2}'),
         *("--provider", "twilio", "--priority", "1", "--order", "cust-1", "--not-after", "2126-01-01T10:00"),
@@ -129,7 +129,7 @@ def test_a_body_comes_from_a_file_or_a_pipe_without_the_last_line_feed(url: str,
     assert '"status": "known"' in out, "the same bytes, by another way"
 
 
-def test_an_event_is_a_document(url: str) -> None:
+def test_the_body_of_an_event_is_a_document(url: str) -> None:
     said = ("send", "--key", "e", "--kind", "e", "--to", "flow", "--channel", "event", "--body", '{"a": [1, "é"]}')
     assert shown(url, document(url, *said)["id"]).notification.body == {"a": [1, "é"]}
 
@@ -159,7 +159,7 @@ def test_an_event_is_a_document(url: str) -> None:
         (("send", "--kind", "a", "--to", "b", "--channel", "sms", "--body", "x"), "--key"),
     ],
 )
-def test_what_cannot_be_sent_is_told_and_not_kept(arguments: tuple[str, ...], words: str, url: str) -> None:
+def test_a_notification_that_cannot_be_sent_is_refused(arguments: tuple[str, ...], words: str, url: str) -> None:
     ended = notify(url, *arguments)
     assert ended.code == 2
     assert lacks(ended.err, words) == []
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(url: str, tmp_path: Path
     assert document(url, "list") == []
 
 
-def test_one_that_is_over_or_erased_is_known_too(url: str) -> None:
+def test_a_finished_or_erased_notification_is_known_too(url: str) -> None:
     """Whatever became of it: the same call sends nothing."""
     id = carry(url, notification("o-1", provider="twilio"), Accepted())
     assert document(url, *SAID)["status"] == "known"
@@ -185,7 +185,7 @@ def test_one_that_is_over_or_erased_is_known_too(url: str) -> None:
     assert state(url, id) == "accepted"
 
 
-def test_what_no_relay_would_send_is_told_by_the_settings(tmp_path: Path) -> None:
+def test_a_missing_provider_is_reported(tmp_path: Path) -> None:
     in_box(url_of(tmp_path), lambda box: box.find(NotificationQuery()))
     settings = tmp_path / "semel.toml"
     settings.write_text(f'ledger = "{url_of(tmp_path)}"\n', "utf-8")
@@ -229,7 +229,7 @@ def test_a_provider_of_another_tenant_is_refused_and_nothing_is_added(tmp_path: 
     assert semel("notify", "send", *said, "--tenant", "acme", "-c", str(settings)).code == 0
 
 
-def test_somebody_who_is_faster_makes_it_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faster_caller_makes_the_notification_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the adding another process adds it, with another content: the outbox decides."""
     first = Notification(key="o-1", kind="shipping", recipient=NUMBER, channel="sms", body="first")
     look = SqliteOutbox.show

@@ -13,7 +13,7 @@ from semel.testing.simulator import SimulatorProcess, twilio
 SAID = ("--key", "k", "--kind", "shipping", "--to", NUMBER, "--channel", "sms", "--body", "On its way")
 
 
-def test_a_timer_forgets_what_is_past_its_retention(tmp_path: Path) -> None:
+def test_relay_once_purges_notifications_past_their_retention(tmp_path: Path) -> None:
     settings = tmp_path / "semel.toml"
 
     def told(*arguments: str) -> str:

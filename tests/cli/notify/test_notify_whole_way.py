@@ -64,7 +64,7 @@ def office(tmp_path: Path, simulator: SimulatorProcess) -> Office:
     return opened
 
 
-def test_a_message_is_sent_once_however_often_it_is_said(office: Office) -> None:
+def test_a_message_is_sent_once_however_often_it_is_added(office: Office) -> None:
     for _ in range(3):
         office.told(*SAID, "--key", "o-1")
         office.relay()
@@ -75,7 +75,7 @@ def test_a_message_is_sent_once_however_often_it_is_said(office: Office) -> None
 
 
 @pytest.mark.parametrize(("word", "count"), [("--sent", 1), ("--give-up", 1), ("--not-sent", 2)])
-def test_what_a_lie_leaves_in_doubt_is_decided_by_a_person(word: str, count: int, office: Office) -> None:
+def test_an_uncertain_message_is_resolved_by_an_operator(word: str, count: int, office: Office) -> None:
     """The provider took it and said nothing. Whoever says that it was not sent, though it was, doubles it."""
     to = f"+4917000000{len(word):02}"
     office.simulator.lie("accept then drop", "twilio", times=1)
