@@ -1,4 +1,4 @@
-"""Semel: contact-centre events act once, customer messages go out once."""
+"""Semel: contact-centre events take effect once, and customer messages go out once."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Loaded when first used: whoever imports only values or errors does not pay for asyncio, and a Lambda starts cold.
+# Loaded when first used, so that importing only values or errors does not import asyncio: a Lambda starts cold.
 _HOME = {
     "ConfigError": "semel.values.errors",
     "Context": "semel.core.handler_run",

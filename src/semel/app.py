@@ -1,4 +1,4 @@
-"""The app object: what users hold in their hands."""
+"""The app: registers handlers, processes events, consumes sources, and relays notifications."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from semel.core.relay import Relay
     from semel.service.background import Background
 
-# Bodies given to `app.process`, whatever a caller has in hand.
+# The bodies that `app.process` accepts.
 
 Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
@@ -67,7 +67,7 @@ class Message(Struct):
 
 
 def to_bytes(body: Body) -> bytes:
-    """The bytes of whatever a caller has in hand."""
+    """The bytes of a body. Raises MalformedEvent for other types."""
     if isinstance(body, bytes):
         return body
     try:
@@ -82,8 +82,7 @@ def to_bytes(body: Body) -> bytes:
     raise MalformedEvent(f"a body is bytes, str or a dict, not {type(body).__name__}")
 
 
-# What `app.on` refuses: options that contradict each other, and handlers that the ledger cannot serve. And what it
-# promises of the others.
+# Checks of `app.on`: options that contradict each other, and handlers that the ledger cannot serve.
 
 BY_DELIVERY = "a producer's retry under a new transport id runs again"
 BY_BUS = "an EventBridge event without an identity in its detail runs again if its producer retries under a new id"
@@ -102,7 +101,7 @@ def check_options(
     probe: Callable[..., Any] | None,
     fail_open: bool,
 ) -> None:
-    """Raises ConfigError that says which one is wrong."""
+    """Raise ConfigError if an option is wrong, or if two contradict each other."""
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise ConfigError('app.on needs a topic pattern: @app.on("v2.detail.events.conversation.*.customer.end")')
     if effect not in EFFECTS:
@@ -115,9 +114,9 @@ def check_options(
     if not callable(key) or (order is not None and not isinstance(order, keys.latest)):
         raise ConfigError("key= takes a strategy of semel.keys or a callable, order= takes latest(...)")
     if probe is not None and effect != "park":
-        raise ConfigError('probe= is asked what a vanished run did; only effect="park" does not simply run again')
+        raise ConfigError('probe= finds out what an interrupted run did; only effect="park" needs it')
     if effect != "keyed" and window != KEYED_WINDOW_S:
-        raise ConfigError('window= is how long a downstream honours ctx.key; only effect="keyed" has one')
+        raise ConfigError('window= is the time in which the downstream honours ctx.key; only effect="keyed" has one')
     if fail_open and effect in ("transaction", "park"):
         raise ConfigError(f'fail_open=True: effect="{effect}" cannot be kept without the ledger')
     if type(max_attempts) is not int or max_attempts < 1:
@@ -125,7 +124,7 @@ def check_options(
 
 
 def check_fits(handler: Handler, ledger: Ledger) -> None:
-    """Raises ConfigError where the ledger cannot do what the handler needs."""
+    """Raise ConfigError if the ledger lacks an ability that the handler needs."""
     traits = ledger.traits
     together = ledger.together if isinstance(ledger, PlacesKeys) else None
     if handler.effect == "transaction" and traits.async_handle and not handler.is_async:
@@ -137,7 +136,7 @@ def check_fits(handler: Handler, ledger: Ledger) -> None:
     if several and together is not None and not {"*", handler.name} & set(together):
         raise ConfigError(
             f"handler {handler.name!r}: {several} needs several keys of the ledger at once, and {traits.name} keeps"
-            f" those of a handler in one place only where its URL says so: add together={handler.name} to it"
+            f" the keys of a handler together only if its URL says so: add together={handler.name} to the URL"
         )
 
 
@@ -150,8 +149,8 @@ def guaranteed(handler: Handler, ledger: Ledger) -> Guarantee:
 
 
 def _unrecognised(key: keys.Strategy, topics: Sequence[str]) -> str:
-    """Which repeats of an event a key does not recognise. Topics that begin with v2. are those of Genesys, which
-    recognises them by itself."""
+    """The repeats of an event that a key does not recognise. Topics that begin with v2. are those of Genesys, whose
+    events have an identity."""
     if key is keys.delivery:
         return BY_DELIVERY
     if key is keys.event and not all(topic.startswith("v2.") for topic in topics):
@@ -172,7 +171,7 @@ WORKERS_MAX = 100
 
 
 async def consume(app: Semel, source: Source, workers: int, unmatched: Literal["ack", "reject"], drain_s: float) -> int:
-    """Until the source has ended. When it is cancelled, what is in hand has `drain_s` to end."""
+    """Consume until the source has ended. When cancelled, deliveries in flight have `drain_s` to end."""
     _check(app, source, workers, unmatched)
     as_ms("drain", drain_s, 0.0)
     name = source.queue if isinstance(source, NamedQueue) else type(source).__name__
@@ -195,7 +194,7 @@ async def _drained(consumer: Consumer, drain_s: float) -> int:
         consumer.stop()
         try:
             await asyncio.wait([running], timeout=drain_s)
-        finally:  # time is up, or somebody cancels once more: the rest goes back
+        finally:  # time is up, or it is cancelled again: the rest is returned to the source
             running.cancel()
             await asyncio.wait([running])
         raise
@@ -208,8 +207,8 @@ def _check(app: Semel, source: Source, workers: object, unmatched: object) -> No
         raise ConfigError(f"unmatched={unmatched!r}: expected 'ack' or 'reject'")
     if not app.handlers:
         raise ConfigError(
-            "app.consume: there are no handlers, and a source forgets what nobody wants: register one with @app.on "
-            "before it is consumed"
+            "app.consume: there are no handlers, and unmatched events are acknowledged: register a handler with "
+            "@app.on before you consume a source"
         )
     if isinstance(source, HidesMessages):
         for handler in app.handlers:
@@ -230,7 +229,7 @@ RETENTION_S = 38 * 86_400.0  # twice the longest redelivery: Genesys 4 d, EventB
 LAMBDA_MARGIN_S = 1.0  # to cancel handlers, settle them in one round trip, and answer
 CONCURRENCY = 32  # handlers of one batch that run at a time
 WORKERS = 4  # batches of one source at a time
-DRAIN_S = 25.0  # as a lease: a handler that takes longer is given up on anyway
+DRAIN_S = 25.0  # as a lease: a handler that takes longer has lost its lease
 
 Function = TypeVar("Function", bound=Callable[[Event, Context], Any])
 
@@ -240,11 +239,12 @@ class Semel:
 
     ledger: "sqlite:///file.db" (with "?synchronous=normal", quicker and less durable), "memory://", "postgresql://…",
         "redis://…" (also rediss, unix, redis+cluster, redis+sentinel) or "dynamodb://table?region=…".
-    dead_letters: another store for what was given up on, where the ledger may lose it: SQLite, PostgreSQL, or an
-        eventbridge:// bus that is told.
-    tenant, origin: what `process` assumes where it is told nothing else; both are part of keys.
+    dead_letters: another store for dead letters, if the ledger may lose them: SQLite, PostgreSQL, or an eventbridge://
+        bus.
+    tenant, origin: the defaults of `process`; both are part of keys.
     id_path, type_path: dotted paths that make any JSON an event.
-    lease: seconds a lease lasts; renewed while a handler runs. concurrency: handlers of one batch at a time.
+    lease: length of a lease in seconds; it is renewed while the handler runs. concurrency: handlers of one batch that
+        run at a time.
 
     >>> app = Semel("memory://")
     >>> @app.on("interaction.created")
@@ -302,16 +302,17 @@ class Semel:
     ) -> Callable[[Function], Function]:
         """Register a handler for topics: `*` is one segment, `**` the rest. All times are seconds.
 
-        effect: what the handler does and so what can be promised: transaction, keyed, fenced, retry or park.
-        name: part of every key of this handler; by default the function's name. Renaming forgets what was done.
-        timeout: how long a run may take (None: as long as its lease can be renewed); 20, for transactions 5. A thread
+        effect: the kind of effect, from which the guarantee is computed: transaction, keyed, fenced, retry or park.
+        name: part of every key of this handler; by default the function's name. Under another name, events that were
+            done before run again.
+        timeout: of one run, by default 20, for transactions 5 (None: as long as its lease can be renewed). A thread
             cannot be stopped: a sync handler's late outcome counts as long as its lease lasts.
-        max_attempts: counted when a run begins, so a crash counts; then the event is dead.
-        retention: how long a settled key answers duplicates.
-        window: for effect="keyed", how long the downstream honours a key.
-        probe: for effect="park", `probe(event, ctx)` is asked what a vanished run did: a result (done), Retry() (it
+        max_attempts: counted when a run begins, so a crash counts; after them the event is a dead letter.
+        retention: the time in which a settled key answers duplicates.
+        window: for effect="keyed", the time in which the downstream honours a key.
+        probe: for effect="park", `probe(event, ctx)` returns what an interrupted run did: a result (done), Retry() (it
             did not happen) or None (unknown).
-        fail_open: a webhook that cannot reach the ledger runs the handler nevertheless; its effect may happen twice.
+        fail_open: a webhook runs the handler also while the ledger is unavailable; its effect may happen twice.
         """
         check_options(
             self.ledger,
@@ -363,11 +364,11 @@ class Semel:
 
     @property
     def handlers(self) -> Sequence[Handler]:
-        """Everything that was registered, in order."""
+        """The registered handlers, in order."""
         return self._router.handlers
 
     def guarantees(self) -> list[Guarantee]:
-        """What each handler may rely on, computed from its effect and the ledger."""
+        """The guarantee of each handler, computed from its effect and the ledger."""
         return [guaranteed(handler, self.ledger) for handler in self._router.handlers]
 
     # ----------------------------------------------------------------------------------------------- processing
@@ -380,7 +381,7 @@ class Semel:
         origin: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """One delivery through the whole flow. Raises MalformedEvent for what is no event."""
+        """Process one delivery. Raises MalformedEvent if the body is no valid event."""
         (outcome,) = await self._engine().process([self._message(body, tenant, origin, headers)])
         if outcome.status == "malformed":
             raise MalformedEvent(outcome.reason)
@@ -389,7 +390,7 @@ class Semel:
     async def process_many(
         self, bodies: Iterable[Body], *, tenant: str | None = None, origin: str | None = None
     ) -> list[Outcome]:
-        """A batch of deliveries: one round trip for all claims. A malformed one is an outcome, not an error."""
+        """Process a batch of deliveries, with one round trip for all claims. A malformed body is an outcome."""
         messages: list[Message] = []
         unfit: dict[int, Outcome] = {}
         for index, body in enumerate(bodies):
@@ -398,12 +399,12 @@ class Semel:
             except MalformedEvent as error:
                 unfit[index] = Outcome("malformed", reason=str(error))
         outcomes = await self._engine().process(messages)
-        for index, outcome in unfit.items():  # in order, so that each comes to stand where its body stood
+        for index, outcome in unfit.items():  # in order, so that each index is right
             outcomes.insert(index, outcome)
         return outcomes
 
     def process_sync(self, body: Body, *, tenant: str | None = None, origin: str | None = None) -> Outcome:
-        """`process` for code without an event loop. One loop is kept alive underneath."""
+        """`process` for code without an event loop. It keeps one loop in a thread."""
         return self._sync.call(lambda: self.process(body, tenant=tenant, origin=origin))
 
     def lambda_handler(
@@ -414,7 +415,7 @@ class Semel:
         tenant: str = "",
         malformed_records: KeepMalformed | None = None,
     ) -> Callable[..., dict[str, Any]]:
-        """What AWS Lambda calls: `handler = app.lambda_handler()`. Tells the records of all its triggers apart.
+        """The function that AWS Lambda calls: `handler = app.lambda_handler()`. It handles the records of all triggers.
 
         margin: seconds before the end of an invocation at which handlers are stopped, to record and to answer.
         patience: seconds that an invocation of a stream may wait for its retries, which the stream itself does not.
@@ -425,8 +426,16 @@ class Semel:
 
         as_ms("margin", margin)
         as_ms("patience", patience, 0.0)
-        told = (tenant or self._tenant, self.concurrency, margin, patience, malformed_records, self.ledger)
-        return LambdaHandler(self._engine, self._sync, *told).handle
+        return LambdaHandler(
+            self._engine,
+            self._sync,
+            tenant or self._tenant,
+            self.concurrency,
+            margin,
+            patience,
+            malformed_records,
+            self.ledger,
+        ).handle
 
     async def consume(
         self,
@@ -436,16 +445,16 @@ class Semel:
         unmatched: Literal["ack", "reject"] = "ack",
         drain: float = DRAIN_S,
     ) -> int:
-        """Take from a source until it has ended, or was told to stop; then close it. Returns how many deliveries.
+        """Consume a source until it has ended or is stopped, then close it. Returns the number of deliveries.
 
-        `loop.add_signal_handler(signal.SIGTERM, source.stop)` ends it gently: nothing more is taken, what is in hand is
-        finished. When this call is cancelled the same happens, and what takes longer than `drain` seconds goes back. A
-        source that breaks is tried again, with backoff, and the log says so; while the ledger cannot be written,
-        nothing is taken. Raises ConfigError, which no other try would change: there is no such queue.
+        `loop.add_signal_handler(signal.SIGTERM, source.stop)` stops it: it receives nothing more, and finishes the
+        deliveries in flight. Cancelling this call does the same, and returns deliveries that take longer than `drain`
+        seconds. A source that fails is retried with backoff, and logged. While the ledger is unavailable, nothing is
+        received. Raises ConfigError for an error that no retry would change, such as a missing queue.
 
         workers: batches at a time, of at most 100 deliveries each; `concurrency` handlers of a batch run at a time.
-        unmatched: an event that no handler wants is acknowledged, so that its source forgets it; "reject" puts it among
-            the dead letters of the source. The log says it, for each topic.
+        unmatched: an event without a handler is acknowledged; "reject" makes it a dead letter of the source. Both are
+            logged for each topic.
         """
         from semel.app import consume
 
@@ -460,9 +469,9 @@ class Semel:
         unmatched: Unmatched | None = None,
         watch: Watch | None = None,
     ) -> Worker:
-        """One of the loops that `consume` runs: `await app.worker(source).run()`. It ends with the first error.
+        """One of the workers of `consume`: `await app.worker(source).run()`. It ends with the first error.
 
-        The rest is for those who run several: an engine of `new_engine`, and what workers share."""
+        The keyword arguments are for several workers: an engine of `new_engine`, and the parts that they share."""
         return Worker(
             source,
             self._engine if engine is None else lambda: engine,
@@ -474,12 +483,12 @@ class Semel:
         )
 
     def topic_of(self, delivery: Arrived) -> str:
-        """The type of its event, for people; empty for what is no event, as the heartbeat of a channel."""
+        """The type of its event, for the log; empty for a control frame, such as the heartbeat of a channel."""
         event = self._decode(delivery, delivery.decode_options or self._decode_options)
         return "" if event.shape == CONTROL else event.type
 
     def new_engine(self, ledger: Ledger) -> Engine:
-        """The flow on the running loop, for whoever keeps one of its own; `ledger` is this app's, in some wrapping."""
+        """An engine on the running loop. `ledger` is that of this app, possibly wrapped."""
         return Engine(
             ledger,
             self.planner,
@@ -506,23 +515,23 @@ class Semel:
         overload_status: Literal[429, 503] = 503,
         body_max: int = 256 * 1024,
     ) -> Any:
-        """An ASGI application that takes webhooks at `path`: mount it in FastAPI or Starlette, or serve it alone.
+        """An ASGI application for webhooks at `path`: mount it in FastAPI or Starlette, or serve it alone.
 
-        mode: "inline" lets the handler's outcome decide the answer; "inbox" makes the event durable, answers, and
-            handles it afterwards (in a mounted application, keep `app.handling()` open in its lifespan).
-        verify: genesys, standard-webhooks, hmac-hex, header or basic, with its `secrets` (all of them count), and
-            `header` or `username` where the scheme has one. Events of generic shapes then get `path` as their origin,
-            so that ids of this sender do not meet those of others. `origin` sets another one, for all shapes: use it
-            where applications with different secrets are mounted with the same `path`.
+        mode: "inline" runs the handler before the response; "inbox" stores the event durably, responds, and runs the
+            handler afterwards (in a mounted application, keep `app.handling()` open in its lifespan).
+        verify: genesys, standard-webhooks, hmac-hex, header or basic, with its `secrets` (any of them may match), and
+            `header` or `username` if the scheme has one. Events of generic shapes then get `path` as their origin, so
+            that ids of different senders do not collide. `origin` sets another origin for all shapes: use it if
+            applications with different secrets are mounted with the same `path`.
         """
         from semel.ports import Inbox
         from semel.service.app import Mounted
         from semel.service.endpoints import ServedEndpoint
 
         if mode == "inbox" and not isinstance(self.ledger, Inbox):
-            raise ConfigError(f"mode='inbox': {self.ledger.traits.name} keeps no inbox; use mode='inline'")
+            raise ConfigError(f"mode='inbox': {self.ledger.traits.name} has no inbox; use mode='inline'")
         if any(secret.startswith(("env:", "file:")) for secret in secrets):
-            raise ConfigError('secrets=: give the secrets themselves, os.environ["…"]; references are for semel.toml')
+            raise ConfigError('secrets=: pass the secrets themselves, os.environ["…"]; references are for semel.toml')
         verifier = None
         if verify is not None:
             verifier = wiring.verifier(verify, secrets=secrets, header=header, username=username)
@@ -532,7 +541,7 @@ class Semel:
                 path,
                 mode=mode,
                 tenant=tenant,
-                decode_options=self._reading_at(path, origin, verified=verifier is not None),
+                decode_options=self._decode_options_at(path, origin, verified=verifier is not None),
                 verifier=verifier,
                 busy_status=busy_status,
                 overload_status=overload_status,
@@ -541,7 +550,7 @@ class Semel:
         )
 
     def background(self) -> Background:
-        """What handles the inbox on the running loop; it is started with the first call."""
+        """The inbox worker of the running loop. The first call starts it."""
         from semel.service.background import Background
 
         loop = asyncio.get_running_loop()
@@ -553,7 +562,7 @@ class Semel:
         return running
 
     def handling(self) -> AbstractAsyncContextManager[None]:
-        """Letters of the inbox are handled while this is open: `async with app.handling(): …`."""
+        """Handles inbox items while it is open: `async with app.handling(): …`."""
         from semel.service.app import handling
 
         return handling(self)
@@ -562,42 +571,42 @@ class Semel:
 
     @property
     def outbox(self) -> StoredOutbox:
-        """Notifications: `await app.outbox.add([Notification(…)])`. Raises ConfigError where the ledger keeps none."""
+        """The outbox: `await app.outbox.add([Notification(…)])`. Raises ConfigError if the ledger has none."""
         return needed_outbox(self.ledger)
 
     def relay(self, *providers: Provider, channels: Mapping[str, Sequence[str]] | None = None) -> Relay:
-        """What sends them: `await app.relay(providers.provider("twilio", "sms", …)).run()`, or `run_once()`.
+        """The relay that sends notifications: `await app.relay(providers.provider("twilio", "sms", …)).run()`.
 
-        channels: the names of the providers of each channel, in their order, where more than one can send it."""
+        channels: the providers of each channel, in order, if more than one can send it."""
         from semel.providers import relay
 
         return relay(self.outbox, providers, channels or {})
 
-    # ------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------ queries
 
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]:
-        """What the ledger holds, newest first: leased, waiting, done, dead, uncertain."""
+        """List entries of the ledger, newest first: leased, waiting, done, dead, uncertain."""
         if state is not None and state not in STATES:
             raise ConfigError(f"entries({state!r}): expected one of {', '.join(STATES)}, or nothing for all")
         refuse_inside_transaction(self.ledger)
         return await self.ledger.entries(state, limit)
 
     async def purge(self, limit: int = 1_000) -> int:
-        """Forget settled keys whose retention is over, at most `limit` of them. A worker does this by itself."""
+        """Delete at most `limit` keys whose retention is over. Workers do this periodically."""
         refuse_inside_transaction(self.ledger)
         return await self.ledger.purge(limit)
 
     # ---------------------------------------------------------------------------------------------- life cycle
 
     async def close(self) -> None:
-        """Let go of the store. The app can be used again: it opens it anew."""
+        """Close the store. The app can be used again, and opens the store then."""
         self._sync.close()
         if (background := self._backgrounds.pop(asyncio.get_running_loop(), None)) is not None:
             await background.stop(0.0)
         await self.ledger.close()
 
     def close_sync(self) -> None:
-        """`close` after `process_sync` or a Lambda handler, on the loop that they keep: the connections are there."""
+        """`close` after `process_sync` or a Lambda handler, on their loop, which has the connections."""
         self._sync.end(self.close)
 
     async def __aenter__(self) -> Semel:
@@ -612,7 +621,7 @@ class Semel:
         engine = self._engines.get(loop)
         if engine is None:
             for over in [other for other in list(self._engines) if other.is_closed()]:
-                self._engines.pop(over, None)  # an engine holds its loop, so none would ever go by itself
+                self._engines.pop(over, None)  # an engine references its loop, so neither would be collected
             engine = self._engines[loop] = self.new_engine(self.ledger)
         return engine
 
@@ -628,7 +637,7 @@ class Semel:
             default_origin=decode_options.default_origin,
         )
 
-    def _reading_at(self, path: str, origin: str, *, verified: bool) -> DecodeOptions:
+    def _decode_options_at(self, path: str, origin: str, *, verified: bool) -> DecodeOptions:
         decode_options = replace(self._decode_options, origin=origin) if origin else self._decode_options
         return replace(decode_options, default_origin=path) if verified else decode_options
 

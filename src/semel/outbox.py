@@ -1,11 +1,11 @@
-"""Adding a notification in a transaction of your own: it is sent once that commits, and never if it rolls back.
+"""Adds a notification in your own transaction: it is sent after the commit, and never after a rollback.
 
     with psycopg.connect(…) as connection:
         connection.execute("update orders set shipped = now() where id = 4711")
         outbox.add(connection, Notification(key="order-4711-shipped", kind="shipping", …))
 
-The connection is to the ledger's own database. It is asked at most two statements; nothing is begun, committed or
-rolled back here. `await` it where the connection is async:
+The connection must be to the ledger's own database. At most two statements are executed on it; nothing is begun,
+committed or rolled back here. `await` the call if the connection is async:
 
     async with connection.transaction():
         await outbox.add(connection, Notification(…))
@@ -24,10 +24,9 @@ from semel.values.errors import ConfigError
 from semel.values.notification import Guard, Notification, check_batch
 from semel.values.outbox import Added
 
-# Connections of others: which store is behind them, how they are asked, and whether they are in a transaction.
+# The supported connections: their store, how to execute a statement, and whether they are in a transaction.
 #
-# None of their drivers is imported here, and none needs to be installed: a connection is known by its class, and
-# whoever hands it over has the driver.
+# No driver is imported here, and none needs to be installed: a connection is recognised by its class.
 
 Rows: TypeAlias = Sequence[Any]
 Ask: TypeAlias = Callable[[str, tuple[Any, ...]], Any]  # of a statement and its values: Rows, or an awaitable of them
@@ -46,22 +45,22 @@ ALONE = (
 
 
 class Caller(Struct, frozen=True):
-    """A connection with somebody else's transaction on it."""
+    """A connection with the caller's own transaction."""
 
     store: Literal["postgresql", "sqlite"]
     ask: Ask
-    numbered: bool = False  # it writes $1, and not %s
-    library: str = ""  # the version of its SQLite, where that is not apsw's
+    numbered: bool = False  # placeholders are $1, not %s
+    library: str = ""  # the version of its SQLite, if it is not that of apsw
 
 
 def name_of(connection: object) -> str:
-    """`sqlalchemy.Session`, of whatever was made of it; else the class's own name."""
+    """The name of the first supported base class, such as `sqlalchemy.Session`; else the name of its class."""
     names = [f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__]
     return next((name for name in names if name in CALLERS or name in ASYNC_SQLALCHEMY), names[0])
 
 
 def caller(connection: Any) -> Caller:
-    """How a connection is asked. Raises ConfigError where it is of no known kind, or in no transaction."""
+    """Adapt a connection. Raises ConfigError if it is not supported, or not in a transaction."""
     name = name_of(connection)
     if name not in CALLERS:
         raise ConfigError(
@@ -111,17 +110,17 @@ def _psycopg_async(connection: Any) -> Caller:
 
 
 def _psycopg_begins(connection: Any, how: str) -> None:
-    """Without autocommit it begins a transaction itself, before the first statement."""
+    """Check for a transaction. Without autocommit, psycopg begins one before the first statement."""
     _in_transaction(not connection.autocommit or connection.info.transaction_status != IDLE, how)
 
 
 def _plain(cursor: object) -> type[tuple[Any, ...]]:
-    """A row is a tuple here, whatever the caller wants of other statements."""
+    """A row is a tuple here, whatever row factory the caller has set."""
     return tuple
 
 
 def _writes_numbers(connection: Any) -> bool:
-    """The caller has chosen cursors that write $1."""
+    """Whether the cursors of this connection use $1."""
     return any(kind.__name__ == "RawCursorMixin" for kind in connection.cursor_factory.__mro__)
 
 
@@ -133,14 +132,14 @@ def _apsw(connection: Any) -> Caller:
 
     def ask(sql: str, values: tuple[Any, ...]) -> Rows:
         cursor = connection.cursor()
-        cursor.row_trace = _as_it_is
+        cursor.row_trace = _unchanged
         rows: Rows = cursor.execute(sql, values).fetchall()
         return rows
 
     return Caller("sqlite", ask)
 
 
-def _as_it_is(cursor: object, row: Any) -> Any:
+def _unchanged(cursor: object, row: Any) -> Any:
     return row
 
 
@@ -170,8 +169,8 @@ def _aiosqlite(connection: Any) -> Caller:
 
 
 def _sqlite3_begins(connection: Any) -> bool:
-    """In a transaction, or one that begins by itself before the first write: `isolation_level` (as it always was),
-    or `autocommit = False` (from Python 3.12 on)."""
+    """Whether it is in a transaction, or begins one before the first write: by `isolation_level`, or by `autocommit =
+    False` (from Python 3.12 on)."""
     autocommit = getattr(connection, "autocommit", -1)
     implied = connection.isolation_level is not None if autocommit not in (True, False) else not autocommit
     return bool(connection.in_transaction) or implied
@@ -186,18 +185,18 @@ def _standard_library() -> str:
 # ------------------------------------------------------------------------------------------------------ SQLAlchemy
 
 ASYNC_SQLALCHEMY = ("sqlalchemy.AsyncSession", "sqlalchemy.AsyncConnection")
-"""They run what is sync inside their own: `run_sync`."""
+"""They run sync code by `run_sync`."""
 
 BEGIN_SQLALCHEMY = 'no isolation_level="AUTOCOMMIT", and: with session.begin():'
 
 
 def _session(session: Any) -> Caller:
-    """Its own connection, in its own transaction."""
+    """The connection of a session, in the transaction of the session."""
     return _sqlalchemy(session.connection())
 
 
 def _sqlalchemy(connection: Any) -> Caller:
-    """A connection begins a transaction with its first statement, if it is allowed to."""
+    """A connection of SQLAlchemy, which begins a transaction with its first statement unless it has autocommit."""
     dialect, driver = connection.dialect, connection.connection.driver_connection
     name = name_of(driver)
     if name == "asyncpg.Connection":
@@ -222,7 +221,7 @@ def _executed(connection: Any) -> Ask:
             rows: Rows = connection.exec_driver_sql(sql, values).all()
         except Exception as error:
             if hasattr(error, "hide_parameters"):
-                error.hide_parameters = True  # a message and its recipient do not belong into anybody's log
+                error.hide_parameters = True  # a message and its recipient must not appear in a log
             raise
         return rows
 
@@ -247,13 +246,13 @@ __all__ = ["Added", "AsyncConnection", "Connection", "Guard", "Notification", "a
 
 
 class Connection(Protocol):
-    """Of psycopg, apsw, sqlite3 or SQLAlchemy, or a session of the last. To a type checker: what is closed at once."""
+    """A connection of psycopg, apsw, sqlite3 or SQLAlchemy, or a session. For type checkers: `close` is not awaited."""
 
     def close(self) -> None: ...
 
 
 class AsyncConnection(Protocol):
-    """Of asyncpg, psycopg, aiosqlite or SQLAlchemy, or an async session. To a type checker: its close is awaited."""
+    """A connection of asyncpg, psycopg, aiosqlite or SQLAlchemy, or an async session, whose `close` is awaited."""
 
     def close(self) -> Awaitable[None]: ...
 
@@ -265,10 +264,10 @@ def add(connection: Connection, notification: Notification, *, schema: str = "se
 def add(connection: Any, notification: Notification, *, schema: str = "semel") -> Added | Awaitable[Added]:
     """Add one notification, in the transaction that the connection is in.
 
-    "added": it is new. "known": the same call was made before. "conflict": it was made before and said something else,
-    which stays. `schema` is PostgreSQL's, as in the ledger's URL. Raises ConfigError where the connection is in no
-    transaction or to no outbox. Errors of the driver are raised as they are: roll back, and repeat the whole
-    transaction where it says so."""
+    "added": it is new. "known": the same notification was added before. "conflict": it was added before with another
+    content, which stays. `schema` is that of PostgreSQL, as in the ledger's URL. Raises ConfigError if the connection
+    is not in a transaction, or has no outbox. Errors of the driver are raised unchanged: roll back, and repeat the
+    whole transaction if the error asks for it."""
     if not isinstance(notification, Notification):
         raise ConfigError("expected a Notification: outbox.add(connection, Notification(key=…, kind=…, …))")
     ask, is_async = _asking(connection, [notification], schema)
@@ -286,7 +285,7 @@ def add_many(
 def add_many(
     connection: Any, notifications: Sequence[Notification], *, schema: str = "semel"
 ) -> list[Added] | Awaitable[list[Added]]:
-    """Add notifications in order, as if one after the other: in as many statements as one (SQLite: for each 500)."""
+    """Add notifications in order. It takes as many statements as one notification (on SQLite for each 500)."""
     batch = notifications if isinstance(notifications, Notification) else list(notifications)
     check_batch(batch, "outbox.add_many(connection, [Notification(key=…, kind=…, …)])")
     ask, is_async = _asking(connection, batch, schema)
@@ -294,19 +293,19 @@ def add_many(
 
 
 def _asking(connection: Any, batch: Sequence[Notification], schema: str) -> tuple[Callable[[], Any], bool]:
-    """What asks the connection when it is called, and whether that is to be awaited. A call that nobody awaits is then
-    told by Python once, under the name that it has for the caller."""
+    """A function that adds the batch when it is called, and whether its result must be awaited. Python warns about a
+    call that is not awaited, by the name that the caller used."""
     if name_of(connection) in ASYNC_SQLALCHEMY:
         return (lambda: connection.run_sync(lambda sync: add_many(sync, batch, schema=schema))), True
     asked = caller(connection)
     conversation = wiring.adding(asked.store, batch, schema=schema, numbered=asked.numbered, library=asked.library)
     if iscoroutinefunction(asked.ask):
-        return (lambda: _awaited(conversation, asked.ask)), True
-    return (lambda: _said(conversation, asked.ask)), False
+        return (lambda: _executed_async(conversation, asked.ask)), True
+    return (lambda: _executed_sync(conversation, asked.ask)), False
 
 
-def _said(conversation: Conversation, ask: Ask) -> list[Added]:
-    """Ask what the store wants to know, tell it what was answered, or what went wrong, until it knows."""
+def _executed_sync(conversation: Conversation, ask: Ask) -> list[Added]:
+    """Execute the statements of a store's generator, and send it the rows or the error, until it returns."""
     try:
         asked = next(conversation)
         while True:
@@ -321,7 +320,7 @@ def _said(conversation: Conversation, ask: Ask) -> list[Added]:
         return answers
 
 
-async def _awaited(conversation: Conversation, ask: Ask) -> list[Added]:
+async def _executed_async(conversation: Conversation, ask: Ask) -> list[Added]:
     try:
         asked = next(conversation)
         while True:
@@ -345,5 +344,5 @@ async def _many(ask: Callable[[], Awaitable[list[Added]]]) -> list[Added]:
     return await ask()
 
 
-_one.__qualname__ = "await outbox.add(connection, …)"  # who forgets to await is told what to write
+_one.__qualname__ = "await outbox.add(connection, …)"  # shown in the warning about a missing await
 _many.__qualname__ = "await outbox.add_many(connection, …)"

@@ -1,4 +1,4 @@
-"""A small sync face: one event loop in a thread, kept alive between calls."""
+"""Runs coroutines for sync callers on one event loop in a thread, which is kept between calls."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 class SyncFace:
-    """Starts its thread with the first call."""
+    """One event loop in a thread. The thread starts with the first call."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pid = 0  # of the process that has the loop's thread: a fork does not take it along
+        self._pid = 0  # of the process with the loop's thread: a forked process does not have it
         self._changing = threading.Lock()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            with self._changing:  # so that the loop is not stopped before it knows of the call
+            with self._changing:  # so that the loop is not stopped before it has the call
                 called = asyncio.run_coroutine_threadsafe(make(), self._running_loop())
             return called.result()
         raise ConfigError(
@@ -35,7 +35,7 @@ class SyncFace:
         )
 
     def end(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The last call: when this returns, the loop and its thread are gone. A later call starts another loop."""
+        """Make the last call, then end the loop and its thread. A later call starts another loop."""
         self.call(make)
         thread = self._thread
         self.close()
@@ -43,7 +43,7 @@ class SyncFace:
             thread.join()
 
     def close(self) -> None:
-        """Let the loop end. Calls under way are finished, and a later call starts another loop."""
+        """End the loop after the running calls. A later call starts another loop."""
         with self._changing:
             loop, self._loop = self._loop, None
             if loop is not None and self._pid == os.getpid():

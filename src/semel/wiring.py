@@ -1,4 +1,4 @@
-"""Puts adapters together: the only module that names them. Drivers are imported when their URL is used."""
+"""Chooses adapters by URL scheme or kind: the only module that names them. Drivers are imported when they are used."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ SCHEMES = (
 
 
 class StoredLedger(Ledger, Catalog, Protocol):
-    """A ledger that can also be read by people."""
+    """A ledger with its catalog."""
 
 
 # --------------------------------------------------------------------------------------------------------- ledgers
 
 
 def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = "") -> StoredLedger:
-    """The ledger that a URL names; `dead_letters` names another store for what was given up on, or a bus that is told.
+    """The ledger of a URL. `dead_letters` is the URL of another store for its dead letters, or of an event bus.
 
-    Nothing is opened and nobody is asked before it is used. Raises ConfigError, which shows no password.
+    Nothing is opened before it is used. Raises ConfigError, which shows no password.
     """
     ledger = _one_ledger(url, observe)
     if not dead_letters:
@@ -100,9 +100,9 @@ def open_ledger(url: str, observe: Observe | None = None, dead_letters: str = ""
 
 
 def open_letters(url: str) -> EventBridgeTarget:
-    """A bus that letters are put on, by `eventbridge://bus?region=…`. Nobody is asked before it is used.
+    """A dead-letter target on an event bus, `eventbridge://bus?region=…`. Nothing is opened before it is used.
 
-    Also for what is no event: `app.lambda_handler(malformed_records=open_letters(url).keep_malformed)`."""
+    It also stores malformed records: `app.lambda_handler(malformed_records=open_letters(url).keep_malformed)`."""
     with _shown(url):
         _need("aiobotocore", "aws")
         from semel.dead_letter_targets import EventBridgeTarget
@@ -111,7 +111,7 @@ def open_letters(url: str) -> EventBridgeTarget:
 
 
 def every_store() -> list[Traits]:
-    """What every kind of ledger promises, in each way in which it can be set up: for the table of guarantees."""
+    """The traits of every ledger in each configuration, for the table of guarantees."""
     from semel.ledgers import dynamodb, memory, postgres, redis, sqlite
 
     return [traits for adapter in (sqlite, memory, postgres, redis, dynamodb) for traits in adapter.profiles()]
@@ -148,7 +148,7 @@ def _one_ledger(url: str, observe: Observe | None) -> StoredLedger:
 
 @contextmanager
 def _shown(url: str) -> Iterator[None]:
-    """Whatever is wrong with this URL is told without its password."""
+    """Remove the password of this URL from a ConfigError."""
     try:
         _check_url(url)
         yield
@@ -157,17 +157,17 @@ def _shown(url: str) -> Iterator[None]:
 
 
 def _check_url(url: str) -> None:
-    """Nobody takes apart what would fall apart in the wrong place: a part of the password would be told as the host."""
+    """Refuse a URL that a parser would split at the wrong place: it would show a part of the password as the host."""
     try:
         url.encode()
         urlsplit(url)
         broken = is_broken(url)
-    except ValueError:  # it repeats what it cannot read
+    except ValueError:  # its text repeats the URL
         broken = True
     if broken:
         raise ConfigError(
-            f"ledger {masked(url)!r} is no URL: write special characters of a password in percent, '#' as %23 and '/' "
-            "as %2F, or have that done: redis://user:env:NAME@host in semel.toml"
+            f"ledger {masked(url)!r} is no valid URL: percent-encode special characters of its password ('#' is %23, "
+            "'/' is %2F), or use a reference in semel.toml: redis://user:env:NAME@host"
         ) from None
 
 
@@ -192,7 +192,7 @@ def _check_letterbox(ledger: StoredLedger, dead_letter_store: StoredLedger) -> N
 def _check_no_inbox(ledger: StoredLedger) -> None:
     if isinstance(ledger, Inbox):
         raise ConfigError(
-            f"dead_letters: {ledger.traits.name} keeps its letters itself, beside its inbox: leave dead_letters out"
+            f"dead_letters: {ledger.traits.name} stores its dead letters itself, beside its inbox: remove dead_letters"
         )
 
 
@@ -239,13 +239,13 @@ def _check_options(url: str, known: tuple[str, ...]) -> dict[str, str]:
     return options
 
 
-# --------------------------------------------------------------------------------------------- connections of others
+# --------------------------------------------------------------------------------------------- callers' connections
 
 
 def adding(
     store: str, notifications: Sequence[Notification], *, schema: str, numbered: bool, library: str
 ) -> Conversation:
-    """What is asked, in a transaction of somebody else's, to add notifications to the outbox in their database."""
+    """The statements that add notifications to the outbox in the caller's own transaction."""
     if store == "postgresql":
         from semel.ledgers.postgres.caller_transaction import adding as in_a_schema
 
@@ -261,7 +261,7 @@ def adding(
 
 
 class OpenSource(Source, Stoppable, Diagnosable, Protocol):
-    """A source that a service can take from."""
+    """A source that a service can consume."""
 
 
 def source(kind: str, options: Mapping[str, Any]) -> OpenSource:
@@ -288,7 +288,7 @@ def source(kind: str, options: Mapping[str, Any]) -> OpenSource:
 
 
 def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
-    """What hands events on to a broker of this kind. Nothing is opened before it is used. Raises ConfigError."""
+    """A publisher to a broker of this kind. Nothing is opened before it is used. Raises ConfigError."""
     match kind:
         case "sqs":
             _need("aiobotocore", "aws", 'accept = "sqs"')
@@ -312,7 +312,7 @@ def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
 
 
 def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
-    """The provider of this kind that the settings call `name`. It asks nobody before it sends. Raises ConfigError."""
+    """The provider of this kind, with its name in the settings. It opens nothing before it sends. Raises ConfigError."""
     _need("aiohttp", "service", "a provider")
     from semel.providers.registry import provider as make
 
@@ -329,7 +329,7 @@ def provider_option_types(kind: str) -> Mapping[str, Any]:
 
 
 def calls_of(kind: str) -> CallbackProfile | None:
-    """How providers of this kind call back; None: they do not."""
+    """The callback profile of providers of this kind; None if they have no callbacks."""
     from semel.providers.callbacks import CALLBACKS
 
     return CALLBACKS.get(kind)
@@ -358,7 +358,7 @@ def verifier(
 
 
 def unwrap_sns(body: bytes) -> bytes | None:
-    """The event in a verified message of SNS; None where it is about the subscription. Raises MalformedEvent."""
+    """The event in a verified message of SNS; None for a message about the subscription. Raises MalformedEvent."""
     from semel.verifiers.sns_message import unwrap
 
     message = unwrap(body)
@@ -385,7 +385,7 @@ def destination(
     trace_headers: Callable[[], Mapping[str, str]] | None = None,
     moved: Callable[[State], None] | None = None,
 ) -> Destination:
-    """A place that routes forward to. `moved` is told the states of its breaker."""
+    """A destination of routes. `moved` is called with each new state of its breaker."""
     from semel.destinations import Destination
 
     clock = time.monotonic

@@ -126,7 +126,7 @@ WHOLE = {
     "a duplicate name in detail": (EVENT[:-2] + b',"topicName":"x"}}', "the name 'topicName' occurs twice"),
     "a duplicate identity": (
         EVENT.replace(b'"sessionId":"s"', b'"sessionId":"s","sessionId":"r"'),
-        "'sessionId' stands",
+        "'sessionId' occurs",
     ),
     "UTF-16 LE with mark": (b"\xff\xfe" + EVENT.decode().encode("utf-16-le"), "UTF-16"),
     "UTF-16 BE with mark": (b"\xfe\xff" + EVENT.decode().encode("utf-16-be"), "UTF-16"),
