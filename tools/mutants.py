@@ -75,8 +75,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "check_size, which is called then, compares again",
     (
         "ledgers/dynamodb/catalog.py",
-        "if len(found) > 2 * asked.limit + 1000:",
-        "if len(found) > 2 * asked.limit - 1000:",
+        "if len(found) > 2 * query.limit + 1000:",
+        "if len(found) > 2 * query.limit - 1000:",
     ): "the list is cut to the newest more often, and once more at the end",
     (
         "ledgers/sqlite/database.py",
@@ -90,8 +90,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "_refuse, which is called then, compares again",
     (
         "ledgers/sqlite/queries.sql",
-        "select id, k, aliases, outcome <> 1 or attempts > 1 or decided is not null,",
-        "select id, k, aliases, outcome = 1 or attempts > 1 or decided is not null,",
+        "select id, digest, aliases, outcome <> 1 or attempts > 1 or decided_ms is not null,",
+        "select id, digest, aliases, outcome = 1 or attempts > 1 or decided_ms is not null,",
     ): "only done and decided records are over: of the done ones nothing more is there to delete",
     (
         "core/relay.py",

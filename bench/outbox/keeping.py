@@ -156,8 +156,8 @@ def _status(outbox: Notifications) -> Ask:
     async def ask(number: int) -> str:
         one = notification(number)
         if number % 2:
-            return (await outbox.status("", recipient=one.recipient, kind=one.kind)).told
-        return (await outbox.status("", key=one.key)).told
+            return (await outbox.status("", recipient=one.recipient, kind=one.kind)).answer
+        return (await outbox.status("", key=one.key)).answer
 
     return ask
 

@@ -15,7 +15,7 @@ from bench.outbox.sending import notification
 from bench.peers import SETTINGS
 
 from semel.ledgers.sqlite import outbox as adding
-from semel.values.notification import Notification, notification_id, who_is
+from semel.values.notification import Notification, notification_id, recipient_digest
 
 QUEUE = """
     create table outbox (id integer primary key, key text not null, kind text not null, recipient text not null,
@@ -111,7 +111,7 @@ class OnSqlite:
 
 COPIES: dict[str, Callable[..., Any]] = {
     "id": lambda number: _id_of(notification(number)),
-    "who": lambda number: who_is("", notification(number).recipient),
+    "who": lambda number: recipient_digest("", notification(number).recipient),
     "key": lambda number: notification(number).key,
     "recipient": lambda number: notification(number).recipient,
 }

@@ -312,7 +312,7 @@ def publisher(kind: str, options: Mapping[str, Any]) -> Publisher:
 
 
 def provider(kind: str, name: str, options: Mapping[str, Any]) -> Provider:
-    """The provider of this kind, with its name in the settings. It opens nothing before it sends. Raises ConfigError."""
+    """The provider of this kind with its name in the settings. It opens nothing before it sends. Raises ConfigError."""
     _need("aiohttp", "service", "a provider")
     from semel.providers.registry import provider as make
 

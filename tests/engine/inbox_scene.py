@@ -57,12 +57,12 @@ class Scene:
 
 
 def story(folder: Path, tell: Callable[[Scene], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def story() -> None:
         scene = Scene(folder)
         async with scene.app:
             await tell(scene)
 
-    run(told())
+    run(story())
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

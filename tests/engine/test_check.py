@@ -38,12 +38,12 @@ def stall(monkeypatch: pytest.MonkeyPatch) -> Stall:
 
 
 def story(ledger: str, folder: Path, tell: Callable[[Semel], Awaitable[None]], **options: Any) -> None:
-    async def told() -> None:
+    async def story() -> None:
         async with app_on(ledger, folder, **{"lease": LEASE_S, "random": lambda: 0.0, **options}) as app:
             async with asyncio.timeout(60):
                 await tell(app)
 
-    run(told())
+    run(story())
 
 
 def on(app: Semel, handle: Callable[[Event, Context], Any], sync: bool, **options: Any) -> None:

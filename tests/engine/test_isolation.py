@@ -56,12 +56,12 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def story(ledger: str, folder: Path, tell: Callable[[Semel], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def story() -> None:
         async with app_on(ledger, folder, lease=LEASE_S) as app:
             async with asyncio.timeout(30):  # a run that should not have begun waits for ever
                 await tell(app)
 
-    run(told())
+    run(story())
 
 
 @both_ledgers

@@ -44,11 +44,11 @@ class Desk:
 
 
 def story(ledger: str, folder: Path, tell: Callable[[Desk], Awaitable[None]], **options: Any) -> None:
-    async def told() -> None:
+    async def story() -> None:
         async with app_on(ledger, folder) as app:
             await tell(Desk(app, **options))
 
-    run(told())
+    run(story())
 
 
 def parts(outcome: Outcome) -> dict[str, str]:
@@ -141,7 +141,7 @@ def test_whatever_of_a_key_cannot_be_computed_it_is_a_dead_letter(ledger: str, t
 @both_ledgers
 @pytest.mark.parametrize("id", ["", "x" * 300, "tab\there", "\x85", "é" * 300])
 def test_an_id_that_cannot_be_a_key_is_kept_and_shown(ledger: str, tmp_path: Path, id: str) -> None:
-    async def told() -> None:
+    async def story() -> None:
         async with app_on(ledger, tmp_path) as app:
             app.on("**", name="h")(lambda event, ctx: None)
             outcome = await app.process({"id": id, "type": "t", "data": {}})
@@ -150,7 +150,7 @@ def test_an_id_that_cannot_be_a_key_is_kept_and_shown(ledger: str, tmp_path: Pat
             assert dead_letter.text
             assert dead_letter.text.isprintable()
 
-    run(told())
+    run(story())
 
 
 @both_ledgers
@@ -169,7 +169,7 @@ def test_the_effect_makes_no_difference_and_the_handler_never_runs(ledger: str, 
 def test_no_key_of_a_user_is_the_key_of_such_a_dead_letter(tmp_path: Path) -> None:
     """Keys are flat sequences of texts, whatever a strategy returns."""
 
-    async def told() -> None:
+    async def story() -> None:
         app = Semel("memory://")
         app.on("**", key=keys.fields("detail.missing"), name="h")(lambda event, ctx: None)
         (handler,) = app.handlers
@@ -180,7 +180,7 @@ def test_no_key_of_a_user_is_the_key_of_such_a_dead_letter(tmp_path: Path) -> No
         for key in [known, (*known, ""), ("", *known)]:
             assert namespace.digest(key) != fallback
 
-    run(told())
+    run(story())
 
 
 @both_ledgers
@@ -227,7 +227,7 @@ def test_when_the_dead_letter_cannot_be_recorded_the_delivery_is_not_answered(tm
 
 
 def test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept() -> None:
-    async def told() -> None:
+    async def story() -> None:
         app = Semel("memory://")
         app.on("**", name="all", fail_open=True)(lambda event, ctx: None)
         app.on("**", name="one", fail_open=True, key=keys.fields("data.customer"))(lambda event, ctx: None)
@@ -236,7 +236,7 @@ def test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept() -> N
             assert not isinstance(plan, Outcome)
             assert plan.fails_open is may_run
 
-    run(told())
+    run(story())
 
 
 # ------------------------------------------------------------------------------------------------------- the inbox
@@ -265,7 +265,7 @@ class Inboxed(Desk):
 
 
 def test_the_inbox_accepts_the_event_for_each_handler_and_one_becomes_a_dead_letter(tmp_path: Path) -> None:
-    async def told() -> None:
+    async def story() -> None:
         desk = Inboxed(tmp_path)
         assert parts(await desk.accept(bridged())) == {"audit": "accepted", "crm": "accepted"}
         assert parts(await desk.accept(bridged())) == {"audit": "duplicate", "crm": "duplicate"}
@@ -277,11 +277,11 @@ def test_the_inbox_accepts_the_event_for_each_handler_and_one_becomes_a_dead_let
         assert parts(await desk.app.process(bridged())) == {"audit": "duplicate", "crm": "duplicate"}
         await desk.app.close()
 
-    run(told())
+    run(story())
 
 
 def test_a_replay_without_a_change_is_a_dead_letter_again(tmp_path: Path) -> None:
-    async def told() -> None:
+    async def story() -> None:
         desk = Inboxed(tmp_path)
         await desk.app.process(bridged())
         await desk.replay()
@@ -290,12 +290,12 @@ def test_a_replay_without_a_change_is_a_dead_letter_again(tmp_path: Path) -> Non
         assert (dead_letter.generation, dead_letter.reason.startswith(NO_KEY)) == (2, True)
         await desk.app.close()
 
-    run(told())
+    run(story())
 
 
 @pytest.mark.parametrize("by_inbox", [False, True])
 def test_a_replay_after_a_change_of_settings_computes_the_key_anew(tmp_path: Path, by_inbox: bool) -> None:
-    async def told() -> None:
+    async def story() -> None:
         before = Inboxed(tmp_path)
         if by_inbox:
             await before.accept(bridged())
@@ -318,11 +318,11 @@ def test_a_replay_after_a_change_of_settings_computes_the_key_anew(tmp_path: Pat
         assert await old.dead() == []
         await old.app.close()
 
-    run(told())
+    run(story())
 
 
 def test_a_replay_of_what_was_done_meanwhile_runs_nothing(tmp_path: Path) -> None:
-    async def told() -> None:
+    async def story() -> None:
         before = Inboxed(tmp_path)
         await before.app.process(bridged())
         await before.app.close()
@@ -335,11 +335,11 @@ def test_a_replay_of_what_was_done_meanwhile_runs_nothing(tmp_path: Path) -> Non
         assert await after.dead() == []
         await after.app.close()
 
-    run(told())
+    run(story())
 
 
 def test_a_discarded_one_still_answers_its_copies(tmp_path: Path) -> None:
-    async def told() -> None:
+    async def story() -> None:
         desk = Inboxed(tmp_path)
         await desk.app.process(bridged())
         (dead_letter,) = await desk.dead()
@@ -349,25 +349,25 @@ def test_a_discarded_one_still_answers_its_copies(tmp_path: Path) -> None:
         assert await desk.dead() == []
         await desk.app.close()
 
-    run(told())
+    run(story())
 
 
 def test_what_is_no_event_is_malformed_as_before() -> None:
-    async def told() -> None:
+    async def story() -> None:
         app = Semel("memory://")
         app.on("**", name="h")(lambda event, ctx: None)
         with pytest.raises(MalformedEvent):
             await app.process({"neither": 1})
         assert await app.entries() == []
 
-    run(told())
+    run(story())
 
 
 def test_an_event_that_only_such_a_handler_wants_is_dead(tmp_path: Path) -> None:
-    async def told() -> None:
+    async def story() -> None:
         async with app_on("sqlite", tmp_path) as app:
             app.on("**", key=lambda event: str(event.body["order"]), name="h")(lambda event, ctx: None)
             outcomes = await app.process_many([message(order=1), message(), message(order="")])
             assert [outcome.status for outcome in outcomes] == ["done", "dead", "dead"]
 
-    run(told())
+    run(story())

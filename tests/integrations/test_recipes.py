@@ -9,7 +9,7 @@ from tests.service.api.desk import PHONE, desk_on
 from tests.service.api.live import ASKER, Client
 
 from semel.values.notification import TEXT_MAX
-from semel.values.outbox import _TOLD
+from semel.values.outbox import _ANSWERS
 
 ROOT = Path(__file__).parents[2]
 CXONE = (ROOT / "integrations" / "cxone" / "README.md").read_text("utf-8")
@@ -34,8 +34,8 @@ def test_the_recipe_for_cxone_is_answered_as_it_says(tmp_path: Path) -> None:
 
 def test_the_pages_tell_which_answers_there_are() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \| (?:true|false) \|$", LOOK_UP, re.MULTILINE))
-    for state, told in _TOLD.items():
+    for state, told in _ANSWERS.items():
         assert state in rows[told], (state, told)
     assert set(rows) == set(re.findall(r"^\| `(\w+)` \| (?:true|false) \|", GENESYS, re.MULTILINE))
-    assert set(rows) == {*_TOLD.values(), "never", "not_sent"}
+    assert set(rows) == {*_ANSWERS.values(), "never", "not_sent"}
     assert f" {TEXT_MAX} characters" in LOOK_UP

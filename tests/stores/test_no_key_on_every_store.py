@@ -36,14 +36,14 @@ class Desk:
             self.ran.append("crm")
 
     def process(self, times: int = 1) -> list[dict[str, str]]:
-        async def told() -> list[dict[str, str]]:
+        async def story() -> list[dict[str, str]]:
             async with self.app:
                 return [parts(await self.app.process(BODY)) for _ in range(times)]
 
-        return asyncio.run(told())
+        return asyncio.run(story())
 
     def handle_inbox(self) -> None:
-        async def told() -> None:
+        async def story() -> None:
             async with self.app:
                 inbox = inbox_of(self.app.ledger)
                 assert inbox is not None
@@ -52,7 +52,7 @@ class Desk:
                 await pump.stop(10)
                 assert [depth for depth in await inbox.depths() if depth.waiting or depth.taken] == []
 
-        asyncio.run(told())
+        asyncio.run(story())
 
 
 def parts(outcome: Outcome) -> dict[str, str]:

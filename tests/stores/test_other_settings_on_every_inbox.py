@@ -35,7 +35,7 @@ class Scene:
         self.accepted: dict[str, str] = {}  # keys by event
 
     def accept(self, key: str, topic: str) -> None:
-        async def told() -> None:
+        async def story() -> None:
             async with app_with(self.ledger, key, topic, self.folder / "unused") as app:
                 inbox = inbox_of(app.ledger)
                 assert inbox is not None
@@ -46,7 +46,7 @@ class Scene:
                     assert outcome.status == "accepted"
                     self.accepted[f"e{number}"] = outcome.key
 
-        asyncio.run(told())
+        asyncio.run(story())
 
     @contextmanager
     def process(self, name: str, key: str, topic: str) -> Iterator[None]:

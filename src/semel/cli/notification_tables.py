@@ -208,8 +208,8 @@ def answer(status: Status, now_ms: int, notification: Notification | None, note:
         "evidence": plain(evidence),
         "id": status.id,
     }
-    meaning = describe.ANSWERS[status.told]
-    if status.told == "not_sent":
+    meaning = describe.ANSWERS[status.answer]
+    if status.answer == "not_sent":
         reason = f", reason: {plain(evidence)}" if evidence else ""
         many = (
             f"{status.unsent:,} were not sent, the newest is {status.state}"
@@ -217,7 +217,7 @@ def answer(status: Status, now_ms: int, notification: Notification | None, note:
             else f"1 {status.state}"
         )
         meaning = f"no: {many}{reason}, see {short_id(status.id)}"
-    line = Text.assemble((status.told, f"bold {describe.STYLES.get(status.told, '')}"), f": {meaning}")
+    line = Text.assemble((status.answer, f"bold {describe.STYLES.get(status.answer, '')}"), f": {meaning}")
     if not status.id:
         return Group(line, Text(f"Note: {note}", style="dim")) if note else line
     more = Text(f"Details: semel notify show {short_id(status.id)}", style="dim")
@@ -234,7 +234,7 @@ def _evidence(status: Status, notification: Notification | None) -> tuple[str, s
 def status_members(status: Status, notification: Notification | None, note: str = "") -> dict[str, Any]:
     evidence, reference = _evidence(status, notification)
     return {
-        "status": status.told,
+        "status": status.answer,
         "id": status.id,
         "state": status.state,
         "at": iso(status.at_ms) if status.at_ms else "",

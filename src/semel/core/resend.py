@@ -76,7 +76,7 @@ async def resend(outbox: Repeats, id: bytes, reason: str, by: str, *, tenant: st
     following = await _following(outbox, shown)
     if isinstance(following, Resent):
         return following
-    return await _add(outbox, shown, following, f"says {by}: {reason}")
+    return await _add(outbox, shown, following, f"decided by {by}: {reason}")
 
 
 async def foreseen(outbox: Repeats, shown: NotificationView) -> Resent:

@@ -134,7 +134,7 @@ class ProviderCallbacks:
             return []
         states = await self._writes.ask(reports)
         for report, state in zip(reports, states, strict=True):
-            if report.says == "refused" and state == "failed" and report.id not in failed:
+            if report.status == "refused" and state == "failed" and report.id not in failed:
                 id = None if report.id is None else report.id.hex()
                 log.error(
                     "notification_failed", notification_id=id, provider=report.provider, outcome="refused by callback"
@@ -189,7 +189,7 @@ def _sender(view: NotificationView, names: Sequence[str], report: DeliveryReport
     others = [name for name in names if name != view.provider]
     if by_reference := [name for name in names if name in known]:
         return by_reference[0]
-    if others and (report.says == "refused" or view.provider not in names):
+    if others and (report.status == "refused" or view.provider not in names):
         return others[0]
     return view.provider
 

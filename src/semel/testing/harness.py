@@ -343,7 +343,7 @@ class InboxCaller(Caller):
     def history(self, claim: Claim) -> list[Entry]:
         return self.run(self.store.history(claim.digest.hex()))
 
-    def told(self, claim: Claim) -> list[tuple[str, int]]:
+    def states_of(self, claim: Claim) -> list[tuple[str, int]]:
         """The history of a key: its states, with their generations."""
         return [(entry.state, entry.generation) for entry in self.history(claim)]
 

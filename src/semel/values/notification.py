@@ -204,14 +204,14 @@ def notification_id(tenant: str, key: str, kind: str, recipient: str, channel: s
     return _digest(tenant, key, kind, recipient, channel, str(generation))
 
 
-def who_is(tenant: str, text: str) -> bytes:
+def recipient_digest(tenant: str, text: str) -> bytes:
     """The digest of a recipient, or of an order key, of one tenant."""
     return _digest("who", tenant, text)
 
 
-def who_any(tenant: str, recipient: str) -> list[bytes]:
+def recipient_digests(tenant: str, recipient: str) -> list[bytes]:
     """The digests under which notifications to a recipient may be stored, in any spelling: one or two."""
-    return [who_is(tenant, spelling) for spelling in spellings(recipient)]
+    return [recipient_digest(tenant, spelling) for spelling in spellings(recipient)]
 
 
 def _digest(*parts: str) -> bytes:

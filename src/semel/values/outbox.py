@@ -106,7 +106,7 @@ class Record(Struct, frozen=True):
 class DeliveryReport(Struct, frozen=True):
     """The report of a provider about one message: a callback, or an answer that came after its lease."""
 
-    says: Reported
+    status: Reported
     id: bytes | None = None  # the notification's id, if the provider returned it
     provider: str = ""
     reference: str = ""  # the provider's own id
@@ -170,14 +170,14 @@ class Decision(Struct, frozen=True):
     """An operator's decision about one notification."""
 
     id: bytes
-    says: Resolution
+    resolution: Resolution
     reason: str
     by: str
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The decision in one line, for operators."""
-        return f"{self.says.replace('_', ' ')}, says {self.by}: {self.reason}"
+        return f"{self.resolution.replace('_', ' ')}, decided by {self.by}: {self.reason}"
 
 
 class Backlog(Struct, frozen=True):
@@ -212,7 +212,7 @@ SentStatus: TypeAlias = Literal["never", "not_sent", "pending", "sent", "unknown
 class Status(Struct, frozen=True):
     """The answer to "did this customer get the message?"."""
 
-    told: SentStatus
+    answer: SentStatus
     id: str = ""
     state: str = ""
     at_ms: int = 0
@@ -222,7 +222,7 @@ class Status(Struct, frozen=True):
     unsent: int = 0  # with "not_sent": how many are failed, expired or cancelled; `id` is the newest
 
 
-_TOLD: dict[str, SentStatus] = {
+_ANSWERS: dict[str, SentStatus] = {
     "accepted": "sent",
     "delivered": "sent",
     "undelivered": "sent",
@@ -235,22 +235,22 @@ _WEIGHT: dict[SentStatus, int] = {"sent": 5, "unknown": 4, "pending": 3, "suppre
 MAY_SEND: tuple[SentStatus, ...] = ("never", "not_sent")  # no message was sent
 
 
-def told_unsent(in_doubt: bool) -> SentStatus:
+def unsent_status(in_doubt: bool) -> SentStatus:
     """The status of a failed, expired or cancelled notification. One that was given up in doubt may have been sent."""
     return "unknown" if in_doubt else "not_sent"
 
 
-def told_of(found: Iterable[Status]) -> Status:
+def most_informative(statuses: Iterable[Status]) -> Status:
     """The most informative status of several notifications, which are given newest first. The status of an unsent one
     is already set."""
     best = Status("never")
     unsent = 0
-    for one in found:
-        told = _TOLD.get(one.state, one.told)
-        unsent += told == "not_sent"
-        if _WEIGHT[told] > _WEIGHT[best.told]:
-            best = replace(one, told=told)
-    return replace(best, unsent=unsent) if best.told == "not_sent" else best
+    for status in statuses:
+        answer = _ANSWERS.get(status.state, status.answer)
+        unsent += answer == "not_sent"
+        if _WEIGHT[answer] > _WEIGHT[best.answer]:
+            best = replace(status, answer=answer)
+    return replace(best, unsent=unsent) if best.answer == "not_sent" else best
 
 
 # The check that a request makes right before its first byte leaves.

@@ -48,7 +48,7 @@ class Office(Caller):
     def history(self, claim: Claim) -> list[Entry]:
         return list(self.run(self.store.history(claim.digest.hex())))
 
-    def told(self, claim: Claim) -> list[tuple[str, int]]:
+    def states_of(self, claim: Claim) -> list[tuple[str, int]]:
         return [(entry.state, entry.generation) for entry in self.history(claim)]
 
 
@@ -95,15 +95,15 @@ def test_what_is_discarded_leaves_the_list_and_still_answers(office: Office, har
 def test_every_decision_is_kept_with_its_reason(office: Office, harness: Harness) -> None:
     claim = harness.claim("a")
     office.die(claim, Reject("first"), b"1")
-    assert office.told(claim) == [("dead", 1)]
+    assert office.states_of(claim) == [("dead", 1)]
     assert office.replay(claim, "the number was wrong", "anna") is True
-    assert office.told(claim) == [("replayed", 1)]
+    assert office.states_of(claim) == [("replayed", 1)]
     harness.advance(2)
     office.grant(claim)
-    assert office.told(claim) == [("leased", 2), ("replayed", 1)]
+    assert office.states_of(claim) == [("leased", 2), ("replayed", 1)]
     harness.advance(harness.lease_ms)
     office.die(claim, Reject("again"), b"2")
-    assert office.told(claim) == [("dead", 2), ("replayed", 1)]
+    assert office.states_of(claim) == [("dead", 2), ("replayed", 1)]
     assert office.discard(claim, 'it\'s "done" – ä\n100 %', "\udcff") is True
     second, first = office.history(claim)
     assert (second.state, second.generation, second.reason, second.event) == ("discarded", 2, "again", b"2")
@@ -119,7 +119,7 @@ def test_what_is_done_at_last_has_a_history(office: Office, harness: Harness) ->
         assert office.replay(claim) is True
         harness.advance(1)
     office.do(claim, b"1")
-    assert office.told(claim) == [("done", 3), ("replayed", 2), ("replayed", 1)]
+    assert office.states_of(claim) == [("done", 3), ("replayed", 2), ("replayed", 1)]
     (done,) = office.entries(claim)
     assert (done.state, done.generation, done.result) == ("done", 3, b"1")
 
@@ -165,11 +165,11 @@ def test_an_old_letter_is_replayed_after_its_key_was_swept(office: Office, harne
     old = office.die(claim)
     harness.advance(2 * 3_600_000)
     assert office.purge() == 1
-    assert office.told(claim) == [("dead", 1)]
+    assert office.states_of(claim) == [("dead", 1)]
     assert office.replay(claim) is True
     granted = office.grant(claim)
     assert granted.lease.token > old.lease.token
-    assert office.told(claim) == [("leased", 2), ("replayed", 1)]
+    assert office.states_of(claim) == [("leased", 2), ("replayed", 1)]
 
 
 def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded(
@@ -214,12 +214,12 @@ def test_what_was_decided_is_forgotten_after_its_retention_and_what_was_not_neve
     harness.advance(3 * harness.retention_ms)
     assert office.discard(decided) is True
     office.purge()
-    assert office.told(decided) == [("discarded", 1)], "the decision was taken just now"
+    assert office.states_of(decided) == [("discarded", 1)], "the decision was taken just now"
     harness.advance(10 * 3_600_000)
     for _ in range(3):
         office.purge()
-    assert office.told(decided) == []
-    assert office.told(undecided) == [("dead", 1)]
+    assert office.states_of(decided) == []
+    assert office.states_of(undecided) == [("dead", 1)]
 
 
 def test_of_many_who_decide_at_once_one_is_heard(office: Office, harness: Harness) -> None:

@@ -19,7 +19,7 @@ from tests.support.servers.postgres import PostgresServer
 
 from semel.ledgers.postgres import PostgresLedger
 from semel.testing.harness import Harness, OutboxCaller, keys_of, notification, people, provider
-from semel.values.notification import Guard, Notification, who_is
+from semel.values.notification import Guard, Notification, recipient_digest
 from semel.values.outbox import Crossed, Decision, Held
 
 NAMES = {"order": "order_key"}
@@ -325,7 +325,7 @@ def test_it_stands_in_the_schema_of_its_ledger(empty_database: str, harness: Har
             one = notification(harness, guard=Guard(window_s=5), order="o")
             assert await notify(connection, arguments(one), "other") == (one.id.hex(), "added")
             assert [added.status for added in await ledger.outbox.add([one])] == ["known"]
-            assert (await ledger.outbox.status(one.tenant, key=one.key)).told == "pending"
+            assert (await ledger.outbox.status(one.tenant, key=one.key)).answer == "pending"
 
     asyncio.run(run())
 
@@ -339,7 +339,7 @@ def test_providers_have_the_lanes_that_python_gives_them(url: str, harness: Harn
             rows = await connection.fetch(
                 "select key, lane from semel.dispatch join semel.notification using (id) "
                 "where recipient_digest = any ($1)",
-                [who_is(named.tenant, named.recipient)],
+                [recipient_digest(named.tenant, named.recipient)],
             )
             return dict(tuple(row) for row in rows)
 

@@ -104,7 +104,7 @@ def test_operators_of_the_callers_own_do_not_change_what_is_added(fresh_url: str
             async with shop.transaction():
                 added = await outbox.add_many(shop, [first, second])
             assert [one.status for one in added] == ["known", "added"]
-            assert (await ledger.outbox.status("", key="b")).told == "pending"
+            assert (await ledger.outbox.status("", key="b")).answer == "pending"
 
     asyncio.run(run())
 

@@ -44,7 +44,7 @@ class Desk(InboxCaller):
     def history(self, claim: Claim) -> list[Entry]:
         return self.run(self.redis.history(claim.digest.hex()))
 
-    def told(self, claim: Claim) -> list[tuple[str, int]]:
+    def states_of(self, claim: Claim) -> list[tuple[str, int]]:
         return [(entry.state, entry.generation) for entry in self.history(claim)]
 
 
@@ -117,13 +117,13 @@ class LetterTests(Binding):
     def test_every_decision_is_kept_with_its_reason(self, harness: Harness, desk: Desk, state: str) -> None:
         claim = harness.claim("a")
         desk.die(claim, DEAD_LETTERS[state], b"1")
-        assert desk.told(claim) == [(state, 1)]
+        assert desk.states_of(claim) == [(state, 1)]
         assert desk.replay(claim, "the number was wrong", "anna") is True
-        assert desk.told(claim) == [("replayed", 1)]
+        assert desk.states_of(claim) == [("replayed", 1)]
         granted = desk.grant(claim)
-        assert desk.told(claim) == [("leased", 2), ("replayed", 1)]
+        assert desk.states_of(claim) == [("leased", 2), ("replayed", 1)]
         assert desk.settle(granted, Reject("again"), b"2") is True
-        assert desk.told(claim) == [("dead", 2), ("replayed", 1)]
+        assert desk.states_of(claim) == [("dead", 2), ("replayed", 1)]
         assert [entry.generation for entry in desk.entries(claim, "dead")] == [2]
         assert desk.discard(claim, 'it\'s "done" – ä\n100 %', "\udcff") is True
         second, first = desk.history(claim)
@@ -139,7 +139,7 @@ class LetterTests(Binding):
             desk.die(claim)
             assert desk.replay(claim) is True
         desk.do(claim, b"1")
-        assert desk.told(claim) == [("done", 4), ("replayed", 3), ("replayed", 2), ("replayed", 1)]
+        assert desk.states_of(claim) == [("done", 4), ("replayed", 3), ("replayed", 2), ("replayed", 1)]
         (done,) = desk.entries(claim)
         assert (done.state, done.generation, done.result) == ("done", 4, b"1")
 
@@ -193,10 +193,10 @@ class LetterTests(Binding):
         harness.advance(3 * harness.retention_ms)
         assert (desk.replay if decision == "replayed" else desk.discard)(claim) is True
         desk.purge()
-        assert desk.told(claim) == [(decision, 1)], "the decision was taken just now"
+        assert desk.states_of(claim) == [(decision, 1)], "the decision was taken just now"
         harness.advance(harness.retention_ms + SWEPT_MS)
         desk.purge()
-        assert desk.told(claim) == []
+        assert desk.states_of(claim) == []
         assert len(desk.entries(undecided, "dead")) == 1
 
     def test_of_many_who_decide_at_once_one_does(self, harness: Harness, desk: Desk) -> None:

@@ -298,7 +298,7 @@ def test_an_event_of_ses_is_as_old_as_it_says() -> None:
     mails = {"timestamp": "2025-06-15T15:06:40Z", "messageId": "m-1", "tags": {"semel-id": [ID]}}
     event = {"eventType": "Complaint", "mail": mails, "complaint": {"timestamp": "2025-06-15T15:07:40Z"}}
     (witness,) = made("ses").reports({}, msgspec.json.encode(event))
-    assert (witness.says, witness.at_ms) == ("delivered", 1_750_000_060_000)
+    assert (witness.status, witness.at_ms) == ("delivered", 1_750_000_060_000)
 
 
 # ------------------------------------------------------------------------------------------ the application of Vonage

@@ -64,13 +64,13 @@ def story(tmp_path: Path, tell: Any) -> list[str]:
     """What an outbox behind its gate tells the relay."""
     woken: list[str] = []
 
-    async def told() -> None:
+    async def story() -> None:
         breaker = Breaker(5, 0.1, open_max_s=1.0, clock=time.monotonic, random=lambda: 0.5)
         health = StoreHealth(IncidentLog("it fails"), quiet=True)
         async with Semel(f"sqlite:///{tmp_path}/semel.db") as app:
             await tell(ServedOutbox(app.outbox, health, LedgerBreaker(breaker, 30.0), lambda: woken.append("woken")))
 
-    asyncio.run(told())
+    asyncio.run(story())
     return woken
 
 

@@ -17,7 +17,7 @@ from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, OVER_UNSENT, DeliveryState, Reported, State, reported
 from semel.values.errors import LedgerUnavailable
 from semel.values.log import log
-from semel.values.notification import ADD, Notification, check_batch, who_is
+from semel.values.notification import ADD, Notification, check_batch, recipient_digest
 from semel.values.notification_codec import UNREADABLE, delivery_state_of, encode, notification_of, options_of
 from semel.values.outbox import (
     Added,
@@ -65,9 +65,16 @@ def notification_columns(notifications: Sequence[Notification]) -> list[list[Any
 def _notification_row(item: Notification) -> tuple[Any, ...]:
     options = options_of(item)
     state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
-    ordered = who_is(item.tenant, item.order) if item.order else None
+    ordered = recipient_digest(item.tenant, item.order) if item.order else None
     return (
-        *(item.id, who_is(item.tenant, item.recipient), item.guarded_by, ordered, item.generation, item.priority),
+        *(
+            item.id,
+            recipient_digest(item.tenant, item.recipient),
+            item.guarded_by,
+            ordered,
+            item.generation,
+            item.priority,
+        ),
         *(item.tenant, item.key, item.kind, item.recipient, item.channel, lane_of(item.provider, item.channel)),
         *(encode(options).decode(), encode(state), item.content),
     )
@@ -238,7 +245,7 @@ async def apply_reports(
 
 def _report_row(item: DeliveryReport) -> tuple[Any, ...]:
     reference = storable_text(item.reference) or None
-    return (item.id, item.says, storable_text(item.provider), reference, item.at_ms, storable_text(item.evidence))
+    return (item.id, item.status, storable_text(item.provider), reference, item.at_ms, storable_text(item.evidence))
 
 
 # ------------------------------------------------------------------------------------------------------------ outbox

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from semel.ledgers.postgres.rows import storable_text
 from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, DeliveryState, State, decided, in_doubt, left_in_doubt_ms
-from semel.values.notification import who_any
+from semel.values.notification import recipient_digests
 from semel.values.notification_codec import delivery_state_of, encode, readable, readable_standing
 from semel.values.outbox import (
     Attempt,
@@ -19,8 +19,8 @@ from semel.values.outbox import (
     NotificationQuery,
     NotificationView,
     Status,
-    told_of,
-    told_unsent,
+    most_informative,
+    unsent_status,
 )
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ async def status(connection: Connection, tenant: str, recipient: str, kind: str,
     if key:
         found = await connection.fetch(sql["status_by_key"], storable_text(tenant), storable_text(key), STATUS_ROWS)
     elif kind:
-        digests = who_any(tenant, recipient)
+        digests = recipient_digests(tenant, recipient)
         found = await connection.fetch(sql["status_by_recipient"], digests, storable_text(kind), STATUS_ROWS)
     else:
-        found = await connection.fetch(sql["status_by_recipient_of_any_kind"], who_any(tenant, recipient), STATUS_ROWS)
-    return told_of(
-        Status(told_unsent(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
+        found = await connection.fetch(
+            sql["status_by_recipient_of_any_kind"], recipient_digests(tenant, recipient), STATUS_ROWS
+        )
+    return most_informative(
+        Status(unsent_status(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
         for id, state, changed, provider, reference, reason, in_doubt in found
     )
 
@@ -70,7 +72,7 @@ def _conditions(query: NotificationQuery) -> dict[str, Any]:
     by = "d" if state in LIVE else "n"  # few notifications are live
     return {
         "n.tenant = {}": None if query.tenant is None else storable_text(query.tenant),
-        "n.recipient_digest = any ({}::bytea[])": who_any(query.tenant or "", query.recipient)
+        "n.recipient_digest = any ({}::bytea[])": recipient_digests(query.tenant or "", query.recipient)
         if query.recipient
         else None,
         "n.key = {}": storable_text(query.key) or None,
@@ -129,7 +131,7 @@ async def decide(connection: Connection, decision: Decision, now: int | None, sc
             return None
         ((_, busy, state, delivery_state, at),) = found
         before = replace(delivery_state_of(delivery_state), state=state)
-        after = decided(before, decision.says, decision.told, not busy, at)
+        after = decided(before, decision.resolution, decision.summary, not busy, at)
         if after is not None:
             await _free_guards(connection, [decision.id] if _is_unsent(before, after) else [], schema)
             await _write(connection, decision, before, after, at, schema)
@@ -151,7 +153,7 @@ async def _write(
     connection: Connection, decision: Decision, before: DeliveryState, after: DeliveryState, now: int, schema: str
 ) -> None:
     due = after.due_ms if after.state == "pending" else None
-    attempt = (decision.says, now, storable_text(decision.reason), storable_text(decision.by))
+    attempt = (decision.resolution, now, storable_text(decision.reason), storable_text(decision.by))
     state = (after.state, storable_text(after.reason), due, encode(after), left_in_doubt_ms(before, after))
     await connection.execute(statements(schema)["decide_notification"], decision.id, *attempt, *state)
 
@@ -165,7 +167,9 @@ async def erase(
     """Erase a recipient's notifications. Pending ones are cancelled first; those in flight or uncertain stay."""
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
-        ids = [id for (id,) in await connection.fetch(sql["erasable_notifications"], who_any(tenant, recipient))]
+        ids = [
+            id for (id,) in await connection.fetch(sql["erasable_notifications"], recipient_digests(tenant, recipient))
+        ]
         live = await connection.fetch(sql["lock_dispatches"], ids, now)
         kept: set[bytes] = set()
         cancelled: list[tuple[Decision, DeliveryState, DeliveryState, int]] = []
@@ -175,7 +179,7 @@ async def erase(
                 kept.add(id)
                 continue
             decision = Decision(id, "cancelled", reason, by)
-            after = decided(before, decision.says, decision.told, True, at)
+            after = decided(before, decision.resolution, decision.summary, True, at)
             assert after is not None
             cancelled.append((decision, before, after, at))
         await _free_guards(connection, [decision.id for decision, *_ in cancelled], schema)

@@ -21,7 +21,7 @@ from semel.values.delivery_state import LIVE, OVER_UNSENT, RANK, DeliveryState, 
 from semel.values.errors import LedgerUnavailable
 from semel.values.key import content_digest
 from semel.values.log import log
-from semel.values.notification import ADD, Notification, check_batch, who_is
+from semel.values.notification import ADD, Notification, check_batch, recipient_digest
 from semel.values.notification_codec import (
     UNREADABLE,
     by_wall_clock,
@@ -88,9 +88,17 @@ def new_row(item: Notification, now: int) -> Row:
     """Return the columns of `semel_new_notification`."""
     options, content = options_of(item), item.content
     state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
-    order_digest = who_is(item.tenant, item.order) if item.order else None
+    order_digest = recipient_digest(item.tenant, item.order) if item.order else None
     return (
-        *(item.id, item.tenant, item.key, item.kind, item.recipient, who_is(item.tenant, item.recipient), item.channel),
+        *(
+            item.id,
+            item.tenant,
+            item.key,
+            item.kind,
+            item.recipient,
+            recipient_digest(item.tenant, item.recipient),
+            item.channel,
+        ),
         *(item.generation, content, content_digest(content), encode(options), now),
         *(lane_of(item.provider, item.channel), item.priority, encode(state), order_digest),
     )
@@ -427,19 +435,19 @@ def _apply_report(connection: apsw.Connection, report: DeliveryReport, now: int)
     id, state, provider, possible_duplicates, tenant, recipient, kind, options, erased = found[0]
     evidence = "" if erased else report.evidence
     reporter = report.provider or provider
-    after = reported(state, report.says)
+    after = reported(state, report.status)
     if after == "failed" and (
         possible_duplicates or reporter != provider or rows(connection, SQL["was_sent_again"], id, reporter)
     ):
         after = state  # the report is about one attempt; another attempt may have succeeded
-    elsewhere = state in RANK and report.says in RANK and reporter != provider  # two providers have the message
+    elsewhere = state in RANK and report.status in RANK and reporter != provider  # two providers have the message
     if elsewhere or (
         report.reference and rows(connection, SQL["has_another_reference"], id, reporter, report.reference)
     ):
         connection.execute(SQL["mark_possible_duplicate"], (id,))  # two references: both messages may have arrived
         possible_duplicates = possible_duplicates or 1
     texts = (report.at_ms or now, evidence, report.reference or None, "")
-    write_many(connection, SQL["add_attempts"], [(id, 0, report.says, 0, reporter, 0, *texts)])
+    write_many(connection, SQL["add_attempts"], [(id, 0, report.status, 0, reporter, 0, *texts)])
     if after == state:
         return after
     row = (id, after, evidence, reporter, report.reference or None, possible_duplicates, now)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from semel.ledgers.sqlite.guards import hand_back
 from semel.ledgers.sqlite.statements import SQL, Row, rows, select_many, write_many
 from semel.values.delivery_state import LIVE, State, decided, in_doubt, left_in_doubt_ms
-from semel.values.notification import who_any
+from semel.values.notification import recipient_digests
 from semel.values.notification_codec import (
     by_wall_clock,
     delivery_state_of,
@@ -28,8 +28,8 @@ from semel.values.outbox import (
     NotificationQuery,
     NotificationView,
     Status,
-    told_of,
-    told_unsent,
+    most_informative,
+    unsent_status,
 )
 
 ENDED: tuple[State, ...] = ("failed", "undelivered", "suppressed", "expired", "cancelled")
@@ -45,8 +45,8 @@ def status(connection: apsw.Connection, tenant: str, recipient: str, kind: str, 
     else:
         condition, values = "recipient_digest in (?, ?)", _digests(tenant, recipient)
     found = rows(connection, SQL["status"].format(condition=condition, limit=STATUS_ROWS), *values)
-    return told_of(
-        Status(told_unsent(in_doubt), id.hex(), state, changed_ms, provider, reference or "", reason)
+    return most_informative(
+        Status(unsent_status(in_doubt), id.hex(), state, changed_ms, provider, reference or "", reason)
         for id, state, changed_ms, provider, reference, reason, in_doubt in found
     )
 
@@ -88,7 +88,7 @@ def find(connection: apsw.Connection, query: NotificationQuery) -> list[Notifica
 
 def _digests(tenant: str, recipient: str) -> tuple[bytes, bytes]:
     """Return the digests of a recipient, for statements with two placeholders."""
-    digests = who_any(tenant, recipient)
+    digests = recipient_digests(tenant, recipient)
     return digests[0], digests[-1]
 
 
@@ -137,13 +137,24 @@ def decide(connection: apsw.Connection, decision: Decision, now: int, ahead_ms: 
     before = replace(delivery_state_of(delivery_state), state=state)
     if (not_after := not_after_of(options)) is not None:
         before = by_wall_clock(before, not_after, ahead_ms)
-    after = decided(before, decision.says, decision.told, not taken or due_ms <= now, now)
+    after = decided(before, decision.resolution, decision.summary, not taken or due_ms <= now, now)
     if after is None:
         return None
     ((last,),) = rows(connection, SQL["last_token"])
     connection.execute(SQL["set_last_token"], (last + 1,))
     crossed_ms = left_in_doubt_ms(before, after)
-    attempt = (decision.id, last + 1, decision.says, 0, provider, crossed_ms, now, decision.reason, None, decision.by)
+    attempt = (
+        decision.id,
+        last + 1,
+        decision.resolution,
+        0,
+        provider,
+        crossed_ms,
+        now,
+        decision.reason,
+        None,
+        decision.by,
+    )
     write_many(connection, SQL["add_attempts"], [attempt])
     row = (decision.id, after.state, after.reason, provider, None, possible_duplicates, now)
     write_many(connection, SQL["set_notifications"], [row])

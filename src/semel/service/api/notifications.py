@@ -200,7 +200,7 @@ class NotificationEndpoints(Struct, frozen=True):
         if state is None:
             view = await self._find(id, credential.tenant)
             # The response to an earlier, equal call may have been lost.
-            same = (decision.says, decision.reason, decision.by)
+            same = (decision.resolution, decision.reason, decision.by)
             if not any((attempt.outcome, attempt.evidence, attempt.by) == same for attempt in view.attempts):
                 detail = f"the notification is {view.state}, so it cannot be recorded as {resolution.replace('_', ' ')}"
                 return refusal(409, f"{detail}. Nothing was written", id=view.id, state=view.state)
@@ -408,8 +408,8 @@ def _status(status: Status, view: NotificationView | None, note: str) -> Notific
     """Without the notification nothing can be masked, so evidence and reference stay empty."""
     hider = None if view is None else Hider(view.notification)
     return NotificationStatus(
-        status=status.told,
-        may_send=status.told in MAY_SEND,
+        status=status.answer,
+        may_send=status.answer in MAY_SEND,
         id=status.id,
         state=status.state,
         at=_maybe_time(status.at_ms),

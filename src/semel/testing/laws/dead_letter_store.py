@@ -174,7 +174,7 @@ class LetterboxLaws(InboxBinding):
         _keep(ledger, claim, 7)
         ledger.discard(claim)
         _withdraw(ledger, claim, 7)
-        assert ledger.told(claim) == [("discarded", 1)]
+        assert ledger.states_of(claim) == [("discarded", 1)]
 
     # ----------------------------------------------------------------------------------------------------- decisions
 
@@ -186,7 +186,7 @@ class LetterboxLaws(InboxBinding):
         assert [other.replay(claim), ledger.replay(claim)] == [True, False]
         (taken,) = [one for one in ledger.take_all({claim.handler: 1000}, 60_000) if one.tenant == claim.tenant]
         assert (taken.event, taken.decode_options, taken.only) == (b"1", READING, claim.handler)
-        assert ledger.told(claim) == [("accepted", 2), ("replayed", 1)]
+        assert ledger.states_of(claim) == [("accepted", 2), ("replayed", 1)]
         assert ledger.finish(Finished(taken)) is True
 
     @pytest.mark.parametrize("event", [None, b"{}"])
@@ -196,7 +196,7 @@ class LetterboxLaws(InboxBinding):
         claim = harness.claim("a")
         _keep(ledger, claim, 7, event=event, decode_options=DecodeOptions(foreign=True))
         assert ledger.replay(claim) is True
-        assert ledger.told(claim) == [("replayed", 1)]
+        assert ledger.states_of(claim) == [("replayed", 1)]
 
     def test_purge_keeps_what_waits_for_a_person_and_forgets_what_was_decided(
         self, harness: Harness, ledger: InboxCaller
@@ -208,8 +208,8 @@ class LetterboxLaws(InboxBinding):
         harness.advance(2 * harness.retention_ms + (SWEPT_MS if harness.clock else 0))
         for _ in range(3):  # a sweep that stopped in the middle begins again
             ledger.purge()
-        assert ledger.told(claim) == [("dead", 1)]
-        assert ledger.told(decided) == []
+        assert ledger.states_of(claim) == [("dead", 1)]
+        assert ledger.states_of(decided) == []
 
     def test_many_are_kept_at_once(self, harness: Harness, ledger: InboxCaller) -> None:
         claims = harness.claims(501)

@@ -165,17 +165,17 @@ class LetterLaws(InboxBinding):
     def test_every_decision_is_kept_with_its_reason(self, harness: Harness, ledger: InboxCaller, state: str) -> None:
         claim = harness.claim("a")
         ledger.die(claim, LETTERS[state], b"1")
-        assert ledger.told(claim) == [(state, 1)]
+        assert ledger.states_of(claim) == [(state, 1)]
         harness.advance(2)
         assert ledger.replay(claim, "the number was wrong", "anna") is True
-        assert ledger.told(claim) == [("accepted", 2), ("replayed", 1)]
+        assert ledger.states_of(claim) == [("accepted", 2), ("replayed", 1)]
         taken = _taken(ledger, claim)
         harness.advance(2)
         granted = ledger.grant(claim)
-        assert ledger.told(claim)[0] == ("leased", 2)
+        assert ledger.states_of(claim)[0] == ("leased", 2)
         ledger.settle(granted, Reject("again"), b"2")
         _finish(ledger, taken)
-        assert ledger.told(claim) == [("dead", 2), ("replayed", 1)]
+        assert ledger.states_of(claim) == [("dead", 2), ("replayed", 1)]
         harness.advance(2)
         assert ledger.discard(claim, "nobody needs it", "otto") is True
         second, first = ledger.history(claim)
@@ -198,7 +198,7 @@ class LetterLaws(InboxBinding):
             _finish(ledger, taken)
             (entry,) = ledger.entries(claim, "dead")
             assert entry.generation == generation
-        assert ledger.told(claim) == [("dead", 4), ("replayed", 3), ("replayed", 2), ("replayed", 1)]
+        assert ledger.states_of(claim) == [("dead", 4), ("replayed", 3), ("replayed", 2), ("replayed", 1)]
 
     def test_what_is_done_at_last_has_a_history(self, harness: Harness, ledger: InboxCaller) -> None:
         claim = harness.claim("a")
@@ -208,7 +208,7 @@ class LetterLaws(InboxBinding):
         harness.advance(2)
         ledger.do(claim, b"1")
         _finish(ledger, taken)
-        assert ledger.told(claim) == [("done", 2), ("replayed", 1)]
+        assert ledger.states_of(claim) == [("done", 2), ("replayed", 1)]
         assert ledger.history(claim)[0].result == b"1"
         (done,) = ledger.entries(claim)
         assert (done.state, done.generation) == ("done", 2)
@@ -308,7 +308,7 @@ class LetterLaws(InboxBinding):
         ledger.finish(GivenUp(ledger.take_one(harness), "no"))
         assert [ledger.discard(claim), ledger.discard(claim), ledger.replay(claim)] == [True, False, False]
         assert ledger.entries(claim) == []
-        assert ledger.told(claim) == [("discarded", 1)]
+        assert ledger.states_of(claim) == [("discarded", 1)]
         assert ledger.accept(arrival(harness, claim)) == "duplicate: dead: no"
         harness.advance(harness.retention_ms)
         ledger.put(arrival(harness, claim))
@@ -344,10 +344,10 @@ class LetterLaws(InboxBinding):
         if decision == "replayed":
             _finish(ledger, ledger.take_one(harness) if by_inbox else _taken(ledger, claim))
         _purge(harness, ledger)
-        assert ledger.told(claim) == [(decision, 1)], "the decision was taken just now"
+        assert ledger.states_of(claim) == [(decision, 1)], "the decision was taken just now"
         harness.advance(harness.retention_ms + (SWEPT_MS if harness.clock else 0))
         _purge(harness, ledger)
-        assert ledger.told(claim) == []
+        assert ledger.states_of(claim) == []
         assert len(ledger.entries(undecided, "dead")) == 1
         ledger.put(arrival(harness, claim))
 

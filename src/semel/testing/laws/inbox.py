@@ -331,7 +331,7 @@ class AcceptLaws(InboxBinding):
         listed = ledger.run(ledger.store.entries("accepted", 10, tenant=harness.namespace))
         assert [(entry.key, entry.text) for entry in listed] == [(two.digest.hex(), "b"), (one.digest.hex(), "a")]
         assert {(entry.handler, entry.state, entry.event) for entry in listed} == {(lane(harness), "accepted", None)}
-        assert ledger.told(one) == [("accepted", 1)]
+        assert ledger.states_of(one) == [("accepted", 1)]
         before = ledger.run(ledger.store.counts())["accepted"]
         _finish(ledger, ledger.take(harness))
         assert ledger.run(ledger.store.entries("accepted", 10, tenant=harness.namespace)) == []

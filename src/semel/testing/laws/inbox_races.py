@@ -159,11 +159,11 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
                 mine = zip(_rotated(keys, racer), answers[racer][0], strict=True)
                 heard += [key for key, was_heard in mine if was_heard]
             assert sorted(heard) == sorted(keys)
-            replayed = [claim for claim in claims if clerk.told(claim)[0][0] == "accepted"]
+            replayed = [claim for claim in claims if clerk.states_of(claim)[0][0] == "accepted"]
             taken = clerk.take_all({"on_event": 1000}, LEASE_MS)
             assert len([one for one in taken if one.tenant == harness.namespace]) == len(replayed)
             assert len(replayed) == LETTERS or ask is decide
-            assert all(len(clerk.told(claim)) == 1 + (claim in replayed) for claim in claims)
+            assert all(len(clerk.states_of(claim)) == 1 + (claim in replayed) for claim in claims)
 
     def test_replays_claims_and_purges_at_once_grant_each_key_once(
         self, harness: Harness, racers: int, run: Run, on_their_clock: InboxCaller
@@ -193,7 +193,7 @@ class InboxRaceLaws(InboxBinding, RaceBinding):
                         granted[one.digest.hex()] += isinstance(answer, Granted)
             assert [replayed[key] for key in keys] == [1] * LETTERS
             assert max(granted[key] for key in keys) <= 1
-            assert all(("accepted", 2) in clerk.told(claim) for claim in claims)
+            assert all(("accepted", 2) in clerk.states_of(claim) for claim in claims)
 
 
 def _rotated(items: Sequence[Any], by: int) -> list[Any]:

@@ -296,7 +296,7 @@ class InterplayLaws(OutboxBinding):
         dispatches = ledger.take(harness)
         ledger.cross(*dispatches)
         assert all(ledger.record(*[answered(harness, one, REFUSED) for one in dispatches]))
-        assert (status(ledger, told).told, status(ledger, told).id) == ("sent", told.id.hex())
+        assert (status(ledger, told).answer, status(ledger, told).id) == ("sent", told.id.hex())
 
     # ---------------------------------------------------------------------------------------------------- witnesses
 
@@ -393,7 +393,7 @@ def ways(sender: OutboxCaller, said: Notification) -> list[str]:
         ask(said.tenant, recipient=said.recipient),
         ask(said.tenant, key=said.key),
     )
-    return [sender.run(one).told for one in asked]
+    return [sender.run(one).answer for one in asked]
 
 
 def uncertain_ones(harness: Harness, ledger: OutboxCaller) -> list[Notification]:

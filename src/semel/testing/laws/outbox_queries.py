@@ -57,13 +57,13 @@ class StatusLaws(OutboxBinding):
     ) -> None:
         said = notification(harness)
         ledger.add(said)
-        assert status(other, said).told == "pending"
+        assert status(other, said).answer == "pending"
         dispatch = ledger.take_one(harness)
         ledger.cross(dispatch)
-        assert status(other, said).told == "unknown", "it is leaving"
+        assert status(other, said).answer == "unknown", "it is leaving"
         ledger.answer(harness, dispatch, answer)
         now = status(other, said)
-        assert now.told == told
+        assert now.answer == told
         if told == "sent":
             assert (now.id, now.state, now.reference) == (said.id.hex(), "accepted", "r-1")
             assert now.provider == provider(harness)
@@ -73,20 +73,20 @@ class StatusLaws(OutboxBinding):
         ledger.add(said)
         ledger.send(harness, ledger.take_one(harness), Unknown("timeout"))
         assert decide(ledger, said, "given_up") == "failed"
-        assert (status(ledger, said).told, status(ledger, said).state) == ("unknown", "failed")
+        assert (status(ledger, said).answer, status(ledger, said).state) == ("unknown", "failed")
         by_key = ledger.run(people(ledger).status(said.tenant, key=said.key))
         alone = ledger.run(people(ledger).status(said.tenant, recipient=said.recipient))
-        assert (by_key.told, alone.told) == ("unknown", "unknown")
+        assert (by_key.answer, alone.answer) == ("unknown", "unknown")
         assert ledger.run(people(ledger).erase(said.tenant, said.recipient, "asked to", "ada")) == 1
-        assert status(ledger, said).told == "unknown", "nobody knows any better now"
+        assert status(ledger, said).answer == "unknown", "nobody knows any better now"
         assert ledger.apply_reports(DeliveryReport("delivered", said.id)) == ["delivered"]
-        assert status(ledger, said).told == "sent"
+        assert status(ledger, said).answer == "sent"
 
     def test_what_was_given_up_by_policy_may_have_been_sent(self, harness: Harness, ledger: OutboxCaller) -> None:
         said = notification(harness, policy="give_up")
         ledger.add(said)
         overdue(harness, ledger)
-        assert (status(ledger, said).told, status(ledger, said).state) == ("unknown", "failed")
+        assert (status(ledger, said).answer, status(ledger, said).state) == ("unknown", "failed")
 
     def test_what_was_given_up_before_anything_was_accepted_was_never_sent(
         self, harness: Harness, ledger: OutboxCaller
@@ -97,7 +97,7 @@ class StatusLaws(OutboxBinding):
         ledger.add(untried)
         for said in (refused, untried):
             assert decide(ledger, said, "given_up") == "failed"
-            assert status(ledger, said).told == "not_sent"
+            assert status(ledger, said).answer == "not_sent"
 
     def test_what_failed_is_told_with_its_reason_and_counted(self, harness: Harness, ledger: OutboxCaller) -> None:
         first, second = notification(harness, "n-1"), notification(harness, "n-2")
@@ -109,7 +109,7 @@ class StatusLaws(OutboxBinding):
             ledger.send(harness, ledger.take_one(harness), REFUSED)
             harness.advance(harness.unit_ms)
         found = status(ledger, first)
-        assert (found.told, found.unsent, found.id) == ("not_sent", 2, second.id.hex())
+        assert (found.answer, found.unsent, found.id) == ("not_sent", 2, second.id.hex())
         assert (found.state, found.evidence) == ("failed", REFUSED.reason)
         assert status(ledger, bystander).unsent == 0
 
@@ -150,9 +150,9 @@ class StatusLaws(OutboxBinding):
         ledger.add(said)
         ledger.send(harness, ledger.take_one(harness), Accepted())
         ask = people(ledger).status
-        assert ledger.run(ask(harness.namespace, key="order-1")).told == "sent"
-        assert ledger.run(ask(harness.namespace, key="order-2")).told == "never"
-        assert ledger.run(ask("another tenant", key="order-1")).told == "never"
+        assert ledger.run(ask(harness.namespace, key="order-1")).answer == "sent"
+        assert ledger.run(ask(harness.namespace, key="order-2")).answer == "never"
+        assert ledger.run(ask("another tenant", key="order-1")).answer == "never"
 
 
 class ListLaws(OutboxBinding):
@@ -341,7 +341,7 @@ class EraseLaws(OutboxBinding):
         )
         ledger.add(again)
         assert ledger.cross(ledger.take_one(harness)) == [Suppressed(said.id)], "the guard holds"
-        assert status(ledger, said).told == "sent"
+        assert status(ledger, said).answer == "sent"
 
     def test_what_has_not_left_is_cancelled_and_what_is_uncertain_waits(
         self, harness: Harness, ledger: OutboxCaller
@@ -466,7 +466,7 @@ class PurgeLaws(OutboxBinding):
         assert [one.outcome for one in found.attempts] == ["accepted"]
         changed = notification(harness, body="other words", recipient="+49 secret", guard=Guard(window_s=3600))
         assert [(one.status, one.state) for one in other.add(said, changed)] == [("known", "accepted")] * 2
-        assert (status(other, said).told, status(other, said).reference) == ("sent", "r-1")
+        assert (status(other, said).answer, status(other, said).reference) == ("sent", "r-1")
 
     @pytest.mark.parametrize("answer", [REFUSED, Accepted()], ids=["failed", "accepted"])
     def test_every_end_is_forgotten(self, harness: Harness, ledger: OutboxCaller, answer: Answer) -> None:

@@ -420,7 +420,7 @@ class ReportLaws(ProviderBinding):
         (answer,), provider = sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), callback=ear.url))
         assert isinstance(answer, Accepted)
         told = self.witnesses(kit, ear.wait_for(2))
-        assert [one.says for one in told] == ["delivered", "accepted"]
+        assert [one.status for one in told] == ["delivered", "accepted"]
         assert {one.provider for one in told} == {provider.contract.name}
         assert {one.reference for one in told} == {answer.reference}
 
@@ -434,7 +434,7 @@ class ReportLaws(ProviderBinding):
         kit.simulator.callbacks(kit.dialect, "twice", ear.url, ending=ending)
         sent(kit, said, opening=Opening(kit.simulator.url(kit.dialect), callback=ear.url))
         told = self.witnesses(kit, ear.wait_for(4))
-        assert [one.says for one in told] == ["accepted", "accepted", ending, ending]
+        assert [one.status for one in told] == ["accepted", "accepted", ending, ending]
         assert {one.id for one in told} == {said.id}
 
     def test_nonsense_is_no_callback(self, kit: ProviderKit, said: Notification) -> None:
