@@ -104,14 +104,14 @@ STORE_MUTANTS = [
     Mutant(
         "Redis refuses a claim by its own lost answer",
         CLAIM_LUA,
-        "if state == LEASED and sub(record, OWN_NONCE, OWN_NONCE + 7) == mine then",
-        "if state == WAITING and sub(record, OWN_NONCE, OWN_NONCE + 7) == mine then",
+        "if state == LEASED and sub(record, NONCE, NONCE + 7) == own_nonce then",
+        "if state == WAITING and sub(record, NONCE, NONCE + 7) == own_nonce then",
         f"{REDIS}/test_redis_faults.py::test_a_claim_whose_answer_was_lost_finds_its_own_grant",
     ),
     Mutant(
         "Redis answers with the attempts that came before the result",
         SETTLE_LUA,
-        "local about = sub(record, ATTEMPTS, rest_at(record) - 1)",
+        "local about = sub(record, ATTEMPTS, live_payload_at(record) - 1)",
         "local about = sub(record, ATTEMPTS)",
         f"{REDIS_LAWS}::test_what_succeeds_at_last_answers_as_if_it_had_at_once",
     ),

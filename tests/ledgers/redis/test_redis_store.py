@@ -284,7 +284,7 @@ def test_a_purge_continues_after_the_cluster_has_lost_masters(
 
         with monkeypatch.context() as patched:
             patched.setattr(topology, "all_masters", all_masters)
-            caller.ledger._sweep._node = masters - 1  # type: ignore[attr-defined]
+            caller.ledger._scan._node = masters - 1  # type: ignore[attr-defined]
             assert caller.purge(1) == 1
         assert caller.purge() == 2
         assert caller.run(caller.ledger.counts())["done"] == 0  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The ledger in Redis or Valkey: one server, the master of a Sentinel, or a Cluster. Lua scripts make the decisions."""
+"""The ledger in Redis or Valkey: one server, the master of a Sentinel, or a Cluster. Lua scripts decide claims."""
 
 from typing import TYPE_CHECKING, Any
 

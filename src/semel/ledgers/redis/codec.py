@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from struct import Struct as Layout
-from typing import Any
 
 from msgspec import Struct
 
@@ -81,8 +80,8 @@ LAYOUTS_MAX = 1024
 TOKEN_BITS = 11  # of each millisecond
 
 RETRY, DONE_NULL, DEAD, UNCERTAIN, DONE, RELEASE = 2, 3, 4, 5, 6, 7
-PRINT, ORDER, DOUBT = 1, 2, 4  # flags of a claim
-HAS_ORDER, HAS_LETTER = 1, 2  # flags of a settlement
+FINGERPRINT, ORDER, DOUBT = 1, 2, 4  # flags of a claim
+HAS_ORDER, HAS_DEAD_LETTER = 1, 2  # flags of a settlement
 
 _CLAIM = Layout(">HH")
 _ROUTE = Layout(">BBBH")
@@ -112,19 +111,19 @@ def seven(token: int) -> bytes:
 def pack_claims(
     names: KeyNames, claims: Sequence[Claim], bucket: int, nonce: bytes, times: Times, strict: bytes
 ) -> bytes:
-    """One call of claim.lua. `bucket`: the tag that all keys of the batch have; in a Cluster only."""
-    profiles: dict[tuple[int, int, str, str], tuple[int, bytes, bytes]] = {}  # number, routes with and without print
+    """Pack one call of claim.lua. `bucket` is the tag of all its keys, in a Cluster only."""
+    profiles: dict[tuple[int, int, str, str], tuple[int, bytes, bytes]] = {}  # number, two routes
     keys = [names.counters[bucket] if names.in_cluster else names.counter]
     arguments: list[bytes] = []
     routes: list[bytes] = []
     records = names.spread_records if names.spreads_all else None
     for at, claim in enumerate(claims):
         digest, fingerprint = claim.digest, claim.fingerprint
-        mine = (claim.lease_ms, claim.retention_ms, claim.tenant, claim.handler)
-        profile = profiles.get(mine)
+        settings = (claim.lease_ms, claim.retention_ms, claim.tenant, claim.handler)
+        profile = profiles.get(settings)
         if profile is None:
             number = len(profiles)
-            profile = profiles[mine] = (number, bytes((number, PRINT, 0)), bytes((number, 0, 0)))
+            profile = profiles[settings] = (number, bytes((number, FINGERPRINT, 0)), bytes((number, 0, 0)))
         keys.append(records[digest[0]] + digest if records is not None else names.record(claim, digest))
         text = claim.text.encode(errors="replace")
         size = len(text)
@@ -133,7 +132,7 @@ def pack_claims(
             size = len(text)
         if claim.order is None and not claim.aliases:
             if fingerprint is not None:
-                layout, front = PRINTED_CLAIMS[size]
+                layout, front = FINGERPRINTED_CLAIMS[size]
                 arguments.append(layout.pack(front, at, 1, fingerprint, size, text, END))
                 routes.append(profile[1])
             else:
@@ -143,7 +142,7 @@ def pack_claims(
         else:
             flags, data = _with_more_keys(names, claim, at, text, keys)
             routes.append(bytes((profile[0], flags, len(claim.aliases))))
-            arguments.append(length_of(data) + data + END)
+            arguments.append(argument(data))
     step, residue = (b"16", b"%d" % bucket) if names.in_cluster else (b"1", b"0")
     simple = b"1" if claims and len(keys) == len(claims) + 1 == len(set(keys)) else b"0"
     head = [times.now, step, residue, times.grace, nonce, strict, simple, b"".join(routes), b"%d" % len(profiles)]
@@ -168,12 +167,12 @@ class _Layouts(dict[int, tuple[Layout, bytes]]):
         return made
 
 
-PRINTED_CLAIMS, PLAIN_CLAIMS = _Layouts("HH16s"), _Layouts("HH")
+FINGERPRINTED_CLAIMS, PLAIN_CLAIMS = _Layouts("HH16s"), _Layouts("HH")
 
 
 def _with_more_keys(names: KeyNames, claim: Claim, at: int, text: bytes, keys: list[bytes]) -> tuple[int, bytes]:
     keys += [names.record(claim, alias.digest) for alias in claim.aliases]
-    flags = PRINT if claim.fingerprint is not None else 0
+    flags = FINGERPRINT if claim.fingerprint is not None else 0
     position = b""
     if claim.order is not None:
         keys.append(names.head(claim, claim.order.subject) + SUBJECT + claim.order.subject)
@@ -182,40 +181,40 @@ def _with_more_keys(names: KeyNames, claim: Claim, at: int, text: bytes, keys: l
     return flags, _CLAIM.pack(at, 1) + position + (claim.fingerprint or b"") + _counted(text)
 
 
-def _text(words: str) -> bytes:
-    return words.encode(errors="replace")[:0xFFFF]
+def _text(text: str) -> bytes:
+    return text.encode(errors="replace")[:0xFFFF]
 
 
 def _counted(text: bytes) -> bytes:
     return len(text).to_bytes(2, "big") + text
 
 
-def unpack_verdicts(answer: bytes, claims: Sequence[Claim], step: int) -> list[Verdict]:
-    if len(answer) == 1 + TOKEN_BYTES and answer[0] & 7 == 1 and len(claims) >= 1:
-        token = int.from_bytes(answer[1:], "big") - step  # all claims are first grants
+def unpack_verdicts(reply: bytes, claims: Sequence[Claim], step: int) -> list[Verdict]:
+    if len(reply) == 1 + TOKEN_BYTES and reply[0] & 7 == 1 and len(claims) >= 1:
+        token = int.from_bytes(reply[1:], "big") - step  # all claims are first grants
         return [Granted(Lease(claim, token := token + step), 1, False, 0) for claim in claims]
     verdicts: list[Verdict] = []
     at = 0
     for claim in claims:
-        code = answer[at]
+        code = reply[at]
         at += 1
         if code & 0b11001111 == 1:  # the head of a fresh record
-            verdicts.append(Granted(Lease(claim, int.from_bytes(answer[at : at + 7], "big")), 1, False, 0))
+            verdicts.append(Granted(Lease(claim, int.from_bytes(reply[at : at + 7], "big")), 1, False, 0))
             at += 7
         elif code == 83:  # S
-            state, size = _SETTLED.unpack_from(answer, at)
+            state, size = _SETTLED.unpack_from(reply, at)
             at += 5 + size
-            verdicts.append(Settled(final(state, answer[at - size : at])))
+            verdicts.append(Settled(final(state, reply[at - size : at])))
         elif code == 66:  # B
-            verdicts.append(Busy(int.from_bytes(answer[at : at + 6], "big")))
+            verdicts.append(Busy(int.from_bytes(reply[at : at + 6], "big")))
             at += 6
         elif code == 71:  # G
-            token, attempts, takeover, age = _GRANTED.unpack_from(answer, at)
+            token, attempts, takeover, age = _GRANTED.unpack_from(reply, at)
             lease = Lease(claim, int.from_bytes(token, "big"))
             verdicts.append(Granted(lease, attempts, bool(takeover), int.from_bytes(age, "big")))
             at += 16
         elif code == 84:  # T
-            verdicts.append(Stale(int.from_bytes(answer[at : at + 8], "big") - OFFSET))
+            verdicts.append(Stale(int.from_bytes(reply[at : at + 8], "big") - OFFSET))
             at += 8
         else:
             verdicts.append(Conflict())
@@ -238,9 +237,14 @@ def final(state: int, payload: bytes) -> Final:
 
 
 def pack_settlements(
-    names: KeyNames, settlements: Sequence[Settlement], bucket: int, times: Times, strict: bytes, dead_letter: Any
+    names: KeyNames,
+    settlements: Sequence[Settlement],
+    bucket: int,
+    times: Times,
+    strict: bytes,
+    pack_dead_letter: Callable[[Settlement, int], bytes],
 ) -> bytes:
-    """One call of settle.lua. `letter` makes what is kept of a dead or uncertain event."""
+    """Pack one call of settle.lua."""
     retentions: dict[int, int] = {}
     keys = [names.counters[bucket] if names.in_cluster else names.counter]
     arguments: list[bytes] = []
@@ -261,21 +265,21 @@ def pack_settlements(
             continue
         kind, payload = _ending(outcome)
         flags, more = _alias_and_subject_keys(names, claim, retentions, keys) if several else (0, b"")
-        kept = None
+        dead_letter = None
         if kind in (DEAD, UNCERTAIN):
-            kept = dead_letter(settlement, kind)
-            place = names.head(claim, digest)
-            keys += (place + DEAD_LETTERS + digest, place + (b"dead" if kind == DEAD else b"uncertain"))
-            flags |= HAS_LETTER
+            dead_letter = pack_dead_letter(settlement, kind)
+            head = names.head(claim, digest)
+            keys += (head + DEAD_LETTERS + digest, head + (b"dead" if kind == DEAD else b"uncertain"))
+            flags |= HAS_DEAD_LETTER
         routes.append(_ROUTE.pack(kind, flags, len(claim.aliases), retention))
         data = seven(token) + more + payload
-        arguments.append(length_of(data) + data + END)
-        if kept is not None:
-            arguments.append(length_of(kept) + kept + END)
+        arguments.append(argument(data))
+        if dead_letter is not None:
+            arguments.append(argument(dead_letter))
     simple = b"1" if len(keys) == len(settlements) + 1 == len(set(keys)) else b"0"
-    head = [times.now, times.grace, strict, simple, b"".join(routes), b"%d" % len(retentions)]
-    head += [b"%d" % ms for ms in retentions]
-    return script_call(SCRIPTS["settle"].sha, keys, head, arguments)
+    front = [times.now, times.grace, strict, simple, b"".join(routes), b"%d" % len(retentions)]
+    front += [b"%d" % ms for ms in retentions]
+    return script_call(SCRIPTS["settle"].sha, keys, front, arguments)
 
 
 def _alias_and_subject_keys(
@@ -325,11 +329,11 @@ def pack_renewals(names: KeyNames, leases: Sequence[Lease], bucket: int, times: 
             keys.append(names.head(claim, claim.order.subject) + SUBJECT + claim.order.subject)
         data = seven(lease.token) + six(claim.lease_ms) + six(claim.retention_ms)
         data += bytes((len(claim.aliases), claim.order is not None))
-        arguments.append(length_of(data) + data + END)
+        arguments.append(argument(data))
     return script_call(SCRIPTS["renew"].sha, keys, [times.now, times.grace, strict], arguments)
 
 
-def unpack_answers(answer: bytes) -> list[bool]:
-    if b"0" not in answer:
-        return [True] * len(answer)
-    return [code == 49 for code in answer]  # "1"
+def unpack_answers(reply: bytes) -> list[bool]:
+    if b"0" not in reply:
+        return [True] * len(reply)
+    return [code == 49 for code in reply]  # "1"

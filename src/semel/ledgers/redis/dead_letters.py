@@ -17,12 +17,13 @@ from semel.ports import Entry
 from semel.values.attempts import cut, load
 from semel.values.claim import Settlement
 from semel.values.event import dump
+from semel.values.outcome import Reject, Uncertain
 
 DECISIONS = {0: "", 1: "replayed", 2: "discarded"}
 REPLAY, DISCARD = 1, 2
 HEAD_BYTES = 25
 OWN_BYTES = 8
-_NO_BYTES = b"\xc4\0"  # as MessagePack writes them
+_NO_BYTES = b"\xc4\0"  # empty bytes in MessagePack
 
 
 class DeadLetterContent(Struct, frozen=True, array_like=True):
@@ -89,8 +90,8 @@ def pack_dead_letter(settlement: Settlement, kind: int) -> bytes:
     """The argument of settle.lua for a dead letter: the reason of the last attempt, then the content without its last
     field, the attempt log, which the script completes."""
     claim, outcome, dead_letter = settlement.lease.claim, settlement.outcome, settlement.dead_letter
-    reason = getattr(outcome, "reason", "")
-    kept = msgspec.msgpack.encode(
+    reason = outcome.reason if isinstance(outcome, Reject | Uncertain) else ""
+    content = msgspec.msgpack.encode(
         DeadLetterContent(
             uncertain=kind != DEAD,
             reason=storable(reason),
@@ -102,14 +103,14 @@ def pack_dead_letter(settlement: Settlement, kind: int) -> bytes:
             aliases=[alias.digest for alias in claim.aliases],
         )
     )
-    said = cut(reason)
-    return len(said).to_bytes(2, "big") + said + kept.removesuffix(_NO_BYTES)
+    short_reason = cut(reason)
+    return len(short_reason).to_bytes(2, "big") + short_reason + content.removesuffix(_NO_BYTES)
 
 
 def pack_done(entry: Entry, aliases: list[bytes]) -> bytes:
     """The content for a done key that is replayed by force."""
-    about = (storable(entry.tenant), storable(entry.handler), storable(entry.text))
-    return msgspec.msgpack.encode(DeadLetterContent(False, b"", *about, None, b"", aliases, entry.result))
+    names = (storable(entry.tenant), storable(entry.handler), storable(entry.text))
+    return msgspec.msgpack.encode(DeadLetterContent(False, b"", *names, None, b"", aliases, entry.result))
 
 
 def pack_decision(by: str, reason: str) -> bytes:
@@ -118,7 +119,7 @@ def pack_decision(by: str, reason: str) -> bytes:
 
 def dead_letters_of(fields: list[Any]) -> list[StoredDeadLetter]:
     """The dead letters of one key, newest first. `fields` is the reply of HGETALL."""
-    found = [_letter(token, stored) for token, stored in zip(fields[::2], fields[1::2], strict=True)]
+    found = [_stored_dead_letter(token, stored) for token, stored in zip(fields[::2], fields[1::2], strict=True)]
     return sorted(found, key=lambda dead_letter: dead_letter.token, reverse=True)
 
 
@@ -132,9 +133,9 @@ def undecided(dead_letters: list[StoredDeadLetter]) -> StoredDeadLetter | None:
     return next((dead_letter for dead_letter in dead_letters if not dead_letter.decision), None)
 
 
-def _letter(token: bytes, stored: bytes) -> StoredDeadLetter:
+def _stored_dead_letter(token: bytes, stored: bytes) -> StoredDeadLetter:
     size = int.from_bytes(stored[21:25], "big")
-    said = stored[HEAD_BYTES + size :]
+    decision = stored[HEAD_BYTES + size :]
     return StoredDeadLetter(
         token=token,
         stored=stored,
@@ -143,5 +144,5 @@ def _letter(token: bytes, stored: bytes) -> StoredDeadLetter:
         attempts=int.from_bytes(stored[7:9], "big"),
         decided_ms=int.from_bytes(stored[9:15], "big"),
         content=msgspec.msgpack.decode(stored[HEAD_BYTES : HEAD_BYTES + size], type=DeadLetterContent),
-        decided=msgspec.msgpack.decode(said, type=DeadLetterDecision) if said else None,
+        decided=msgspec.msgpack.decode(decision, type=DeadLetterDecision) if decision else None,
     )

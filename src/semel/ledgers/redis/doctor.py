@@ -15,7 +15,7 @@ from semel.ledgers.redis.url import RedisAddress
 from semel.ports import Fact
 from semel.values.errors import ConfigError, LedgerUnavailable
 
-SKEW_MAX_S = 2.0  # tokens begin at the server's time: two servers should agree on it
+SKEW_MAX_S = 2.0  # tokens start at the server's time, so the clocks of two servers should agree
 
 
 async def diagnose(address: RedisAddress, topology: Topology, reader: CatalogReader) -> list[Fact]:
@@ -55,15 +55,15 @@ def _memory(info: dict[str, str]) -> Fact:
     used, most = info.get("used_memory_human", "?"), info.get("maxmemory_human", "?")
     if evicts := eviction_policy(info):
         return Fact(
-            name, f"{evicts}: known keys are forgotten when memory is full, and done twice; set noeviction", "error"
+            name, f"{evicts}: keys are evicted when memory is full, and their events run twice; set noeviction", "error"
         )
     if info.get("maxmemory", "0") == "0":
-        return Fact(name, f"no limit, {used} used: nothing is forgotten, and the machine's memory is the limit")
-    return Fact(name, f"noeviction, {used} of {most} used: when it is full nothing is granted, and nothing forgotten")
+        return Fact(name, f"no limit, {used} used: nothing is evicted, and the memory of the machine is the limit")
+    return Fact(name, f"noeviction, {used} of {most} used: when it is full, nothing is evicted and nothing is granted")
 
 
 async def _persistence(node: Node, info: dict[str, str]) -> Fact:
-    """AOF and snapshots. Managed services may refuse CONFIG: then only what INFO says."""
+    """Append-only file and snapshots. Managed services may refuse CONFIG; INFO shows less."""
     name = "persistence"
     settings = await _config(node, "appendfsync", "save")
     if info.get("aof_enabled") == "1":
@@ -75,24 +75,24 @@ async def _persistence(node: Node, info: dict[str, str]) -> Fact:
             case "no":
                 return Fact(
                     name,
-                    "append-only file, fsync left to the system: power loss may forget the last 30 seconds",
+                    "append-only file, fsync left to the system: power loss may lose the last 30 seconds",
                     "warning",
                 )
             case None:
                 return Fact(
                     name,
-                    "append-only file; appendfsync is not shown: everysec may forget the last second on power loss",
+                    "append-only file; appendfsync is not shown: everysec may lose the last second on power loss",
                 )
         return Fact(
-            name, "append-only file, fsync every second: power loss may forget the last second, and do it twice"
+            name, "append-only file, fsync every second: power loss may lose the last second, whose events run twice"
         )
     if settings.get("save", "") not in ("", None):
-        snapshots = f"snapshots only (save {settings['save']}): a restart forgets what came after the last one"
+        snapshots = f"snapshots only (save {settings['save']}): a restart loses the writes after the last one"
         return Fact(name, snapshots, "warning")
     if not settings:
-        unknown = "no append-only file; a restart forgets what came after the last snapshot, if there is one"
+        unknown = "no append-only file; a restart loses the writes after the last snapshot, if there is one"
         return Fact(name, unknown, "warning")
-    none = "none: a restart forgets every key, and every duplicate is done again; set appendonly yes"
+    none = "none: a restart loses every key, and every duplicate runs again; set appendonly yes"
     return Fact(name, none, "warning")
 
 
@@ -102,21 +102,22 @@ async def _replicas(address: RedisAddress, node: Node, info: dict[str, str]) -> 
     least = (await _config(node, "min-replicas-to-write")).get("min-replicas-to-write", "?")
     replicas = f"{connected} connected, min-replicas-to-write {least}"
     if info.get("role") == "slave":
-        return Fact(name, "this server is a read-only replica: name its master", "error")
+        return Fact(name, "this server is a read-only replica: use its master", "error")
     if address.strict > connected:
-        return Fact(name, f"{replicas}, and strict={address.strict} asks for more: nothing will be granted", "error")
+        return Fact(name, f"{replicas}, and strict={address.strict} requires more: nothing will be granted", "error")
     if address.strict and address.strict < connected:
         return Fact(
             name,
-            f"{replicas}; strict={address.strict} leaves some out: a failover to one of those may forget",
+            f"{replicas}; strict={address.strict} is less: a failover to another replica may lose writes",
             "warning",
         )
     if address.strict:
         return Fact(
-            name, f"{replicas}; strict={address.strict}: an answer counts when they have it, and survives a failover"
+            name,
+            f"{replicas}; strict={address.strict}: a write is acknowledged when they have it",
         )
     if connected:
-        loses = "a failover forgets what they had not yet, and may grant a key twice"
+        loses = "a failover loses writes that they did not have yet, and may grant a key twice"
         return Fact(name, f"{replicas}; {loses}: use strict={connected}", "warning")
     return Fact(name, f"{replicas}: no failover")
 
@@ -135,12 +136,11 @@ async def _dead_letters(reader: CatalogReader) -> list[Fact]:
     waiting = sum(counted.values())
     info = ", ".join(f"{counted[state]} {state}" for state in INDEXED)
     if not waiting:
-        return [Fact("dead_letters", "none waiting; Redis keeps them as long as its data: name a dead-letter target")]
+        return [Fact("dead_letters", "none; Redis may lose dead letters with its data: set dead_letters")]
     return [
         Fact(
             "dead_letters",
-            f"{info} need attention, in memory that only persistence keeps: decide about them, "
-            "and name a dead-letter target",
+            f"{info} need attention, and Redis may lose them with its data: decide about them, and set dead_letters",
             "warning",
         )
     ]
@@ -151,18 +151,18 @@ async def _clock(node: Node) -> Fact:
     seconds, micros = await node.ask("TIME")
     skew = int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2
     if abs(skew) > SKEW_MAX_S:
-        apart = f"{skew:+.1f} s from this machine's: after a failover between such clocks tokens may go back"
+        apart = f"{skew:+.1f} s from this machine's: after a failover between such clocks tokens may decrease"
         return Fact("clock", apart, "warning")
     return Fact("clock", f"{skew:+.3f} s from this machine's")
 
 
 async def _config(node: Node, *names: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name in names:
         try:
             pair = await node.ask("CONFIG", "GET", name)
         except ResponseError:
             return {}
         if len(pair) == 2:
-            found[pair[0].decode()] = pair[1].decode()
-    return found
+            settings[pair[0].decode()] = pair[1].decode()
+    return settings

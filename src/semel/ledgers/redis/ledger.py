@@ -126,7 +126,7 @@ class RedisLedger:
         self._topology = topology_of(address)
         self._dispatch = ScriptDispatcher(address, self._topology, observe)
         self._reader = CatalogReader(self._names, self._topology)
-        self._sweep = PurgeScan(self._reader, self._topology, self._dispatch, self._names, thorough=clock is not None)
+        self._scan = PurgeScan(self._reader, self._topology, self._dispatch, self._names, thorough=clock is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._check_due = 0.0
         self._registered: set[str] = set()  # handlers whose placement matches the stored one
@@ -165,7 +165,7 @@ class RedisLedger:
         verdicts = _in_order(groups, self._verdicts(groups, calls))
         if not confirmed:
             await self._release_grants(verdicts)
-            raise LedgerUnavailable(self._unconfirmed("granted"))
+            raise LedgerUnavailable(self._unconfirmed("grants"))
         return verdicts
 
     async def _write_probe(self) -> None:
@@ -195,7 +195,7 @@ class RedisLedger:
 
     async def purge(self, limit: int) -> int:
         await self._ready([])
-        return await self._query(self._sweep.purge(limit, self._times()))
+        return await self._query(self._scan.purge(limit, self._times()))
 
     async def close(self) -> None:
         """Close the connections. The ledger may be used again afterwards, also on another event loop."""
@@ -266,7 +266,7 @@ class RedisLedger:
         groups = self._batches(items, claims)
         calls = [ScriptCall(group.bucket, partial(pack, group.items, group.bucket)) for group in groups]
         if not await self._dispatch.run(calls, confirmed=confirmed):
-            raise LedgerUnavailable(self._unconfirmed("written"))
+            raise LedgerUnavailable(self._unconfirmed("writes"))
         return _in_order(groups, [codec.unpack_answers(call.reply) for call in calls])
 
     def _batches(self, items: Sequence[T], claims: Sequence[Claim]) -> list[_ScriptBatch[T]]:
@@ -325,8 +325,8 @@ class RedisLedger:
 
     async def _placement_problems(self) -> list[str]:
         """Handlers whose stored placement differs from the URL's."""
-        found = await (await self._topology.node(0)).ask("HGETALL", self._names.placement)
-        pairs = zip(found[::2], found[1::2], strict=True)
+        fields = await (await self._topology.node(0)).ask("HGETALL", self._names.placement)
+        pairs = zip(fields[::2], fields[1::2], strict=True)
         handlers = {name.decode(errors="replace"): placement for name, placement in pairs}
         return [
             _misplaced(handler, placement)
@@ -354,7 +354,7 @@ class RedisLedger:
     def _unconfirmed(self, what: str) -> str:
         required = f"{self._address.strict} replicas" + (" with fsync" if self._address.fsync else "")
         return (
-            f"{self._address.shown}: strict={self._address.strict}: fewer than {required} have what was {what}; Semel "
+            f"{self._address.shown}: strict={self._address.strict}: fewer than {required} have the {what}; Semel "
             "accepts nothing until they do: start them again, or lower strict"
         )
 
@@ -369,7 +369,7 @@ class RedisLedger:
             content = dead_letter.content
             index = self._names.uncertain if content.uncertain else self._names.dead
             aliases = self._names.alias_records(content.handler.decode(), bucket, content.aliases)
-            keys = [head + b"l" + digest, index[bucket], head + RECORD + digest, *aliases]
+            keys = [head + DEAD_LETTERS + digest, index[bucket], head + RECORD + digest, *aliases]
             times = self._times()
             packed = pack_decision(by, reason)
             arguments = [times.now, times.grace, dead_letter.token, dead_letter.stored, b"%d" % decision, packed]

@@ -10,11 +10,11 @@ from semel.ports import DataLoss, Traits
 # A key that the store has lost is claimed as new, so its event runs twice. A failover that loses writes can also grant
 # a key twice at the same time. Tokens do not decrease after a failover, because they start at the server's time.
 
-ALL = "everything it knew"
+ALL = "all data"
 SECOND = "about the last second (appendfsync everysec)"
-SLOW_DISK = "what waited for a sync that was under way, at most two seconds (appendfsync everysec)"
-IN_FLIGHT = "what its replicas did not have yet"
-CAVEAT = "its persistence and its replicas decide what it forgets (docs/guarantees.md)"
+SLOW_DISK = "writes that waited for a running sync, at most two seconds (appendfsync everysec)"
+UNREPLICATED = "writes that its replicas did not have yet"
+CAVEAT = "its persistence and its replicas decide which data it may lose (docs/guarantees.md)"
 
 
 def profiles() -> list[Traits]:
@@ -23,30 +23,35 @@ def profiles() -> list[Traits]:
     every_second = DataLoss(store_killed=SLOW_DISK, power_loss=SECOND)
     always = DataLoss()
     return [
-        _traits("Redis, no persistence", nothing, caveat="forgets everything when it is restarted"),
+        _traits("Redis, no persistence", nothing, caveat="loses all data at a restart"),
         _traits(
             "Redis, snapshots only",
-            _both("what came after the last snapshot"),
-            caveat="forgets back to its last snapshot",
+            _both("writes after the last snapshot"),
+            caveat="a restart loses the writes after its last snapshot",
         ),
-        _traits("Redis, appendfsync everysec", every_second, caveat="may forget the last second on power loss"),
+        _traits("Redis, appendfsync everysec", every_second, caveat="may lose the last second on power loss"),
         _traits("Redis, appendfsync always", always),
-        _traits("Redis with Sentinel", _with(every_second, IN_FLIGHT), caveat="a failover may forget, and grant twice"),
+        _traits(
+            "Redis with Sentinel",
+            _with(every_second, UNREPLICATED),
+            caveat=FAILOVER,
+        ),
         _traits("Redis with Sentinel, strict", _with(every_second, ""), caveat=STRICTLY),
-        _traits("Redis Cluster", _with(every_second, IN_FLIGHT), caveat="a failover may forget, and grant twice"),
+        _traits("Redis Cluster", _with(every_second, UNREPLICATED), caveat=FAILOVER),
         _traits("Redis Cluster, strict", _with(every_second, ""), caveat=STRICTLY),
         _traits("Redis Cluster, strict and fsync", _with(always, ""), caveat=STRICTLY),
     ]
 
 
-STRICTLY = "safe over a failover when strict names all replicas of a master"
+FAILOVER = "a failover may lose writes, and grant twice"
+STRICTLY = "safe across a failover if strict is the number of replicas of each master"
 
 
 def traits_of(address: RedisAddress) -> Traits:
     """The traits that follow from the URL alone, before a server is asked."""
     name = {"one": "Redis", "sentinel": "Redis with Sentinel", "cluster": "Redis Cluster"}[address.kind]
-    failover = None if address.kind == "one" else IN_FLIGHT
-    unknown = "what it has not written to its disk: persistence is the server's own setting"
+    failover = None if address.kind == "one" else UNREPLICATED
+    unknown = "writes that are not on its disk: persistence is a setting of the server"
     if address.strict:
         name, failover = f"{name}, strict", "" if failover is not None else None
     if address.fsync:
@@ -58,8 +63,8 @@ def _traits(name: str, loses: DataLoss, *, durable: bool = True, caveat: str = "
     return Traits(name=name, durable=durable, transactional=False, caveat=caveat, loses=loses)
 
 
-def _both(what: str) -> DataLoss:
-    return DataLoss(store_killed=what, power_loss=what)
+def _both(loss: str) -> DataLoss:
+    return DataLoss(store_killed=loss, power_loss=loss)
 
 
 def _with(loses: DataLoss, failover: str) -> DataLoss:

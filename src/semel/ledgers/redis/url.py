@@ -1,9 +1,9 @@
-"""The ledger's URL, read.
+"""Parses the ledger's URL.
 
 redis://user:password@host:6379/0        one server                 rediss:// the same over TLS
-unix:///run/redis.sock?db=0              one server, by its socket
+unix:///run/redis.sock?db=0              one server, through its socket
 redis+sentinel://host:26379,host:26379/master-name/0                the master that Sentinel names
-redis+cluster://host:6379,host:6379      Cluster, asked at any of its nodes;  rediss+cluster://, rediss+sentinel://
+redis+cluster://host:6379,host:6379      a Cluster, by any of its nodes;  rediss+cluster://, rediss+sentinel://
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semel.values.errors import ConfigError
 
 PORT, SENTINEL_PORT = 6379, 26379
 TIMEOUT_S = 5.0
-POOL = 4  # connections to each node: claims, settles, renewals, and one for people
+POOL = 4  # connections to each node: claims, settles, renewals, and one for operators
 POOL_MAX, STRICT_MAX = 1000, 16
 KNOWN = (
     "db",
@@ -38,7 +38,7 @@ EXAMPLES = "redis://host:6379/0, rediss://…, unix:///path, redis+sentinel://ho
 
 
 class RedisAddress(Struct, frozen=True):
-    """Where the store is and how it is to be used. Its repr has no secrets: it has no repr."""
+    """The location of the store and the options of its client. Its repr shows no secret."""
 
     kind: str  # "one", "sentinel" or "cluster"
     hosts: tuple[tuple[str, int], ...]
@@ -51,7 +51,7 @@ class RedisAddress(Struct, frozen=True):
     sentinel_password: str | None = None
     tls: dict[str, Any] | None = None
     prefix: str = "semel"
-    strict: int = 0  # replicas that must have an answer before it counts
+    strict: int = 0  # replicas that must have a write before it is acknowledged
     fsync: bool = False
     timeout_s: float = TIMEOUT_S
     pool: int = POOL
@@ -62,7 +62,7 @@ class RedisAddress(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """For people: which store, never its password."""
+        """Describes the store in messages, without its password."""
         if self.path:
             return f"Redis at {self.path}"
         hosts = ", ".join(f"{host}:{port}" for host, port in self.hosts)
@@ -79,7 +79,7 @@ _HOSTS = re.compile(r"[A-Za-z0-9._:,\[\]%-]*")
 
 
 def parse_url(url: str) -> RedisAddress:
-    """Raises ConfigError that says what is wrong, without the password."""
+    """Raises ConfigError, which never shows the password."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         raise ConfigError(f"ledger {scheme}://…: expected {EXAMPLES}")
@@ -89,7 +89,7 @@ def parse_url(url: str) -> RedisAddress:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     credentials, _, hosts = parts.netloc.rpartition("@")
     if parts.fragment or "@" in parts.path + parts.query or _HOSTS.fullmatch(hosts) is None:
-        raise ConfigError(f"ledger {scheme}://…: cannot be read: {ESCAPE}")  # it may be a part of a password
+        raise ConfigError(f"ledger {scheme}://…: not a valid URL: {ESCAPE}")  # it may contain a part of the password
     shown = f"{scheme}://{hosts}{parts.path}"
     known = (*KNOWN, *(TLS if tls else ()))
     for name in options:
@@ -110,7 +110,7 @@ def parse_url(url: str) -> RedisAddress:
         tls=_tls(shown, options) if tls else None,
         prefix=_prefix(shown, options.get("prefix", "semel")),
         strict=int(_number(shown, options, "strict", 0, 0, STRICT_MAX)),
-        fsync=_yes(shown, options, "fsync"),
+        fsync=_boolean(shown, options, "fsync"),
         timeout_s=_number(shown, options, "timeout", TIMEOUT_S, 0.05, 3600),
         pool=int(_number(shown, options, "pool", POOL, 1, POOL_MAX)),
         together=tuple(name for name in options.get("together", "").split(",") if name),
@@ -118,19 +118,19 @@ def parse_url(url: str) -> RedisAddress:
 
 
 def _hosts(shown: str, hosts: str, port: int, kind: str) -> tuple[tuple[str, int], ...]:
-    found = []
+    addresses = []
     for host in hosts.split(","):
         match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]*)(?::(\d+))?", host)
         if match is None or not 0 < int(match[2] or port) < 65536:
-            raise ConfigError(f"ledger {shown}: {host!r} is no host:port")
-        found.append((match[1].strip("[]") or "localhost", int(match[2] or port)))
-    if kind == "one" and len(found) > 1:
-        raise ConfigError(f"ledger {shown}: several hosts are for redis+cluster:// or redis+sentinel://")
-    return tuple(found)
+            raise ConfigError(f"ledger {shown}: {host!r} is not host:port")
+        addresses.append((match[1].strip("[]") or "localhost", int(match[2] or port)))
+    if kind == "one" and len(addresses) > 1:
+        raise ConfigError(f"ledger {shown}: several hosts need redis+cluster:// or redis+sentinel://")
+    return tuple(addresses)
 
 
 def _path(scheme: str, kind: str, shown: str, path: str, options: dict[str, str]) -> tuple[str, str, int]:
-    """The socket, the name of the master, and the number of the database."""
+    """Return the socket, the name of the master, and the number of the database."""
     steps = [unquote(step) for step in path.split("/")[1:] if step]
     if scheme == "unix":
         if not path.startswith("/"):
@@ -146,13 +146,13 @@ def _path(scheme: str, kind: str, shown: str, path: str, options: dict[str, str]
         raise ConfigError(f"ledger {shown}: expected {EXAMPLES}")
     db = _db(shown, steps[0] if steps else options.get("db", "0"))
     if kind == "cluster" and db:
-        raise ConfigError(f"ledger {shown}: a Cluster has only database 0; use prefix= to keep things apart")
+        raise ConfigError(f"ledger {shown}: a Cluster has only database 0; use prefix= to separate ledgers")
     return "", master, db
 
 
 def _db(shown: str, text: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(f"ledger {shown}: database {text!r} is no number")
+        raise ConfigError(f"ledger {shown}: database {text!r} is not a number")
     return int(text)
 
 
@@ -172,7 +172,7 @@ def _number(shown: str, options: dict[str, str], name: str, default: float, leas
     return number
 
 
-def _yes(shown: str, options: dict[str, str], name: str) -> bool:
+def _boolean(shown: str, options: dict[str, str], name: str) -> bool:
     text = options.get(name, "no")
     if text not in ("yes", "no", "1", "0", "true", "false"):
         raise ConfigError(f"ledger {shown}: {name}={text}: expected yes or no")

@@ -1,9 +1,9 @@
--- Extends leases by their full length from now. Whoever lost one of its keys, or its subject, has lost the lease.
+-- Extends leases by their full length from now. A lease that lost one of its keys or its subject is lost.
 --
--- KEYS: the counter of tokens, then for each lease its own key, its aliases, its subject.
+-- KEYS: the token counter, then for each lease its own key, its aliases, its subject.
 -- ARGV: now | grace | strict | leases …
 --   lease: 7 token | 6 lease_ms | 6 retention_ms | 1 aliases | 1 has a subject
--- Answer: for each lease 1 or 0.
+-- Returns for each lease 1, or 0 if it is lost.
 
 local now, grace, strict = time_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local answers, key_at = {}, 1
@@ -27,16 +27,16 @@ for at = 4, #ARGV do
   if held then
     for key = from, from + aliases do
       local record = sub(records[key], 1, 8) .. pack('>I6', now + lease) .. sub(records[key], 15)
-      call('SET', KEYS[key], record, 'PX', ttl(lease + doubt(retention) + grace))
+      call('SET', KEYS[key], record, 'PX', ttl(lease + expired_lease_ms(retention) + grace))
     end
     if subject then
-      subject.acting = now + lease
+      subject.held_until = now + lease
       write_subject(KEYS[key_at], subject, now, retention, grace)
     end
   end
   answers[at - 3] = held and '1' or '0'
 end
 if strict then
-  mark(KEYS[1])
+  write_marker(KEYS[1])
 end
 return table.concat(answers)

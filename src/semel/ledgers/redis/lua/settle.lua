@@ -1,16 +1,15 @@
--- Ends leases, in order. The token is compared before every write.
+-- Settles leases in order. The token is compared before every write.
 --
--- KEYS: the counter of tokens, then for each settlement its own key, its aliases, its subject, its letters and their
+-- KEYS: the token counter, then for each settlement its own key, its aliases, its subject, its dead letters and their
 --       index.
 -- ARGV: now | grace | strict | simple | routes | number of retentions | retentions … | settlements …
---   simple: every settlement has one key, which no other has, and none has a letter
---   routes: of each settlement 1 kind | 1 flags (1 order, 2 letter) | 1 aliases | 2 number of its retention
---   settlement: 7 token | 2 number of each alias's retention | [8 position] [6 delay, of a retry] result or reason
---               a letter is an argument of its own behind it: 2+n reason, in short | all but the end of what is kept,
---               which is what came of its attempts
--- Answer: for each settlement 1, or 0: the lease was lost and nothing was written.
+--   simple: every settlement has one key, all keys are different, and there is no dead letter
+--   routes: for each settlement 1 kind | 1 flags (1 order, 2 dead letter) | 1 aliases | 2 number of its retention
+--   settlement: 7 token | 2 number of each alias's retention | [8 position] [6 delay, for a retry] result or reason
+--               A dead letter is the next argument: 2+n shortened reason | its content without the attempt log
+-- Returns for each settlement 1, or 0 if the lease was lost and nothing was written.
 
-local RETRY, RELEASE = WAITING, 7 -- the other kinds are the states that they lead to
+local RETRY, RELEASE = WAITING, 7 -- the other kinds are the states that follow
 local now, grace, strict = time_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local simple, routes, retention_count = ARGV[4] == '1', ARGV[5], tonumber(ARGV[6])
 
@@ -24,34 +23,35 @@ local function has(record, token)
   return record and string.find(record, token, 2, true) == 2
 end
 
--- The token has ended its lease before: True if it was with the same.
-local function ended_before(record, state, kind, payload)
+-- Whether this token was settled before with the same outcome.
+local function settled_before(record, state, kind, payload)
   if state == WAITING then
     return kind == RETRY
   end
   if state ~= kind then
     return false
   end
-  return sub(record, payload_at(record, is_printed(record) and SETTLED_BODY + 16 or SETTLED_BODY)) == payload
+  return sub(record, payload_at(record, has_fingerprint(record) and SETTLED_BODY + 16 or SETTLED_BODY)) == payload
 end
 
 local function write_final(key, record, kind, retention, payload)
   local flags = byte(record)
-  flags = flags - flags % 16 + kind - (flag(flags, TRIED) and TRIED or 0) -- a letter tells of attempts, an answer not
-  local about = sub(record, ATTEMPTS, rest_at(record) - 1)
+  -- a settled record has no attempt log; its dead letter has
+  flags = flags - flags % 16 + kind - (flag(flags, HAS_ATTEMPTS) and HAS_ATTEMPTS or 0)
+  local about = sub(record, ATTEMPTS, live_payload_at(record) - 1)
   local fresh = char(flags) .. sub(record, 2, 8) .. retention.head .. about .. payload
   call('SET', key, fresh, 'PX', retention.ttl)
 end
 
 local function write_waiting(key, record, delay, retention, reason)
   local flags = byte(record)
-  flags = flags - flags % 8 + WAITING + (flag(flags, TRIED) and 0 or TRIED)
+  flags = flags - flags % 8 + WAITING + (flag(flags, HAS_ATTEMPTS) and 0 or HAS_ATTEMPTS)
   local fresh = char(flags) .. sub(record, 2, 8) .. pack('>I6I6', now + delay, now)
-    .. sub(record, FIRST) .. failed(record, now, reason)
+    .. sub(record, FIRST) .. failed_attempt(record, now, reason)
   call('SET', key, fresh, 'PX', ttl(delay + retention.ms + grace))
 end
 
--- As if the claim had not been made: a first attempt leaves nothing, a later one its earlier attempts.
+-- Undo the claim: delete the record of a first attempt, else restore the earlier attempts.
 local function release(key, record, retention)
   local flags, attempts = byte(record), unpack('>H', record, ATTEMPTS)
   if attempts == 1 then
@@ -60,40 +60,40 @@ local function release(key, record, retention)
   end
   local suspect = flag(flags, SUSPECT)
   local state = suspect and LEASED or WAITING
-  local fresh = char(flags - flags % 8 + state) .. NOBODY .. pack('>I6I6', 0, now) .. sub(record, FIRST, ATTEMPTS - 1)
+  local fresh = char(flags - flags % 8 + state) .. NO_TOKEN .. pack('>I6I6', 0, now) .. sub(record, FIRST, ATTEMPTS - 1)
     .. pack('>H', attempts - 1) .. sub(record, LIVE_BODY)
-  call('SET', key, fresh, 'PX', suspect and ttl(doubt(retention.ms) + grace) or retention.ttl)
+  call('SET', key, fresh, 'PX', suspect and ttl(expired_lease_ms(retention.ms) + grace) or retention.ttl)
 end
 
 local function free_subject(key, token, applied, retention)
   local subject = subject_of(call('GET', key))
-  local mine = subject.token == token
+  local is_holder = subject.token == token
   if applied and not (subject.newest and is_below(applied, subject.newest)) then
     subject.newest = applied
   end
-  if mine then
+  if is_holder then
     subject.held = false
   end
-  if applied or mine then
-    subject.kept = math.max(subject.kept, now + retention.ms)
+  if applied or is_holder then
+    subject.kept_until = math.max(subject.kept_until, now + retention.ms)
     write_subject(key, subject, now, retention.ms, grace)
   end
 end
 
--- It waits for a person: without an end of its own until that person has decided.
-local function keep_letter(key, index, record, retention, letter)
-  local size = unpack('>H', letter)
-  local tried = tried_of(record) .. failed(record, now, sub(letter, 3, 2 + size))
-  letter = sub(letter, 3 + size) .. '\198' .. pack('>I4', #tried) .. tried -- as MessagePack writes bytes
+-- Store a dead letter. It does not expire before an operator has decided.
+local function keep_dead_letter(key, index, record, retention, dead_letter)
+  local size = unpack('>H', dead_letter)
+  local attempt_log = attempt_log_of(record) .. failed_attempt(record, now, sub(dead_letter, 3, 2 + size))
+  dead_letter = sub(dead_letter, 3 + size) .. '\198' .. pack('>I4', #attempt_log) .. attempt_log -- bytes in MessagePack
   local value = '\0' .. pack('>I6', now) .. sub(record, ATTEMPTS, ATTEMPTS + 1)
-    .. pack('>I6I6I4', 0, retention.ms, #letter) .. letter
+    .. pack('>I6I6I4', 0, retention.ms, #dead_letter) .. dead_letter
   call('HSET', key, sub(record, 2, 8), value)
   call('PERSIST', key)
   call('ZADD', index, digits(now), sub(key, -16) .. sub(record, 2, 8))
 end
 
--- What has more than one key, what is not final, and what was lost or ended before.
-local function settle(settlement, kind, flags, aliases, retention, own, record, letter)
+-- Any settlement, also with several keys or with a lost lease.
+local function settle(settlement, kind, flags, aliases, retention, own, record, dead_letter)
   local token, from = sub(settlement, 1, 7), 8 + 2 * aliases
   local position = flag(flags, 1) and sub(settlement, from, from + 7)
   from = position and from + 8 or from
@@ -107,13 +107,13 @@ local function settle(settlement, kind, flags, aliases, retention, own, record, 
   end
   local state = byte(record) % 8
   if state ~= LEASED then
-    return ended_before(record, state, kind, payload) and '1' or '0'
+    return settled_before(record, state, kind, payload) and '1' or '0'
   end
   local copies = { record }
   for at = 1, aliases do
     copies[at + 1] = call('GET', KEYS[own + at])
     if not has(copies[at + 1], token) then
-      return '0' -- under an alias it is the same effect: whoever lost one of its keys has lost the lease
+      return '0' -- another lease has an alias, which stands for the same effect
     end
   end
   for at = 0, aliases do
@@ -129,11 +129,11 @@ local function settle(settlement, kind, flags, aliases, retention, own, record, 
   end
   local next_key = own + aliases + 1
   if position then
-    free_subject(KEYS[next_key], token, (kind == DONE or kind == NOTHING) and position, retention)
+    free_subject(KEYS[next_key], token, (kind == DONE or kind == DONE_NULL) and position, retention)
     next_key = next_key + 1
   end
-  if letter then
-    keep_letter(KEYS[next_key], KEYS[next_key + 1], record, retention, letter)
+  if dead_letter then
+    keep_dead_letter(KEYS[next_key], KEYS[next_key + 1], record, retention, dead_letter)
   end
   return '1'
 end
@@ -150,27 +150,28 @@ while at < count do
   local key = KEYS[key_at]
   local record = simple and known[key_at - 1] or call('GET', key)
   local state = record and byte(record)
-  if simple and kind == NOTHING and state and state < TRIED and state % 8 == LEASED and has(record, settlement) then
-    -- most settlements: write_final, all at once
+  local is_leased = state and state < HAS_ATTEMPTS and state % 8 == LEASED
+  if simple and kind == DONE_NULL and is_leased and has(record, settlement) then
+    -- the usual case: write_final for all of them at once
     local writes = retention.writes
     local last = #writes
     writes[last + 1] = key
     writes[last + 2] = char(state - state % 16 + kind) .. settlement .. retention.head .. sub(record, ATTEMPTS)
     answers[#answers + 1] = '1'
   else
-    local letter
+    local dead_letter
     if flag(flags, 2) then
       at = at + 1
-      letter = ARGV[at]
+      dead_letter = ARGV[at]
     end
-    answers[#answers + 1] = settle(settlement, kind, flags, aliases, retention, key_at, record, letter)
-    key_at = key_at + aliases + (flag(flags, 1) and 1 or 0) + (letter and 2 or 0)
+    answers[#answers + 1] = settle(settlement, kind, flags, aliases, retention, key_at, record, dead_letter)
+    key_at = key_at + aliases + (flag(flags, 1) and 1 or 0) + (dead_letter and 2 or 0)
   end
 end
-for one = 1, retention_count do
-  write_all(retentions[one].writes, retentions[one].ttl)
+for index = 1, retention_count do
+  write_all(retentions[index].writes, retentions[index].ttl)
 end
 if strict then
-  mark(KEYS[1])
+  write_marker(KEYS[1])
 end
 return table.concat(answers)

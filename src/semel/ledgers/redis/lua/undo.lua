@@ -1,9 +1,9 @@
--- What is done steps back, because a person wants it to happen once more: all of it, or nothing.
+-- Deletes the record of a done key that an operator replays by force.
 --
--- KEYS: the letters of the key, then the key's own record and its aliases'.
--- ARGV: now | grace | the record as that person saw it | what is kept of it | who and why
--- Answer: 1, or 0: the record has changed meanwhile, or its retention is over.
--- Sent again because its reply was lost, it finds its own decision, and answers as before.
+-- KEYS: the dead letters of the key, then the records of the key and of its aliases.
+-- ARGV: now | grace | the record as it was read | its content for the history | the operator and the reason
+-- Returns 1, or 0 if the record has changed or is past its retention.
+-- A retry after a lost reply finds its own decision and returns 1 again.
 
 local now, grace, record = time_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_ms, at = unpack('>I6I6', record, 9)
@@ -20,5 +20,5 @@ for key = 2, #KEYS do
 end
 local head = '\1' .. pack('>I6', at) .. sub(record, 21, 22) .. pack('>I6I6I4', now, until_ms - at, #ARGV[4])
 call('HSET', KEYS[1], token, head .. ARGV[4] .. ARGV[5])
-keep_as_decided(KEYS[1], now, grace)
+expire_decided(KEYS[1], now, grace)
 return 1
