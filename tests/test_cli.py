@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from semel import Semel, __version__
 from semel.cli import demo, main
-from semel.cli.bench import LINES, SCENARIOS
+from semel.cli.bench import COMPARISONS, SCENARIOS
 from semel.testing import traffic
 
 PEERS = Path(__file__).parent.parent / "bench" / "peers.py"
@@ -130,7 +130,7 @@ def test_the_demo_is_readable_without_a_terminal(tmp_path: Path) -> None:
 def test_the_bench_measures_every_scenario() -> None:
     report = document(*QUICK, "--keys", "2000", "--peers", str(PEERS))
     assert report["missing"] == {}
-    assert [finding["scenario"] for finding in report["findings"]] == [line.scenario for line in LINES]
+    assert [finding["scenario"] for finding in report["findings"]] == [line.scenario for line in COMPARISONS]
     assert {finding["scenario"] for finding in report["findings"]} == set(SCENARIOS)
     for finding in report["findings"]:
         assert len(finding["values"]) == 1

@@ -18,7 +18,7 @@ from bench.stores.timing import Watch, of_processes
 from tests.support.servers.postgres import PostgresServer
 
 from semel.app import Semel
-from semel.cli.bench_measures import check_disk
+from semel.cli.bench import check_disk
 from semel.ports import Migrates
 from semel.wiring import open_ledger
 

@@ -1,4 +1,4 @@
-"""`semel demo`: a storm with duplicates and crashes, sent through the library, and what came of it."""
+"""`semel demo`: kills workers during a burst of duplicated events and counts the effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -25,18 +27,20 @@ from semel.cli.options import Json
 from semel.testing import traffic
 from semel.values.errors import ConfigError, SemelError
 
+SHOW_S = 0.1
+
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What was sent, what was broken, and what is there now."""
+    """The counts of one demo."""
 
-    sent: int  # deliveries of the storm
+    sent: int  # deliveries
     distinct: int
     redeliveries: int
     producer_retries: int
     kills_asked: int
-    kills: int  # that hit a worker with deliveries in hand
-    unanswered: int  # deliveries that killed workers had in hand: delivered again
+    kills: int  # of workers with deliveries in flight
+    unanswered: int  # deliveries that killed workers had in flight: redelivered
     tickets: int
     doubled_tickets: int
     lost_tickets: int
@@ -44,8 +48,8 @@ class DemoReport:
     repeated_calls: int
     lost_calls: int
     duplicates_answered: int
-    given_back: int  # answers that said: not now, deliver it again
-    unexpected: dict[str, int]  # other answers
+    given_back: int  # busy or retry: redelivered later
+    unexpected: dict[str, int]  # other outcomes
     seconds: float
 
     @property
@@ -58,16 +62,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    events: Annotated[int, typer.Option(min=10, max=1_000_000, help="Different events to send.")] = 5_000,
-    duplicates: Annotated[
-        float, typer.Option(min=0, max=10, help="Copies besides: 0.3 is 30 for every 100 events.")
-    ] = 0.3,
-    kills: Annotated[int, typer.Option(min=0, max=100, help="How often a worker process is killed.")] = 6,
+    events: Annotated[int, typer.Option(min=10, max=1_000_000, help="Events to send.")] = 5_000,
+    duplicates: Annotated[float, typer.Option(min=0, max=10, help="Copies: 0.3 is 30 for every 100 events.")] = 0.3,
+    kills: Annotated[int, typer.Option(min=0, max=100, help="Worker processes to kill.")] = 6,
     workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes that share the ledger.")] = 2,
-    seed: Annotated[int, typer.Option(help="Makes the same storm again. The kills fall where they fall.")] = 1,
-    db: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Keep the ledger in this new file, to look at afterwards.")
-    ] = None,
+    seed: Annotated[int, typer.Option(help="Sends the same burst again. The moments of the kills differ.")] = 1,
+    db: Annotated[Path | None, typer.Option(dir_okay=False, help="Keep the ledger in this new file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Kill workers during a burst of duplicated events and count the effects.
@@ -87,11 +87,13 @@ def run(
     events: int, duplicates: float, kills: int, workers: int, seed: int, db: Path | None, console: Console
 ) -> DemoReport:
     if db is not None and db.exists():
-        raise ConfigError(f"--db {db}: this file exists already; the demo counts what is in a new one")
+        raise ConfigError(f"--db {db}: the file exists; name a new one, because the demo counts its content")
     storm = traffic.storm(events, duplicates, seed)
     with tempfile.TemporaryDirectory(prefix="semel-demo-") as work:
         ledger, calls = (db or Path(work, "semel.db")).absolute(), Path(work, "calls.txt")
-        crew, tickets, seconds = asyncio.run(_run(storm, kills, workers, seed, ledger, calls, db is not None, console))
+        pool, (tickets, ticket_events), seconds = asyncio.run(
+            _run(storm, kills, workers, seed, ledger, calls, db is not None, console)
+        )
         made = Counter(calls.read_text().splitlines())
     return DemoReport(
         sent=len(storm.deliveries),
@@ -99,26 +101,26 @@ def run(
         redeliveries=storm.redeliveries,
         producer_retries=storm.producer_retries,
         kills_asked=kills,
-        kills=crew.landed,
-        unanswered=crew.unanswered,
-        tickets=tickets["all"],
-        doubled_tickets=tickets["all"] - tickets["different"],
-        lost_tickets=storm.distinct - tickets["different"],
+        kills=pool.kills,
+        unanswered=pool.redelivered,
+        tickets=tickets,
+        doubled_tickets=tickets - ticket_events,
+        lost_tickets=storm.distinct - ticket_events,
         calls=made.total(),
         repeated_calls=made.total() - len(made),
         lost_calls=storm.distinct - len(made),
-        duplicates_answered=crew.answers["duplicate"],
-        given_back=crew.answers["busy"] + crew.answers["retry"],
-        unexpected={s: n for s, n in crew.answers.items() if s not in (*FINAL, "busy", "retry")},
+        duplicates_answered=pool.answers["duplicate"],
+        given_back=pool.answers["busy"] + pool.answers["retry"],
+        unexpected={s: n for s, n in pool.answers.items() if s not in (*FINAL, *RETURNED)},
         seconds=seconds,
     )
 
 
 async def _run(
     storm: traffic.Storm, kills: int, workers: int, seed: int, ledger: Path, calls: Path, kept: bool, console: Console
-) -> tuple[Crew, dict[str, int], float]:
-    """Send it all. Returns the crew that did, the tickets that are there now, and the seconds it took."""
-    await _create_tickets(ledger)
+) -> tuple[WorkerPool, tuple[int, int], float]:
+    """Returns the pool, the tickets and the events that have one, and the seconds."""
+    await _in_transaction(ledger, "create", "create table ticket (event text not null)")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         console.print(
@@ -126,40 +128,31 @@ async def _run(
             f"{workers} worker processes → {'a ledger' if kept else 'a temporary ledger (--db keeps it)'}",
             highlight=False,
         )
-        crew = Crew(
-            *(command(ledger, calls), storm.deliveries, workers, kills, Random(seed)),
-            tell=lambda text: console.print(text, highlight=False),
-        )
+        command = [sys.executable, "-m", "semel.cli.demo_worker", str(ledger), str(calls)]
+        log = partial(console.print, highlight=False)
+        pool = WorkerPool(command, storm.deliveries, workers, kills, Random(seed), log)
         task = progress.add_task("deliveries answered", total=len(storm.deliveries))
-        showing = asyncio.create_task(_show(progress, task, crew))
-        begun = time.perf_counter()
+
+        async def show() -> None:
+            while True:
+                progress.update(task, completed=pool.answered)
+                await asyncio.sleep(SHOW_S)
+
+        showing = asyncio.create_task(show())
+        started = time.perf_counter()
         try:
-            await crew.run()
+            await pool.run()
         except* Exception as failures:
             raise failures.exceptions[0] from None
         finally:
             showing.cancel()
-        seconds = time.perf_counter() - begun
-    return crew, await _count_tickets(ledger), seconds
-
-
-async def _show(progress: Progress, task: Any, crew: Crew) -> None:
-    while True:
-        progress.update(task, completed=crew.answered)
-        await asyncio.sleep(0.1)
-
-
-async def _create_tickets(ledger: Path) -> None:
-    await _in_transaction(ledger, "create", "create table ticket (event text not null)")
-
-
-async def _count_tickets(ledger: Path) -> dict[str, int]:
+        seconds = time.perf_counter() - started
     rows = await _in_transaction(ledger, "count", "select count(*), count(distinct event) from ticket")
-    return dict(zip(("all", "different"), rows[0], strict=True))
+    return pool, tuple(rows[0]), seconds
 
 
 async def _in_transaction(ledger: Path, step: str, sql: str) -> Any:
-    """The demo's own table is reached as any handler reaches its own: through ctx.tx."""
+    """Run SQL on the demo's table as a handler does: through ctx.tx."""
     async with Semel(ledger_url(ledger), origin="semel demo") as app:
 
         @app.on("semel.demo", effect="transaction", name="demo")
@@ -168,7 +161,7 @@ async def _in_transaction(ledger: Path, step: str, sql: str) -> Any:
 
         outcome = await app.process({"id": step, "type": "semel.demo"})
         if outcome.status != "done":
-            raise RuntimeError(f"the demo's own table: {outcome.reason}")
+            raise RuntimeError(f"the table of the demo: {outcome.reason}")
         return outcome.result
 
 
@@ -182,25 +175,25 @@ def as_table(report: DemoReport) -> Table:
     table.add_column(justify="right")
     table.add_column()
     copies = f"{report.redeliveries:,} redeliveries, {report.producer_retries:,} retries in a new envelope"
-    repeats = f"{report.repeated_calls:,} repeated, each by a kill between the call and its record"
-    for what, number, note in (
+    repeats = f"{report.repeated_calls:,} repeated by a kill between the call and its record"
+    for label, number, note in (
         ("deliveries sent", report.sent, copies),
-        ("different events", report.distinct, ""),
+        ("events", report.distinct, ""),
         (
             "workers killed at work",
             report.kills,
-            f"of {report.kills_asked}, with {report.unanswered:,} deliveries in hand",
+            f"of {report.kills_asked}, with {report.unanswered:,} deliveries in flight",
         ),
         ("duplicates answered", report.duplicates_answered, ""),
-        ("told to come later", report.given_back, "another worker was at it, or had died at it"),
+        ("returned for later", report.given_back, "another worker was processing it, or was killed meanwhile"),
         ('tickets, effect="transaction"', report.tickets, "exactly once"),
         ("    doubled", report.doubled_tickets, ""),
         ("    lost", report.lost_tickets, ""),
         ('calls, effect="retry"', report.calls, f"at least once: {repeats}"),
         ("    lost", report.lost_calls, ""),
-        ("deliveries a second", round(report.sent / report.seconds), f"{report.seconds:.1f} s, with crashes"),
+        ("deliveries a second", round(report.sent / report.seconds), f"{report.seconds:.1f} s, with the kills"),
     ):
-        table.add_row(what, f"{number:,}", note)
+        table.add_row(label, f"{number:,}", note)
     return table
 
 
@@ -213,25 +206,25 @@ def conclusion(report: DemoReport) -> str:
         )
     if report.kills < report.kills_asked:
         return (
-            f"Nothing was lost or doubled, but only {report.kills} of {report.kills_asked} kills hit a worker at work."
+            f"Nothing was lost or doubled, but only {report.kills} of {report.kills_asked} kills hit a working worker."
         )
     return f"{report.distinct:,} events, {report.tickets:,} tickets: each once."
 
 
-# The crew of `semel demo`: worker processes that are fed, killed and replaced.
+# Worker processes that are fed, killed and replaced.
 #
-# It is a source that delivers at least once: what a worker had in hand when it died is delivered again.
+# Together they are a source with at-least-once delivery: the deliveries in flight of a killed worker are redelivered.
 
-WINDOW = 150  # deliveries that a worker has in hand: one batch in work, two waiting
-KILL_WITHIN_S = 0.03  # a kill falls anywhere within a batch's work
+IN_FLIGHT_MAX = 150  # deliveries per worker: one batch in work, two waiting
+KILL_WITHIN_S = 0.03  # a kill falls at a random moment of a batch
 STALLED_S = 60.0  # without any answer, something is broken
 
 FINAL = ("done", "duplicate")
-AGAIN = ("busy", "retry")
+RETURNED = ("busy", "retry")
 
 
-class Crew:
-    """Brings every delivery to a final answer, whatever happens to the workers."""
+class WorkerPool:
+    """Redelivers until every delivery has a final answer, while it kills workers at random moments."""
 
     def __init__(
         self,
@@ -240,159 +233,154 @@ class Crew:
         workers: int,
         kills: int,
         random: Random,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._command = command
         self._deliveries = deliveries
         self._kills = kills
         self._random = random
-        self._tell = tell
+        self._log = log
         self._ready: asyncio.Queue[int] = asyncio.Queue()
-        self._workers = [Worker(number + 1, self._ready, deliveries, self._answered) for number in range(workers)]
-        self._moved = asyncio.Event()  # an answer came
+        for number in range(len(deliveries)):
+            self._ready.put_nowait(number)
+        self._workers = [WorkerProcess(number + 1, self._ready, deliveries, self._count) for number in range(workers)]
+        self._progressed = asyncio.Event()
         self.answered = 0
         self.answers: Counter[str] = Counter()
-        self.landed = 0  # kills that hit a worker with deliveries in hand
-        self.unanswered = 0  # deliveries that killed workers had in hand
+        self.kills = 0  # of workers with deliveries in flight
+        self.redelivered = 0  # deliveries that killed workers had in flight
 
     async def run(self) -> None:
-        for number in range(len(self._deliveries)):
-            self._ready.put_nowait(number)
         async with asyncio.TaskGroup() as tasks:
             for worker in self._workers:
-                tasks.create_task(worker.live(self._command))
-            tasks.create_task(self._kill_now_and_then())
+                tasks.create_task(worker.run(self._command))
+            tasks.create_task(self._kill_workers())
             while self.answered < len(self._deliveries):
-                await self._next_answer()
+                await self._wait_for_answer()
             for worker in self._workers:
-                worker.dismiss()
+                worker.finish()
 
-    async def _kill_now_and_then(self) -> None:
-        """Spread over the storm. A kill that missed, because its worker had nothing in hand, is tried again."""
+    async def _kill_workers(self) -> None:
+        """Spread the kills over the burst. A kill of a worker with nothing in flight is repeated."""
         total = len(self._deliveries)
-        while self.landed < self._kills and self.answered < total:
-            if self.answered < total * (self.landed + 1) // (self._kills + 1):
-                await self._next_answer()
+        while self.kills < self._kills and self.answered < total:
+            if self.answered < total * (self.kills + 1) // (self._kills + 1):
+                await self._wait_for_answer()
                 continue
             await asyncio.sleep(self._random.uniform(0, KILL_WITHIN_S))
             worker = self._random.choice(self._workers)
-            in_hand = await worker.kill()
-            if in_hand:
-                self.landed += 1
-                self.unanswered += in_hand
-                self._tell(f"killed worker {worker.number} with {in_hand} deliveries in hand; they are delivered again")
+            if in_flight := await worker.kill():
+                self.kills += 1
+                self.redelivered += in_flight
+                self._log(f"killed worker {worker.number} with {in_flight} deliveries in flight; they are redelivered")
 
-    async def _next_answer(self) -> None:
-        self._moved.clear()
+    async def _wait_for_answer(self) -> None:
+        self._progressed.clear()
         try:
             async with asyncio.timeout(STALLED_S):
-                await self._moved.wait()
+                await self._progressed.wait()
         except TimeoutError:
             raise SemelError(f"no worker has answered for {STALLED_S:.0f} s") from None
 
-    def _answered(self, number: int, status: str, after_s: float) -> None:
+    def _count(self, number: int, status: str, after_s: float) -> None:
         self.answers[status] += 1
-        if status in AGAIN:
+        if status in RETURNED:
             asyncio.get_running_loop().call_later(after_s, self._ready.put_nowait, number)
         else:
             self.answered += 1
-        self._moved.set()
+        self._progressed.set()
 
 
-class Worker:
-    """One place in the crew; when its process is killed, another takes the place."""
+class WorkerProcess:
+    """One process of the pool. A killed process is replaced."""
 
     def __init__(
         self,
         number: int,
         ready: asyncio.Queue[int],
         deliveries: Sequence[bytes],
-        answered: Callable[[int, str, float], None],
+        count: Callable[[int, str, float], None],
     ) -> None:
         self.number = number
         self._ready = ready
         self._deliveries = deliveries
-        self._answered = answered
+        self._count = count
         self._process: asyncio.subprocess.Process | None = None
         self._feeding: asyncio.Task[None] | None = None
-        self._dismissed = False
-        self._at_work = False  # this process has answered something
+        self._finishing = False
+        self._is_working = False  # this process has answered a delivery
         self._killed: asyncio.Future[int] | None = None
 
-    async def live(self, command: Sequence[str]) -> None:
-        """Start a process, and the next one when it was killed, until dismissed. None outlives this."""
+    async def run(self, command: Sequence[str]) -> None:
+        """Start a process, and another one whenever it was killed, until `finish`. No process outlives this call."""
         try:
-            await self._live(command)
+            while not self._finishing:
+                await self._run_process(command)
         finally:
             if self._process is not None and self._process.returncode is None:
                 self._process.kill()
                 await self._process.wait()
 
-    async def _live(self, command: Sequence[str]) -> None:
-        while not self._dismissed:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us, and we end our workers
-            )
-            self._at_work = False
-            in_hand: set[int] = set()
-            window = asyncio.Semaphore(WINDOW)
-            self._feeding = asyncio.create_task(self._feed(self._process, in_hand, window))
-            if self._dismissed:
-                self.dismiss()
-            await self._hear(self._process, in_hand, window)
-            self._feeding.cancel()
-            code = await self._process.wait()
-            self._process = None
-            for number in in_hand:
-                self._ready.put_nowait(number)
-            if self._killed is not None:
-                self._killed.set_result(len(in_hand))
-                self._killed = None
-            elif code:
-                raise SemelError(f"worker {self.number} ended by itself, with exit code {code}")
+    async def _run_process(self, command: Sequence[str]) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches only the parent, which ends its workers
+        )
+        self._is_working = False
+        in_flight: set[int] = set()
+        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._feeding = asyncio.create_task(self._feed(self._process, in_flight, slots))
+        if self._finishing:
+            self.finish()
+        await self._read_answers(self._process, in_flight, slots)
+        self._feeding.cancel()
+        code = await self._process.wait()
+        self._process = None
+        for number in in_flight:
+            self._ready.put_nowait(number)
+        if self._killed is not None:
+            self._killed.set_result(len(in_flight))
+            self._killed = None
+        elif code:
+            raise SemelError(f"worker {self.number} ended unexpectedly with exit code {code}")
 
     async def kill(self) -> int:
-        """Kill the process without warning. Returns how many deliveries it had in hand; 0: not yet at work."""
-        if self._process is None or not self._at_work or self._dismissed or self._killed is not None:
+        """Kill the process. Returns the number of its deliveries in flight; 0 if it was not working yet."""
+        if self._process is None or not self._is_working or self._finishing or self._killed is not None:
             return 0
         self._killed = asyncio.get_running_loop().create_future()
         self._process.kill()
         return await self._killed
 
-    def dismiss(self) -> None:
-        """No more work: the process ends when its input does."""
-        self._dismissed = True
+    def finish(self) -> None:
+        """Close the input of the process, which then ends."""
+        self._finishing = True
         if self._feeding is not None:
             self._feeding.cancel()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
-    async def _feed(self, process: asyncio.subprocess.Process, in_hand: set[int], window: asyncio.Semaphore) -> None:
+    async def _feed(self, process: asyncio.subprocess.Process, in_flight: set[int], slots: asyncio.Semaphore) -> None:
         assert process.stdin is not None
-        try:
+        with suppress(ConnectionError):  # it was killed
             while True:
-                await window.acquire()
+                await slots.acquire()
                 number = await self._ready.get()
-                in_hand.add(number)
+                in_flight.add(number)
                 process.stdin.write(b"%d\t%s\n" % (number, self._deliveries[number]))
                 await process.stdin.drain()
-        except ConnectionError:
-            return  # it was killed: what is in hand is delivered again
 
-    async def _hear(self, process: asyncio.subprocess.Process, in_hand: set[int], window: asyncio.Semaphore) -> None:
+    async def _read_answers(
+        self, process: asyncio.subprocess.Process, in_flight: set[int], slots: asyncio.Semaphore
+    ) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             if not line.endswith(b"\n"):
-                return  # cut off in the middle: not an answer
+                return  # incomplete: the process was killed
             number, status, after_s = line.decode().split()
-            self._at_work = True
-            in_hand.discard(int(number))
-            window.release()
-            self._answered(int(number), status, float(after_s))
-
-
-def command(ledger: Path, calls: Path) -> list[str]:
-    return [sys.executable, "-m", "semel.cli.demo_worker", str(ledger), str(calls)]
+            self._is_working = True
+            in_flight.discard(int(number))
+            slots.release()
+            self._count(int(number), status, float(after_s))

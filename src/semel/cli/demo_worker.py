@@ -1,6 +1,6 @@
-"""One worker process of `semel demo`: deliveries come in by stdin, answers go out by stdout. It expects to be killed.
+"""One worker process of `semel demo`: reads deliveries from stdin and writes answers to stdout.
 
-in:   <number> TAB <body> LF            out:  <number> <status> <seconds until it should come again> LF
+in:   <number> TAB <body> LF            out:  <number> <status> <seconds until the redelivery> LF
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from semel.app import Semel
 
 TOPIC = "v2.detail.events.**"
 BATCH_MAX = 50
-LEASE_S = 1.5  # short, so that the audience need not wait for what a killed worker had in hand
+LEASE_S = 1.5  # short: the deliveries of a killed worker wait for it
 TIMEOUT_S = 1.0
-ATTEMPTS = 1_000  # nothing is given up on here: being killed is not the event's fault
+ATTEMPTS = 1_000  # no event is given up: every kill counts as an attempt
 
 
 def ledger_url(path: Path) -> str:
@@ -42,16 +42,16 @@ async def work(ledger: Path, calls: Path) -> None:
         async def call_crm(event: Any, ctx: Any) -> None:
             os.write(log, f"{event.id}\n".encode())
 
-        arrivals = _arrivals()
-        while batch := await _next_batch(arrivals):
+        lines = _read_stdin()
+        while batch := await _next_batch(lines):
             outcomes = await app.process_many([body for _, body in batch])
             for (number, _), outcome in zip(batch, outcomes, strict=True):
                 sys.stdout.write(f"{number} {outcome.status} {outcome.after or 0}\n")
             sys.stdout.flush()
 
 
-def _arrivals() -> asyncio.Queue[bytes]:
-    """Lines of stdin, read in a thread; an empty one is the end."""
+def _read_stdin() -> asyncio.Queue[bytes]:
+    """Read lines in a thread. An empty one is the end."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -65,7 +65,7 @@ def _arrivals() -> asyncio.Queue[bytes]:
 
 
 async def _next_batch(lines: asyncio.Queue[bytes]) -> list[tuple[int, bytes]]:
-    """What is there, at least one; nothing when the input has ended."""
+    """Return the available deliveries, at least one; none when the input has ended."""
     batch = []
     line = await lines.get()
     while line:
@@ -75,7 +75,7 @@ async def _next_batch(lines: asyncio.Queue[bytes]) -> list[tuple[int, bytes]]:
             break
         line = lines.get_nowait()
     if not line and batch:
-        lines.put_nowait(b"")  # the end is told again, after this batch
+        lines.put_nowait(b"")  # the end, again after this batch
     return batch
 
 
