@@ -279,9 +279,9 @@ SERVICE_MUTANTS = [
         f"{MESSAGE_IDS}::test_an_unsigned_id_beside_the_signed_one_is_not_believed",
     ),
     Mutant(
-        "CloudEvents attributes that nobody has signed are left out instead of refused",
+        "CloudEvents attributes without a signature are ignored instead of refused",
         INGEST,
-        "if unproven and endpoint.callback_provider is None and not _is_structured(headers):",
+        "if unproven and not structured and endpoint.callback_provider is None:",
         "if unproven and endpoint.callback_provider is not None:",
         f"{CLOUDEVENTS}::test_where_only_the_body_is_signed_binary_mode_is_400",
     ),

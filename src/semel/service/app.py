@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from semel.app import Semel
-from semel.core.ledger_breaker import LedgerBreaker, LedgerBreakerReport
+from semel.core.ledger_breaker import LedgerBreaker
 from semel.ports import Ledger
 from semel.service import responses
 from semel.service.background import Background
@@ -73,27 +73,21 @@ class Service:
             assert self._ingest is not None
             if log.enabled(logging.DEBUG):
                 send = _logged(scope, send)
-            if (endpoint := self._ingest.endpoints.get(scope["path"])) is not None:
+            path: str = scope["path"]
+            if (endpoint := self._ingest.endpoints.get(path)) is not None:
                 await self._ingest.deliver(endpoint, scope, receive, send)
+            elif path == "/healthz":
+                await reply(HEALTHY, send)
+            elif path == "/readyz":
+                await reply(await self._ready(), send)
+            elif path == "/metrics":
+                await reply(await self._metrics(scope), send)
+            elif path == "/openapi.json" or path.startswith("/v1/"):
+                await self._api(scope, receive, send)
             else:
-                await self._other(scope, receive, send)
+                await reply(responses.NOT_FOUND, send)
         elif scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
-
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match scope["path"]:
-            case "/healthz":
-                await reply(HEALTHY, send)
-            case "/readyz":
-                await reply(await self._ready(), send)
-            case "/metrics":
-                await reply(await self._metrics(scope), send)
-            case "/openapi.json":
-                await self._api(scope, receive, send)
-            case path if path.startswith("/v1/"):
-                await self._api(scope, receive, send)
-            case _:
-                await reply(responses.NOT_FOUND, send)
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -141,11 +135,27 @@ class Service:
         return self._readiness[1]
 
     async def _check_ready(self) -> HttpResponse:
-        """The store's name and its error are only logged: this path needs no token."""
-        reason = await self._not_ready_reason()
-        members: dict[str, Any] = {"ledger": _ledger_state(self._breaker.report())}
-        if open_breakers := [_open(report) for report in self._destinations() if report["breaker"] != "closed"]:
-            members["destinations"] = open_breakers
+        """Check the ledger with a call that is timed, and that probes an open breaker: there may be no other traffic.
+        The store's name and its error are only logged: this path needs no token."""
+        within_s, reason = max(READY_WITHIN_S, self._breaker.patience_s), ""
+        just_opened = 0 < self._breaker.report().open_s < STAYS_OPEN_S
+        try:
+            async with asyncio.timeout(within_s):
+                await (self._app.ledger if just_opened else self._ledger).claim([])  # checks that it accepts writes
+        except (SemelError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {within_s:g} s"
+        breaker = self._breaker.report()
+        state: dict[str, Any] = {"breaker": breaker.breaker, "round_trip_ms": breaker.round_trip_ms}
+        if breaker.breaker != "closed":
+            state |= {"since": _since(breaker.open_s), "reason": breaker.reason, "next_probe_s": breaker.next_probe_s}
+        members: dict[str, Any] = {"ledger": state}
+        destinations = [
+            {**{name: value for name, value in report.items() if name != "open_s"}, "since": _since(report["open_s"])}
+            for report in self._destinations()
+            if report["breaker"] != "closed"
+        ]
+        if destinations:
+            members["destinations"] = destinations
         if reason:
             self._not_ready.report(reason)
             return refused(503, "The ledger is unavailable", after_s=READY_S, **members)
@@ -155,35 +165,10 @@ class Service:
         # a broken source does not stop the webhooks: the service stays ready
         return _json(status="ready", **members, **({"sources": problem} if problem else {}))
 
-    async def _not_ready_reason(self) -> str:
-        """Empty if the service is ready. The call is timed, and it probes an open breaker: there may be no other
-        traffic."""
-        within_s = max(READY_WITHIN_S, self._breaker.patience_s)
-        just_opened = 0 < self._breaker.report().open_s < STAYS_OPEN_S
-        ledger = self._app.ledger if just_opened else self._ledger
-        try:
-            async with asyncio.timeout(within_s):
-                await ledger.claim([])  # checks that it accepts writes
-        except (SemelError, TimeoutError) as error:
-            return str(error) or f"no answer within {within_s:g} s"
-        return ""
-
-
-def _ledger_state(report: LedgerBreakerReport) -> dict[str, Any]:
-    state: dict[str, Any] = {"breaker": report.breaker, "round_trip_ms": report.round_trip_ms}
-    if report.breaker != "closed":
-        state |= {"since": _since(report.open_s), "reason": report.reason, "next_probe_s": report.next_probe_s}
-    return state
-
 
 def _since(open_s: float) -> str:
     since = datetime.now(UTC) - timedelta(seconds=open_s)
     return since.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _open(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The breaker of a destination that is not closed, as operators see it."""
-    return {**{name: value for name, value in report.items() if name != "open_s"}, "since": _since(report["open_s"])}
 
 
 def _logged(scope: Scope, send: Send) -> Send:

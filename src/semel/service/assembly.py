@@ -20,7 +20,7 @@ from semel.ports import Provider, Publisher
 from semel.service.endpoints import ServedEndpoint
 from semel.service.logging import one_line
 from semel.settings.adapter_options import broker_options, brokers_in, channels_of, endpoint_reading, source_options
-from semel.settings.schema import AnySource, DestinationSettings, EndpointSettings, Route, Settings, Verify
+from semel.settings.schema import DestinationSettings, EndpointSettings, Route, Settings, Verify
 from semel.values import keys
 from semel.values.effect import KEYED_WINDOW_S
 from semel.values.errors import ConfigError
@@ -129,30 +129,34 @@ def build(
     """Build the app of these settings. `app` is one written in Python; it gets the routes besides its handlers.
 
     `observer` receives changes of breakers. `trace` returns the headers that propagate a trace."""
-    own = app if app is not None else _own_app(settings)
+    if app is None:
+        dead_letters = "" if settings.dead_letters is None else settings.dead_letters.reveal()
+        tenant, origin = settings.tenant, settings.origin
+        app = Semel(settings.ledger.reveal(), dead_letters=dead_letters, tenant=tenant, origin=origin)
     destinations = {name: _destination(name, spec, observer, trace) for name, spec in settings.destinations.items()}
     for route in settings.routes:
         if not route.console and route.forward not in destinations:  # `forward` is a URL, not a configured name
             destinations[route.forward] = _destination(
                 route.name, DestinationSettings(url=route.forward), observer, trace
             )
-        _add_route(own, route, destinations)
-    sources = [_source_spec(source, settings) for source in settings.sources]
+        _add_route(app, route, destinations)
+    sources = [
+        SourceSpec(
+            source.label,
+            partial(wiring.source, source.kind, source_options(source, settings)),
+            source.workers,
+            source.unmatched,
+        )
+        for source in settings.sources
+    ]
+    brokers = brokers_in(settings)
+    kinds = sorted({endpoint.accept for endpoint in settings.endpoints} & set(brokers))  # that endpoints forward to
+    publishers: dict[str, Publisher] = {kind: wiring.publisher(kind, broker_options(brokers[kind])) for kind in kinds}
     providers = {name: wiring.provider(one.kind, name, one.options) for name, one in settings.providers.items()}
     if providers:
-        needed_outbox(own.ledger)
+        needed_outbox(app.ledger)
     channels = channels_of(settings, providers)
-    return BuiltService(own, settings, destinations, sources, _publishers(settings), providers, channels)
-
-
-def _own_app(settings: Settings) -> Semel:
-    dead_letters = settings.dead_letters
-    return Semel(
-        settings.ledger.reveal(),
-        dead_letters="" if dead_letters is None else dead_letters.reveal(),
-        tenant=settings.tenant,
-        origin=settings.origin,
-    )
+    return BuiltService(app, settings, destinations, sources, publishers, providers, channels)
 
 
 def served_endpoints(
@@ -170,21 +174,6 @@ def served_endpoints(
         for name, provider in (providers or {}).items()
         if settings.providers[name].callbacks
     ]
-
-
-# ------------------------------------------------------------------------------------------------ sources and brokers
-
-
-def _source_spec(source: AnySource, settings: Settings) -> SourceSpec:
-    make = partial(wiring.source, source.kind, source_options(source, settings))
-    return SourceSpec(source.label, make, source.workers, source.unmatched)
-
-
-def _publishers(settings: Settings) -> dict[str, Publisher]:
-    """The publishers of all brokers that an endpoint forwards to."""
-    brokers = brokers_in(settings)
-    wanted = {endpoint.accept for endpoint in settings.endpoints} & set(brokers)
-    return {kind: wiring.publisher(kind, broker_options(brokers[kind])) for kind in sorted(wanted)}
 
 
 # --------------------------------------------------------------------------------------------------------- routes
@@ -228,6 +217,14 @@ def _key(key: str | list[str]) -> keys.Strategy:
 def _destination(
     name: str, settings: DestinationSettings, observer: DestinationObserver | None, trace: Trace | None
 ) -> BuiltDestination:
+    moved: Callable[[State], None] | None = None
+    if observer is not None:
+        set_state = observer.destination(name).set_state
+
+        def moved(state: State) -> None:
+            set_state(state)
+            log.warning("destination_breaker", destination=name, state=state)
+
     return wiring.destination(
         name,
         settings.url,
@@ -239,20 +236,8 @@ def _destination(
         breaker_open_s=settings.breaker_open,
         retry_budget=settings.retry_budget,
         trace_headers=trace,
-        moved=_on_breaker_change(name, observer),
+        moved=moved,
     )
-
-
-def _on_breaker_change(name: str, observer: DestinationObserver | None) -> Callable[[State], None] | None:
-    if observer is None:
-        return None
-    set_state = observer.destination(name).set_state
-
-    def changed(state: State) -> None:
-        set_state(state)
-        log.warning("destination_breaker", destination=name, state=state)
-
-    return changed
 
 
 # ------------------------------------------------------------------------------------------------------ endpoints

@@ -57,10 +57,6 @@ def group_of(event: Event) -> str:
     return f"{event.tenant}/{subject}" if event.tenant and subject else subject
 
 
-def _is_permanent(reason: str) -> bool:
-    return reason.startswith((TOO_LARGE, UNFIT))
-
-
 class BrokerForwarding:
     """Publishes to one broker, on one event loop, behind a breaker."""
 
@@ -83,17 +79,15 @@ class BrokerForwarding:
             return DOWN
         try:
             async with asyncio.timeout(PATIENCE_S):
-                (answer,) = await self._lane(event.group).ask([event])
+                if event.group:
+                    lane = crc32(event.group.encode("utf-8", "surrogatepass")) % LANES
+                else:
+                    lane = self._next = (self._next + 1) % LANES
+                (answer,) = await self._lanes[lane].ask([event])
         except TimeoutError:  # the event may still arrive; then the redelivery is a duplicate
             self._failed(LATE)
             return LATE
         return answer
-
-    def _lane(self, group: str) -> Batcher[ForwardedEvent, str]:
-        if group:
-            return self._lanes[crc32(group.encode("utf-8", "surrogatepass")) % LANES]
-        self._next = (self._next + 1) % LANES
-        return self._lanes[self._next]
 
     async def _publish(self, events: Sequence[ForwardedEvent]) -> list[str]:
         if not self._breaker.admit():
@@ -103,20 +97,18 @@ class BrokerForwarding:
         except Exception as error:  # of an adapter: these senders retry, and the next batch is tried
             self._failed(f"{type(error).__name__}: {error}")
             return [DOWN] * len(events)
-        self._judge([reason for reason in answers if not _is_permanent(reason)])
-        for reason in filter(_is_permanent, answers):
-            self._refused.report(reason)
-        return answers
-
-    def _judge(self, answers: Sequence[str]) -> None:
-        """Update the breaker from the answers to events that the broker could take."""
-        failures = [reason for reason in answers if reason]
-        if failures and len(failures) == len(answers):
+        temporary = [reason for reason in answers if not reason.startswith((TOO_LARGE, UNFIT))]
+        failures = [reason for reason in temporary if reason]
+        if failures and len(failures) == len(temporary):
             self._failed(failures[0])
-            return
-        self._breaker.succeeded()
-        if failures:
-            self._partly.report(failures[0])
+        else:
+            self._breaker.succeeded()
+            if failures:
+                self._partly.report(failures[0])
+        for reason in answers:
+            if reason.startswith((TOO_LARGE, UNFIT)):  # the broker can never take this event
+                self._refused.report(reason)
+        return answers
 
     async def _connect(self) -> None:
         with suppress(Exception):  # the first delivery reports it

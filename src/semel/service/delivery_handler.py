@@ -39,6 +39,7 @@ class DeliveryHandler:
             self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
 
     async def process(self, message: Message) -> Outcome:
+        """Run the handlers. Raises LedgerUnavailable."""
         try:
             (outcome,) = await self._engine.process([message])
         except NotRecorded as error:  # the handler ran: a route that fails open must not run it again
@@ -49,6 +50,7 @@ class DeliveryHandler:
         return outcome
 
     async def accept(self, message: Message) -> Outcome:
+        """Store the event in the inbox. Raises LedgerUnavailable."""
         if self._acceptor is None:
             raise ConfigError(
                 f"{self._app.ledger.traits.name} has no inbox: set mode = 'inline', or use another ledger"
@@ -56,6 +58,7 @@ class DeliveryHandler:
         return await self._acceptor.accept(message, self._trace())
 
     async def without_ledger(self, message: Message) -> Outcome | None:
+        """Run the handlers without the ledger. None: not every route of the event fails open."""
         plan = self._app.planner.plan(message)
         if isinstance(plan, Outcome) or not plan.fails_open:
             return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from semel.ports import ExplainingVerifier
 from semel.service.endpoints import ServedEndpoint
@@ -61,21 +62,15 @@ class UnverifiedLog:
 
     async def record(self, endpoint: ServedEndpoint, headers: Mapping[bytes, bytes], body: bytes) -> None:
         """Count a refused delivery."""
-        reason = await self._objection(endpoint, headers, body) if self._may_check() else NOT_CHECKED
-        if not self._log.may_add(endpoint.path, reason, REASONS_MAX):
-            reason = NO_REASON
-        self._log.add(endpoint.path, reason)
-
-    def _may_check(self) -> bool:
         second = int(self._clock())
         self._checks = self._checks + 1 if second == self._second else 1
         self._second = second
-        return self._checks <= CHECKS_MAX
-
-    async def _objection(self, endpoint: ServedEndpoint, headers: Mapping[bytes, bytes], body: bytes) -> str:
-        if not isinstance(endpoint.verifier, ExplainingVerifier):
-            return NO_REASON
-        try:
-            return await endpoint.verifier.objection(headers, body) or NO_REASON
-        except Exception:  # the delivery is refused anyway, only the reason is missing
-            return NO_REASON
+        reason = NO_REASON
+        if self._checks > CHECKS_MAX:
+            reason = NOT_CHECKED
+        elif isinstance(endpoint.verifier, ExplainingVerifier):
+            with suppress(Exception):  # the delivery is refused anyway, only the reason is missing
+                reason = await endpoint.verifier.objection(headers, body) or NO_REASON
+        if not self._log.may_add(endpoint.path, reason, REASONS_MAX):
+            reason = NO_REASON
+        self._log.add(endpoint.path, reason)

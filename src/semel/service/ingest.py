@@ -24,6 +24,7 @@ from semel.ports import MessageIdVerifier, StoredOutbox
 from semel.service import responses
 from semel.service.admission import Admission, BodyBudget, Reservation
 from semel.service.broker_forwarding import BrokerForwarding, forwarded_event
+from semel.service.delivery_handler import DeliveryHandler
 from semel.service.endpoints import ServedEndpoint
 from semel.service.incident_log import UnverifiedLog
 from semel.service.provider_callbacks import ProviderCallbacks
@@ -45,19 +46,6 @@ BROKER_DOWN_S = 1.0
 QUERY = b":query"  # the query of the URL, among the headers, for schemes that sign it: no header can have this name
 
 
-class DeliveryProcessor(Protocol):
-    """Processes verified deliveries. `DeliveryHandler` implements it."""
-
-    async def process(self, message: Message) -> Outcome:
-        """Run the handlers. Raises LedgerUnavailable."""
-
-    async def accept(self, message: Message) -> Outcome:
-        """Store the event in the inbox. Raises LedgerUnavailable."""
-
-    async def without_ledger(self, message: Message) -> Outcome | None:
-        """Run the handlers without the ledger. None: not every route of the event fails open."""
-
-
 class IngestObserver(Protocol):
     """Receives the start and the response of each delivery. `ServiceTelemetry` implements it."""
 
@@ -76,7 +64,7 @@ class Ingest:
 
     def __init__(
         self,
-        processor: DeliveryProcessor,
+        processor: DeliveryHandler,
         endpoints: Sequence[ServedEndpoint],
         *,
         max_in_flight: int = MAX_IN_FLIGHT,
@@ -121,7 +109,9 @@ class Ingest:
         if len(headers) < len(scope["headers"]):
             headers = _joined(scope["headers"])
         unproven = (b"ce-id" in headers or b"ce-specversion" in headers) and not endpoint.proves_headers
-        if unproven and endpoint.callback_provider is None and not _is_structured(headers):
+        # In structured mode the body holds all attributes, and `ce-` headers are ignored.
+        structured = unproven and is_structured(headers.get(b"content-type", b"").decode("latin-1"))
+        if unproven and not structured and endpoint.callback_provider is None:
             return responses.UNPROVEN_HEADERS
         if headers.get(b"content-encoding", b"identity") != b"identity":  # never decoded: a small body stays small
             return responses.ENCODED
@@ -276,11 +266,6 @@ def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
     for name, value in pairs:
         headers[name] = headers[name] + b", " + value if name in headers else value
     return headers
-
-
-def _is_structured(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether this is a CloudEvent in structured mode: the body holds all attributes, and `ce-` headers are ignored."""
-    return is_structured(headers.get(b"content-type", b"").decode("latin-1"))
 
 
 def _texts(headers: Mapping[bytes, bytes]) -> Mapping[str, str]:

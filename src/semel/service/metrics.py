@@ -384,7 +384,13 @@ class Metrics:
         )
 
     def destination(self, name: str) -> BreakerMetrics:
-        return self._destinations.get(name) or _bounded(self._destinations, name, self._breaker)
+        return self._destinations.get(name) or _bounded(
+            self._destinations,
+            name,
+            lambda own: BreakerMetrics(
+                self._allocator.number(BREAKER, own), self._allocator.numbers(BREAKER_MOVES, own)
+            ),
+        )
 
     def source(self, name: str) -> SourceMetrics:
         return self._sources.get(name) or _bounded(self._sources, name, lambda own: SourceMetrics(self._allocator, own))
@@ -413,9 +419,6 @@ class Metrics:
     def close(self) -> None:
         """Release the counters, as the end of the process does."""
         self._counters.close()
-
-    def _breaker(self, name: str) -> BreakerMetrics:
-        return BreakerMetrics(self._allocator.number(BREAKER, name), self._allocator.numbers(BREAKER_MOVES, name))
 
 
 def _bounded(known: dict[str, Of], name: str, make: Callable[[str], Of]) -> Of:

@@ -43,7 +43,7 @@ from semel.values.inbox import Depth
 from semel.values.log import IncidentLog, log
 from semel.values.outbox import Backlog
 
-CONCURRENCY = 16  # default of [destinations.NAME]
+CONCURRENCY = 16  # default of [destinations.NAME], also for providers
 OPEN_S = 0.1  # how long the ledger's breaker stays open at first, and at most
 OPEN_MAX_S = 1.0
 
@@ -66,7 +66,8 @@ def run(built: BuiltService, metrics: Metrics, listening: socket.socket, parent_
     if parent_fd is not None:
         _end_with_parent(parent_fd)
     try:
-        outgoing = _outgoing(built.settings, len(built.reaches))
+        named = [destination.concurrency for destination in built.settings.destinations.values()]
+        outgoing = sum(named) + CONCURRENCY * max(0, len(built.reaches) - len(named))  # connections
         code = serve(service, server, listening, outgoing=outgoing, supervised=parent_fd is not None)
     except SystemExit as end:  # of uvicorn, when start-up fails
         code = end.code if isinstance(end.code, int) else 1
@@ -74,12 +75,6 @@ def run(built: BuiltService, metrics: Metrics, listening: socket.socket, parent_
         log.exception("server_crashed")
         code = 1
     _exit(code)
-
-
-def _outgoing(settings: Settings, count: int) -> int:
-    """Concurrent connections to destinations and providers. Those without settings of their own have the default."""
-    named = [destination.concurrency for destination in settings.destinations.values()]
-    return sum(named) + CONCURRENCY * max(0, count - len(named))
 
 
 def assemble(built: BuiltService, metrics: Metrics) -> Service:

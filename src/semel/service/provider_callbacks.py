@@ -92,7 +92,9 @@ class ProviderCallbacks:
         self._unavailable.resolve()
         if unmatched:
             self._unmatched.add(endpoint.path, count=len(unmatched))
-        return _recorded(len(reports), len(unmatched))
+        members = {"status": "recorded", "reports": len(reports)} | ({"unmatched": len(unmatched)} if unmatched else {})
+        body = msgspec.json.encode(members)
+        return HttpResponse(200, [_JSON, (b"content-length", b"%d" % len(body))], body)
 
     async def _wait_for_send(self, endpoint: ServedEndpoint, reports: list[DeliveryReport]) -> list[DeliveryReport]:
         """Retry while the response to the send may still be under way. Returns the reports that are still unmatched."""
@@ -209,9 +211,3 @@ class _UnknownReferences:
             if len(self._since) > UNKNOWN_MAX:
                 self._since.popitem(last=False)
         return young
-
-
-def _recorded(reports: int, unmatched: int) -> HttpResponse:
-    members = {"status": "recorded", "reports": reports, **({"unmatched": unmatched} if unmatched else {})}
-    body = msgspec.json.encode(members)
-    return HttpResponse(200, [_JSON, (b"content-length", b"%d" % len(body))], body)

@@ -112,10 +112,8 @@ class _RelayMetrics:
     def recorded(self, provider: str, outcome: str) -> None:
         if (metrics := self._metrics.get(provider)) is not None and (number := metrics.became.get(outcome)) is not None:
             number.up()
-        if provider in self._failures:
-            self._judge(provider, outcome)
-
-    def _judge(self, provider: str, outcome: str) -> None:
+        if provider not in self._failures:
+            return
         if outcome == "accepted":
             self._failures[provider] = 0
             self._incidents[provider].resolve()

@@ -320,7 +320,11 @@ def serve(
         timeout_keep_alive=3600,  # `sweep` closes idle connections
         timeout_graceful_shutdown=max(1, round(settings.drain)),
     )
-    _collect_rarely()
+    # Loaded modules are excluded from garbage collection. A delivery creates hardly any cycles, and collections after
+    # every 700 objects would cost a tenth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
     server = Server(config, service, settings.drain, supervised=supervised)
     server.run(sockets=[listening])
     return server.code
@@ -339,14 +343,6 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-def _collect_rarely() -> None:
-    """Exclude loaded modules from garbage collection, and collect less often: a delivery creates hardly any cycles, and
-    collections after every 700 objects would cost a tenth of the time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 def connections_allowed(wanted: int, files: int, reserve: int) -> int:

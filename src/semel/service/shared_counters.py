@@ -74,7 +74,13 @@ class SharedCounters:
         """Read the numbers of every process, including ended ones."""
         if self._directory is None or self._file is None:
             return [_sheet(self._map, frozenset())]
-        return [self._read_file(path) for path in sorted(self._directory.glob("*.numbers"))]
+        sheets: list[Sheet] = []
+        for path in sorted(self._directory.glob("*.numbers")):
+            with FileIO(path) as file:
+                alive = not _lock(file, exclusive=False)
+                with mmap.mmap(file.fileno(), SIZE, access=mmap.ACCESS_READ) as content:
+                    sheets.append(_sheet(content, frozenset() if alive else self._fleeting))
+        return sheets
 
     def close(self) -> None:
         """Release the file, as the end of the process does."""
@@ -112,12 +118,6 @@ class SharedCounters:
             return _in_memory()
         self._file = file
         return mapped
-
-    def _read_file(self, path: Path) -> Sheet:
-        with FileIO(path) as file:
-            alive = not _lock(file, exclusive=False)
-            with mmap.mmap(file.fileno(), SIZE, access=mmap.ACCESS_READ) as content:
-                return _sheet(content, frozenset() if alive else self._fleeting)
 
 
 def _in_memory() -> mmap.mmap:

@@ -253,9 +253,13 @@ class Claims:
         async with self._turn(settlements):
             held = await self._ledger.settle(settlements)
         answers = [
-            _settled(item, settlement.outcome) if was_held else self._refuse(settlement)
+            _settled(item, settlement.outcome) if was_held else SettleAnswer(False)
             for item, settlement, was_held in zip(batch.items, settlements, held, strict=True)
         ]
+        if self._telemetry is not None:
+            for settlement, was_held in zip(settlements, held, strict=True):
+                if not was_held:
+                    self._telemetry.refused(settlement.lease.claim.handler)
         return SettleAnswerBatch(answers)
 
     async def renew(self, tenant: str, batch: RenewBatch) -> RenewAnswerBatch:
@@ -326,11 +330,6 @@ class Claims:
                 return StaleVerdict(claim.key)
             case Conflict():
                 return ConflictVerdict(claim.key)
-
-    def _refuse(self, settlement: Settlement) -> SettleAnswer:
-        if self._telemetry is not None:
-            self._telemetry.refused(settlement.lease.claim.handler)
-        return SettleAnswer(False)
 
 
 def _before_run(ticket: Ticket, granted: Granted) -> Reject | Uncertain | None:
