@@ -89,7 +89,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if not plain or len(text) >= PART_MAX_CHARS:",
     ): "_refuse, which is called then, compares again",
     (
-        "ledgers/sqlite/queries.sql",
+        "ledgers/sqlite/claims.sql",
         "select id, digest, aliases, outcome <> 1 or attempts > 1 or decided_ms is not null,",
         "select id, digest, aliases, outcome = 1 or attempts > 1 or decided_ms is not null,",
     ): "only done and decided records are over: of the done ones nothing more is there to delete",

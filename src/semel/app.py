@@ -22,7 +22,7 @@ from semel.core.ledger_breaker import Outage
 from semel.core.resend import needed_outbox
 from semel.core.routing import CONTROL, Handler, Planner, Router, Unmatched, check_handler, is_async
 from semel.core.runner import refuse_inside_transaction
-from semel.core.worker import Consumer, Watch, Worker
+from semel.core.worker import Consumer, Worker, WorkerObserver
 from semel.ports import (
     STATES,
     Arrived,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 Body: TypeAlias = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
-class Message(Struct):
+class IncomingMessage(Struct):
     """A body passed to `process`, with its metadata. It has the attributes of `ports.Arrived`."""
 
     body: bytes
@@ -391,7 +391,7 @@ class Semel:
         self, bodies: Iterable[Body], *, tenant: str | None = None, origin: str | None = None
     ) -> list[Outcome]:
         """Process a batch of deliveries, with one round trip for all claims. A malformed body is an outcome."""
-        messages: list[Message] = []
+        messages: list[IncomingMessage] = []
         unfit: dict[int, Outcome] = {}
         for index, body in enumerate(bodies):
             try:
@@ -467,7 +467,7 @@ class Semel:
         engine: Engine | None = None,
         outage: Outage | None = None,
         unmatched: Unmatched | None = None,
-        watch: Watch | None = None,
+        watch: WorkerObserver | None = None,
     ) -> Worker:
         """One of the workers of `consume`: `await app.worker(source).run()`. It ends with the first error.
 
@@ -643,6 +643,6 @@ class Semel:
 
     def _message(
         self, body: Body, tenant: str | None, origin: str | None, headers: Mapping[str, str] | None = None
-    ) -> Message:
+    ) -> IncomingMessage:
         decode_options = replace(self._decode_options, origin=origin) if origin else None
-        return Message(to_bytes(body), tenant or "", decode_options, headers)
+        return IncomingMessage(to_bytes(body), tenant or "", decode_options, headers)

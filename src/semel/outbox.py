@@ -44,7 +44,7 @@ ALONE = (
 )
 
 
-class Caller(Struct, frozen=True):
+class CallerConnection(Struct, frozen=True):
     """A connection with the caller's own transaction."""
 
     store: Literal["postgresql", "sqlite"]
@@ -59,7 +59,7 @@ def name_of(connection: object) -> str:
     return next((name for name in names if name in CALLERS or name in ASYNC_SQLALCHEMY), names[0])
 
 
-def caller(connection: Any) -> Caller:
+def caller(connection: Any) -> CallerConnection:
     """Adapt a connection. Raises ConfigError if it is not supported, or not in a transaction."""
     name = name_of(connection)
     if name not in CALLERS:
@@ -77,17 +77,17 @@ def _in_transaction(begun: Any, how: str) -> None:
 # ------------------------------------------------------------------------------------------------------ PostgreSQL
 
 
-def _asyncpg(connection: Any) -> Caller:
+def _asyncpg(connection: Any) -> CallerConnection:
     _in_transaction(connection.is_in_transaction(), "async with connection.transaction():")
 
     async def ask(sql: str, values: tuple[Any, ...]) -> Rows:
         rows: Rows = await connection.fetch(sql, *values)
         return rows
 
-    return Caller("postgresql", ask, numbered=True)
+    return CallerConnection("postgresql", ask, numbered=True)
 
 
-def _psycopg(connection: Any) -> Caller:
+def _psycopg(connection: Any) -> CallerConnection:
     _psycopg_begins(connection, "with connection.transaction():")
 
     def ask(sql: str, values: tuple[Any, ...]) -> Rows:
@@ -95,10 +95,10 @@ def _psycopg(connection: Any) -> Caller:
             rows: Rows = cursor.execute(sql, values).fetchall()
         return rows
 
-    return Caller("postgresql", ask, numbered=_writes_numbers(connection))
+    return CallerConnection("postgresql", ask, numbered=_writes_numbers(connection))
 
 
-def _psycopg_async(connection: Any) -> Caller:
+def _psycopg_async(connection: Any) -> CallerConnection:
     _psycopg_begins(connection, "async with connection.transaction():")
 
     async def ask(sql: str, values: tuple[Any, ...]) -> Rows:
@@ -106,7 +106,7 @@ def _psycopg_async(connection: Any) -> Caller:
             rows: Rows = await (await cursor.execute(sql, values)).fetchall()
         return rows
 
-    return Caller("postgresql", ask, numbered=_writes_numbers(connection))
+    return CallerConnection("postgresql", ask, numbered=_writes_numbers(connection))
 
 
 def _psycopg_begins(connection: Any, how: str) -> None:
@@ -127,7 +127,7 @@ def _writes_numbers(connection: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------- SQLite
 
 
-def _apsw(connection: Any) -> Caller:
+def _apsw(connection: Any) -> CallerConnection:
     _in_transaction(connection.in_transaction, "with connection:")
 
     def ask(sql: str, values: tuple[Any, ...]) -> Rows:
@@ -136,14 +136,14 @@ def _apsw(connection: Any) -> Caller:
         rows: Rows = cursor.execute(sql, values).fetchall()
         return rows
 
-    return Caller("sqlite", ask)
+    return CallerConnection("sqlite", ask)
 
 
 def _unchanged(cursor: object, row: Any) -> Any:
     return row
 
 
-def _sqlite3(connection: Any) -> Caller:
+def _sqlite3(connection: Any) -> CallerConnection:
     _in_transaction(_sqlite3_begins(connection), 'connection.execute("begin immediate")')
 
     def ask(sql: str, values: tuple[Any, ...]) -> Rows:
@@ -152,10 +152,10 @@ def _sqlite3(connection: Any) -> Caller:
         rows: Rows = cursor.execute(sql, values).fetchall()
         return rows
 
-    return Caller("sqlite", ask, library=_standard_library())
+    return CallerConnection("sqlite", ask, library=_standard_library())
 
 
-def _aiosqlite(connection: Any) -> Caller:
+def _aiosqlite(connection: Any) -> CallerConnection:
     _in_transaction(_sqlite3_begins(connection), 'await connection.execute("begin immediate")')
 
     async def ask(sql: str, values: tuple[Any, ...]) -> Rows:
@@ -165,7 +165,7 @@ def _aiosqlite(connection: Any) -> Caller:
             rows: Rows = await cursor.fetchall()
         return rows
 
-    return Caller("sqlite", ask, library=_standard_library())
+    return CallerConnection("sqlite", ask, library=_standard_library())
 
 
 def _sqlite3_begins(connection: Any) -> bool:
@@ -190,25 +190,25 @@ ASYNC_SQLALCHEMY = ("sqlalchemy.AsyncSession", "sqlalchemy.AsyncConnection")
 BEGIN_SQLALCHEMY = 'no isolation_level="AUTOCOMMIT", and: with session.begin():'
 
 
-def _session(session: Any) -> Caller:
+def _session(session: Any) -> CallerConnection:
     """The connection of a session, in the transaction of the session."""
     return _sqlalchemy(session.connection())
 
 
-def _sqlalchemy(connection: Any) -> Caller:
+def _sqlalchemy(connection: Any) -> CallerConnection:
     """A connection of SQLAlchemy, which begins a transaction with its first statement unless it has autocommit."""
     dialect, driver = connection.dialect, connection.connection.driver_connection
     name = name_of(driver)
     if name == "asyncpg.Connection":
         begun = not connection.connection.dbapi_connection.autocommit or driver.is_in_transaction()
         _in_transaction(begun, BEGIN_SQLALCHEMY)
-        return Caller("postgresql", _executed(connection), numbered=True)
+        return CallerConnection("postgresql", _executed(connection), numbered=True)
     if name in ("psycopg.Connection", "psycopg.AsyncConnection"):
         _psycopg_begins(driver, BEGIN_SQLALCHEMY)
-        return Caller("postgresql", _executed(connection), numbered=_writes_numbers(driver))
+        return CallerConnection("postgresql", _executed(connection), numbered=_writes_numbers(driver))
     if dialect.name == "sqlite" and dialect.driver in ("pysqlite", "aiosqlite"):
         _in_transaction(_sqlite3_begins(driver), BEGIN_SQLALCHEMY)
-        return Caller("sqlite", _executed(connection), library=dialect.dbapi.sqlite_version)
+        return CallerConnection("sqlite", _executed(connection), library=dialect.dbapi.sqlite_version)
     raise ConfigError(
         f"outbox.add cannot write through {dialect.name}+{dialect.driver} of SQLAlchemy: expected postgresql+psycopg, "
         "postgresql+asyncpg, sqlite+pysqlite or sqlite+aiosqlite. Any other driver: docs/outbox-sql.md"
@@ -228,7 +228,7 @@ def _executed(connection: Any) -> Ask:
     return ask
 
 
-CALLERS: dict[str, Callable[[Any], Caller]] = {
+CALLERS: dict[str, Callable[[Any], CallerConnection]] = {
     "asyncpg.Connection": _asyncpg,
     "asyncpg.PoolConnectionProxy": _asyncpg,
     "psycopg.Connection": _psycopg,

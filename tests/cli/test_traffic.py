@@ -12,7 +12,7 @@ import pytest
 
 from semel.cli.sink import identity
 from semel.testing.shapes import SHAPES, Shape
-from semel.testing.traffic import BURST_EVENTS, REORDER_MAX, Arrival, Traffic
+from semel.testing.traffic import BURST_EVENTS, REORDER_MAX, Traffic, TrafficArrival
 from semel.wiring import decode
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
@@ -25,7 +25,7 @@ KNOWN_AS = {
 }
 
 
-def storm(seed: int = 1, shape: Shape = "eventbridge", events: int = 700, **options: Any) -> list[Arrival]:
+def storm(seed: int = 1, shape: Shape = "eventbridge", events: int = 700, **options: Any) -> list[TrafficArrival]:
     return list(Traffic(seed, shape, **options).storm(events, 0.5))
 
 

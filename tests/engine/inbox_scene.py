@@ -11,7 +11,7 @@ import apsw
 from tests.engine.apps import run
 
 from semel import Outcome, Semel
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.ports import Inbox
 from semel.values.inbox import Depth
@@ -30,7 +30,7 @@ class Scene:
         return (await self.accepted(body)).status
 
     async def accepted(self, body: dict[str, Any]) -> Outcome:
-        return await Acceptor(self.inbox, self.app.planner, lambda: None).accept(Message(to_bytes(body)))
+        return await Acceptor(self.inbox, self.app.planner, lambda: None).accept(IncomingMessage(to_bytes(body)))
 
     def pump(self, concurrency: int = 8, **options: Any) -> InboxWorker:
         engine = self.app.new_engine(self.app.ledger)

@@ -206,7 +206,7 @@ def test_a_sync_handler_that_waited_for_its_thread_past_its_lease_does_not_run(t
 
 
 def test_without_a_ledger_there_is_no_lease_that_could_be_lost(tmp_path: Path) -> None:
-    from semel.app import Message, to_bytes
+    from semel.app import IncomingMessage, to_bytes
     from semel.core.routing import Plan
 
     async def tell(app: Semel) -> None:
@@ -215,7 +215,7 @@ def test_without_a_ledger_there_is_no_lease_that_could_be_lost(tmp_path: Path) -
             ctx.check()
             return "ok"
 
-        plan = app.planner.plan(Message(to_bytes(message())))
+        plan = app.planner.plan(IncomingMessage(to_bytes(message())))
         assert isinstance(plan, Plan)
         assert (await app._engine().run_without_ledger(plan)).result == "ok"
 
@@ -227,9 +227,9 @@ def test_without_a_ledger_there_is_no_lease_that_could_be_lost(tmp_path: Path) -
 
 async def vanish(app: Semel, body: dict[str, Any]) -> None:
     """Claim as a worker does, and never settle."""
-    from semel.app import Message, to_bytes
+    from semel.app import IncomingMessage, to_bytes
 
-    plan = app.planner.plan(Message(to_bytes(body)))
+    plan = app.planner.plan(IncomingMessage(to_bytes(body)))
     (verdict,) = await app.ledger.claim(plan.claims)  # type: ignore[union-attr]
     assert isinstance(verdict, Granted)
 
@@ -297,10 +297,10 @@ def test_a_deliverer_without_time_for_the_second_look_is_told_to_come_again(tmp_
         body = message()
         await vanish(app, body)
         await asyncio.sleep(LEASE_S + 0.05)
-        from semel.app import Message, to_bytes
+        from semel.app import IncomingMessage, to_bytes
 
         until = asyncio.get_running_loop().time() + 0.5 * LEASE_S
-        (outcome,) = await app._engine().process([Message(to_bytes(body))], until)
+        (outcome,) = await app._engine().process([IncomingMessage(to_bytes(body))], until)
         assert (outcome.status, outcome.reason) == ("busy", engine.PROBED_TOO_EARLY)
         assert ran == []
         await asyncio.sleep(0.5 * LEASE_S + 0.05)
@@ -314,7 +314,7 @@ def test_a_deliverer_that_never_has_time_for_the_second_look_leaves_it_to_a_pers
     """A function with a short time limit. A stream would stand still behind an event that always comes again."""
 
     async def tell(app: Semel) -> None:
-        from semel.app import Message, to_bytes
+        from semel.app import IncomingMessage, to_bytes
 
         ran: list[int] = []
 
@@ -328,7 +328,7 @@ def test_a_deliverer_that_never_has_time_for_the_second_look_leaves_it_to_a_pers
         statuses = []
         for _ in range(3):
             until = asyncio.get_running_loop().time() + 0.3 * LEASE_S
-            (outcome,) = await app._engine().process([Message(to_bytes(body))], until)
+            (outcome,) = await app._engine().process([IncomingMessage(to_bytes(body))], until)
             statuses.append(outcome.status)
             await asyncio.sleep(0.3 * LEASE_S + 0.05)
         assert (statuses, ran) == (["busy", "busy", "uncertain"], [])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel import Context, Event, Reject, Retry, Semel
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.delivery_log import LINES_PER_S
 from semel.core.inbox_flow import Acceptor
 from semel.values.log import LogEvent
@@ -144,7 +144,7 @@ def test_deliveries_that_the_inbox_answers_are_logged_too(tmp_path: Path, lines:
             acceptor = Acceptor(inbox, app.planner, lambda: None)
             other = message(data={"n": 2})
             for body in (message(), message(), other, message(7, type="order.plcaed"), {"x": 1}):
-                await acceptor.accept(Message(to_bytes(body)))
+                await acceptor.accept(IncomingMessage(to_bytes(body)))
 
     asyncio.run(accept_all())
     found = [(line.name, line.fields.get("handler"), line.fields.get("event_id")) for line in events(lines)]

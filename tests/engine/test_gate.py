@@ -10,7 +10,7 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message
 
 from semel import LedgerUnavailable
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.breaker import Breaker, State
 from semel.core.ledger_breaker import (
     SLOW_IN_A_ROW,
@@ -239,7 +239,7 @@ def test_a_lease_that_comes_too_late_goes_back_unused(ledger: str, tmp_path: Pat
             app.on("**", name="h")(lambda event, ctx: None)
             through, _, _ = await measured()
             slow = Slow(app.ledger)
-            plan = app.planner.plan(Message(to_bytes(message("1"))))
+            plan = app.planner.plan(IncomingMessage(to_bytes(message("1"))))
             assert isinstance(plan, Plan)
             with pytest.raises(LedgerUnavailable, match="stuck"):
                 await ServedLedger(slow, None, StoreHealth(IncidentLog("x"), quiet=True), through).claim(

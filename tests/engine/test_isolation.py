@@ -11,7 +11,7 @@ from typing import Any
 from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, Semel
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.effect_policy import ISOLATED_FROM
 from semel.core.engine import ISOLATED
 from semel.core.handler_run import Isolation
@@ -26,7 +26,7 @@ TWICE = ISOLATED_FROM - 1  # holders that vanished
 
 async def vanish(app: Semel, *bodies: dict[str, Any], times: int = TWICE, lease_s: float = LEASE_S) -> None:
     """Claim each event as a worker does, and never settle it."""
-    events = [app._decode(Message(to_bytes(body)), PLAIN) for body in bodies]
+    events = [app._decode(IncomingMessage(to_bytes(body)), PLAIN) for body in bodies]
     claims = [handler.claim_for(event) for event in events for handler in app._router.match(event)]
     for _ in range(times):
         assert all(isinstance(verdict, Granted) for verdict in await app.ledger.claim(claims))
@@ -220,12 +220,12 @@ def test_inbox_items_that_wait_for_isolation_occupy_no_slot_and_are_not_taken_ag
         accept = Acceptor(app.ledger, app.planner, lambda: None).accept
         bodies = [message(f"suspect-{number}") for number in range(5)]
         for body in bodies:
-            await accept(Message(to_bytes(body)))
+            await accept(IncomingMessage(to_bytes(body)))
         await vanish(app, *bodies, lease_s=2.0)
         pump = InboxWorker(app.ledger, app.new_engine(app.ledger).process, app.handlers, 2)
         running = asyncio.create_task(pump.run())
         await until(lambda: len(attempts) == 1)
-        await accept(Message(to_bytes(message("fresh"))))
+        await accept(IncomingMessage(to_bytes(message("fresh"))))
         pump.wake()
         await until(lambda: "fresh" in attempts)
         may_end.set()

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, LedgerUnavailable, MalformedEvent, Outcome, Semel, keys, latest
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.core.routing import NO_KEY
 from semel.ports import DeadLetters, Entry, Inbox
@@ -173,7 +173,7 @@ def test_no_key_of_a_user_is_the_key_of_such_a_dead_letter(tmp_path: Path) -> No
         app = Semel("memory://")
         app.on("**", key=keys.fields("detail.missing"), name="h")(lambda event, ctx: None)
         (handler,) = app.handlers
-        event, _ = app.planner.read(Message(to_bytes(bridged())))
+        event, _ = app.planner.read(IncomingMessage(to_bytes(bridged())))
         fallback = handler.fallback_digest(event)
         namespace = handler.namespaces[""]
         known = (event.origin, event.type, event.topic, *event.identity)
@@ -191,7 +191,7 @@ def test_a_crash_between_claim_and_settle_leaves_one_dead_letter_with_its_reason
     """More crashes than `max_attempts`: the reason is still that of the key."""
 
     async def tell(desk: Desk) -> None:
-        plan = desk.app.planner.plan(Message(to_bytes(bridged())))
+        plan = desk.app.planner.plan(IncomingMessage(to_bytes(bridged())))
         assert not isinstance(plan, Outcome)
         for attempt in range(1, crashes + 1):
             (granted,) = await desk.app.ledger.claim(plan.claims[1:])
@@ -232,7 +232,7 @@ def test_nothing_runs_without_the_ledger_where_a_dead_letter_must_be_kept() -> N
         app.on("**", name="all", fail_open=True)(lambda event, ctx: None)
         app.on("**", name="one", fail_open=True, key=keys.fields("data.customer"))(lambda event, ctx: None)
         for body, may_run in ((message(customer="c"), True), (message(), False)):
-            plan = app.planner.plan(Message(to_bytes(body)))
+            plan = app.planner.plan(IncomingMessage(to_bytes(body)))
             assert not isinstance(plan, Outcome)
             assert plan.fails_open is may_run
 
@@ -251,7 +251,7 @@ class Inboxed(Desk):
         self.inbox: Inbox = self.app.ledger
 
     async def accept(self, body: dict[str, Any]) -> Outcome:
-        return await Acceptor(self.inbox, self.app.planner, lambda: None).accept(Message(to_bytes(body)))
+        return await Acceptor(self.inbox, self.app.planner, lambda: None).accept(IncomingMessage(to_bytes(body)))
 
     async def handle(self) -> None:
         pump = InboxWorker(self.inbox, self.app.new_engine(self.app.ledger).process, self.app.handlers, 8)

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.routing import Plan
 from semel.values.effect import EFFECTS, Effect
 from semel.values.errors import LedgerUnavailable
@@ -81,7 +81,7 @@ def test_without_the_ledger_all_handlers_must_have_chosen_so_and_nothing_is_call
             @app.on("b")
             async def closes(event: Event, ctx: Context) -> None: ...
 
-            one, both = (app.planner.plan(Message(to_bytes(message("1", kind)))) for kind in ("a", "b"))
+            one, both = (app.planner.plan(IncomingMessage(to_bytes(message("1", kind)))) for kind in ("a", "b"))
             assert isinstance(one, Plan)
             assert isinstance(both, Plan)
             assert (one.fails_open, both.fails_open) == (True, False)
@@ -118,7 +118,7 @@ def test_a_run_without_the_ledger_ends_at_its_timeout_and_cannot_notify(is_async
                     raise
 
             for kind in ("slow", "notify"):
-                plan = app.planner.plan(Message(to_bytes(message(kind, kind))))
+                plan = app.planner.plan(IncomingMessage(to_bytes(message(kind, kind))))
                 assert isinstance(plan, Plan)
                 outcome = await app._engine().run_without_ledger(plan)
                 assert outcome.status == "retry"

@@ -15,7 +15,7 @@ from tests.engine.apps import message
 from tests.engine.inbox_scene import Scene, story, until_empty
 
 from semel import LedgerUnavailable, Outcome, Semel, keys
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.inbox_flow import GIVE_UP_S, LOG_S, POSTPONE_MAX_S, POSTPONE_MIN_S, mismatched_since_ms
 from semel.values.log import LogEvent
 from semel.values.outcome import NotNow
@@ -70,7 +70,7 @@ def test_what_may_have_happened_under_the_accepted_key_is_in_doubt_under_another
         ran: list[str] = []
         scene.app.on("**", name="h", effect="park", lease=0.1, timeout=0.05)(lambda event, ctx: None)
         await scene.accept(message("1"))
-        plan = scene.app.planner.plan(Message(to_bytes(message("1"))))
+        plan = scene.app.planner.plan(IncomingMessage(to_bytes(message("1"))))
         assert not isinstance(plan, Outcome)
         await scene.app.ledger.claim(plan.claims)
         await asyncio.sleep(0.15)  # its holder has vanished

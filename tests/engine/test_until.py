@@ -10,7 +10,7 @@ import pytest
 from tests.engine.apps import app_on, both_ledgers, message, run
 
 from semel import Context, Event, Semel
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.engine import NO_TIME
 from semel.values.keys import fields, latest
 from semel.values.outcome import Outcome
@@ -18,7 +18,7 @@ from semel.values.outcome import Outcome
 
 async def process_within(app: Semel, seconds: float, *bodies: dict[str, object]) -> list[Outcome]:
     until = asyncio.get_running_loop().time() + seconds
-    return await app.new_engine(app.ledger).process([Message(to_bytes(body)) for body in bodies], until)
+    return await app.new_engine(app.ledger).process([IncomingMessage(to_bytes(body)) for body in bodies], until)
 
 
 @both_ledgers
@@ -95,7 +95,7 @@ def test_a_suspect_is_not_begun_when_the_others_took_all_the_time() -> None:
 
             async def vanish() -> None:
                 """A holder that takes the lease and never settles it."""
-                plan = app.planner.plan(Message(to_bytes(message("1", at=0))))
+                plan = app.planner.plan(IncomingMessage(to_bytes(message("1", at=0))))
                 assert not isinstance(plan, Outcome)
                 claim = plan.claims[0]
                 await app.ledger.claim([type(claim)(claim.digest, claim.handler, claim.text, 1, claim.retention_ms)])

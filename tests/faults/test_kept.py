@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from semel.testing.laws.faults import KEPT, Happened, Known, check_kept
+from semel.testing.laws.faults import KEPT, EventRecord, Happened, check_kept
 
-DONE = Known("done", 1)
+DONE = EventRecord("done", 1)
 
 
 def call(effect: str, event: str = "a", *, key: str = "", token: int = 1, applied: bool = True) -> Happened:
     return Happened(effect, event, key or f"key of {event}", token, 1, applied)
 
 
-def fails(effect: str, calls: list[Happened], known: dict[str, Known]) -> bool:
+def fails(effect: str, calls: list[Happened], known: dict[str, EventRecord]) -> bool:
     try:
         check_kept(effect, calls, known)
     except AssertionError:
@@ -39,7 +39,7 @@ def test_what_nobody_delivered_has_no_effect(effect: str) -> None:
 @pytest.mark.parametrize("state", ["leased", "waiting", "dead", "accepted"])
 @pytest.mark.parametrize("effect", KEPT)
 def test_what_has_not_ended_is_seen(effect: str, state: str) -> None:
-    assert fails(effect, [call(effect)], {"a": Known(state, 1)})
+    assert fails(effect, [call(effect)], {"a": EventRecord(state, 1)})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_second_key_doubles_and_a_shared_key_loses() -> None:
 
 
 def test_the_resource_must_end_with_what_was_settled() -> None:
-    known = {"a": Known("done", 2)}
+    known = {"a": EventRecord("done", 2)}
     assert not fails("fenced", [call("fenced", token=1), call("fenced", token=2)], known)
     assert not fails("fenced", [call("fenced", token=2), call("fenced", token=1, applied=False)], known)
     assert fails("fenced", [call("fenced", token=2), call("fenced", token=3)], known)
@@ -63,7 +63,7 @@ def test_the_resource_must_end_with_what_was_settled() -> None:
 
 
 def test_only_park_may_end_in_doubt_and_then_it_happened_once_or_not_at_all() -> None:
-    doubt = {"a": Known("uncertain", None)}
+    doubt = {"a": EventRecord("uncertain", None)}
     assert not fails("park", [], doubt)
     assert not fails("park", [call("park")], doubt)
     assert fails("park", [call("park"), call("park")], doubt)

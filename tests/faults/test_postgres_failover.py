@@ -17,7 +17,7 @@ from tests.support.servers.postgres import PostgresServer
 from tests.support.servers.process import NoServer, not_here
 
 from semel.testing.fault_laws import Happened
-from semel.testing.laws.faults import Known, Storm, check_kept, document, wait_until
+from semel.testing.laws.faults import EventRecord, FaultStorm, check_kept, document, wait_until
 from semel.testing.proxy import PARTITION, FaultProxy
 
 DATABASE = "failover"
@@ -76,7 +76,7 @@ def test_a_synchronous_replica_takes_over_under_load_and_has_everything(
     harness = harness_of(
         tmp_path, proxy, proxy.url(primary.url(DATABASE)) + OPTIONS, in_store=lambda: calls_in(standby, DATABASE)
     )
-    with Storm(harness) as storm:
+    with FaultStorm(harness) as storm:
         storm.goes_on()
         missed = proxy.seen.unreachable
         primary.process.kill()
@@ -127,4 +127,4 @@ def test_an_asynchronous_replica_loses_transactions_doubles_park_and_repeats_key
     assert all(times[event] == 1 for event in BEFORE if not event.startswith("transaction"))
     for effect in ("keyed", "retry"):
         mine = [call for call in calls if call.effect == effect]
-        check_kept(effect, mine, {call.event: Known("done", None) for call in mine})
+        check_kept(effect, mine, {call.event: EventRecord("done", None) for call in mine})

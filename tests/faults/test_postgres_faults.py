@@ -22,7 +22,7 @@ from semel import Context, Event, Semel
 from semel.core.crash_points import Observer
 from semel.ledgers.postgres import PostgresLedger
 from semel.testing.fault_laws import FaultBinding, FaultHarness, Happened, StoreFaultLaws
-from semel.testing.laws.faults import SOON_S, Storm, document, inconclusive
+from semel.testing.laws.faults import SOON_S, FaultStorm, document, inconclusive
 from semel.testing.proxy import FaultProxy
 from semel.values.errors import LedgerUnavailable
 
@@ -214,7 +214,7 @@ class TestMovedClock(FaultBinding):
     def test_a_clock_that_jumps_under_load_loses_and_doubles_nothing(
         self, harness: FaultHarness, server: PostgresServer, folder: Path
     ) -> None:
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             for off_s in (JUMP_S, 0, -JUMP_S, 0):
                 move(folder / "clock", off_s)
                 ((told,),) = server.execute("select extract(epoch from clock_timestamp())::bigint")

@@ -15,7 +15,7 @@ from tests.support.servers.process import NoServer, given_url, not_here
 from tests.support.servers.valkey import Valkey
 
 from semel.testing.fault_laws import FaultHarness, Happened, StoreFaultLaws
-from semel.testing.laws.faults import Known, check_kept, document
+from semel.testing.laws.faults import EventRecord, check_kept, document
 from semel.testing.proxy import FaultProxy
 
 EFFECTS = ("keyed", "fenced", "retry", "park")
@@ -96,7 +96,7 @@ class TestForgetfulRedis:
         return calls_outside(tmp_path)
 
     def test_keyed_is_repeated_with_the_same_key(self, calls: list[Happened]) -> None:
-        check_kept("keyed", of("keyed", calls), dict.fromkeys(events_of("keyed"), Known("done", None)))
+        check_kept("keyed", of("keyed", calls), dict.fromkeys(events_of("keyed"), EventRecord("done", None)))
         assert len(of("keyed", calls)) == 2 * len(events_of("keyed"))
 
     def test_fenced_is_repeated_with_a_higher_token(self, calls: list[Happened]) -> None:
@@ -107,7 +107,7 @@ class TestForgetfulRedis:
             assert after.applied
 
     def test_retry_is_repeated(self, calls: list[Happened]) -> None:
-        check_kept("retry", of("retry", calls), dict.fromkeys(events_of("retry"), Known("done", None)))
+        check_kept("retry", of("retry", calls), dict.fromkeys(events_of("retry"), EventRecord("done", None)))
         assert len(of("retry", calls)) == 2 * len(events_of("retry"))
 
     def test_park_doubles(self, calls: list[Happened]) -> None:

@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant(
         "renew without token, in memory",
         MEMORY,
-        "if known is None or known.state is not State.LEASED:",
+        "if known is None or known.state is not KeyState.LEASED:",
         "if known is None:",
         f"{MEMORY_LAWS}::test_what_is_final_stays",
     ),
@@ -93,7 +93,7 @@ MUTANTS = [
         "attempts counted on failure only",
         DECISION,
         "attempts=max(one.attempts for one in earlier) + 1 if earlier else 1,",
-        "attempts=max(one.attempts + (one.state is State.WAITING) for one in earlier) if earlier else 1,",
+        "attempts=max(one.attempts + (one.state is KeyState.WAITING) for one in earlier) if earlier else 1,",
         f"{LAWS}::test_a_crash_counts_as_an_attempt",
     ),
     Mutant(
@@ -177,7 +177,7 @@ MUTANTS = [
     Mutant(
         "retention left to the sweeper",
         DECISION,
-        "if known.state is State.SETTLED and not live:",
+        "if known.state is KeyState.SETTLED and not live:",
         "if False:",
         f"{LAWS}::test_retention_is_checked_on_read",
     ),

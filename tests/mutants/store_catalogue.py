@@ -154,8 +154,8 @@ STORE_MUTANTS = [
     Mutant(
         "DynamoDB's settles and renewals have no token in their condition",
         DYNAMO_SETTLING,
-        'return {"token": lease.token, "state": int(State.LEASED)}',
-        'return {"state": int(State.LEASED)}',
+        'return {"token": lease.token, "state": int(KeyState.LEASED)}',
+        'return {"state": int(KeyState.LEASED)}',
         f"{DYNAMO_LAWS}::test_a_stale_owner_can_change_nothing",
     ),
     Mutant(
@@ -182,8 +182,8 @@ STORE_MUTANTS = [
     Mutant(
         "DynamoDB trusts all clocks",
         DYNAMO_ITEMS,
-        '(margin_ms if state is State.LEASED and item["until_ms"] else 0)',
-        '(margin_ms if state is State.WAITING and item["until_ms"] else 0)',
+        '(margin_ms if state is KeyState.LEASED and item["until_ms"] else 0)',
+        '(margin_ms if state is KeyState.WAITING and item["until_ms"] else 0)',
         f"{DYNAMO}/test_dynamodb_time.py::test_a_clock_that_is_ahead_by_less_than_the_margin_takes_nothing_over",
     ),
     Mutant(

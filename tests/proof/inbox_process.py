@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from semel import Context, Event, Semel
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.inbox_flow import Acceptor, InboxWorker
 from semel.ports import Inbox
 
@@ -30,7 +30,7 @@ async def accept(app: Semel, type: str, *ids: str) -> None:
     assert isinstance(app.ledger, Inbox)
     acceptor = Acceptor(app.ledger, app.planner, lambda: None)
     for id in ids:
-        accepted = await acceptor.accept(Message(to_bytes({"id": id, "type": type, "data": {}})))
+        accepted = await acceptor.accept(IncomingMessage(to_bytes({"id": id, "type": type, "data": {}})))
         assert accepted.status == "accepted"
 
 

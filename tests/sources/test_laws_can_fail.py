@@ -27,8 +27,8 @@ SOON_S = 1.5
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never happens need not be waited for so long."""
-    monkeypatch.setattr(source_harness.Consumer.until, "__defaults__", (SOON_S,))
-    monkeypatch.setattr(source_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.SourceConsumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.SourceConsumer.until_all_is_answered, "__defaults__", (SOON_S,))
 
 
 class Eager(FolderSource):

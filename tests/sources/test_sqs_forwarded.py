@@ -16,7 +16,7 @@ from tests.sources.places import Queue, make_app, reason_of
 from semel.sources.lifecycle import QueueDelivery
 from semel.sources.sqs_queue import SqsPublisher
 from semel.sources.sqs_queue.in_flight import SqsMessage
-from semel.testing.laws.source_harness import SOON_S, Consumer, document
+from semel.testing.laws.source_harness import SOON_S, SourceConsumer, document
 from semel.values.event import DecodeOptions, Event
 from semel.values.forwarded import METADATA_MAX_BYTES, ForwardedEvent, ForwardMetadata, encode_metadata
 
@@ -129,7 +129,7 @@ def test_unreadable_metadata_makes_one_dead_letter(new_queue: Any, tmp_path: Pat
         put(
             queue, document("binary"), encode_metadata(ForwardMetadata("other")).encode()
         )  # an attribute of bytes says the same
-        async with Consumer(harness, handle) as consumer:
+        async with SourceConsumer(harness, handle) as consumer:
             await consumer.until_all_is_answered()
             await consumer.until(lambda: len(queue.dead_letters()) == len(BROKEN), "the dead letters")
             assert consumer.answers() == {"ack": 2}, "nobody was given what nobody can read"

@@ -16,7 +16,7 @@ import pytest
 from tests.stores.commands import migrated, semel
 from tests.stores.settings_process import app_with
 
-from semel.app import Message, to_bytes
+from semel.app import IncomingMessage, to_bytes
 from semel.core.dead_letter_store import inbox_of
 from semel.core.inbox_flow import MISMATCHED, Acceptor
 from semel.testing.child_processes import start_child
@@ -42,7 +42,7 @@ class Scene:
                 acceptor = Acceptor(inbox, app.planner, lambda: None)
                 for number in range(EVENTS):
                     body = {"id": f"e{number}", "type": topic, "data": {"n": number}}
-                    outcome = await acceptor.accept(Message(to_bytes(body)))
+                    outcome = await acceptor.accept(IncomingMessage(to_bytes(body)))
                     assert outcome.status == "accepted"
                     self.accepted[f"e{number}"] = outcome.key
 

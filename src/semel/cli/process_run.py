@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from semel.app import Message, Semel
+from semel.app import IncomingMessage, Semel
 from semel.cli.describe import iso
 from semel.cli.process_input import Document, Input, Splitter, Stream
 from semel.cli.process_report import FileReport, ProcessReport, Show
@@ -526,7 +526,7 @@ async def _preview_document(
     position = (name, document.line, document.start)
     if document.error:
         return [Preview(*position, "", "", "", "malformed", document.error)]
-    plan = app.planner.plan(Message(document.body, options.tenant, options.decode_options))
+    plan = app.planner.plan(IncomingMessage(document.body, options.tenant, options.decode_options))
     if isinstance(plan, Outcome):
         return [Preview(*position, "", "", "", plan.status, plan.reason)]
     lines = []

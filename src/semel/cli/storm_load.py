@@ -35,7 +35,7 @@ from msgspec import Struct
 
 from semel.cli.sink import mark
 from semel.testing.shapes import Shape
-from semel.testing.traffic import BURST_EVENTS, Arrival, Traffic
+from semel.testing.traffic import BURST_EVENTS, Traffic, TrafficArrival
 from semel.values.errors import ConfigError
 from semel.values.retry import backoff_s, seconds
 
@@ -220,7 +220,7 @@ class StormRequest(Struct, frozen=True, kw_only=True):
 class StormDelivery(Struct):
     """One arrival, over all its attempts."""
 
-    arrival: Arrival
+    arrival: TrafficArrival
     attempts: int = 0
 
 
@@ -268,7 +268,7 @@ class _Due(NamedTuple):
 class Schedule:
     """The next delivery to send: first those due for a retry, then new ones."""
 
-    def __init__(self, arrivals: Iterator[Arrival], request: StormRequest, clock: Callable[[], float]) -> None:
+    def __init__(self, arrivals: Iterator[TrafficArrival], request: StormRequest, clock: Callable[[], float]) -> None:
         self._arrivals = arrivals
         self._rate = request.rate
         self._together = BURST_EVENTS if request.burst else 1  # deliveries that are due at the same moment
@@ -327,7 +327,7 @@ class StormSender:
         self._traffic = traffic
         self._random = random
 
-    async def run(self, arrivals: Iterator[Arrival]) -> None:
+    async def run(self, arrivals: Iterator[TrafficArrival]) -> None:
         schedule = Schedule(arrivals, self._request, asyncio.get_running_loop().time)
         client = HttpClient(self._target, self._request.connections, self._request.timeout_s)
         try:
@@ -358,7 +358,7 @@ class StormSender:
             else:
                 schedule.retry(delivery, after_s)
 
-    def _message_id(self, arrival: Arrival) -> str:
+    def _message_id(self, arrival: TrafficArrival) -> str:
         """Standard Webhooks: every retry has the id of the first attempt."""
         return f"msg_{mark(self._traffic.identity(arrival.at)).hex()}"
 

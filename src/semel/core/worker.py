@@ -29,7 +29,7 @@ PURGE_MAX = 1_000  # keys deleted in one transaction: a few milliseconds
 Answer: TypeAlias = Literal["acked", "retried", "rejected", "failed"]  # failed: the answer did not reach the source
 
 
-class Watch(Protocol):
+class WorkerObserver(Protocol):
     """Observes the deliveries of a worker. Its methods must be quick and must not raise."""
 
     def received(self, count: int) -> None: ...
@@ -55,7 +55,7 @@ class Worker:
         *,
         outage: Outage | None = None,
         unmatched: Unmatched | None = None,
-        watch: Watch | None = None,
+        watch: WorkerObserver | None = None,
     ) -> None:
         """`engine` returns that of the running loop. `outage` is shared with the other workers of the source."""
         self._source = source

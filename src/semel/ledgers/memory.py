@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from semel.ports import STATES, DataLoss, Entry, EntryQuery, Traits
 from semel.values.attempts import line, load
 from semel.values.claim import Claim, DeadLetter, Lease, Settlement, Verdict
-from semel.values.claim_rules import Known, State, Subject, judge
+from semel.values.claim_rules import KeyRecord, KeyState, Subject, judge
 from semel.values.key import parse_digest
 from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
 
@@ -46,7 +46,7 @@ class MemoryLedger:
         self._clock = clock
         self._lock = Lock()  # callers may be on several event loops
         self._tokens = count(1)
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, KeyRecord] = {}
         self._subjects: dict[bytes, Subject] = {}
         self._about: dict[bytes, tuple[Claim, DeadLetter | None, int]] = {}
         self._reasons: dict[bytes, str] = {}  # why a key waits for its next attempt
@@ -125,14 +125,14 @@ class MemoryLedger:
     def _is_over(self, digest: bytes, now: int) -> bool:
         known = self._known[digest]
         match known.state:
-            case State.SETTLED:
+            case KeyState.SETTLED:
                 return known.until_ms <= now and isinstance(known.outcome, Done)  # a dead letter needs a decision
-            case State.WAITING:
+            case KeyState.WAITING:
                 return known.until_ms + self._about[digest][0].retention_ms <= now  # it was not redelivered
-            case State.LEASED:
+            case KeyState.LEASED:
                 return False  # live, or in doubt
 
-    def _has(self, digest: bytes, lease: Lease) -> Known | None:
+    def _has(self, digest: bytes, lease: Lease) -> KeyRecord | None:
         known = self._known.get(digest)
         return known if known is not None and known.token == lease.token else None
 
@@ -148,7 +148,7 @@ class MemoryLedger:
 
     def _renew(self, lease: Lease, now: int) -> bool:
         known = self._has(lease.claim.digest, lease)
-        if known is None or known.state is not State.LEASED:
+        if known is None or known.state is not KeyState.LEASED:
             return False
         if not (self._has_all_keys(lease) and self._has_subject(lease)):
             return False
@@ -160,15 +160,15 @@ class MemoryLedger:
         known = self._has(lease.claim.digest, lease)
         if known is None:
             return False
-        if known.state is not State.LEASED:
-            return known.outcome == outcome if known.state is State.SETTLED else isinstance(outcome, Retry)
+        if known.state is not KeyState.LEASED:
+            return known.outcome == outcome if known.state is KeyState.SETTLED else isinstance(outcome, Retry)
         if not self._has_all_keys(lease):
             return False
         if isinstance(outcome, (Retry, Reject, Uncertain)):
             known.attempt_log += line(known.attempts, now, outcome.reason)
         match outcome:
             case Done() | Reject() | Uncertain():
-                known.state, known.outcome = State.SETTLED, outcome
+                known.state, known.outcome = KeyState.SETTLED, outcome
                 known.until_ms = now + lease.claim.retention_ms
                 self._about[lease.claim.digest] = (lease.claim, settlement.dead_letter, now)
                 for alias in lease.claim.aliases:
@@ -176,7 +176,7 @@ class MemoryLedger:
                 if not isinstance(outcome, Done):
                     self._dead_letters.append(self._entry(lease.claim.digest))
             case Retry():
-                known.state = State.WAITING
+                known.state = KeyState.WAITING
                 known.until_ms = now + round((outcome.after or 0) * 1000)
                 self._reasons[lease.claim.digest] = outcome.reason
             case Release():
@@ -184,9 +184,9 @@ class MemoryLedger:
         self._free_subject(lease, now, applied=isinstance(outcome, Done))
         return True
 
-    def _release(self, lease: Lease, known: Known) -> None:
+    def _release(self, lease: Lease, known: KeyRecord) -> None:
         if known.attempts > 1:
-            known.state = State.LEASED if known.suspect else State.WAITING
+            known.state = KeyState.LEASED if known.suspect else KeyState.WAITING
             known.token, known.until_ms, known.attempts = NO_TOKEN, 0, known.attempts - 1
             return
         for digest in lease.claim.digests:
@@ -207,7 +207,7 @@ class MemoryLedger:
         claim, dead_letter, at_ms = self._about[digest]
         known = self._known[digest]
         names = {Done: "done", Reject: "dead", Uncertain: "uncertain"}
-        waiting = known.state is State.WAITING
+        waiting = known.state is KeyState.WAITING
         return Entry(
             key=digest.hex(),
             handler=claim.handler,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from zlib import crc32
 
-from semel.app import Message
+from semel.app import IncomingMessage
 from semel.core.batcher import Batcher
 from semel.core.breaker import Breaker, State
 from semel.core.routing import CONTROL, Planner
@@ -37,7 +37,9 @@ DOWN = "the broker was unavailable a moment ago"
 LATE = f"no answer within {PATIENCE_S:g} s"
 
 
-def forwarded_event(planner: Planner, message: Message, trace: str = "") -> tuple[ForwardedEvent, Outcome] | Outcome:
+def forwarded_event(
+    planner: Planner, message: IncomingMessage, trace: str = ""
+) -> tuple[ForwardedEvent, Outcome] | Outcome:
     """The event to publish, with the outcome after the broker has confirmed it. Only an outcome: nothing to publish."""
     try:
         event, options = planner.read(message)

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
-from semel.app import Message
+from semel.app import IncomingMessage
 from semel.core.routing import Planner
 from semel.ports import MessageIdVerifier, StoredOutbox
 from semel.service import responses
@@ -46,6 +46,22 @@ BROKER_DOWN_S = 1.0
 QUERY = b":query"  # the query of the URL, among the headers, for schemes that sign it: no header can have this name
 
 
+<<<<<<< HEAD
+=======
+class DeliveryProcessor(Protocol):
+    """Processes verified deliveries. `DeliveryHandler` implements it."""
+
+    async def process(self, message: IncomingMessage) -> Outcome:
+        """Run the handlers. Raises LedgerUnavailable."""
+
+    async def accept(self, message: IncomingMessage) -> Outcome:
+        """Store the event in the inbox. Raises LedgerUnavailable."""
+
+    async def without_ledger(self, message: IncomingMessage) -> Outcome | None:
+        """Run the handlers without the ledger. None: not every route of the event fails open."""
+
+
+>>>>>>> e72d355 (Give each class name one meaning in values, app, outbox and testing)
 class IngestObserver(Protocol):
     """Receives the start and the response of each delivery. `ServiceTelemetry` implements it."""
 
@@ -195,7 +211,7 @@ class Ingest:
             options = replace(options or self._planner.decode_options, message_id=message_id_of(headers))
         if (b"ce-id" in headers or b"ce-specversion" in headers) and endpoint.proves_headers:
             attributes = _texts(headers)  # CloudEvents in binary mode
-        message = Message(body, endpoint.tenant, options, attributes)
+        message = IncomingMessage(body, endpoint.tenant, options, attributes)
         if endpoint.publisher is not None:
             return await self._forward(endpoint, message)
         try:
@@ -219,7 +235,7 @@ class Ingest:
             endpoint, proven, body, query.decode("latin-1") if endpoint.proves_query else ""
         )
 
-    async def _forward(self, endpoint: ServedEndpoint, message: Message) -> HttpResponse:
+    async def _forward(self, endpoint: ServedEndpoint, message: IncomingMessage) -> HttpResponse:
         assert self._planner is not None
         forwarded = forwarded_event(self._planner, message, self._trace())
         if isinstance(forwarded, Outcome):

@@ -28,11 +28,11 @@ from semel.testing.harness import Harness
 from semel.testing.laws.faults import (
     POLL_S,
     SOON_S,
-    App,
+    FaultApp,
     FaultHarness,
+    FaultStorm,
     Happened,
     Killable,
-    Storm,
     document,
     inconclusive,
     wait_until,
@@ -85,7 +85,7 @@ class StoreKillLaws(FaultBinding):
     def test_a_store_killed_under_load_comes_back_with_everything_it_answered(self, harness: FaultHarness) -> None:
         if harness.server is None:
             pytest.skip("the server was given by a URL: it is not ours to kill")
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             for number in range(STORE_KILLS):
                 storm.goes_on()
                 self._kill(harness, harness.server, amid_an_answer=number % 2 == 1)
@@ -114,7 +114,7 @@ class WorkerKillLaws(FaultBinding):
 
     @pytest.mark.long
     def test_workers_killed_under_load_lose_nothing(self, harness: FaultHarness) -> None:
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             ends = time.monotonic() + KILLS_S
             while storm.kills < WORKER_KILLS or not self._took_over(harness):
                 storm.kill_worker()
@@ -132,7 +132,7 @@ class NetworkLaws(FaultBinding):
 
     @pytest.mark.long
     def test_a_cut_network_that_comes_back_loses_nothing(self, harness: FaultHarness) -> None:
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             for long in (False, True):
                 storm.goes_on()
                 with harness.proxy.fault(Fault(refuse=True)):
@@ -145,7 +145,7 @@ class NetworkLaws(FaultBinding):
 
     @pytest.mark.long
     def test_a_slow_link_in_small_pieces_loses_nothing(self, harness: FaultHarness) -> None:
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             for slow in SLOW_LINKS:
                 with harness.proxy.fault(slow) as before:
                     wait_until(lambda: self._is_slow(harness.proxy, before), "messages that are delayed and cut up")
@@ -158,7 +158,7 @@ class NetworkLaws(FaultBinding):
     def test_black_holes_half_open_connections_and_partitions_lose_nothing(self, harness: FaultHarness) -> None:
         """Three faults: no traffic at all; the store acts but its answers are lost; held requests arrive too late."""
         proxy = harness.proxy
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             for fault in (BLACK_HOLE, DEAF, PARTITION):
                 with proxy.fault(fault) as before:
                     self._meets(proxy, before)
@@ -215,11 +215,11 @@ class LostMessageSweep(FaultBinding):
     is there, and nobody knows. Claims, settles and commits are all among them, whatever the protocol."""
 
     def _sweep(self, harness: FaultHarness, what: Way, then: Then) -> None:
-        storm = Storm(harness)  # for its checks: nothing else is running
+        storm = FaultStorm(harness)  # for its checks: nothing else is running
         asyncio.run(self._lose_each(harness, storm, what, then))
         storm.check()
 
-    async def _lose_each(self, harness: FaultHarness, storm: Storm, what: Way, then: Then) -> None:
+    async def _lose_each(self, harness: FaultHarness, storm: FaultStorm, what: Way, then: Then) -> None:
         app = harness.hasty()
         try:
             landed = dict.fromkeys(harness.effects, 0)
@@ -282,7 +282,7 @@ class LongStormLaws(FaultBinding):
 
             return last
 
-        with Storm(harness) as storm:
+        with FaultStorm(harness) as storm:
             faults: list[Callable[[], object]] = [storm.kill_worker, proxy.reset]
             faults += [during(fault) for fault in (Fault(refuse=True), BLACK_HOLE, DEAF, PARTITION, *SLOW_LINKS)]
             faults += [kill_store] if server is not None else []
@@ -294,7 +294,7 @@ class LongStormLaws(FaultBinding):
                 storm.goes_on()
 
 
-async def _process(app: App, event: str) -> Outcome:
+async def _process(app: FaultApp, event: str) -> Outcome:
     """One event to its end: what is not acknowledged is delivered again."""
     ends = time.monotonic() + SOON_S
     while True:

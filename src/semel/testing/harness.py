@@ -228,7 +228,7 @@ def altered(value: T, **fields: Any) -> T:
     return type(value)(**{name: getattr(value, name) for name in names} | fields)
 
 
-class Store(Ledger, Catalog, Inbox, DeadLetters, Protocol):
+class HarnessStore(Ledger, Catalog, Inbox, DeadLetters, Protocol):
     """A ledger with everything that the inbox laws ask for."""
 
 
@@ -264,10 +264,10 @@ class InboxCaller(Caller):
         return self
 
     @property
-    def store(self) -> Store:
+    def store(self) -> HarnessStore:
         for port in (Inbox, DeadLetters):
             assert isinstance(self.ledger, port)
-        return cast(Store, self.ledger)
+        return cast(HarnessStore, self.ledger)
 
     def accept_all(self, arrivals: Sequence[Arrival]) -> list[Acceptance]:
         answers = self.run(self.store.accept(arrivals))

@@ -28,7 +28,7 @@ SWEEP_LIMIT = 10_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class ArrivalDraft:
     """A claim, before its harness is known."""
 
     key: str
@@ -48,7 +48,7 @@ class Asked:
 
 
 ASKED = st.builds(
-    Asked,
+    ArrivalDraft,
     key=st.sampled_from(KEYS),
     fingerprint=st.sampled_from([None, None, None, None, "1", "2"]),
     aliases=st.sampled_from([(), (), (), ("x",)]),
@@ -97,7 +97,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
         # ------------------------------------------------------------------------------------------------- the inbox
 
         @rule(who=WHO, batch=st.lists(TOGETHER, min_size=1, max_size=4))
-        def accept(self, who: int, batch: Sequence[Sequence[Asked]]) -> None:
+        def accept(self, who: int, batch: Sequence[Sequence[ArrivalDraft]]) -> None:
             arrivals = [
                 Arrival(tuple(one.by(self.harness) for one in asked), self.lanes[0], b"%d" % next(self.numbers))
                 for asked in batch
@@ -165,7 +165,7 @@ def inbox_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedState
         # ---------------------------------------------------------------------------------------- the ledger beside it
 
         @rule(target=leases, who=WHO, asked=ASKED, ending=st.one_of(st.none(), ENDINGS))
-        def act(self, who: int, asked: Asked, ending: Ending | None) -> MultipleResults[Lease]:
+        def act(self, who: int, asked: ArrivalDraft, ending: Ending | None) -> MultipleResults[Lease]:
             """An inline delivery. Without an ending it is slow."""
             lease = self._claim(who, asked.by(self.harness))
             if lease is not None and ending is not None:

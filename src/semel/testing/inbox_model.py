@@ -28,11 +28,11 @@ class ModelItem:
     token: int = 0
     lapses: int = 0
     in_hands: bool = False
-    comes_from: Record | None = None  # what was replayed: nothing is known of its place in the order
+    comes_from: ModelRecord | None = None  # what was replayed: nothing is known of its place in the order
 
 
 @dataclass(eq=False)
-class Record:
+class ModelRecord:
     """How a key ended: by its handler, or given up by the inbox."""
 
     id: int  # the store's: of two that ended at one time it tells which is the later one
@@ -53,8 +53,8 @@ class InboxModel:
     def __init__(self, ledger: Model) -> None:
         self.ledger = ledger
         self.dead_letters: list[ModelItem] = []
-        self.records: list[Record] = []
-        self.answering: dict[bytes, Record] = {}  # for each key the last record of it
+        self.records: list[ModelRecord] = []
+        self.answering: dict[bytes, ModelRecord] = {}  # for each key the last record of it
 
     # ------------------------------------------------------------------------------------------------------ accept
 
@@ -131,12 +131,12 @@ class InboxModel:
         until = {alias.digest: now + alias.retention_ms for alias in claim.aliases}
         until[claim.digest] = now + claim.retention_ms
         as_known = altered(claim, fingerprint=life.fingerprint)  # an earlier attempt may have told it
-        record = Record(lease.token, claim.digest, (as_known,), ending, event, now, until, life=life)
+        record = ModelRecord(lease.token, claim.digest, (as_known,), ending, event, now, until, life=life)
         self.records.append(record)
         for key in keys(claim):
             self.answering[key] = record
 
-    def dead(self) -> list[Record]:
+    def dead(self) -> list[ModelRecord]:
         return [one for one in self.records if not isinstance(one.ending, Done) and not one.decided]
 
     def replay(self, key: bytes, now: int, force: bool = False) -> bool:
@@ -156,10 +156,10 @@ class InboxModel:
         self.dead_letters.append(ModelItem(record.claims, record.event, lane, only, now, comes_from=comes_from))
         return True
 
-    def _is_done(self, record: Record, now: int) -> bool:
+    def _is_done(self, record: ModelRecord, now: int) -> bool:
         return isinstance(record.ending, Done) and record.until[record.key] > now
 
-    def _step_back(self, record: Record) -> None:
+    def _step_back(self, record: ModelRecord) -> None:
         """It answers no more."""
         record.decided = "replayed"
         for name in keys(record.claims[0]):
@@ -174,7 +174,7 @@ class InboxModel:
             record.decided = "discarded"
         return record is not None
 
-    def _to_decide(self, key: bytes) -> Record | None:
+    def _to_decide(self, key: bytes) -> ModelRecord | None:
         open_ones = [record for record in self.dead() if record.key == key]
         answering = self.answering.get(key)
         if answering in open_ones:
@@ -186,7 +186,7 @@ def keys(claim: Claim) -> tuple[bytes, ...]:
     return (claim.digest, *[alias.digest for alias in claim.aliases])
 
 
-def _answers(record: Record, now: int) -> bool:
+def _answers(record: ModelRecord, now: int) -> bool:
     """The inbox still knows it."""
     return record.decided != "replayed" and record.until[record.key] > now
 
@@ -195,10 +195,10 @@ def _differ(one: bytes | None, other: bytes | None) -> bool:
     return None not in (one, other) and one != other
 
 
-def _given_up(id: int, dead_letter: ModelItem, reason: str, now: int) -> Record:
+def _given_up(id: int, dead_letter: ModelItem, reason: str, now: int) -> ModelRecord:
     """Its key is that of its claim; several claims have one of their own, which is none of theirs."""
     key = b"".join(sorted(claim.digest for claim in dead_letter.claims))
     kept_ms = [claim.retention_ms for claim in dead_letter.claims]
     kept_ms += [alias.retention_ms for claim in dead_letter.claims for alias in claim.aliases]
     until = {key: now + max(kept_ms)}
-    return Record(id, key, dead_letter.claims, Reject(reason), dead_letter.event, now, until, dead_letter)
+    return ModelRecord(id, key, dead_letter.claims, Reject(reason), dead_letter.event, now, until, dead_letter)

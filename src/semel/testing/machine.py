@@ -25,7 +25,7 @@ SWEEP_LIMIT = 10_000  # a purge of everything that is over
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClaimDraft:
     """A claim, before its harness is known."""
 
     key: str
@@ -47,7 +47,7 @@ class Asked:
 
 
 ASKED = st.builds(
-    Asked,
+    ClaimDraft,
     key=st.sampled_from("abcd"),
     fingerprint=st.sampled_from([None, None, "1", "1", "2"]),
     aliases=st.sampled_from([(), (), (), ("x",), ("y",), ("x", "y")]),
@@ -82,7 +82,7 @@ def ledger_machine(harness_factory: Callable[[], Harness]) -> type[RuleBasedStat
             self.harness.dispose()
 
         @rule(target=leases, who=st.integers(0, 1), asked=st.lists(ASKED, min_size=1, max_size=5))
-        def claim(self, who: int, asked: Sequence[Asked]) -> MultipleResults[Lease]:
+        def claim(self, who: int, asked: Sequence[ClaimDraft]) -> MultipleResults[Lease]:
             claims = [one.by(self.harness) for one in asked]
             verdicts = self.workers[who].claim_all(claims)
             for claim, verdict in zip(claims, verdicts, strict=True):

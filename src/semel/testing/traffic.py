@@ -35,7 +35,7 @@ BLOCK_EVENTS = 100  # copies are shared out among so many events at a time
 Copy = Literal["", "redelivery", "producer"]
 
 
-class Arrival(NamedTuple):
+class TrafficArrival(NamedTuple):
     """One delivery of a storm."""
 
     at: int  # the number of its event, from 0
@@ -91,7 +91,7 @@ class Traffic:
             return f"{conversation.topic(step)}|{body['participantId']}|{body['sessionId']}|{moment_ms}"
         return conversation.ids[step]
 
-    def storm(self, events: int, duplicates: float, *, reorder: bool = True) -> Iterator[Arrival]:
+    def storm(self, events: int, duplicates: float, *, reorder: bool = True) -> Iterator[TrafficArrival]:
         """`events` different events, and as many copies of them as `duplicates` says: 0.3 is 30 for 100 events.
 
         Copies come after their original, most of them soon, some at any later time."""
@@ -99,11 +99,11 @@ class Traffic:
             raise ValueError(f"events={events!r}, duplicates={duplicates!r}: at least 1, and 0 to {COPIES_MAX:g}")
         return self._deliveries(events, duplicates, reorder)
 
-    def _deliveries(self, events: int, duplicates: float, reorder: bool) -> Iterator[Arrival]:
+    def _deliveries(self, events: int, duplicates: float, reorder: bool) -> Iterator[TrafficArrival]:
         retries = Random(f"{self._seed} retries")
         for at, copy in _order(events, duplicates, reorder, Random(f"{self._seed} order")):
             body = self.sent_again(at, retries) if copy == "producer" else self.body(at)
-            yield Arrival(at, copy, body)
+            yield TrafficArrival(at, copy, body)
 
     def _place(self, at: int) -> tuple[Conversation, int, int]:
         """The conversation of an event, which of its steps it is, and when it happened."""

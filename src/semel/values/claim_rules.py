@@ -20,7 +20,7 @@ from semel.values.claim import Busy, Claim, Conflict, Granted, Lease, Settled, S
 from semel.values.outcome import Final
 
 
-class State(IntEnum):
+class KeyState(IntEnum):
     """The state of a key. The numbers are stored."""
 
     LEASED = 1
@@ -28,11 +28,11 @@ class State(IntEnum):
     SETTLED = 3
 
 
-class Known(Struct, gc=False):
+class KeyRecord(Struct, gc=False):
     """The record of one key in a ledger."""
 
     token: int
-    state: State
+    state: KeyState
     until_ms: int  # end of the lease, of the wait, or of the retention
     attempts: int
     first_ms: int  # the first grant
@@ -55,13 +55,13 @@ class Grant(Struct, frozen=True, gc=False):
     """A lease to write. `replaced` has the token that each key of the claim must still have."""
 
     lease: Lease
-    known: Known
+    known: KeyRecord
     replaced: tuple[int | None, ...]
 
 
 def judge(
     claims: Sequence[Claim],
-    known: dict[bytes, Known],
+    known: dict[bytes, KeyRecord],
     subjects: dict[bytes, Subject],
     now_ms: int,
     next_token: Callable[[], int],
@@ -87,7 +87,7 @@ def judge(
 
 
 def _refusal(
-    claim: Claim, known: dict[bytes, Known], subjects: dict[bytes, Subject], now_ms: int
+    claim: Claim, known: dict[bytes, KeyRecord], subjects: dict[bytes, Subject], now_ms: int
 ) -> Settled | Conflict | Busy | Stale | None:
     """The refusal of this claim; None if it is granted."""
     if (own := known.get(claim.digest)) is not None and (refusal := _by_key(claim, own, now_ms)) is not None:
@@ -97,15 +97,15 @@ def _refusal(
         if other is not None and (refusal := _by_key(claim, other, now_ms)) is not None:
             return refusal
     if claim.order is not None and (subject := subjects.get(claim.order.subject)) is not None:
-        in_doubt = own is not None and own.state is State.LEASED
+        in_doubt = own is not None and own.state is KeyState.LEASED
         if not (claim.doubt_first and in_doubt):
             return _by_subject(claim, claim.order.position, subject, known, now_ms)
     return None
 
 
-def _by_key(claim: Claim, known: Known, now_ms: int) -> Settled | Conflict | Busy | None:
+def _by_key(claim: Claim, known: KeyRecord, now_ms: int) -> Settled | Conflict | Busy | None:
     live = known.until_ms > now_ms
-    if known.state is State.SETTLED and not live:
+    if known.state is KeyState.SETTLED and not live:
         return None  # its retention is over, whether or not it was purged
     if claim.fingerprint is not None and known.fingerprint not in (None, claim.fingerprint):
         return Conflict()
@@ -115,24 +115,24 @@ def _by_key(claim: Claim, known: Known, now_ms: int) -> Settled | Conflict | Bus
 
 
 def _by_subject(
-    claim: Claim, position: int, subject: Subject, known: dict[bytes, Known], now_ms: int
+    claim: Claim, position: int, subject: Subject, known: dict[bytes, KeyRecord], now_ms: int
 ) -> Busy | Stale | None:
     if subject.newest is not None and position < subject.newest:
         return Stale(subject.newest)
     if subject.holder is None or subject.holder == claim.digest:
         return None
     holder = known.get(subject.holder)
-    acting = holder is not None and holder.state is State.LEASED and holder.token == subject.token
+    acting = holder is not None and holder.state is KeyState.LEASED and holder.token == subject.token
     return Busy(holder.until_ms - now_ms) if holder and acting and holder.until_ms > now_ms else None
 
 
-def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> tuple[Grant, Granted]:
+def _grant(claim: Claim, known: dict[bytes, KeyRecord], now_ms: int, token: int) -> tuple[Grant, Granted]:
     ours = [known.get(claim.digest), *[known.get(alias.digest) for alias in claim.aliases]]
-    earlier = [one for one in ours if one is not None and one.state is not State.SETTLED]
-    takeover = any(one.state is State.LEASED for one in earlier)  # of any of its keys
-    fresh = Known(
+    earlier = [one for one in ours if one is not None and one.state is not KeyState.SETTLED]
+    takeover = any(one.state is KeyState.LEASED for one in earlier)  # of any of its keys
+    fresh = KeyRecord(
         token=token,
-        state=State.LEASED,
+        state=KeyState.LEASED,
         until_ms=now_ms + claim.lease_ms,
         attempts=max(one.attempts for one in earlier) + 1 if earlier else 1,
         first_ms=min(one.first_ms for one in earlier) if earlier else now_ms,
@@ -145,5 +145,5 @@ def _grant(claim: Claim, known: dict[bytes, Known], now_ms: int, token: int) -> 
     return Grant(lease, fresh, tuple([_live_token(one) for one in ours])), verdict
 
 
-def _live_token(known: Known | None) -> int | None:
-    return known.token if known is not None and known.state is not State.SETTLED else None
+def _live_token(known: KeyRecord | None) -> int | None:
+    return known.token if known is not None and known.state is not KeyState.SETTLED else None

@@ -107,7 +107,7 @@ class Cell(Struct, frozen=True):
         return self.word in KEPT
 
 
-class Losing(Protocol):
+class StoreLosses(Protocol):
     """The acknowledged writes that a store may lose, such as `ports.DataLoss`."""
 
     @property
@@ -120,7 +120,7 @@ class Losing(Protocol):
     def tokens_go_back(self) -> bool: ...
 
 
-class Store(Protocol):
+class StorePromises(Protocol):
     """The promises of a store, such as `ports.Traits`."""
 
     @property
@@ -128,7 +128,7 @@ class Store(Protocol):
     @property
     def transactional(self) -> bool: ...
     @property
-    def loses(self) -> Losing: ...
+    def loses(self) -> StoreLosses: ...
 
 
 WORKER_GONE: dict[str, Cell] = {
@@ -197,7 +197,7 @@ NO_TRANSACTIONS = Cell("not applicable", "the store has no transactions; an app 
 NO_FAILOVER = Cell("not applicable", "nothing takes its place: events wait at their source until it is back")
 
 
-def cell(effect: str, store: Store, fault: str) -> Cell:
+def cell(effect: str, store: StorePromises, fault: str) -> Cell:
     """The consequence of a fault for an effect on this store."""
     if effect not in EFFECTS or fault not in FAULTS:
         raise ValueError(f"{effect!r} under {fault!r}: expected one of {EFFECTS} under one of {FAULTS}")
@@ -211,7 +211,7 @@ def cell(effect: str, store: Store, fault: str) -> Cell:
     return (WORKER_GONE if fault == "worker killed" else NOTHING_FORGOTTEN)[effect]
 
 
-def forgets(store: Store, fault: str) -> str | None:
+def forgets(store: StorePromises, fault: str) -> str | None:
     """The writes that the store may lose by a fault, as text; empty for none, None if the fault cannot happen."""
     match fault:
         case "worker killed":  # a store in the memory of its worker is lost with it

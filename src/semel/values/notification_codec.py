@@ -22,7 +22,7 @@ encode = msgspec.json.Encoder().encode
 delivery_state_of = msgspec.json.Decoder(DeliveryState).decode
 
 
-class Options(Struct, frozen=True, omit_defaults=True):
+class NotificationOptions(Struct, frozen=True, omit_defaults=True):
     """The fields of a notification besides its identity and content."""
 
     order: str = ""
@@ -33,13 +33,13 @@ class Options(Struct, frozen=True, omit_defaults=True):
     policy: Policy | None = None
 
 
-_options = msgspec.json.Decoder(Options).decode
+_options = msgspec.json.Decoder(NotificationOptions).decode
 _ANY = Notification(key="?", kind="?", recipient="?", channel="event", body="?")
 
 
-def options_of(one: Notification) -> Options:
+def options_of(one: Notification) -> NotificationOptions:
     not_after = None if one.not_after is None else int(one.not_after.timestamp() * 1000)
-    return Options(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
+    return NotificationOptions(one.order, one.priority, not_after, one.guard, one.provider, one.policy)
 
 
 def not_after_of(options: str | bytes) -> datetime | None:

@@ -23,7 +23,7 @@ from semel.providers.auth import (
     redact_secrets,
 )
 from semel.providers.generic import Generic, GenericOptions
-from semel.testing.simulator.http import HttpResponse, read_request, write_response
+from semel.testing.simulator.http import SimulatedResponse, read_request, write_response
 from semel.values.errors import ConfigError, LeaseLost
 from semel.values.outbox import checked_by
 from semel.values.secret import Secret
@@ -40,7 +40,7 @@ class Clock:
 
 
 def with_endpoint(
-    answers: list[HttpResponse],
+    answers: list[SimulatedResponse],
     story: Callable[[OAuthToken, Clock, list[bytes]], Awaitable[None]],
     budget_s: float = 20.0,
 ) -> None:
@@ -82,8 +82,8 @@ def with_endpoint(
     asyncio.run(run())
 
 
-def grant(token: str, expires: str = "3600") -> HttpResponse:
-    return HttpResponse(200, f'{{"access_token": "{token}", "expires_in": {expires}}}'.encode())
+def grant(token: str, expires: str = "3600") -> SimulatedResponse:
+    return SimulatedResponse(200, f'{{"access_token": "{token}", "expires_in": {expires}}}'.encode())
 
 
 def test_a_token_is_used_until_shortly_before_its_end() -> None:
@@ -145,7 +145,7 @@ def test_many_ask_once_and_share_a_failure_too() -> None:
         assert len(asked) == 2
         assert {headers["Authorization"] for headers in given} == {"Bearer second"}
 
-    with_endpoint([HttpResponse(503, b"the-password"), grant("second")], story)
+    with_endpoint([SimulatedResponse(503, b"the-password"), grant("second")], story)
 
 
 def test_a_lease_that_ended_does_not_take_the_token_from_the_others() -> None:
@@ -183,7 +183,7 @@ def test_what_is_no_token_is_not_used(body: bytes) -> None:
         with pytest.raises(CredentialsError, match="token"):
             await token.headers(REQUEST)
 
-    with_endpoint([HttpResponse(200, body)], story)
+    with_endpoint([SimulatedResponse(200, body)], story)
 
 
 def test_a_limit_of_the_token_endpoint_is_passed_on() -> None:
@@ -192,7 +192,7 @@ def test_a_limit_of_the_token_endpoint_is_passed_on() -> None:
             await token.headers(REQUEST)
         assert refused.value.after_s == 7.0
 
-    with_endpoint([HttpResponse(429, b"", {"Retry-After": "7"})], story)
+    with_endpoint([SimulatedResponse(429, b"", {"Retry-After": "7"})], story)
 
 
 def test_a_secret_that_no_header_can_hold_is_not_sent() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from tests.proof.outbox.parts import BY_NAME, opened
 from tests.proof.outbox.stores import open_store
 
-from semel.testing.simulator.http import HttpRequest, HttpResponse, read_request, write_response
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, read_request, write_response
 
 END_S = 60.0
 
@@ -58,7 +58,7 @@ class Listener:
             request = await read_request(reader)
             if request is not None:
                 await self._take(request)
-                await write_response(writer, HttpResponse(200))
+                await write_response(writer, SimulatedResponse(200))
         finally:
             with suppress(ConnectionError):
                 writer.close()

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.service.telemetry.lines import configure, lines, logging_restored, written
 
-from semel.app import Message
+from semel.app import IncomingMessage
 from semel.service.logging import MASK
 from semel.settings.schema import Verify
 from semel.values.errors import MalformedEvent
@@ -71,7 +71,7 @@ planted = st.sampled_from(
         MalformedEvent(PLANTED),
         OSError(2, "No such file", PLANTED),
         Verify(scheme="basic", secrets=[Secret(PLANTED)]),
-        Message(PLANTED.encode(), headers={"authorization": PLANTED}),
+        IncomingMessage(PLANTED.encode(), headers={"authorization": PLANTED}),
         {"password": PLANTED},
         {PLANTED: 1},
         {"harmless": PLANTED},

@@ -28,8 +28,8 @@ SOON_S = 4.0  # a group needs a moment, and what never happens need not be waite
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_harness.Consumer.until, "__defaults__", (SOON_S,))
-    monkeypatch.setattr(source_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.SourceConsumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.SourceConsumer.until_all_is_answered, "__defaults__", (SOON_S,))
 
 
 def _commit_the_highest(self: PartitionLane, held: KafkaMessage) -> None:

@@ -16,7 +16,7 @@ from tests.sources.rabbitmq.raw_publish import publish_raw
 
 from semel.sources.rabbitmq_queue import RabbitSource
 from semel.sources.rabbitmq_queue.messages import wait_queue
-from semel.testing.laws.source_harness import SOON_S, Consumer, document
+from semel.testing.laws.source_harness import SOON_S, SourceConsumer, document
 from semel.testing.laws.sources import received
 from semel.values.event import DecodeOptions, Event
 from semel.values.forwarded import METADATA_KEY, ForwardMetadata, encode_metadata
@@ -89,7 +89,7 @@ def test_a_retry_of_an_hour_blocks_no_message_and_survives_its_consumer(place: P
         harness.open = lambda: place.source(prefetch=2)
         harness.put(*[document(f"late{number}") for number in range(6)])
         waits = wait_queue(place.queue, int(HOUR_S))
-        async with Consumer(harness, handle) as consumer:
+        async with SourceConsumer(harness, handle) as consumer:
             await consumer.until(lambda: place.ready(waits) == 6, "all to wait at the broker")
             await asyncio.to_thread(harness.put, document("quick"))
             await consumer.until(lambda: "quick" in attempt_log, "what came later, through a prefetch of two")
@@ -261,7 +261,7 @@ def test_forged_headers_do_no_harm(place: Place, tmp_path: Path) -> None:
         harness = place.harness(tmp_path)
         for number, properties in enumerate(odd):
             place.send([document(f"e{number}"), b"\xff\xfe\x00"], **properties)
-        async with Consumer(harness, handle) as consumer:
+        async with SourceConsumer(harness, handle) as consumer:
             await consumer.until_all_is_answered()
             assert len(await consumer.entries("done")) == len(odd)
         assert sorted(seen) == sorted([f"e{number}" for number in range(len(odd))] * 2), "each came again, once"

@@ -31,8 +31,8 @@ Law = Callable[[SourceHarness], None]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never happens need not be waited for so long."""
-    monkeypatch.setattr(source_harness.Consumer.until, "__defaults__", (SOON_S,))
-    monkeypatch.setattr(source_harness.Consumer.until_all_is_answered, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.SourceConsumer.until, "__defaults__", (SOON_S,))
+    monkeypatch.setattr(source_harness.SourceConsumer.until_all_is_answered, "__defaults__", (SOON_S,))
 
 
 def acknowledges_when_it_hands_over(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tests.support.servers.rabbitmq import RabbitServer
 from semel import Semel
 from semel.sources.rabbitmq_queue import RabbitPublisher, RabbitSource
 from semel.sources.rabbitmq_queue.messages import wait_queue
-from semel.testing.laws.source_harness import SOON_S, Consumer, document
+from semel.testing.laws.source_harness import SOON_S, SourceConsumer, document
 from semel.testing.laws.sources import received
 from semel.testing.proxy import Fault, FaultProxy
 from semel.testing.source_laws import LEASE_S, TOPIC, SourceHarness
@@ -80,7 +80,7 @@ def test_a_connection_that_is_cut_loses_nothing_and_does_nothing_twice(
         harness = once(place.harness(tmp_path), tmp_path)
         harness.open = lambda: place.source(url=proxy.url(place.broker.url), prefetch=5, random=lambda: 0.0)
         events: list[str] = []
-        async with Consumer(harness, handle) as consumer:
+        async with SourceConsumer(harness, handle) as consumer:
             for number in range(CUTS):
                 mine = [f"e{number}-{event}" for event in (*range(5), 7)]
                 events += mine
@@ -294,7 +294,7 @@ def test_a_broker_that_is_killed_and_restarted_has_lost_nothing(server: RabbitSe
             harness.put(*[document(event) for event in events])
             publisher = RabbitPublisher(server.url, place.queue, timeout=10, random=lambda: 0.1)
             assert await publisher.publish([ForwardedEvent(document("published"))]) == [""]
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 waits = wait_queue(place.queue, LATER_S)
                 await consumer.until(lambda: place.ready(waits) == 20, "retries to wait at the broker")
                 await consumer.until(lambda: len([e for e in tries if e.startswith("held")]) >= 5, "some in hand")

@@ -10,7 +10,7 @@ import pytest
 from tests.stores.dead_letter_store.broken import LEDGERS, out_of_reach
 
 from semel import Context, Event, Reject, Semel
-from semel.app import Message
+from semel.app import IncomingMessage
 from semel.core.dead_letter_store import LedgerWithDeadLetterStore
 from semel.ledgers.memory import MemoryLedger
 from semel.values.errors import NotRecorded
@@ -31,7 +31,7 @@ def test_a_dead_event_is_brought_again_when_its_letter_could_not_be_kept_in_time
         dead_letter_store = LEDGERS["sqlite"](str(tmp_path / "letters.db"), synchronous="normal")
         dead_letter_store.interrupt("before keep", out_of_reach)
         engine = app.new_engine(LedgerWithDeadLetterStore(MemoryLedger(), dead_letter_store))
-        body = Message(json.dumps({"id": "1", "type": "t", "data": {}}).encode())
+        body = IncomingMessage(json.dumps({"id": "1", "type": "t", "data": {}}).encode())
         async with asyncio.timeout(60 * LEASE_S):  # its heartbeat can renew the lease for ever
             with pytest.raises(NotRecorded):
                 await engine.process([body])

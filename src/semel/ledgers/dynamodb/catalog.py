@@ -17,14 +17,14 @@ from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.expressions import Expression, Item, load_item
 from semel.ledgers.dynamodb.schema import INDEX
 from semel.ports import STATES, Clock, Entry, EntryQuery
-from semel.values.claim_rules import State
+from semel.values.claim_rules import KeyState
 from semel.values.errors import ConfigError
 from semel.values.key import DIGEST_BYTES
 from semel.values.log import log
 
 PAGES_MAX = 256  # of 1 MB each: about 33,000 read units, a cent
 INDEXED = ("dead", "uncertain")
-_STATES = {int(State.LEASED): "leased", int(State.WAITING): "waiting", int(State.SETTLED): "done"}
+_STATES = {int(KeyState.LEASED): "leased", int(KeyState.WAITING): "waiting", int(KeyState.SETTLED): "done"}
 
 
 class CatalogReader:
@@ -149,7 +149,7 @@ def _state_of(item: Item, now: int) -> str | None:
     state = item["state"]
     if state == items.FREE or "owner" in item:
         return None
-    if state == State.SETTLED and (item["outcome"] != items.DONE or item["until_ms"] <= now):
+    if state == KeyState.SETTLED and (item["outcome"] != items.DONE or item["until_ms"] <= now):
         return None
     return _STATES[state]
 

@@ -14,7 +14,7 @@ from semel.ledgers.dynamodb.expressions import Item, Request
 from semel.ledgers.dynamodb.items import Tokens
 from semel.ports import Clock
 from semel.values.claim import Claim, Lease, Settlement, Verdict
-from semel.values.claim_rules import Grant, Known, State, judge
+from semel.values.claim_rules import Grant, KeyRecord, KeyState, judge
 from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
 from semel.values.retry import backoff_s
@@ -131,7 +131,7 @@ class Claimer:
     def _judge(
         self, claim: Claim, found: dict[bytes, Item], subject: Item | None, now: int
     ) -> tuple[Verdict, Grant | None]:
-        known: dict[bytes, Known] = {}
+        known: dict[bytes, KeyRecord] = {}
         for digest, item in found.items():
             if (state := items.known_of(item, self._margin_ms)) is not None:
                 known[digest] = state
@@ -285,11 +285,11 @@ def outcome_changes(outcome: Ending, retention_ms: int, now: int) -> Item:
 
 def held_by(lease: Lease) -> dict[str, Any]:
     """The condition that a lease is current."""
-    return {"token": lease.token, "state": int(State.LEASED)}
+    return {"token": lease.token, "state": int(KeyState.LEASED)}
 
 
 def is_held(item: Item, lease: Lease) -> bool:
-    return bool(item["token"] == lease.token and item["state"] == State.LEASED)
+    return bool(item["token"] == lease.token and item["state"] == KeyState.LEASED)
 
 
 def settled_before(settlement: Settlement, item: Item | None) -> bool:
@@ -302,8 +302,10 @@ def settled_before(settlement: Settlement, item: Item | None) -> bool:
     if item["token"] != lease.token:
         return False
     if isinstance(outcome, Retry):
-        return bool(item["state"] == State.WAITING)
-    return item["state"] == State.SETTLED and items.dump_outcome(outcome) == items.dump_outcome(items.outcome_of(item))
+        return bool(item["state"] == KeyState.WAITING)
+    return item["state"] == KeyState.SETTLED and items.dump_outcome(outcome) == items.dump_outcome(
+        items.outcome_of(item)
+    )
 
 
 def _keys(claim: Claim) -> list[Item]:

@@ -9,7 +9,7 @@ from semel.ledgers.dynamodb import expressions, items
 from semel.ledgers.dynamodb.client import DynamoClient
 from semel.ledgers.dynamodb.expressions import Expression, Item, Request, load_item
 from semel.ports import Clock
-from semel.values.claim_rules import State
+from semel.values.claim_rules import KeyState
 from semel.values.errors import LedgerUnavailable
 
 ROUNDS_MAX = 20
@@ -80,7 +80,7 @@ class DeadLetterDecisions:
         keys = {digest: own, **await self._aliases(replayed)}
         writes: list[tuple[str, Request]] = []
         for key, item in keys.items():
-            if item is not None and item["state"] not in (items.FREE, State.SETTLED):
+            if item is not None and item["state"] not in (items.FREE, KeyState.SETTLED):
                 continue  # it has a lease
             if key != digest and (item is None or item["token"] not in tokens):
                 continue  # the alias has another outcome
@@ -125,11 +125,11 @@ def _describe(decision: str, by: str, now: int, reason: str) -> str:
 
 def _is_done(own: Item, now: int) -> bool:
     """Return whether a key is done. Aliases are excluded: the key of their owner counts."""
-    return bool(own["state"] == State.SETTLED and own["outcome"] == items.DONE and own["until_ms"] > now) and (
+    return bool(own["state"] == KeyState.SETTLED and own["outcome"] == items.DONE and own["until_ms"] > now) and (
         "owner" not in own
     )
 
 
 def _has_newer_outcome(own: Item | None, dead_letter: Item, now: int) -> bool:
-    is_settled = own is not None and own["state"] == State.SETTLED and own["until_ms"] > now
+    is_settled = own is not None and own["state"] == KeyState.SETTLED and own["until_ms"] > now
     return is_settled and own is not None and own["token"] != dead_letter["token"]

@@ -27,7 +27,7 @@ from semel.ports import Entry
 from semel.values.attempts import FailedAttempt, cut, line
 from semel.values.attempts import load as load_attempts
 from semel.values.claim import Claim, Settlement
-from semel.values.claim_rules import Known, State, Subject
+from semel.values.claim_rules import KeyRecord, KeyState, Subject
 from semel.values.event import dump as dump_decode_options
 from semel.values.outcome import NOTHING, Done, Ending, Final, Reject, Uncertain
 
@@ -75,20 +75,20 @@ def expiry(expires_ms: int, now_ms: int) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------------------- keys
 
 
-def known_of(item: Item | None, margin_ms: int) -> Known | None:
+def known_of(item: Item | None, margin_ms: int) -> KeyRecord | None:
     """The state of a key. A lease expires `margin_ms` after its end, because its holder's clock may be behind."""
     if item is None or item["state"] == FREE:
         return None
-    state = State(item["state"])
-    return Known(
+    state = KeyState(item["state"])
+    return KeyRecord(
         token=item["token"],
         state=state,
-        until_ms=item["until_ms"] + (margin_ms if state is State.LEASED and item["until_ms"] else 0),
+        until_ms=item["until_ms"] + (margin_ms if state is KeyState.LEASED and item["until_ms"] else 0),
         attempts=item["attempts"],
         first_ms=item["first_ms"],
         fingerprint=item.get("fingerprint"),
         suspect=item.get("suspect", False),
-        outcome=outcome_of(item) if state is State.SETTLED else None,
+        outcome=outcome_of(item) if state is KeyState.SETTLED else None,
         attempt_log=b"".join([line(failed.attempt, failed.at_ms, failed.reason) for failed in attempt_log_of(item)]),
     )
 
@@ -106,13 +106,13 @@ def dump_attempt_log(attempt_log: Iterable[FailedAttempt]) -> list[Any] | None:
     return [[failed.at_ms, failed.reason, failed.attempt] for failed in attempt_log] or None
 
 
-def leased(digest: bytes, claim: Claim, known: Known, nonce: bytes, old: Item | None, now_ms: int) -> Item:
+def leased(digest: bytes, claim: Claim, known: KeyRecord, nonce: bytes, old: Item | None, now_ms: int) -> Item:
     """The item of a key that is being granted."""
     return {
         **key_of(digest),
         "token": known.token,
         "version": 1 if old is None else old["version"] + 1,
-        "state": int(State.LEASED),
+        "state": int(KeyState.LEASED),
         "until_ms": known.until_ms,
         "attempts": known.attempts,
         "first_ms": known.first_ms,
@@ -137,7 +137,7 @@ def settled(outcome: Final, retention_ms: int, now_ms: int) -> Item:
     until_ms = now_ms + retention_ms
     dead_letter = {} if code == DONE else {"attempt_log": None}  # its dead letter has the attempt log
     return {
-        "state": int(State.SETTLED),
+        "state": int(KeyState.SETTLED),
         "outcome": code,
         "result": result if code == DONE else None,
         "reason": result if code != DONE else None,
@@ -153,7 +153,7 @@ def waiting(after_s: float | None, reason: str, retention_ms: int, now_ms: int) 
     """The changes of a key by a retry. If it is never claimed again, it expires a retention after it was due."""
     until_ms = now_ms + round((after_s or 0) * 1000)
     return {
-        "state": int(State.WAITING),
+        "state": int(KeyState.WAITING),
         "until_ms": until_ms,
         "reason": shorten(reason),
         "at_ms": now_ms,
@@ -187,7 +187,7 @@ def released(item: Item, now_ms: int) -> Item:
         **item,
         "token": item["token"] + 1,
         "version": item["version"] + 1,
-        "state": int(State.LEASED if suspect else State.WAITING),
+        "state": int(KeyState.LEASED if suspect else KeyState.WAITING),
         "until_ms": 0,
         "attempts": item["attempts"] - 1,
         "at_ms": now_ms,
@@ -231,11 +231,11 @@ def subject_known(item: Item) -> Subject:
     return Subject(item.get("newest"), item.get("holder"), item["token"])
 
 
-def holder_of(item: Item, margin_ms: int) -> Known | None:
+def holder_of(item: Item, margin_ms: int) -> KeyRecord | None:
     """The lease that holds a subject. Its end is stored in the key and in the subject, and both change together."""
     if "holder" not in item:
         return None
-    return Known(item["token"], State.LEASED, item["held_until_ms"] + margin_ms, 1, 0, None)
+    return KeyRecord(item["token"], KeyState.LEASED, item["held_until_ms"] + margin_ms, 1, 0, None)
 
 
 def held_subject(claim: Claim, token: int, until_ms: int, old: Item | None) -> Item:
@@ -356,15 +356,15 @@ def event_of(item: Item) -> bytes | None:
 
 def entry_of_key(item: Item) -> Entry:
     """The catalog entry of a key that is leased, waiting or done."""
-    state = State(item["state"])
-    done = state is State.SETTLED
+    state = KeyState(item["state"])
+    done = state is KeyState.SETTLED
     return Entry(
         key=item["pk"].hex(),
         handler=item["handler"],
         text=item["key_text"],
         tenant=item["tenant"],
         state="done" if done else state.name.lower(),
-        reason=item.get("reason", "") if state is State.WAITING else "",
+        reason=item.get("reason", "") if state is KeyState.WAITING else "",
         attempts=item["attempts"],
         at_ms=item["at_ms"],
         event=None,

@@ -35,7 +35,7 @@ from semel.ledgers.postgres.rows import (
 from semel.ledgers.postgres.statements import statements
 from semel.values.attempts import cut
 from semel.values.claim import Busy, Claim, Granted, Lease, Settlement, Verdict
-from semel.values.claim_rules import Grant, Known, State, Subject, judge
+from semel.values.claim_rules import Grant, KeyRecord, KeyState, Subject, judge
 from semel.values.errors import LedgerUnavailable
 from semel.values.event import dump as dump_options
 from semel.values.outcome import Reject, Release, Retry, Uncertain
@@ -127,7 +127,7 @@ async def _claim_plain(
         known = {row[3]: known_key(row[4:]) for row in rows}
         for digest, token in granted.items():
             item = claims[first[digest]]
-            known[digest] = Known(token, State.LEASED, now_ms + item.lease_ms, 1, now_ms, item.fingerprint)
+            known[digest] = KeyRecord(token, KeyState.LEASED, now_ms + item.lease_ms, 1, now_ms, item.fingerprint)
         judged = [at for at in others if claims[at].digest in known]
         refusals, grants = judge([claims[at] for at in judged], known, {}, now_ms, count(1).__next__)
         undecided = {grant.lease.claim.digest for grant in grants}
@@ -181,7 +181,7 @@ async def _judge_locked(
 
 
 async def _lock_subjects(
-    connection: Connection, claims: Sequence[Claim], known: dict[bytes, Known], sql: dict[str, str]
+    connection: Connection, claims: Sequence[Claim], known: dict[bytes, KeyRecord], sql: dict[str, str]
 ) -> dict[bytes, Subject] | None:
     """Lock the subjects, then read their holders: a renewal must lock the subject too."""
     digests = sorted({claim.order.subject for claim in claims if claim.order is not None})

@@ -6,16 +6,16 @@ from typing import Any, TypeVar
 
 from semel.values.attempts import cut
 from semel.values.claim import Claim
-from semel.values.claim_rules import Known, State
+from semel.values.claim_rules import KeyRecord, KeyState
 from semel.values.outcome import NOTHING, Ending, Release, Retry
 from semel.values.outcome_codec import DONE, decode_outcome, encode_outcome, storable
 
 T = TypeVar("T")
 
 RETRY, RELEASE = 4, 5  # endings that are no outcome; the others have the numbers of `outcome_codec`
-LEASED, WAITING, SETTLED = int(State.LEASED), int(State.WAITING), int(State.SETTLED)
+LEASED, WAITING, SETTLED = int(KeyState.LEASED), int(KeyState.WAITING), int(KeyState.SETTLED)
 
-_STATES = {int(state): state for state in State}
+_STATES = {int(state): state for state in KeyState}
 
 
 def digests_of(claim: Claim) -> tuple[bytes, ...]:
@@ -28,13 +28,13 @@ def retentions_of(claim: Claim) -> dict[bytes, int]:
     return {**{alias.digest: alias.retention_ms for alias in claim.aliases}, claim.digest: claim.retention_ms}
 
 
-def known_key(row: Any) -> Known:
+def known_key(row: Any) -> KeyRecord:
     """Convert (token, state, until_ms, attempts, first_granted_ms, fingerprint, suspect, outcome, result), and
     optionally the attempt log."""
     token, state, until_ms, attempts, first_ms, fingerprint, suspect, outcome, result, *attempt_log = row
     ended = decode_outcome(outcome, result) if outcome else None
     log = (attempt_log and attempt_log[0]) or b""
-    return Known(token, _STATES[state], until_ms, attempts, first_ms, fingerprint, suspect, ended, log)
+    return KeyRecord(token, _STATES[state], until_ms, attempts, first_ms, fingerprint, suspect, ended, log)
 
 
 def encode_ending(outcome: Ending) -> tuple[int, bytes | None]:

@@ -11,7 +11,7 @@ import apsw
 from semel.ledgers.sqlite.statements import SQL, Row, rows, select_many, write_many
 from semel.values.attempts import line
 from semel.values.claim import Claim, Lease, Settlement, Verdict
-from semel.values.claim_rules import Grant, Known, State, Subject, judge
+from semel.values.claim_rules import Grant, KeyRecord, KeyState, Subject, judge
 from semel.values.event import dump
 from semel.values.key import split_digests
 from semel.values.outcome import Done, Reject, Release, Retry, Uncertain
@@ -20,7 +20,7 @@ from semel.values.outcome_codec import DONE, decode_outcome, encode_outcome, sto
 EXAMINED = 10  # records that a purge examines for each key that it may delete: most may have a longer retention
 
 _FINAL = (Done, Reject, Uncertain)
-_STATES = {int(state): state for state in State}
+_STATES = {int(state): state for state in KeyState}
 
 # ------------------------------------------------------------------------------------------------------------ claim
 
@@ -50,24 +50,24 @@ def touch(connection: apsw.Connection, now: int) -> None:
     connection.execute(SQL["touch"], (now,))
 
 
-def known_keys(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, Known]:
+def known_keys(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, KeyRecord]:
     """Return the stored state of these keys. An open key hides its settled record, whose retention is over."""
-    known: dict[bytes, Known] = {}
+    known: dict[bytes, KeyRecord] = {}
     for digest, token, state, until_ms, attempts, first_ms, fingerprint, suspect, outcome, result, log in select_many(
         connection, SQL["known_keys"], digests
     ):
         if outcome is None:
-            known[digest] = Known(
+            known[digest] = KeyRecord(
                 token, _STATES[state], until_ms, attempts, first_ms, fingerprint, bool(suspect), None, log or b""
             )
         elif digest not in known:
             ended = decode_outcome(outcome, result)
-            known[digest] = Known(token, State.SETTLED, until_ms, attempts, first_ms, fingerprint, False, ended)
+            known[digest] = KeyRecord(token, KeyState.SETTLED, until_ms, attempts, first_ms, fingerprint, False, ended)
     return known
 
 
 def _read_subjects(
-    connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, Known]
+    connection: apsw.Connection, digests: Sequence[bytes], known: dict[bytes, KeyRecord]
 ) -> dict[bytes, Subject]:
     """Return the subjects, and add the keys that hold them to `known`."""
     found = select_many(connection, SQL["subjects"], list(dict.fromkeys(digests)))
@@ -107,7 +107,7 @@ def _write_grants(connection: apsw.Connection, grants: Sequence[Grant]) -> None:
 
 
 def _replace_lease(
-    connection: apsw.Connection, digest: bytes, alias_of: bytes | None, replaced: int, known: Known
+    connection: apsw.Connection, digest: bytes, alias_of: bytes | None, replaced: int, known: KeyRecord
 ) -> None:
     connection.execute(
         SQL["replace_lease"],

@@ -15,7 +15,7 @@ import apsw
 
 from semel.ledgers.sqlite.claims import known_keys
 from semel.ledgers.sqlite.statements import SQL, Row, rows, select_many, write_many
-from semel.values.claim_rules import State
+from semel.values.claim_rules import KeyState
 from semel.values.event import dump, load
 from semel.values.inbox import Acceptance, Arrival, Depth, Finished, GivenUp, InboxEnding, Postponed, Taken
 from semel.values.inbox_rules import ACCEPTED, ArrivalKeys, identify, keys_of, longest_retention_ms, refusal
@@ -62,7 +62,7 @@ def _known_rows(connection: apsw.Connection, digests: Sequence[bytes], now: int)
     known = {
         digest: [KnownRow(False, key.fingerprint, None, key.outcome)]
         for digest, key in known_keys(connection, digests).items()
-        if key.state is not State.SETTLED or key.until_ms > now
+        if key.state is not KeyState.SETTLED or key.until_ms > now
     }
     for digest, fingerprint, position, reason, expires_ms in select_many(connection, SQL["inbox_keys"], digests):
         if reason is None or expires_ms > now:

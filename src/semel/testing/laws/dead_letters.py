@@ -586,13 +586,13 @@ class ForceLaws(Binding):
         assert ledger.grant(claim).attempt == 1
 
 
-class Store(Ledger, Catalog, DeadLetters, Protocol):
+class DecidedLedger(Ledger, Catalog, DeadLetters, Protocol):
     """A ledger with everything that these laws ask for."""
 
 
-def _store(ledger: Caller) -> Store:
+def _store(ledger: Caller) -> DecidedLedger:
     assert isinstance(ledger.ledger, DeadLetters)
-    return cast(Store, ledger.ledger)
+    return cast(DecidedLedger, ledger.ledger)
 
 
 def _replay(ledger: Caller, claim: Claim, reason: str = "again", by: str = "anna", *, force: bool = True) -> bool:

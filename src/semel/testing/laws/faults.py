@@ -38,39 +38,39 @@ class Happened(NamedTuple):
     applied: bool = True  # False: the resource refused it, its token was old
 
 
-class Known(NamedTuple):
+class EventRecord(NamedTuple):
     """What the ledger says of one event in the end."""
 
     state: str  # of the catalog
     token: int | None  # of the run that was settled; handlers return theirs
 
 
-Kept: TypeAlias = Callable[[Sequence[Happened], Mapping[str, Known]], None]
+Kept: TypeAlias = Callable[[Sequence[Happened], Mapping[str, EventRecord]], None]
 
 
-def exactly_once(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+def exactly_once(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
     assert Counter(call.event for call in calls) == dict.fromkeys(known, 1)
 
 
-def once_by_key(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+def once_by_key(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
     """Calls may repeat, always with the same key: a downstream that honours it has applied each event once."""
     keys = {(call.event, call.key) for call in calls}
     assert Counter(event for event, _ in keys) == dict.fromkeys(known, 1)
     assert len({key for _, key in keys}) == len(known), "no two events share a key"
 
 
-def last_token_wins(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+def last_token_wins(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
     """What the resource ends with is what the settled run wrote: nothing that was let in came after it."""
     assert {call.event: call.token for call in calls if call.applied} == {
         name: one.token for name, one in known.items()
     }
 
 
-def at_least_once(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+def at_least_once(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
     assert {call.event for call in calls} == set(known)
 
 
-def at_most_once(calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+def at_most_once(calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
     """What is done happened once; what is in doubt happened once or not at all, and is listed."""
     times = Counter(call.event for call in calls)
     assert {event for event, count in times.items() if count > 1} == set()
@@ -87,7 +87,7 @@ KEPT: dict[str, Kept] = {
 ENDINGS = {effect: {"done"} for effect in KEPT} | {"park": {"done", "uncertain"}}
 
 
-def check_kept(effect: str, calls: Sequence[Happened], known: Mapping[str, Known]) -> None:
+def check_kept(effect: str, calls: Sequence[Happened], known: Mapping[str, EventRecord]) -> None:
     """Every event has ended as its effect may end, and the promise was kept. `calls` are those of this effect."""
     strange = {event: one.state for event, one in known.items() if one.state not in ENDINGS[effect]}
     assert strange == {}, f"{effect}: not every event has ended"
@@ -112,7 +112,7 @@ UNDECIDED = "undecided"
 ENTRIES_MAX = 100_000
 
 
-class App(Protocol):
+class FaultApp(Protocol):
     """`semel.Semel`, with a handler for each effect, named after it, on the topic of that name."""
 
     ledger: Any
@@ -137,10 +137,10 @@ class FaultHarness:
     home: Path
     proxy: FaultProxy
 
-    app: Callable[[], App]
+    app: Callable[[], FaultApp]
     """Opens the store by way of the proxy. Each handler returns its token."""
 
-    hasty: Callable[[], App]
+    hasty: Callable[[], FaultApp]
     """The same with short leases, and short timeouts: for laws that wait for each of them."""
 
     worker: Callable[[str], Sequence[str]]
@@ -178,7 +178,7 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = SOON_S) -> 
         time.sleep(POLL_S)
 
 
-class Storm:
+class FaultStorm:
     """A block under load. When it ends, everything is drained, and every promise is checked."""
 
     def __init__(self, harness: FaultHarness) -> None:
@@ -193,7 +193,7 @@ class Storm:
         self._stack = ExitStack()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Storm:
+    def __enter__(self) -> FaultStorm:
         self._top_up()
         for name in WORKERS:
             self._start(name)
@@ -267,7 +267,7 @@ class Storm:
             assert mine, f"inconclusive: the load had no event of {effect}"
             check_kept(effect, [call for call in before if call.effect == effect], mine)
 
-    async def _ask(self) -> dict[str, Known]:
+    async def _ask(self) -> dict[str, EventRecord]:
         """What the ledger lists of each event, and what it answers when the event comes once more."""
         app = self.harness.app()
         try:
@@ -280,7 +280,7 @@ class Storm:
         )
         assert set(self.events) <= set(listed), "every event is listed"
         return {
-            event: Known(listed[event], one.result if isinstance(one.result, int) else None)
+            event: EventRecord(listed[event], one.result if isinstance(one.result, int) else None)
             for event, one in zip(self.events, outcomes, strict=True)
         }
 

@@ -364,7 +364,7 @@ class Ear:
         self.heard: list[Heard] = []
         ear = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class CallbackHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # the standard library's name
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
@@ -375,7 +375,7 @@ class Ear:
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing: tests are quiet."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), CallbackHandler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/callbacks"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()

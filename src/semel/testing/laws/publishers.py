@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from semel.ports import Delivery, Entry, Publisher, Source, Stoppable
-from semel.testing.laws.source_harness import SOON_S, TOPIC, Handle, Worker, document
+from semel.testing.laws.source_harness import SOON_S, TOPIC, Handle, SourceWorker, document
 from semel.values.event import PLAIN, DecodeOptions, Event
 from semel.values.forwarded import TOO_LARGE, UNFIT, ForwardedEvent, ForwardMetadata
 
@@ -42,7 +42,7 @@ BINARY = {
 }
 
 
-class App(Protocol):
+class PublisherApp(Protocol):
     """`semel.Semel`."""
 
     async def process(
@@ -53,7 +53,7 @@ class App(Protocol):
         origin: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any: ...
-    def worker(self, source: Source) -> Worker: ...
+    def worker(self, source: Source) -> SourceWorker: ...
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]: ...
     async def close(self) -> None: ...
 
@@ -69,7 +69,7 @@ class PublisherHarness:
     """The consumer's side, on the running loop: it takes from the same place, and believes the notes (forwarded). Its
     deliveries have `reading` and `headers`."""
 
-    app: Callable[[Handle], App]
+    app: Callable[[Handle], PublisherApp]
     """Opens an app on a ledger of its own, with one handler for TOPIC, which is called "handle"."""
 
     silent: Callable[[], AbstractContextManager[Callable[[], bool]]]

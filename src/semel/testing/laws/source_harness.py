@@ -44,17 +44,17 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Worker(Protocol):
+class SourceWorker(Protocol):
     """`semel.core.worker.Worker`."""
 
     async def run(self) -> int: ...
     def stop(self) -> None: ...
 
 
-class App(Protocol):
+class SourceApp(Protocol):
     """`semel.Semel`."""
 
-    def worker(self, source: Source) -> Worker: ...
+    def worker(self, source: Source) -> SourceWorker: ...
     async def entries(self, state: str | None = None, limit: int = 100) -> Sequence[Entry]: ...
     async def close(self) -> None: ...
 
@@ -66,7 +66,7 @@ class MakeApp(Protocol):
     """Opens an app on the ledger of the harness, with one handler for TOPIC. Its leases last LEASE_S, and where a
     handler raises, the next try is due at once (`Semel(…, random=lambda: 0.0)`)."""
 
-    def __call__(self, handle: Handle, *, max_attempts: int = 8) -> App: ...
+    def __call__(self, handle: Handle, *, max_attempts: int = 8) -> SourceApp: ...
 
 
 def _stop(source: Source) -> None:
@@ -134,7 +134,7 @@ def document(event: str, type: str = TOPIC, **data: Any) -> bytes:
     return json.dumps({"id": event, "type": type, "createdTime": 1678886400000, "data": data}).encode()
 
 
-class Told(NamedTuple):
+class AnswerSeen(NamedTuple):
     """The answer to one delivery, and the ledger's state at that time."""
 
     answer: str  # ack, retry, reject
@@ -150,7 +150,7 @@ class Told(NamedTuple):
 class Watched:
     """A source that records every answer before it passes the answer on."""
 
-    def __init__(self, source: Source, app: App, told: list[Told]) -> None:
+    def __init__(self, source: Source, app: SourceApp, told: list[AnswerSeen]) -> None:
         self._source = source
         self._app = app
         self._told = told
@@ -160,7 +160,7 @@ class Watched:
 
 
 class WatchedDelivery(Delivery):
-    def __init__(self, delivery: Delivery, app: App, told: list[Told]) -> None:
+    def __init__(self, delivery: Delivery, app: SourceApp, told: list[AnswerSeen]) -> None:
         self._delivery = delivery
         self._app = app
         self._told = told
@@ -183,21 +183,21 @@ class WatchedDelivery(Delivery):
 
     async def _note(self, answer: str) -> None:
         entries = await self._app.entries(limit=ENTRIES_MAX)
-        self._told.append(Told(answer, self.body, {entry.text: entry.state for entry in entries}))
+        self._told.append(AnswerSeen(answer, self.body, {entry.text: entry.state for entry in entries}))
 
 
-class Consumer:
+class SourceConsumer:
     """Some workers that share a source of their own. They work while the block lasts, and are then stopped as a service
     stops them."""
 
     def __init__(self, harness: SourceHarness, handle: Handle, *, max_attempts: int = 8) -> None:
-        self.told: list[Told] = []
+        self.told: list[AnswerSeen] = []
         self.app = harness.app(handle, max_attempts=max_attempts)
         self._harness = harness
         self._stopping = False
         self._source: Source | None = None
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> SourceConsumer:
         self._source = self._harness.open()
         watched = Watched(self._source, self.app, self.told)
         self._workers = [self.app.worker(watched) for _ in range(LANES)]
@@ -249,7 +249,7 @@ class Consumer:
             finally:
                 await self._harness.close(source)
 
-    async def _run(self, worker: Worker) -> None:
+    async def _run(self, worker: SourceWorker) -> None:
         while not self._stopping:
             await worker.run()
             if not self._stopping:  # a source that ends when it is empty is asked again

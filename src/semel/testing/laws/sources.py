@@ -21,9 +21,9 @@ from semel.testing.laws.source_harness import (
     LANDED,
     SAID,
     SOON_S,
-    Consumer,
     Process,
     SourceBinding,
+    SourceConsumer,
     SourceHarness,
     document,
 )
@@ -48,7 +48,7 @@ class AnswerLaws(SourceBinding):
                 not_forgotten.append(await asyncio.to_thread(harness.left) + consumer.answers()["ack"])
 
             harness.put(*[document(f"e{number}") for number in range(5)])
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
                 assert len(await consumer.entries("done")) == 5
                 assert consumer.answers() == {"ack": 5}
@@ -67,7 +67,7 @@ class AnswerLaws(SourceBinding):
 
             bodies = [document("é – 漢字 \U0001f4de"), document("large", text="x" * 150_000), b" " + document("spaced")]
             harness.put(*bodies)
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
             assert sorted(arrived) == sorted(bodies)
 
@@ -83,7 +83,7 @@ class AnswerLaws(SourceBinding):
                     raise Retry(after=RETRY_S)
 
             harness.put(document("e"))
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
                 assert len(await consumer.entries("done")) == 1
                 assert consumer.answers() == {"retry": 1, "ack": 1}, "an early one would only be Busy"
@@ -102,7 +102,7 @@ class AnswerLaws(SourceBinding):
                     raise Retry(after=RETRY_S)
 
             harness.put(document("slow"), group="one")
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until(lambda: bool(order), "the first try")
                 harness.put(document("quick"), group="two")
                 await consumer.until_all_is_answered()
@@ -126,7 +126,7 @@ class AnswerLaws(SourceBinding):
             harness.put(document("poison"), group="one")
             harness.put(document("rejected"), group="two")
             harness.put(document("good"), group="three")
-            async with Consumer(harness, handle, max_attempts=3) as consumer:
+            async with SourceConsumer(harness, handle, max_attempts=3) as consumer:
                 await consumer.until_all_is_answered()
                 dead = {entry.text: entry for entry in await consumer.entries("dead")}
                 assert len(dead) == 2
@@ -151,9 +151,9 @@ class AnswerLaws(SourceBinding):
                 return "first"
 
             harness.put(document("e"), group="one")
-            async with Consumer(harness, handle, max_attempts=1) as first:
+            async with SourceConsumer(harness, handle, max_attempts=1) as first:
                 await first.until(lambda: bool(began), "the handler to begin")
-                async with Consumer(harness, handle, max_attempts=1) as second:
+                async with SourceConsumer(harness, handle, max_attempts=1) as second:
                     harness.put(document("e"), group="two")  # another copy; the first is in hand
                     await second.until(lambda: len(first.told) + len(second.told) >= 2, "two answers of busy")
                     assert {told.answer for told in [*first.told, *second.told]} == {"retry"}
@@ -169,7 +169,7 @@ class AnswerLaws(SourceBinding):
         async def story() -> None:
             harness.put(*MALFORMED)
             harness.put(document("good"))
-            async with Consumer(harness, _done) as consumer:
+            async with SourceConsumer(harness, _done) as consumer:
                 await consumer.until_all_is_answered()
                 await consumer.until(lambda: len(harness.dead_letters()) == len(MALFORMED), "the dead letters")
                 assert consumer.answers() == {"reject": len(MALFORMED), "ack": 1}, "each came once"
@@ -183,7 +183,7 @@ class AnswerLaws(SourceBinding):
     def test_another_payload_under_a_known_key_becomes_a_dead_letter(self, harness: SourceHarness) -> None:
         async def story() -> None:
             harness.put(document("e"))
-            async with Consumer(harness, _done) as consumer:
+            async with SourceConsumer(harness, _done) as consumer:
                 await consumer.until_all_is_answered()
                 harness.put(document("e", other="payload"))
                 await consumer.until(lambda: len(harness.dead_letters()) == 1, "the dead letter")
@@ -202,7 +202,7 @@ class AnswerLaws(SourceBinding):
                 ran.append(event.id)
 
             harness.put(*[document(event) for event in ("a", "b", "a", "c", "b", "a")])
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
             assert sorted(ran) == ["a", "b", "c"]
             assert harness.dead_letters() == []
@@ -314,7 +314,7 @@ class EndLaws(SourceBinding):
                 finished.append(event.id)
 
             harness.put(*[document(f"e{number:02}") for number in range(MANY)], group="")
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until(lambda: bool(began), "the handlers to begin")
                 consumer.begin_to_stop()
                 ending = asyncio.ensure_future(consumer.stop())
@@ -326,7 +326,7 @@ class EndLaws(SourceBinding):
                 assert harness.left() == MANY - len(finished)
                 assert len(await consumer.entries("done")) == len(finished)
             since = time.monotonic()
-            async with Consumer(harness, handle) as other:
+            async with SourceConsumer(harness, handle) as other:
                 await other.until_all_is_answered()
                 if harness.hold_s:
                     assert time.monotonic() - since < harness.hold_s, "it was not given back: its time ran out"
@@ -402,7 +402,7 @@ class OrderedSourceLaws(SourceBinding):
 
             for group in "abc":
                 harness.put(*[document(f"{group}{number:02}") for number in range(15)], group=group)
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
             assert most == {"a": 1, "b": 1, "c": 1}, "two of a group at a time"
             for group in "abc":
@@ -421,7 +421,7 @@ class OrderedSourceLaws(SourceBinding):
 
             harness.put(*[document(f"a{number}") for number in range(5)], group="a")
             harness.put(*[document(f"b{number}") for number in range(5)], group="b")
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
             of_a = [event for event in tries if event[0] == "a"]
             assert of_a == ["a0", "a1", "a1", "a1", "a2", "a3", "a4"], "nothing overtakes what failed"
@@ -439,7 +439,7 @@ class OrderedSourceLaws(SourceBinding):
                 ran.append(event.id)
 
             harness.put(document("a0"), document("a1"), b"{", document("a2"), document("a3"), group="a")
-            async with Consumer(harness, handle) as consumer:
+            async with SourceConsumer(harness, handle) as consumer:
                 await consumer.until_all_is_answered()
                 assert len(await consumer.entries("dead")) == 1
                 await consumer.until(lambda: len(harness.dead_letters()) == 1, "the dead letter")

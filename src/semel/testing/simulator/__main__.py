@@ -10,7 +10,7 @@ import sys
 
 from semel.testing.simulator.dialect import every_dialect
 from semel.testing.simulator.server import CONTROL, Simulator
-from semel.testing.simulator.state import State
+from semel.testing.simulator.state import SimulatorState
 
 ABOUT = f"""Simulated message providers on 127.0.0.1 that answer wrongly on request. POST {CONTROL}lie plans a lie, GET
 {CONTROL}phone lists the messages that customers got: see docs/outbox.md. POST {CONTROL}callbacks makes it call back,
@@ -19,7 +19,7 @@ signed as the providers sign: see docs/callbacks.md."""
 
 async def main(port: int, with_stdin: bool) -> None:
     dialects = every_dialect()
-    simulator = Simulator(dialects, State(), random.Random(1))
+    simulator = Simulator(dialects, SimulatorState(), random.Random(1))
     http, mail = await simulator.serve(port), await simulator.serve_mail()
     http_port, mail_port = (server.sockets[0].getsockname()[1] for server in (http, mail))
     if with_stdin:

@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, mail
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage
 
 SECRET = "xkeysib-brevo-secret"
 _STATUSES = {"accepted": "request", "delivered": "delivered", "undelivered": "hard_bounce"}
@@ -23,7 +23,7 @@ class BrevoDialect(Dialect):
     header = "api-key"
     credentials = SECRET
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body = request.json()
         (to,), (tag,) = body["to"], body["tags"]
         if not body["sender"]["email"]:
@@ -34,20 +34,20 @@ class BrevoDialect(Dialect):
         text, html = body.get("textContent"), body.get("htmlContent")
         return mail(to["email"], body["subject"], text, html, key=UUID(key).hex, ours=tag)
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
         return as_json(201, {"messageId": reference})
 
-    def repeated(self, message: Message, reference: str, same: bool) -> HttpResponse:
+    def repeated(self, message: SimulatedMessage, reference: str, same: bool) -> SimulatedResponse:
         return as_json(400, {"code": "duplicate_parameter", "message": "Idempotency key already in use"})
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"code": "simulated", "message": reason})
 
     def retry_headers(self, after_s: float) -> Mapping[str, str]:
         limit = {"x-sib-ratelimit-limit": "1000", "x-sib-ratelimit-remaining": "0"}
         return {**limit, "x-sib-ratelimit-reset": f"{after_s:.0f}"}
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         event = {
             "event": _STATUSES[status],
             "email": message.to,

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from semel.testing.simulator import twilio
 from semel.testing.simulator.dialect import Dialect
-from semel.testing.simulator.state import Message
+from semel.testing.simulator.state import SimulatedMessage
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -53,7 +53,7 @@ class CallbackSender:
         self.called: list[SentCallback] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def schedule(self, dialect: Dialect, message: Message, reference: str) -> None:
+    def schedule(self, dialect: Dialect, message: SimulatedMessage, reference: str) -> None:
         plan = self.plans.get(dialect.name)
         if plan is None or plan.mode == "never" or not (message.callback or plan.url):
             return
@@ -61,7 +61,7 @@ class CallbackSender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, plan: CallbackPlan, dialect: Dialect, message: Message, reference: str) -> None:
+    async def _send(self, plan: CallbackPlan, dialect: Dialect, message: SimulatedMessage, reference: str) -> None:
         statuses = ["accepted", plan.ending]
         match plan.mode:
             case "late":

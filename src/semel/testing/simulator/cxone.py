@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.testing.simulator.dialect import Dialect, header_of, unknown_credentials
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage, SimulatorState
 
 KEY_ID, SECRET = "cxone-key", "cxone-secret"
 EVENTS = "/api/v2/events"
@@ -20,7 +20,7 @@ class CxoneDialect(Dialect):
     name = "cxone"
     prefix = "cx-"
 
-    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
+    def other(self, request: HttpRequest, state: SimulatorState) -> SimulatedResponse | None:
         if request.path == "/auth/token":
             form = request.form()  # client_id, client_secret and scope are optional
             if (form.get("grant_type"), form.get("username"), form.get("password")) != ("password", KEY_ID, SECRET):
@@ -33,13 +33,13 @@ class CxoneDialect(Dialect):
             return None
         return self.refused(404, "not found")
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body = request.json()
         if request.path == EVENTS:
             return _event(body)
         to, *_ = body.get("recipients") or body["endUserRecipients"]
         thread = (body.get("thread") or {}).get("idOnExternalPlatform", "")
-        return Message(to["idOnExternalPlatform"], _text(body["messageContent"]), ours=thread)
+        return SimulatedMessage(to["idOnExternalPlatform"], _text(body["messageContent"]), ours=thread)
 
 
 def _text(content: Mapping[str, Any]) -> str:
@@ -53,10 +53,10 @@ def _text(content: Mapping[str, Any]) -> str:
     return next((text for text in texts if text), "")
 
 
-def _event(body: Mapping[str, Any]) -> Message:
+def _event(body: Mapping[str, Any]) -> SimulatedMessage:
     """The fields are at the top, or in `data` or `payload`; the key is always at the top."""
     inner: Mapping[str, Any] = body.get("data") or body.get("payload") or body
     recipient = next((str(inner[name]) for name in RECIPIENTS if inner.get(name)), "")
     if not recipient:
         raise ValueError(f"no recipient: expected one of {', '.join(RECIPIENTS)}")
-    return Message(recipient, str(inner.get("text", "")), key=body["idempotencyKey"])
+    return SimulatedMessage(recipient, str(inner.get("text", "")), key=body["idempotencyKey"])

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage, SimulatorState
 
 Callback = tuple[str, bytes]
 """Content type and body."""
@@ -23,7 +23,7 @@ class Dialect:
     credentials: ClassVar[str] = ""  # the valid value of that header
     conflict_status: ClassVar[int] = 422  # for a known key with another body
 
-    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
+    def other(self, request: HttpRequest, state: SimulatorState) -> SimulatedResponse | None:
         """The response to a request that is not a valid send request: a token, a list, a refusal of credentials. None
         for a send request."""
         if (request.method, request.path) != ("POST", self.path):
@@ -31,30 +31,30 @@ class Dialect:
         sent = header_of(request, self.header)
         return None if sent == self.credentials else self.refused(401, unknown_credentials(sent))
 
-    def parse(self, request: HttpRequest) -> Message:
+    def parse(self, request: HttpRequest) -> SimulatedMessage:
         """The message of a send request. Raises ValueError for a request that this provider would refuse."""
         try:
             return self.read(request)
         except (msgspec.DecodeError, LookupError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"bad request: {error}") from None
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         """Read a send request. Any error means that it is invalid."""
         raise NotImplementedError
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
         return as_json(200, {"id": reference})
 
-    def repeated(self, message: Message, reference: str, same: bool) -> HttpResponse:
+    def repeated(self, message: SimulatedMessage, reference: str, same: bool) -> SimulatedResponse:
         """The response to a known key, with the `same` body or with another one."""
         if same:
             return self.accepted(message, reference)
         return self.refused(self.conflict_status, "the key was used with another body")
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"message": reason, "status": status})
 
-    def common_headers(self, state: State) -> Mapping[str, str]:
+    def common_headers(self, state: SimulatorState) -> Mapping[str, str]:
         """Headers of every response."""
         return {}
 
@@ -62,7 +62,7 @@ class Dialect:
         """Headers with the time at which a rate limit ends."""
         return {"Retry-After": f"{after_s:.0f}"}
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         """The callback for a status: accepted, delivered or undelivered. None if the provider has no callbacks."""
         return None
 
@@ -95,12 +95,12 @@ def every_dialect() -> dict[str, Dialect]:
     return {kind.name: kind() for kind in kinds}
 
 
-def mail(to: Any, subject: Any, text: Any, html: Any, *, key: str = "", ours: str = "") -> Message:
+def mail(to: Any, subject: Any, text: Any, html: Any, *, key: str = "", ours: str = "") -> SimulatedMessage:
     if not isinstance(to, str) or "@" not in to:
         raise ValueError("the recipient is not valid")
     if not subject or not (text or html):
         raise ValueError("a subject and a content are required")
-    return Message(to, text or "", key, ours, subject=subject, html=html or "")
+    return SimulatedMessage(to, text or "", key, ours, subject=subject, html=html or "")
 
 
 # Credentials as providers check them. A refusal repeats the sent credentials, as careless providers do: code that

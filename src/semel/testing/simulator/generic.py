@@ -8,7 +8,7 @@ import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect
 from semel.testing.simulator.http import HttpRequest
-from semel.testing.simulator.state import Message
+from semel.testing.simulator.state import SimulatedMessage
 
 SECRET = "generic-secret"
 _STATUSES = {"accepted": "queued", "delivered": "done", "undelivered": "lost"}
@@ -21,12 +21,12 @@ class GenericDialect(Dialect):
     header = "x-api-key"
     credentials = SECRET
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
         body: Any = request.form() if is_form else request.json()
         key = request.headers.get("idempotency-key") or body.get("meta", {}).get("key", "")
-        return Message(body["to"], body["text"], key, body["reference"])
+        return SimulatedMessage(body["to"], body["text"], key, body["reference"])
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         report = {"about": {"reference": message.ours, "id": reference}, "state": _STATUSES[status]}
         return "application/json", msgspec.json.encode(report)

@@ -27,15 +27,15 @@ class HttpRequest(NamedTuple):
         return {name: values[0] for name, values in parse_qs(self.body.decode()).items()}
 
 
-class HttpResponse(NamedTuple):
+class SimulatedResponse(NamedTuple):
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = {}
 
 
-def as_json(status: int, document: Any, **headers: str) -> HttpResponse:
+def as_json(status: int, document: Any, **headers: str) -> SimulatedResponse:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpResponse(status, msgspec.json.encode(document), {"Content-Type": "application/json", **named})
+    return SimulatedResponse(status, msgspec.json.encode(document), {"Content-Type": "application/json", **named})
 
 
 async def read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
@@ -62,7 +62,7 @@ async def read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
     return HttpRequest(method, parts.path, query, headers, body)
 
 
-async def write_response(writer: asyncio.StreamWriter, response: HttpResponse) -> None:
+async def write_response(writer: asyncio.StreamWriter, response: SimulatedResponse) -> None:
     headers = {"Content-Length": str(len(response.body)), **response.headers}
     head = f"HTTP/1.1 {response.status} -\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     writer.write(head.encode("latin-1") + b"\r\n" + response.body)

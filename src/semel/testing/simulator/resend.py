@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, header_of, mail, unknown_credentials
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage, SimulatorState
 
 SECRET = "re_resend-secret"
 KEY_MAX = 256
@@ -18,7 +18,7 @@ class ResendDialect(Dialect):
     prefix = "re-"
     conflict_status = 409
 
-    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
+    def other(self, request: HttpRequest, state: SimulatorState) -> SimulatedResponse | None:
         if (request.method, request.path) != ("POST", "/emails"):
             return self.refused(404, "not found")
         if not header_of(request):
@@ -28,7 +28,7 @@ class ResendDialect(Dialect):
             return as_json(403, wrong)
         return None
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body, key = request.json(), request.headers.get("idempotency-key", "")
         if len(key) > KEY_MAX:
             raise ValueError("the key is too long")
@@ -37,10 +37,10 @@ class ResendDialect(Dialect):
             raise ValueError("the sender is missing")
         return mail(to, body["subject"], body.get("text"), body.get("html"), key=key, ours=tag["value"])
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"statusCode": status, "name": "simulated", "message": reason})
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         data = {"email_id": reference, "to": [message.to], "tags": {"semel_id": message.ours}}
         event = {"type": _STATUSES[status], "created_at": "2026-02-22T23:41:12.126Z", "data": data}
         return "application/json", msgspec.json.encode(event)

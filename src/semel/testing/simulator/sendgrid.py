@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, mail
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage
 
 SECRET = "SG.sendgrid-secret"
 _STATUSES = {"accepted": "processed", "delivered": "delivered", "undelivered": "bounce"}
@@ -20,7 +20,7 @@ class SendGridDialect(Dialect):
     path = "/v3/mail/send"
     credentials = f"Bearer {SECRET}"
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body = request.json()
         (personalization,) = body["personalizations"]
         (to,) = personalization["to"]
@@ -30,13 +30,13 @@ class SendGridDialect(Dialect):
         text, html = parts.get("text/plain"), parts.get("text/html")
         return mail(to["email"], body["subject"], text, html, ours=personalization["custom_args"]["semel_id"])
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
-        return HttpResponse(202, b"", {"X-Message-Id": reference})
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
+        return SimulatedResponse(202, b"", {"X-Message-Id": reference})
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"errors": [{"message": reason, "field": None, "help": None}]})
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         event = {
             "email": message.to,
             "timestamp": int(time.time()),

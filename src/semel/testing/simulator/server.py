@@ -17,14 +17,22 @@ from semel.testing.simulator.dialect import Dialect
 from semel.testing.simulator.http import (
     HEAD_MAX_BYTES,
     HttpRequest,
-    HttpResponse,
+    SimulatedResponse,
     as_json,
     read_request,
     write_response,
 )
 from semel.testing.simulator.smtp import NAME as SMTP
 from semel.testing.simulator.smtp import MailServer
-from semel.testing.simulator.state import LIES, Lie, LieSchedule, Message, PlannedLie, RequestBudget, State
+from semel.testing.simulator.state import (
+    LIES,
+    Lie,
+    LieSchedule,
+    PlannedLie,
+    RequestBudget,
+    SimulatedMessage,
+    SimulatorState,
+)
 
 STALL_S = 3_600.0  # longer than any client waits
 CONTROL = "/_simulator/"
@@ -33,7 +41,7 @@ CONTROL = "/_simulator/"
 class Simulator:
     """Serves each dialect below `/NAME/…`."""
 
-    def __init__(self, dialects: Mapping[str, Dialect], state: State, dice: random.Random) -> None:
+    def __init__(self, dialects: Mapping[str, Dialect], state: SimulatorState, dice: random.Random) -> None:
         self._dialects = dialects
         self._state = state
         self._lies = LieSchedule(state, dice)
@@ -92,7 +100,9 @@ class Simulator:
             await asyncio.sleep(self._state.latency_s)
         return await self._respond_with_lie(lie, dialect, response, writer)
 
-    def _accept(self, dialect: Dialect, request: HttpRequest, message: Message, known: str) -> HttpResponse:
+    def _accept(
+        self, dialect: Dialect, request: HttpRequest, message: SimulatedMessage, known: str
+    ) -> SimulatedResponse:
         if known:
             return dialect.repeated(message, known, same=True)
         reference = self._state.reference(dialect.prefix)
@@ -102,7 +112,7 @@ class Simulator:
         return dialect.accepted(message, reference)
 
     async def _respond_with_lie(
-        self, lie: Lie, dialect: Dialect, response: HttpResponse | None, writer: asyncio.StreamWriter
+        self, lie: Lie, dialect: Dialect, response: SimulatedResponse | None, writer: asyncio.StreamWriter
     ) -> bool:
         match lie.hears:
             case "the answer":
@@ -117,7 +127,9 @@ class Simulator:
                     await asyncio.sleep(STALL_S)
                 return False
             case "a page":
-                page = HttpResponse(200, b"<html>Please sign in</html>", {"Content-Type": "text/html; charset=utf-8"})
+                page = SimulatedResponse(
+                    200, b"<html>Please sign in</html>", {"Content-Type": "text/html; charset=utf-8"}
+                )
                 await write_response(writer, page)
                 return True
             case "429":
@@ -129,13 +141,13 @@ class Simulator:
         refusal = dialect.refused(429, "too many requests")
         return await self._respond(writer, dialect, _with(refusal, dialect.retry_headers(after_s)))
 
-    async def _respond(self, writer: asyncio.StreamWriter, dialect: Dialect, response: HttpResponse) -> bool:
+    async def _respond(self, writer: asyncio.StreamWriter, dialect: Dialect, response: SimulatedResponse) -> bool:
         await write_response(writer, _with(response, dialect.common_headers(self._state)))
         return True
 
     # ---------------------------------------------------------------------------------------------------- for tests
 
-    def _control(self, request: HttpRequest) -> HttpResponse:
+    def _control(self, request: HttpRequest) -> SimulatedResponse:
         command = request.path.removeprefix(CONTROL)
         if request.method == "GET":
             return self._show(command, request.query)
@@ -145,7 +157,7 @@ class Simulator:
             return as_json(400, {"message": f"{command}: {error}"})
         return as_json(200, {})
 
-    def _show(self, command: str, query: Mapping[str, str]) -> HttpResponse:
+    def _show(self, command: str, query: Mapping[str, str]) -> SimulatedResponse:
         state = self._state
         match command:
             case "phone":
@@ -199,5 +211,5 @@ class Simulator:
                 raise ValueError("no such path")
 
 
-def _with(response: HttpResponse, headers: Mapping[str, str]) -> HttpResponse:
+def _with(response: SimulatedResponse, headers: Mapping[str, str]) -> SimulatedResponse:
     return response._replace(headers={**response.headers, **headers}) if headers else response

@@ -9,8 +9,8 @@ from hashlib import sha256
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, header_of, mail, unknown_credentials
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage, SimulatorState
 
 KEY_ID, SECRET, REGION = "AKIDSIMULATED", "ses-secret", "eu-central-1"
 PATH = "/v2/email/outbound-emails"
@@ -25,14 +25,14 @@ class SesDialect(Dialect):
     name = "ses"
     prefix = "0100-"
 
-    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
+    def other(self, request: HttpRequest, state: SimulatorState) -> SimulatedResponse | None:
         if (request.method, request.path) != ("POST", PATH):
             return self.refused(404, "not found")
         if _is_signed(request, f"/{self.name}{PATH}"):
             return None
         return self.refused(403, unknown_credentials(header_of(request)))
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body = request.json()
         (to,), (tag,) = body["Destination"]["ToAddresses"], body["EmailTags"]
         simple = body["Content"]["Simple"]
@@ -41,13 +41,13 @@ class SesDialect(Dialect):
             raise ValueError("the sender is missing, or the tag is wrong")
         return mail(to, simple["Subject"]["Data"], texts.get("Text"), texts.get("Html"), ours=tag["Value"])
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
         return as_json(200, {"MessageId": reference})
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"message": reason}, x_amzn_ErrorType="Simulated")
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         about = {"messageId": reference, "timestamp": "2026-05-01T14:00:00.000Z", "tags": {"semel-id": [message.ours]}}
         return "application/json", msgspec.json.encode({"eventType": _STATUSES[status], "mail": about})
 

@@ -16,7 +16,7 @@ from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default as mail_policy
 
-from semel.testing.simulator.state import Lie, LieSchedule, Message, State
+from semel.testing.simulator.state import Lie, LieSchedule, SimulatedMessage, SimulatorState
 
 NAME = "smtp"
 USER, SECRET = "smtp-user", "smtp-secret"
@@ -26,7 +26,7 @@ STALL_S = 3_600.0
 
 
 class MailServer:
-    def __init__(self, state: State, lies: LieSchedule) -> None:
+    def __init__(self, state: SimulatorState, lies: LieSchedule) -> None:
         self._state = state
         self._lies = lies
 
@@ -45,7 +45,7 @@ class MailServer:
 
 class _Session:
     def __init__(
-        self, state: State, lies: LieSchedule, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, state: SimulatorState, lies: LieSchedule, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._state = state
         self._lies = lies
@@ -84,7 +84,7 @@ class _Session:
     def _recipient(self, path: str) -> str:
         self._state.requests.append((NAME, time.time()))
         self._to = path.removeprefix("TO:<").removesuffix(">")
-        self._lie = self._lies.next(NAME, Message(self._to, ""))
+        self._lie = self._lies.next(NAME, SimulatedMessage(self._to, ""))
         return {"429": "450 not now", "400": "550 nobody of that name"}.get(self._lie.hears, "250 ok")
 
     async def _mail(self) -> bool:
@@ -120,7 +120,7 @@ class _Session:
         text, html = parts.get("text/plain", ""), parts.get("text/html", "")
         message_id = str(parsed["Message-ID"]).strip("<>")
         ours = message_id.partition("@")[0]
-        message = Message(self._to, text, ours=ours, subject=str(parsed["Subject"]), html=html)
+        message = SimulatedMessage(self._to, text, ours=ours, subject=str(parsed["Subject"]), html=html)
         self._state.deliver(NAME, message, message_id)
 
     async def _reply(self, lines: str) -> None:

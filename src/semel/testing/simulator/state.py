@@ -26,7 +26,7 @@ class ReceivedMessage(Struct, frozen=True):
     sender: str = ""  # if the provider lists messages by sender
 
 
-class Message(NamedTuple):
+class SimulatedMessage(NamedTuple):
     """The message of a send request, in a form that all dialects share."""
 
     to: str
@@ -57,7 +57,7 @@ class PlannedLie(Struct, frozen=True):
     share: float = 1.0  # of the requests: for long runs
 
 
-class StoredKey(Struct):
+class SimulatedKey(Struct):
     """An idempotency key and the answer stored for it."""
 
     reference: str
@@ -73,7 +73,7 @@ class RequestBudget(Struct):
     count: int = 0
 
 
-class State:
+class SimulatorState:
     """The state of all providers."""
 
     def __init__(self, key_window_s: float = 86_400.0) -> None:
@@ -84,7 +84,7 @@ class State:
         self.lied_about: list[tuple[str, str, str]] = []  # lie, to, text of ambiguous lies
         self.requests: list[tuple[str, float]] = []  # provider and time of every send request
         self.book: list[SendRequest] = []
-        self.keys: dict[tuple[str, str], StoredKey] = {}
+        self.keys: dict[tuple[str, str], SimulatedKey] = {}
         self.key_window_s = key_window_s
         self.key_windows_s: dict[str, float] = {}  # by provider
         self.budgets: dict[str, RequestBudget] = {}
@@ -97,7 +97,7 @@ class State:
         self._numbers += 1
         return f"{prefix}{self._numbers:08}"
 
-    def deliver(self, provider: str, message: Message, reference: str) -> None:
+    def deliver(self, provider: str, message: SimulatedMessage, reference: str) -> None:
         self.phone.append(
             ReceivedMessage(
                 provider,
@@ -113,14 +113,14 @@ class State:
             )
         )
 
-    def known(self, provider: str, key: str) -> StoredKey | None:
+    def known(self, provider: str, key: str) -> SimulatedKey | None:
         kept = self.keys.get((provider, key)) if key else None
         return kept if kept is not None and kept.until > time.monotonic() else None
 
     def remember(self, provider: str, key: str, reference: str, body: bytes) -> None:
         if key:
             window_s = self.key_windows_s.get(provider, self.key_window_s)
-            self.keys[(provider, key)] = StoredKey(reference, body, time.monotonic() + window_s)
+            self.keys[(provider, key)] = SimulatedKey(reference, body, time.monotonic() + window_s)
 
     def grant(self, provider: str) -> str:
         """Issue an access token. The earlier token stays valid until a test revokes it."""
@@ -161,11 +161,11 @@ TRUTH = Lie(True, "the answer", False)
 class LieSchedule:
     """Chooses the lie for each request and records it."""
 
-    def __init__(self, state: State, dice: random.Random) -> None:
+    def __init__(self, state: SimulatorState, dice: random.Random) -> None:
         self._state = state
         self._dice = dice
 
-    def next(self, provider: str, message: Message) -> Lie:
+    def next(self, provider: str, message: SimulatedMessage) -> Lie:
         name, lie = self._planned(self._state.plans_for.get((provider, message.to)))
         if lie is TRUTH:
             name, lie = self._planned(self._state.plans.get(provider))

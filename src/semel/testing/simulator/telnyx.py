@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage
 
 SECRET = "KEYtelnyx-secret"
 FIELDS = frozenset(("from", "to", "text", "webhook_url", "messaging_profile_id", "type"))  # the fields that tests use
@@ -22,7 +22,7 @@ class TelnyxDialect(Dialect):
     path = "/v2/messages"
     credentials = f"Bearer {SECRET}"
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body = request.json()
         if unknown := body.keys() - FIELDS:
             raise ValueError(f"unknown field {min(unknown)}")
@@ -30,15 +30,15 @@ class TelnyxDialect(Dialect):
             raise ValueError("to, from or text is not valid")
         key = request.headers.get("idempotency-key", "")
         url = body.get("webhook_url", "")
-        return Message(body["to"], body["text"], key, parse_qs(urlsplit(url).query).get("id", [""])[0], url)
+        return SimulatedMessage(body["to"], body["text"], key, parse_qs(urlsplit(url).query).get("id", [""])[0], url)
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
         return as_json(200, {"data": {"id": reference, "record_type": "message"}})
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"errors": [{"code": str(status), "detail": reason}]})
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         to = [{"phone_number": message.to, "status": _STATUSES[status]}]
         payload = {
             "id": reference,

@@ -9,8 +9,8 @@ from email.utils import formatdate
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from semel.testing.simulator.dialect import Callback, Dialect, basic, header_of, unknown_credentials
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message, State
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage, SimulatorState
 
 ACCOUNT, SECRET = "ACsimulated", "twilio-secret"
 _MESSAGES = re.compile(r"/2010-04-01/Accounts/(?P<account>[^/]+)/Messages\.json")
@@ -22,7 +22,7 @@ class TwilioDialect(Dialect):
     name = "twilio"
     prefix = "SM"
 
-    def other(self, request: HttpRequest, state: State) -> HttpResponse | None:
+    def other(self, request: HttpRequest, state: SimulatorState) -> SimulatedResponse | None:
         found = _MESSAGES.fullmatch(request.path)
         if found is None:
             return self.refused(404, "The requested resource was not found")
@@ -30,7 +30,7 @@ class TwilioDialect(Dialect):
             return self.refused(401, unknown_credentials(header_of(request)))
         return None if request.method == "POST" else self._page(request, state)
 
-    def _page(self, request: HttpRequest, state: State) -> HttpResponse:
+    def _page(self, request: HttpRequest, state: SimulatorState) -> SimulatedResponse:
         """The message list, newest first."""
         messages = [message for message in state.phone if message.provider == self.name]
         if "To" in request.query:
@@ -56,20 +56,20 @@ class TwilioDialect(Dialect):
         following = f"{request.path}?{urlencode({**request.query, 'Page': page + 1})}" if more else None
         return as_json(200, {"messages": listed[size * page : size * (page + 1)], "next_page_uri": following})
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         form = request.form()
         if not form.get("To", "").startswith("+") or not form.get("Body") or not form.get("From"):
             raise ValueError("The 'To', 'From' or 'Body' is not valid")
         callback = form.get("StatusCallback", "")
         ours = parse_qs(urlsplit(callback).query).get("id", [""])[0]
-        return Message(form["To"], form["Body"], "", ours, callback, sender=form["From"])
+        return SimulatedMessage(form["To"], form["Body"], "", ours, callback, sender=form["From"])
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
         return as_json(201, {"sid": reference, "status": "queued", "to": message.to, "body": message.text})
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"code": 21211, "message": reason, "status": status})
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         form = {"MessageSid": reference, "MessageStatus": _STATUSES[status], "To": message.to, "AccountSid": ACCOUNT}
         return "application/x-www-form-urlencoded", urlencode(form).encode()

@@ -8,8 +8,8 @@ import re
 import msgspec
 
 from semel.testing.simulator.dialect import Callback, Dialect, basic
-from semel.testing.simulator.http import HttpRequest, HttpResponse, as_json
-from semel.testing.simulator.state import Message
+from semel.testing.simulator.http import HttpRequest, SimulatedResponse, as_json
+from semel.testing.simulator.state import SimulatedMessage
 
 KEY, SECRET = "vonage-key", "vonage-secret"
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
@@ -22,21 +22,21 @@ class VonageDialect(Dialect):
     path = "/v1/messages"
     credentials = basic(KEY, SECRET)
 
-    def read(self, request: HttpRequest) -> Message:
+    def read(self, request: HttpRequest) -> SimulatedMessage:
         body = request.json()
         if (body["channel"], body["message_type"]) != ("sms", "text") or not body["from"] or not body["text"]:
             raise ValueError("channel, from or text is not valid")
         if _NUMBER.fullmatch(body["to"]) is None or body["from"].startswith("+"):
             raise ValueError("to or from is not valid: a number starts with its country code, without + or 00")
-        return Message(f"+{body['to']}", body["text"], ours=body["client_ref"])
+        return SimulatedMessage(f"+{body['to']}", body["text"], ours=body["client_ref"])
 
-    def accepted(self, message: Message, reference: str) -> HttpResponse:
+    def accepted(self, message: SimulatedMessage, reference: str) -> SimulatedResponse:
         return as_json(202, {"message_uuid": reference})
 
-    def refused(self, status: int, reason: str) -> HttpResponse:
+    def refused(self, status: int, reason: str) -> SimulatedResponse:
         return as_json(status, {"title": "simulated", "detail": reason})
 
-    def callback(self, message: Message, reference: str, status: str) -> Callback | None:
+    def callback(self, message: SimulatedMessage, reference: str, status: str) -> Callback | None:
         report = {
             "message_uuid": reference,
             "to": message.to.removeprefix("+"),
