@@ -27,7 +27,7 @@ OUTBOX_MUTANTS = [
         "providers/smtp.py",
         "        check_first_byte()\n",
         "",
-        "tests/outbox/providers/test_smtp.py::test_a_check_that_fails_before_the_mail_lets_none_of_it_leave",
+        "tests/outbox/providers/test_smtp.py::test_a_failed_lease_check_before_the_mail_sends_none_of_it",
     ),
     # ------------------------------------------------------------------------------------------------------ SQLite
     Mutant(

@@ -39,7 +39,7 @@ def only(settings: Settings, *routes: RouteFacts, store: StoreFacts = SQLITE) ->
     return finding
 
 
-def test_every_check_says_that_all_is_well() -> None:
+def test_every_check_has_an_ok_finding() -> None:
     findings = check(Settings(), [FACTS], SQLITE)
     assert [finding.check for finding in findings] == CHECKS
     assert {finding.level for finding in findings} == {"ok"}
@@ -52,7 +52,7 @@ def test_a_timeout_is_under_its_lease(timeout_s: float | None, bad: bool) -> Non
     assert [one.level for one in findings if one.check == "timeout"] == ["error"] * bad
 
 
-def test_a_timeout_over_its_lease_says_what_to_change() -> None:
+def test_a_timeout_over_its_lease_has_a_remedy() -> None:
     finding = only(Settings(server=ServerSettings(drain=60)), replace(FACTS, timeout_s=60.0))
     assert (finding.level, finding.check) == ("error", "timeout")
     assert lacks(finding.what, "route a 1 min lease 25 s") == []
@@ -100,7 +100,7 @@ def test_a_url_of_a_route_is_a_destination_too_and_only_its_host_is_shown() -> N
     assert "k3y" not in finding.what + finding.change
 
 
-def test_a_destination_that_nobody_uses_is_a_warning() -> None:
+def test_an_unused_destination_is_a_warning() -> None:
     finding = only(Settings(destinations={"crm": DestinationSettings(url="https://crm.example/")}))
     assert (finding.level, finding.check) == ("warning", "destination")
     assert lacks(finding.what, "destination crm") == []
@@ -163,12 +163,12 @@ def test_what_is_advised_for_a_slow_inline_answer_is_possible(store: StoreFacts)
     assert found(slow, QUICK, store=replace(REDIS, dead_letter_store=True)) == []
 
 
-def test_a_caveat_points_to_what_tells_more() -> None:
+def test_a_caveat_names_its_documentation() -> None:
     caveat = StoreFacts(replace(SQLITE.traits, caveat="may forget"))
     assert "docs/guarantees.md" in only(Settings(), store=caveat).change
 
 
-def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
+def test_a_volatile_store_is_a_warning() -> None:
     inline = Settings(endpoints=[EndpointSettings(mode="inline")])
     assert [(one.level, one.check) for one in found(inline, QUICK, store=MEMORY)] == [
         ("warning", "durability"),
@@ -176,7 +176,7 @@ def test_a_store_that_forgets_with_its_process_is_a_warning() -> None:
     ]
 
 
-def test_letters_in_a_store_that_may_lose_them_are_a_warning_that_says_what_loses_them() -> None:
+def test_dead_letters_in_a_store_that_may_lose_them_are_a_warning() -> None:
     inline = Settings(endpoints=[EndpointSettings(mode="inline")])
     finding = only(inline, QUICK, store=REDIS)
     assert (finding.level, finding.check) == ("warning", "dead_letters")
@@ -198,7 +198,7 @@ def test_workers_need_a_store_that_they_share() -> None:
     ]
 
 
-def test_what_weakens_the_store_is_a_warning() -> None:
+def test_a_weaker_store_configuration_is_a_warning() -> None:
     weaker = replace(SQLITE.traits, caveat="synchronous=normal may forget on power loss")
     finding = only(Settings(), store=StoreFacts(weaker))
     assert (finding.level, finding.check) == ("warning", "durability")
@@ -206,7 +206,7 @@ def test_what_weakens_the_store_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "::ffff:10.0.0.1"])
-def test_what_other_machines_reach_asks_for_tokens_and_verification(host: str) -> None:
+def test_a_reachable_service_needs_tokens_and_verification(host: str) -> None:
     server = ServerSettings(host=host)
     assert [one.level for one in found(Settings(server=server))] == ["error", "error"]
     assert [one.level for one in found(Settings(server=server, tokens=[TOKEN]))] == ["error"]
@@ -221,7 +221,7 @@ def test_a_name_may_lead_to_other_machines() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhostt", "semel.invalid", "a..b", "x" * 70])
-def test_a_host_without_an_address_is_told_as_that_and_nothing_else(host: str) -> None:
+def test_a_host_without_an_address_is_the_only_access_finding(host: str) -> None:
     finding = only(Settings(server=ServerSettings(host=host)))
     assert (finding.level, finding.check) == ("error", "access")
     assert lacks(finding.what, f"host {host} address") == []
@@ -229,11 +229,11 @@ def test_a_host_without_an_address_is_told_as_that_and_nothing_else(host: str) -
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST", "::ffff:127.0.0.1"])
-def test_what_only_this_machine_reaches_asks_for_nothing(host: str) -> None:
+def test_a_loopback_service_needs_no_tokens(host: str) -> None:
     assert found(Settings(server=ServerSettings(host=host))) == []
 
 
-def test_an_open_door_may_be_left_open_on_purpose() -> None:
+def test_an_endpoint_may_be_unverified_on_purpose() -> None:
     settings = Settings(
         server=ServerSettings(host="0.0.0.0"),
         tokens=[TOKEN],
@@ -269,20 +269,20 @@ def test_a_short_secret_is_a_warning_that_does_not_show_it() -> None:
     assert "hunter2" not in str(finding)
 
 
-def test_acting_without_the_ledger_is_a_warning_that_it_may_double() -> None:
+def test_fail_open_is_a_warning_about_a_second_run() -> None:
     route = Route(name="a", topics=["**"], console=True, fail_open=True)
     finding = only(Settings(routes=[route], endpoints=[EndpointSettings(mode="inline")]), QUICK)
     assert (finding.level, finding.check) == ("warning", "fail-open")
     assert "twice" in finding.what
 
 
-def test_nothing_to_do_is_a_warning() -> None:
+def test_no_routes_is_a_warning() -> None:
     (finding,) = [one for one in check(Settings(), [], SQLITE) if one.level != "ok"]
     assert (finding.level, finding.check) == ("warning", "routes")
     assert "endpoints = []" in finding.change
 
 
-def test_the_http_api_alone_asks_for_nothing_but_tokens() -> None:
+def test_the_http_api_alone_needs_only_tokens() -> None:
     alone = Settings(server=ServerSettings(host="0.0.0.0"), endpoints=[], tokens=[TOKEN])
     findings = check(alone, [], SQLITE)
     assert {finding.level for finding in findings} == {"ok"}
@@ -324,7 +324,7 @@ def test_an_error_is_refused_with_what_to_change() -> None:
         assert finding.change in str(raised.value)
 
 
-def test_an_error_without_a_remedy_ends_with_its_own_words() -> None:
+def test_an_error_without_a_remedy_has_no_colon_at_its_end() -> None:
     with pytest.raises(ConfigError, match=r"(?m)the disk is broken$"):
         refuse([Finding("error", "the disk is broken"), Finding("error", "another", "put it right")])
 
@@ -342,13 +342,13 @@ def test_an_error_without_a_remedy_ends_with_its_own_words() -> None:
         ("sqlite:////var/a:b@c/semel.db", "", False),
     ],
 )
-def test_a_password_that_stands_in_the_settings_is_a_warning(name: str, url: str, reference: str, warned: bool) -> None:
+def test_a_password_in_the_settings_file_is_a_warning(name: str, url: str, reference: str, warned: bool) -> None:
     findings = found(replace(Settings(), **{name: Secret(url, reference)}))
     assert [(one.level, one.check) for one in findings] == [("warning", "secrets")] * warned
     assert all("env:NAME" in one.change and "p4ssw0rd" not in str(one) for one in findings)
 
 
-def test_facts_come_from_handlers_whoever_registered_them() -> None:
+def test_facts_are_read_from_all_handlers() -> None:
     app = Semel("memory://")
 
     @app.on("a.*", "b", effect="keyed", window=60, timeout=None, lease=5, retention=7, max_attempts=3, name="x")

@@ -49,12 +49,12 @@ def test_a_placeholder_is_found_for_every_kind(tmp_path: Path, key: str) -> None
         (SES.format("AKIA0123456789ABCDEF"), SECRET_KEY, "too-short"),
     ],
 )
-def test_a_key_of_another_form_is_found(tmp_path: Path, text: str, right: str, wrong: str) -> None:
+def test_a_malformed_credential_is_found(tmp_path: Path, text: str, right: str, wrong: str) -> None:
     assert options_found(tmp_path, text, right) == []
     assert len(options_found(tmp_path, text, wrong)) == 1
 
 
-def test_the_account_of_twilio_and_the_key_id_of_aws_are_looked_at(tmp_path: Path) -> None:
+def test_the_account_of_twilio_and_the_key_id_of_aws_are_checked(tmp_path: Path) -> None:
     assert options_found(tmp_path, TWILIO.format(ACCOUNT), "0f" * 16) == []
     assert options_found(tmp_path, TWILIO.format("AC1"), "0f" * 16) == ["account"]
     assert options_found(tmp_path, SES.format("ASIA0123456789ABCDEF"), SECRET_KEY) == ["access_key_id"]
@@ -65,7 +65,7 @@ def test_the_account_of_twilio_and_the_key_id_of_aws_are_looked_at(tmp_path: Pat
     ], "those of the public documentation"
 
 
-def test_keys_for_a_url_of_ones_own_have_any_form(tmp_path: Path) -> None:
+def test_credentials_for_a_custom_url_may_have_any_form(tmp_path: Path) -> None:
     text = MAIL.format("sendgrid") + 'url = "http://127.0.0.1:1/"\n'
     assert options_found(tmp_path, text, "any-form") == []
     assert options_found(tmp_path, text, "changeme") == ["api_key"]

@@ -53,16 +53,16 @@ def test_it_is_found_by_the_installed_command_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["shop", "", ":", "shop:", ":app", "shop.events", "a b:app", "a:b c", "..x:app"])
-def test_a_name_without_its_form_is_told(folder: Path, target: str) -> None:
+def test_an_app_name_without_its_module_is_reported(folder: Path, target: str) -> None:
     assert "module:app" in refused(target)
 
 
-def test_the_name_of_a_file_is_told_as_a_module(folder: Path) -> None:
+def test_a_file_name_is_reported_with_its_module_name(folder: Path) -> None:
     assert lacks(refused("./shop/events.py"), "./shop/events.py shop.events:app") == []
     assert lacks(refused("shop/events.py:app"), ".py shop.events") == []
 
 
-def test_a_module_that_is_not_there_is_told(folder: Path) -> None:
+def test_a_missing_module_is_reported(folder: Path) -> None:
     (folder / "shop").mkdir()
     (folder / "shop/__init__.py").touch()
     assert lacks(refused("nowhere_at_all:app"), 'module "nowhere_at_all"') == []
@@ -81,7 +81,7 @@ def test_a_module_that_is_not_there_is_told(folder: Path) -> None:
         ("from semel import Semel\nSemel('nonsense')\n", 2, "ConfigError: "),
     ],
 )
-def test_an_error_inside_the_module_is_told_with_its_own_line(folder: Path, text: str, line: int, said: str) -> None:
+def test_an_error_inside_the_module_is_reported_with_its_line(folder: Path, text: str, line: int, said: str) -> None:
     (folder / "faulty.py").write_text(text)
     (folder / "deeper_faulty.py").write_text("1 / 0\n")
     told = refused("faulty:app")
@@ -90,14 +90,14 @@ def test_an_error_inside_the_module_is_told_with_its_own_line(folder: Path, text
     assert said in told
 
 
-def test_a_missing_name_is_told_with_a_suggestion(folder: Path) -> None:
+def test_a_missing_name_is_reported_with_a_suggestion(folder: Path) -> None:
     (folder / "named.py").write_text("from semel import Semel\napplication = Semel('memory://')\n")
     (folder / "plain.py").write_text("appp = 1\n")
     assert lacks(refused("named:app"), 'module named "app" "application"') == []
     assert lacks(refused("plain:app"), 'module plain "app" "appp"') == []
 
 
-def test_something_that_is_no_app_is_told(folder: Path) -> None:
+def test_an_object_that_is_not_an_app_is_reported(folder: Path) -> None:
     (folder / "other.py").write_text("app = 1\ndef make(): ...\n")
     assert lacks(refused("other:app"), '"other:app" Semel int') == []
     assert lacks(refused("other:make"), '"other:make" Semel function') == []

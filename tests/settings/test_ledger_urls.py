@@ -72,7 +72,7 @@ def test_no_password_is_ever_shown(scheme: str, password: str, encoded: bool, fo
         ("postgresql://h/d?password=pa%2F55", "password=pa%2F55 and 'pa/55' and postgresql://h/d?password=pa%2F55"),
     ],
 )
-def test_words_of_others_about_a_url_are_cleaned(url: str, said: str) -> None:
+def test_errors_of_drivers_are_redacted(url: str, said: str) -> None:
     assert "55" not in without_secrets(said, url)
 
 
@@ -92,7 +92,7 @@ def test_words_of_others_about_a_url_are_cleaned(url: str, said: str) -> None:
         "memory://anna:hunter2@host",
     ],
 )
-def test_a_url_that_cannot_be_used_is_told_without_its_password(url: str, tmp_path: Path) -> None:
+def test_an_invalid_url_is_reported_without_its_password(url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         Semel(url)
     (problem,) = problems(tmp_path, f'tenant = "a"\nledger = "{url}"\n')
@@ -105,7 +105,7 @@ def test_a_url_that_cannot_be_used_is_told_without_its_password(url: str, tmp_pa
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis", "rediss+cluster", "redis+sentinel", "dynamodb", "sqlite"])
 @pytest.mark.parametrize("between", ["#", "?", "/", "[", "]", "\u2100", "\udc80"])
-def test_half_of_a_password_that_was_not_encoded_is_not_told_either(scheme: str, between: str) -> None:
+def test_no_part_of_an_unencoded_password_is_reported(scheme: str, between: str) -> None:
     """The first half would be taken for a port; the standard library's own words repeat all of it."""
     with pytest.raises(ConfigError) as raised:
         Semel(f"{scheme}://anna:hunter2{between}more@host/0")
@@ -113,7 +113,7 @@ def test_half_of_a_password_that_was_not_encoded_is_not_told_either(scheme: str,
     assert raised.value.__suppress_context__ or raised.value.__context__ is None, "a traceback would show it"
 
 
-def test_an_unknown_scheme_is_told_with_all_that_are_known() -> None:
+def test_an_unknown_scheme_is_reported_with_all_known_ones() -> None:
     with pytest.raises(ConfigError) as raised:
         Semel("mysql://host/db")
     assert all(example in str(raised.value) for example in wiring.SCHEMES)
@@ -134,7 +134,7 @@ def test_every_known_scheme_opens_nothing_yet(tmp_path: Path, monkeypatch: pytes
         ("dynamodb://table?region=x", "aiobotocore", "aws"),
     ],
 )
-def test_a_driver_that_is_not_installed_is_told_with_how_to_get_it(
+def test_a_missing_driver_is_reported_with_its_installation(
     url: str, driver: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, driver, None)
@@ -176,7 +176,7 @@ def test_a_url_or_its_password_may_be_a_reference(tmp_path: Path, written: str, 
     assert "hunter2" not in repr(settings)
 
 
-def test_a_variable_that_a_url_names_is_not_taken_for_a_setting(tmp_path: Path) -> None:
+def test_a_variable_that_a_url_references_is_not_a_setting(tmp_path: Path) -> None:
     written = 'ledger = "postgresql://anna:env:SEMEL_PASSWORD@db/semel"'
     assert loaded(tmp_path, written, SEMEL_PASSWORD="x").ledger.reveal() == "postgresql://anna:x@db/semel"
 
@@ -221,7 +221,7 @@ def test_a_variable_overrides_both_stores(tmp_path: Path) -> None:
         ('ledger = "postgresql://h/d"\ndead_letters = "sqlite:///b.db"', "2: dead_letters", "PostgreSQL"),
     ],
 )
-def test_what_is_wrong_with_a_store_is_told_with_its_line(tmp_path: Path, text: str, place: str, words: str) -> None:
+def test_a_wrong_store_url_is_reported_with_its_line(tmp_path: Path, text: str, place: str, words: str) -> None:
     (problem,) = told(tmp_path, text, WRONG="pa55word", EMPTY="")
     assert problem.startswith(f"semel.toml:{place}")
     assert lacks(problem, words) == [], problem
@@ -231,7 +231,7 @@ def test_what_is_wrong_with_a_store_is_told_with_its_line(tmp_path: Path, text: 
 # ----------------------------------------------------------------------------------------------- what needs what
 
 
-def test_a_letterbox_is_put_around_a_ledger_that_needs_one(tmp_path: Path) -> None:
+def test_a_ledger_gets_the_configured_dead_letter_store(tmp_path: Path) -> None:
     app = Semel("redis://host", dead_letters=f"sqlite:///{tmp_path}/letters.db")
     assert isinstance(app.ledger, LedgerWithDeadLetterStore)
     assert list(tmp_path.iterdir()) == [], "nothing is opened yet"

@@ -79,7 +79,7 @@ def test_each_key_has_its_line(path: SettingPath, line: int) -> None:
     assert locate(EXAMPLE)[path] == line
 
 
-def test_what_is_not_there_has_the_line_of_what_encloses_it() -> None:
+def test_a_missing_path_has_the_line_of_its_table() -> None:
     lines = locate(EXAMPLE)
     assert line_of(("routes", 1, "forward"), lines) == 23
     assert line_of(("server", "port", "deeper"), lines) == 5

@@ -37,7 +37,7 @@ def test_a_variable_names_the_file_and_the_command_line_is_stronger(tmp_path: Pa
     assert load(other, {"SEMEL_CONFIG": str(one)}).tenant == "other"
 
 
-def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
+def test_every_setting_of_a_file_is_loaded(tmp_path: Path) -> None:
     text = """
         ledger = "memory://"
         [server]
@@ -81,12 +81,12 @@ def test_everything_that_is_said_arrives(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- the file itself
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml: .*`semel init`"):
         load(tmp_path / "nowhere.toml", {})
 
 
-def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dangling_link_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mount that failed must not mean the defaults."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "semel.toml").symlink_to("nowhere.toml")
@@ -95,7 +95,7 @@ def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert lacks(str(raised.value), "semel.toml semel init") == []
 
 
-def test_no_error_has_anything_that_a_terminal_would_obey(tmp_path: Path) -> None:
+def test_no_error_contains_control_characters(tmp_path: Path) -> None:
     escape = "\\u001b[31m"
     text = f"""
         "{escape}" = 1
@@ -115,13 +115,13 @@ def test_no_error_has_anything_that_a_terminal_would_obey(tmp_path: Path) -> Non
     assert all(line.isprintable() for line in lines), lines
 
 
-def test_a_folder_is_told(tmp_path: Path) -> None:
+def test_a_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as raised:
         load(tmp_path, {})
     assert lacks(str(raised.value), f"{tmp_path} file") == []
 
 
-def test_a_path_that_can_be_no_path_is_told(tmp_path: Path) -> None:
+def test_an_invalid_path_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path / ("x" * 300), Path("a\0b"), write(tmp_path, "") / "below.toml"):
         with pytest.raises(SettingsError) as raised:
             load(path, {})
@@ -129,7 +129,7 @@ def test_a_path_that_can_be_no_path_is_told(tmp_path: Path) -> None:
         assert (problem.line, problem.where) == (0, ""), "the file itself, not a setting in it"
 
 
-def test_a_file_that_is_too_large_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path, "#" * FILE_MAX_BYTES)
     assert load(path, {}) == Settings()
     path.write_bytes(b"#" * (FILE_MAX_BYTES + 1))
@@ -137,14 +137,14 @@ def test_a_file_that_is_too_large_is_told(tmp_path: Path) -> None:
         load(path, {})
 
 
-def test_a_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     path.write_bytes(b'tenant = "a"\norigin = "\xff"\n')
     with pytest.raises(SettingsError, match=r"semel\.toml:2: .*UTF-8"):
         load(path, {})
 
 
-def test_a_mark_in_front_is_no_part_of_the_file(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     path.write_bytes(b'\xef\xbb\xbftenant = "a"\r\norigin = "b"\r\n')
     assert load(path, {}).origin == "b"
@@ -162,7 +162,7 @@ def test_a_mark_in_front_is_no_part_of_the_file(tmp_path: Path) -> None:
         (f"a = {'[' * 50_000}", 0, "nested"),
     ],
 )
-def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_invalid_toml_is_reported_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
     """The words are those of tomllib, except for the last."""
     (problem,) = problems(tmp_path, text)
     assert (problem.line, problem.where) == (line, "")
@@ -232,7 +232,7 @@ def test_deep_nesting_is_an_error_like_others(tmp_path: Path) -> None:
         ('[[endpoints]]\npath = "/e\\n"', 2, '[[endpoints]] "/e\\n" path "/events"'),
     ],
 )
-def test_a_wrong_setting_is_told_with_line_and_suggestion(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_a_wrong_setting_is_reported_with_line_and_suggestion(tmp_path: Path, text: str, line: int, words: str) -> None:
     lines = told(tmp_path, text)
     assert len(lines) == 1, lines
     assert lines[0].startswith(f"semel.toml:{line}: ")
@@ -240,7 +240,7 @@ def test_a_wrong_setting_is_told_with_line_and_suggestion(tmp_path: Path, text: 
     assert len(lines[0]) < 300, "a value is shortened"
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = """\
 ledgr = "x"
 [server]
@@ -272,7 +272,7 @@ path = "/v1/x"
     ]
 
 
-def test_what_follows_from_a_mistake_is_not_told_as_another(tmp_path: Path) -> None:
+def test_consequences_of_a_fault_are_not_reported(tmp_path: Path) -> None:
     text = '[[routes]]\nnmae = "a"\ntopics = ["**"]\nconsole = "yes"\n[[endpoints]]\nverify = "x"\n'
     assert len(told(tmp_path, text)) == 3  # the name is not missing, the target is not, the scheme is not
 

@@ -15,7 +15,7 @@ from semel.settings.schema import Settings
 CRM = '[destinations.crm]\nurl = "https://crm.example/events"\nheaders = { X-Api-Key = "plain" }\n'
 
 
-def test_a_variable_is_stronger_than_the_file(tmp_path: Path) -> None:
+def test_a_variable_overrides_the_file(tmp_path: Path) -> None:
     text = 'ledger = "sqlite:///file.db"\n[server]\nport = 1\nworkers = 2\n'
     settings = loaded(tmp_path, text, SEMEL_LEDGER="memory://", SEMEL_SERVER__PORT="9000")
     assert (settings.ledger.reveal(), settings.server.port, settings.server.workers) == ("memory://", 9000, 2)
@@ -49,7 +49,9 @@ def test_a_name_may_be_in_any_case(tmp_path: Path, name: str) -> None:
         ("SEMEL_SERVER__MAX_IN_FLIGHT", "7", "server.max_in_flight", 7),
     ],
 )
-def test_a_value_is_what_the_setting_wants(tmp_path: Path, name: str, value: str, path: str, expected: object) -> None:
+def test_a_variable_gets_the_type_of_its_setting(
+    tmp_path: Path, name: str, value: str, path: str, expected: object
+) -> None:
     found: object = loaded(tmp_path, "", **{name: value})
     for part in path.split("."):
         found = getattr(found, part)
@@ -131,25 +133,25 @@ def test_an_error_of_a_variable_names_the_variable(tmp_path: Path, name: str, va
     assert lacks(line.removeprefix(name), words) == []
 
 
-def test_two_variables_for_one_setting_are_told(tmp_path: Path) -> None:
+def test_two_variables_for_one_setting_are_reported(tmp_path: Path) -> None:
     (line,) = told(tmp_path, "", SEMEL_TENANT="a", semel_tenant="b")
     assert line.startswith("semel_tenant: ")
     assert "SEMEL_TENANT" in line
 
 
-def test_a_name_that_can_mean_two_destinations_is_told(tmp_path: Path) -> None:
+def test_an_ambiguous_variable_name_is_reported(tmp_path: Path) -> None:
     text = CRM + CRM.replace("destinations.crm", "destinations.CRM")
     (line,) = told(tmp_path, text, SEMEL_DESTINATIONS__CRM__TIMEOUT="5")
     assert line.startswith("SEMEL_DESTINATIONS__CRM__TIMEOUT: ")
     assert lacks(line, '"crm" "CRM"') == []
 
 
-def test_a_variable_below_something_that_is_no_table_leaves_the_error_to_the_file(tmp_path: Path) -> None:
+def test_a_variable_below_a_value_leaves_the_error_to_the_file(tmp_path: Path) -> None:
     (line,) = told(tmp_path, "server = 5", SEMEL_SERVER__PORT="1")
     assert line.startswith("semel.toml:1: server")
 
 
-def test_the_line_of_the_file_is_told_where_the_variable_is_not_to_blame(tmp_path: Path) -> None:
+def test_the_line_of_the_file_is_reported_if_no_variable_is_at_fault(tmp_path: Path) -> None:
     (line,) = told(tmp_path, CRM + 'timeout = "x"', SEMEL_DESTINATIONS__CRM__URL="https://x/")
     assert line.startswith("semel.toml:4: [destinations.crm]: ")
     assert "timeout" in line
@@ -172,11 +174,11 @@ def test_the_line_of_the_file_is_told_where_the_variable_is_not_to_blame(tmp_pat
         ("SEMEL_API_PORT", "tcp://10.0.0.1:8080"),
     ],
 )
-def test_names_that_are_not_ours_are_left_alone(tmp_path: Path, name: str, value: str) -> None:
+def test_other_variables_are_ignored(tmp_path: Path, name: str, value: str) -> None:
     assert loaded(tmp_path, "", **{name: value}) == Settings()
 
 
-def test_a_variable_that_holds_a_secret_may_be_named_like_ours(tmp_path: Path) -> None:
+def test_a_variable_with_a_secret_may_start_with_semel(tmp_path: Path) -> None:
     text = CRM.replace('"plain"', '"Bearer env:SEMEL_CRM_TOKEN"')
     settings = loaded(tmp_path, text, SEMEL_CRM_TOKEN="t0ken")
     assert settings.destinations["crm"].headers["X-Api-Key"].reveal() == "Bearer t0ken"

@@ -37,7 +37,7 @@ def found(settings: Settings, check_name: str) -> list[Finding]:
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-def test_the_options_of_a_kind_stand_beside_it_and_secrets_are_read(tmp_path: Path) -> None:
+def test_options_of_a_provider_are_read_with_secrets(tmp_path: Path) -> None:
     settings = loaded(tmp_path, SMS + HTTP, TW="s3cret-s3cret")
     sms, hook = settings.providers["sms"], settings.providers["hook"]
     assert sms.kind == "twilio"
@@ -53,13 +53,13 @@ def test_the_options_of_a_kind_stand_beside_it_and_secrets_are_read(tmp_path: Pa
     assert "s3cret" not in repr(settings)
 
 
-def test_one_that_can_is_the_one_that_sends(tmp_path: Path) -> None:
+def test_the_only_provider_of_a_channel_sends(tmp_path: Path) -> None:
     built = build(loaded(tmp_path, SMS, TW="x"), Semel(f"sqlite:///{tmp_path}/a.db"))
     assert list(built.providers) == ["sms"]
     assert built.channels == {"sms": ["sms"]}
 
 
-def test_several_that_can_are_put_in_order_by_a_person(tmp_path: Path) -> None:
+def test_several_providers_of_a_channel_need_an_order(tmp_path: Path) -> None:
     (line,) = told(tmp_path, SMS + VONAGE, TW="x")
     assert 'sms = ["sms", "other"]' in line
     assert "[channels]" in line
@@ -114,7 +114,7 @@ def test_a_variable_sets_an_option_and_a_text_stays_one(tmp_path: Path) -> None:
         ('[providers]\nsms = "twilio"\n', "sms table"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_provider_is_reported_with_its_line(tmp_path: Path, text: str, words: str) -> None:
     lines = told(tmp_path, text, TW="x")
     assert all(line.startswith("semel.toml:") for line in lines)
     assert any(not lacks(line, words) for line in lines), lines
@@ -136,7 +136,7 @@ def test_every_provider_has_a_line_of_promise(tmp_path: Path) -> None:
     assert promise(Contract(name="a", channels=("sms",), looks_up=True, settle_s=7.0)).count("7 s") == 1
 
 
-def test_a_callback_is_promised_where_it_is_heard(tmp_path: Path) -> None:
+def test_the_promise_mentions_callbacks_that_arrive(tmp_path: Path) -> None:
     grid = '[providers.sms]\nkind = "sendgrid"\napi_key = "env:TW"\n'
     for text, heard in ((grid, False), (grid + CALLBACKS, True)):
         (line,) = [one.what for one in found(loaded(tmp_path, text, TW="x"), "providers")]
@@ -144,7 +144,7 @@ def test_a_callback_is_promised_where_it_is_heard(tmp_path: Path) -> None:
         assert ("callback" in line) == heard
 
 
-def test_vonage_calls_nobody_back_who_has_no_application(tmp_path: Path) -> None:
+def test_vonage_sends_no_callbacks_without_an_application(tmp_path: Path) -> None:
     text = VONAGE.replace("other", "sms") + CALLBACKS
     promised, warned = found(loaded(tmp_path, text, TW="x"), "providers")
     assert "callback" not in promised.what
@@ -152,7 +152,7 @@ def test_vonage_calls_nobody_back_who_has_no_application(tmp_path: Path) -> None
     assert "Vonage" in warned.what
 
 
-def test_nobody_waits_for_the_callback_of_a_provider_that_calls_nobody(tmp_path: Path) -> None:
+def test_the_promise_of_a_provider_without_callbacks_mentions_none(tmp_path: Path) -> None:
     genesys = '[providers.g]\nkind = "genesys"\nregion = "mypurecloud.de"\nclient_id = "c"\nclient_secret = "env:TW"\n'
     (line,) = [one.what for one in found(loaded(tmp_path, genesys, TW="x"), "providers")]
     assert lacks(line, "g genesys at most once") == []
@@ -166,7 +166,7 @@ def test_a_promise_is_made_of_the_contract() -> None:
     assert lacks(promise(again), "1 min twice") == []
 
 
-def test_what_may_send_twice_or_is_cut_by_a_drain_is_a_warning(tmp_path: Path) -> None:
+def test_resend_and_a_short_drain_are_warnings(tmp_path: Path) -> None:
     text = "[server]\ndrain = 5\n" + '[channels]\nsms = ["sms"]\n' + SMS + 'policy = "resend"\n' + VONAGE
     settings = loaded(tmp_path, text, TW="x")
     warned = [one.what for one in found(settings, "providers") if one.level == "warning"]
@@ -174,7 +174,7 @@ def test_what_may_send_twice_or_is_cut_by_a_drain_is_a_warning(tmp_path: Path) -
     assert any(not lacks(one, "drain 5 s") for one in warned)
 
 
-def test_what_is_forgotten_too_early_is_an_error(tmp_path: Path) -> None:
+def test_an_identity_shorter_than_retention_is_an_error(tmp_path: Path) -> None:
     settings = loaded(tmp_path, "[outbox]\nidentity = 10\n")
     assert [one.level for one in found(settings, "providers")] == ["error", "error"]
 
@@ -187,7 +187,7 @@ def test_what_is_forgotten_too_early_is_an_error(tmp_path: Path) -> None:
         ('[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n', "ok"),
     ],
 )
-def test_callbacks_that_anybody_can_make_are_told(tmp_path: Path, verify: str, level: str) -> None:
+def test_unverified_callbacks_on_a_public_host_are_found(tmp_path: Path, verify: str, level: str) -> None:
     token = f'[[tokens]]\nname = "a"\ndigest = "sha256:{"0" * 64}"\nscopes = ["claims"]\n'
     text = f'endpoints = []\n[server]\nhost = "0.0.0.0"\n{token}{SMS}{CALLBACKS}{verify}'
     findings = found(loaded(tmp_path, text, TW="x" * 20), "access")
@@ -196,7 +196,7 @@ def test_callbacks_that_anybody_can_make_are_told(tmp_path: Path, verify: str, l
         assert "/callbacks/sms" in findings[0].what
 
 
-def test_callbacks_that_a_proxy_lets_in_unverified_are_told(tmp_path: Path) -> None:
+def test_unverified_callbacks_behind_a_proxy_are_found(tmp_path: Path) -> None:
     callback = 'callback = "https://semel.example.com/callbacks/sms"\n'
     findings = found(loaded(tmp_path, f"endpoints = []\n{SMS}{callback}{CALLBACKS}", TW="x"), "access")
     assert [one.level for one in findings] == ["error"]
@@ -211,13 +211,13 @@ def test_callbacks_that_a_proxy_lets_in_unverified_are_told(tmp_path: Path) -> N
     assert [one.level for one in found(settings, "access")] == ["ok"]
 
 
-def test_a_short_secret_of_callbacks_is_told(tmp_path: Path) -> None:
+def test_a_short_secret_of_callbacks_is_a_warning(tmp_path: Path) -> None:
     verify = '[providers.sms.callbacks.verify]\nscheme = "header"\nsecrets = ["env:TW"]\n'
     findings = found(loaded(tmp_path, SMS + CALLBACKS + verify, TW="x"), "secrets")
     assert [lacks(one.what, "provider sms env:TW 16") for one in findings] == [[]]
 
 
-def test_secrets_that_go_in_the_clear_are_told(tmp_path: Path) -> None:
+def test_unencrypted_secrets_of_providers_are_warnings(tmp_path: Path) -> None:
     settings = loaded(tmp_path, SMS + 'url = "http://sms.example/key/tok3n"\n', TW="x")
     (finding,) = found(settings, "secrets")
     assert finding.level == "warning"
@@ -239,7 +239,9 @@ def test_secrets_that_go_in_the_clear_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("callback", "level"), [("https://x.example/cb#rc=5", "ok"), ("https://y.example/cb", "warning"), (None, "ok")]
 )
-def test_callbacks_that_could_never_be_believed_are_told(tmp_path: Path, callback: str | None, level: str) -> None:
+def test_callbacks_that_always_fail_verification_are_a_warning(
+    tmp_path: Path, callback: str | None, level: str
+) -> None:
     verify = '[providers.sms.callbacks.verify]\nscheme = "twilio"\nsecrets = ["env:TW"]\nurl = "https://x.example/cb"\n'
     told_to = f'callback = "{callback}"\n' if callback else ""
     findings = found(loaded(tmp_path, SMS + told_to + CALLBACKS + verify, TW="x" * 20), "providers")
@@ -269,7 +271,7 @@ def test_doctor_connects_to_a_provider_and_sends_nothing(tmp_path: Path) -> None
 # --------------------------------------------------------------------------------------------------------- in Python
 
 
-def test_in_python_a_secret_is_given_as_it_is_and_not_shown() -> None:
+def test_in_python_a_secret_is_a_plain_text_and_is_not_shown() -> None:
     sms = providers.provider("twilio", "sms", account="AC1", token="s3cret", sender="+491")
     assert sms.contract.name == "sms"
     with pytest.raises(ConfigError) as raised:
@@ -279,7 +281,7 @@ def test_in_python_a_secret_is_given_as_it_is_and_not_shown() -> None:
         providers.provider("twilio", "sms", account="AC1", token="env:TWILIO_TOKEN", sender="+491")
 
 
-def test_a_relay_in_python_needs_providers_and_channels_that_are_there(tmp_path: Path) -> None:
+def test_a_relay_in_python_needs_known_providers_and_channels(tmp_path: Path) -> None:
     app = Semel(f"sqlite:///{tmp_path}/a.db")
     sms = providers.provider("twilio", "sms", account="AC1", token="x", sender="+491")
     with pytest.raises(ConfigError, match="provider"):

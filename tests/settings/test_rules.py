@@ -114,13 +114,13 @@ def to(url: str) -> str:
         (CRM + 'allow = ["*.internal"]', 3, "allow[0] host range"),
     ],
 )
-def test_a_broken_rule_is_told_at_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_a_broken_rule_is_reported_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
     (only,) = told(tmp_path, text, S="some secret", LINES="a\nb", PADDED=" secret ")
     assert only.startswith(f"semel.toml:{line}: ")
     assert lacks(only, words) == [], only
 
 
-def test_a_duplicate_name_of_a_token_is_told(tmp_path: Path) -> None:
+def test_a_duplicate_name_of_a_token_is_reported(tmp_path: Path) -> None:
     token = f'[[tokens]]\nname = "a"\nscopes = ["keys"]\n{DIGEST}'
     (line,) = told(tmp_path, token + token.replace("0" * 64, "1" * 64))
     assert line.startswith('semel.toml:6: [[tokens]] "a": ')
@@ -148,7 +148,7 @@ def test_a_duplicate_name_of_a_token_is_told(tmp_path: Path) -> None:
         endpoint('scheme = "none"'),
     ],
 )
-def test_what_is_loaded_can_be_built(tmp_path: Path, text: str) -> None:
+def test_loaded_settings_can_be_assembled(tmp_path: Path, text: str) -> None:
     """The parts that are made of the settings have opinions of their own: none may come after loading."""
     environ = {"S": "some secret", "T": "another", "WHSEC": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
     settings = loaded(tmp_path, 'ledger = "memory://"\n' + text, **environ)
@@ -156,13 +156,13 @@ def test_what_is_loaded_can_be_built(tmp_path: Path, text: str) -> None:
     assert len(served_endpoints(settings)) == len(settings.endpoints)
 
 
-def test_nothing_is_offered_that_a_route_refuses(tmp_path: Path) -> None:
+def test_errors_offer_only_effects_that_a_route_accepts(tmp_path: Path) -> None:
     for effect in NOT_FORWARDED:
         (only,) = told(tmp_path, CRM + FORWARD + f'effect = "{effect[:-1]}"')
         assert f'"{effect}"' not in only
 
 
-def test_a_list_that_is_empty_on_purpose_takes_no_events(tmp_path: Path) -> None:
+def test_an_empty_list_of_endpoints_takes_no_events(tmp_path: Path) -> None:
     assert loaded(tmp_path, "endpoints = []").endpoints == []
     assert loaded(tmp_path, "", SEMEL_ENDPOINTS="[]").endpoints == []
     assert [endpoint.path for endpoint in loaded(tmp_path, "").endpoints] == ["/events"]
@@ -175,6 +175,6 @@ def test_there_is_a_rule_for_every_scheme() -> None:
     assert set(scheme_type.values) == set(VERIFY)
 
 
-def test_every_known_ledger_is_let_through(tmp_path: Path) -> None:
+def test_every_known_ledger_is_accepted(tmp_path: Path) -> None:
     for example in wiring.SCHEMES:
         assert loaded(tmp_path, f'ledger = "{example}"').ledger.reveal() == example

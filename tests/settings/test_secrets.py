@@ -83,7 +83,7 @@ def test_a_secret_does_not_show_itself(tmp_path: Path, way: str) -> None:
         assert VALUE not in SHOWN[way](value)
 
 
-def test_a_secret_is_encoded_by_nobody_who_does_not_know_it() -> None:
+def test_encoders_refuse_a_secret() -> None:
     secret = Secret(VALUE)
     encoders: list[Callable[[Any], Any]] = [
         msgspec.json.encode,
@@ -97,7 +97,7 @@ def test_a_secret_is_encoded_by_nobody_who_does_not_know_it() -> None:
         assert VALUE not in str(raised.value)
 
 
-def test_a_secret_is_no_text_and_has_no_dictionary() -> None:
+def test_a_secret_is_neither_a_text_nor_has_a_dictionary() -> None:
     secret = Secret(VALUE)
     assert not isinstance(secret, str)
     assert not hasattr(secret, "__dict__")
@@ -115,7 +115,7 @@ def test_a_secret_is_no_text_and_has_no_dictionary() -> None:
         assert VALUE not in str(raised.value)
 
 
-def test_a_secret_says_where_it_came_from(tmp_path: Path) -> None:
+def test_a_secret_has_its_reference(tmp_path: Path) -> None:
     settings = settings_with_secrets(tmp_path)
     assert repr(settings.destinations["crm"].headers["Authorization"]) == "Secret(Bearer env:SECRET)"
     assert repr(Secret("plain value")) == "Secret(…)"
@@ -149,7 +149,7 @@ def test_a_secret_is_read_from_a_file_beside_the_settings(tmp_path: Path, monkey
     assert [secret.reveal() for secret in verify.secrets] == [VALUE, "no newline"]
 
 
-def test_the_longest_secret_is_taken_and_a_longer_one_is_not(tmp_path: Path) -> None:
+def test_a_secret_has_a_maximum_length(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * SECRET_MAX_BYTES)
     assert loaded(tmp_path, VERIFY.format('"file:long"')).endpoints[0].verify is not None
     (tmp_path / "long").write_bytes(b"x" * (SECRET_MAX_BYTES + 1))
@@ -173,7 +173,7 @@ def test_the_longest_secret_is_taken_and_a_longer_one_is_not(tmp_path: Path) -> 
         ("file:a\\u0000b", "file: path"),
     ],
 )
-def test_what_cannot_be_read_is_told_by_its_reference(tmp_path: Path, reference: str, words: str) -> None:
+def test_an_unreadable_secret_is_reported_by_its_reference(tmp_path: Path, reference: str, words: str) -> None:
     for name, content in (("empty", b""), ("newline", b"\n"), ("binary", b"\xff\xfe")):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
@@ -194,13 +194,13 @@ def test_what_cannot_be_read_is_told_by_its_reference(tmp_path: Path, reference:
         '"hunter2\\nx"',
     ],
 )
-def test_a_literal_is_refused_where_a_reference_is_asked_for_and_is_not_repeated(tmp_path: Path, written: str) -> None:
+def test_a_literal_secret_is_refused_and_not_repeated(tmp_path: Path, written: str) -> None:
     (line,) = told(tmp_path, VERIFY.format(written), SECRET=VALUE)
     assert "hunter2" not in line
     assert "env:" in line
 
 
-def test_a_plain_value_may_stand_in_a_header(tmp_path: Path) -> None:
+def test_a_header_may_have_a_plain_value(tmp_path: Path) -> None:
     assert loaded(tmp_path, CRM.format('"application/json"')).destinations["crm"].headers["Authorization"] == Secret(
         "application/json"
     )
@@ -217,7 +217,7 @@ STRANGE = st.recursive(
 
 
 @given(STRANGE, STRANGE, STRANGE)
-def test_a_secret_in_the_wrong_form_is_never_repeated(
+def test_a_malformed_secret_is_never_repeated(
     tmp_path_factory: pytest.TempPathFactory, secrets: object, headers: object, digest: object
 ) -> None:
     document = {

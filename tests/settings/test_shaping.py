@@ -104,9 +104,7 @@ def test_both_kinds_of_documents_are_generated() -> None:
 
 
 @given(st.integers(0, 2**64))
-def test_whatever_stands_in_a_file_is_loaded_or_told_with_lines(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
-) -> None:
+def test_any_document_is_loaded_or_reported_with_lines(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     text = as_toml(changed(random.Random(seed)))
     folder: FilePath = tmp_path_factory.getbasetemp()
     try:

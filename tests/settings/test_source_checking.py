@@ -55,7 +55,7 @@ def test_a_run_is_over_before_rabbitmq_takes_its_delivery_back(timeout_s: float 
     assert [one.level for one in findings if one.check == "sources"] == [level] * bool(level)
 
 
-def test_a_source_whose_events_nobody_wants_is_an_error() -> None:
+def test_a_source_without_routes_is_an_error() -> None:
     (finding,) = [one for one in check(of(SQS), [], SQLITE) if one.level != "ok"]
     assert (finding.level, finding.check) == ("error", "sources")
     assert finding.change
@@ -72,7 +72,7 @@ def test_a_source_whose_events_nobody_wants_is_an_error() -> None:
         ),
     ],
 )
-def test_a_queue_that_is_filled_here_has_notes_to_be_believed(source: Any, broker: Brokers) -> None:
+def test_a_source_of_forwarded_events_should_trust_their_metadata(source: Any, broker: Brokers) -> None:
     handing = [EndpointSettings(accept=source.kind)]
     settings = Settings(sources=[source], brokers=broker, endpoints=handing)
     (finding,) = found(settings)
@@ -81,13 +81,13 @@ def test_a_queue_that_is_filled_here_has_notes_to_be_believed(source: Any, broke
     assert found(replace(settings, sources=[replace(source, forwarded=True)])) == []
 
 
-def test_a_broker_that_nobody_hands_on_to_is_told() -> None:
+def test_an_unused_broker_is_a_warning() -> None:
     (finding,) = found(Settings(brokers=Brokers(sqs=SqsBroker(queue=URL))))
     assert (finding.level, finding.check) == ("warning", "sources")
     assert lacks(finding.what, "broker sqs") == []
 
 
-def test_who_only_hands_on_needs_no_inbox() -> None:
+def test_endpoints_that_forward_need_no_inbox() -> None:
     settings = Settings(brokers=Brokers(sqs=SqsBroker(queue=URL)), endpoints=[EndpointSettings(accept="sqs")])
     assert found(settings, store=NO_INBOX) == []
     (finding,) = [one for one in check(settings, [FACTS], NO_INBOX) if one.check == "inbox"]
@@ -97,7 +97,7 @@ def test_who_only_hands_on_needs_no_inbox() -> None:
     assert [one.check for one in found(both, store=NO_INBOX)] == ["inbox"]
 
 
-def test_a_password_in_the_file_is_told() -> None:
+def test_a_password_of_a_source_in_the_file_is_a_warning() -> None:
     rabbit = replace(RABBIT, url=Secret("amqp://u:hunter2@h/"))
     kafka = KafkaSourceSettings(
         servers="a", topics=["x"], group="g", dead_letters="d", options={"sasl.password": Secret("hunter2")}

@@ -36,13 +36,13 @@ BROKER = f'[brokers.sqs]\nqueue = "{URL}"\n'
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-def test_what_is_not_said_of_a_source_has_a_default(tmp_path: Path) -> None:
+def test_optional_settings_of_a_source_have_defaults(tmp_path: Path) -> None:
     (source,) = loaded(tmp_path, SQS).sources
     assert source == SqsSourceSettings(queue=URL)
     assert (source.kind, source.label, source.workers, source.unmatched) == ("sqs", "sqs-events", 4, "ack")
 
 
-def test_all_kinds_can_stand_beside_each_other(tmp_path: Path) -> None:
+def test_all_kinds_of_sources_can_be_combined(tmp_path: Path) -> None:
     sqs, kafka, rabbit = loaded(tmp_path, SQS + KAFKA + RABBIT, PW="pa55word").sources
     assert isinstance(sqs, SqsSourceSettings)
     assert isinstance(kafka, KafkaSourceSettings)
@@ -52,7 +52,7 @@ def test_all_kinds_can_stand_beside_each_other(tmp_path: Path) -> None:
     assert "pa55word" not in repr(rabbit)
 
 
-def test_with_sources_no_path_is_opened_that_nobody_wrote(tmp_path: Path) -> None:
+def test_sources_disable_the_default_endpoint(tmp_path: Path) -> None:
     assert loaded(tmp_path, SQS).endpoints == []
     assert loaded(tmp_path, SQS + "[[endpoints]]\n").endpoints == [EndpointSettings()]
     assert loaded(tmp_path, SQS, SEMEL_ENDPOINTS='[{path = "/x"}]').endpoints == [EndpointSettings(path="/x")]
@@ -109,7 +109,7 @@ def test_a_variable_sets_all_sources(tmp_path: Path) -> None:
         ('[brokers.rabbitmq]\nurl = "x"\nqueue = "q"', 2, "url amqp:// amqps://"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_an_invalid_source_is_reported_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
     (problem,) = told(tmp_path, text, PW="pa55word")
     assert problem.startswith(f"semel.toml:{line}: ")
     assert lacks(problem, words) == [], problem
@@ -123,7 +123,7 @@ def test_a_password_that_breaks_its_url_is_not_repeated(tmp_path: Path) -> None:
     assert "%2F" in problem
 
 
-def test_what_else_is_wrong_is_told_too(tmp_path: Path) -> None:
+def test_further_faults_of_sources_are_reported_too(tmp_path: Path) -> None:
     lines = told(tmp_path, '[[sources]]\nkind = "sq"\n' + SQS + "workers = 0\n" + ROUTE + "nmae = 1")
     assert [line.partition(": ")[0] for line in lines] == ["semel.toml:2", "semel.toml:6", "semel.toml:11"]
 
@@ -131,7 +131,7 @@ def test_what_else_is_wrong_is_told_too(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- what adapters are given
 
 
-def test_a_source_reads_like_its_settings_say(tmp_path: Path) -> None:
+def test_a_source_has_the_decode_options_of_its_settings(tmp_path: Path) -> None:
     more = 'tenant = "t"\nid_path = "a.b"\nforwarded = true\nregion = "eu-west-1"\n'
     settings = loaded(tmp_path, 'origin = "o"\n' + SQS + more)
     options = source_options(settings.sources[0], settings)
@@ -158,7 +158,7 @@ def test_every_option_of_the_settings_is_one_of_the_adapter(tmp_path: Path) -> N
     assert source_options(settings.sources[1], settings)["options"]["ssl.key.password"] == "pa55word"
 
 
-def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semel.wiring.find_spec", lambda name: None)
     for kind, extra in (("sqs", "aws"), ("kafka", "kafka"), ("rabbitmq", "rabbitmq")):
         with pytest.raises(ConfigError, match=rf"pip install 'semel\[{extra}\]'"):
@@ -171,7 +171,7 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         wiring.publisher("nats", {})
 
 
-def test_an_endpoint_hands_on_by_the_publisher_of_its_broker(tmp_path: Path) -> None:
+def test_an_endpoint_forwards_through_the_publisher_of_its_broker(tmp_path: Path) -> None:
     paths = '[[endpoints]]\naccept = "sqs"\n[[endpoints]]\npath = "/here"\n'
     kafka = '[brokers.kafka]\nservers = "a:9092"\ntopic = "t"\n'
     built = build(loaded(tmp_path, 'ledger = "memory://"\n' + BROKER + kafka + paths + ROUTE))
@@ -213,7 +213,7 @@ def test_sources_are_made_by_python_as_by_settings() -> None:
     assert sources.rabbitmq("amqp://h/", "q", dead_letters="d") is not None
 
 
-def test_what_the_page_shows_can_be_used(tmp_path: Path) -> None:
+def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text("utf-8")
     shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert len(shown) == 3

@@ -111,7 +111,7 @@ def test_a_number_may_be_written_as_a_text_and_a_short_life_is_not_asked_for_at_
     with_endpoint([grant("first", '"5"')], story)
 
 
-def test_only_the_token_that_was_refused_is_forgotten() -> None:
+def test_only_the_refused_token_is_discarded() -> None:
     """Twenty are told that the old one is no good, one after the other, while there is a new one already."""
 
     async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
@@ -126,7 +126,7 @@ def test_only_the_token_that_was_refused_is_forgotten() -> None:
     with_endpoint([grant("first"), grant("second"), grant("third")], story)
 
 
-def test_the_token_before_is_hidden_too_whose_answers_are_still_to_come() -> None:
+def test_the_previous_token_is_redacted_too() -> None:
     async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
         token.invalidate(await token.headers(REQUEST))
         assert await token.headers(REQUEST) == {"Authorization": "Bearer second-token"}
@@ -135,7 +135,7 @@ def test_the_token_before_is_hidden_too_whose_answers_are_still_to_come() -> Non
     with_endpoint([grant("first-token"), grant("second-token")], story)
 
 
-def test_many_ask_once_and_share_a_failure_too() -> None:
+def test_concurrent_sends_share_one_token_request_and_its_failure() -> None:
     async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
         failures = await asyncio.gather(*(token.headers(REQUEST) for _ in range(30)), return_exceptions=True)
         assert all("503" in str(failure) for failure in failures)
@@ -148,7 +148,7 @@ def test_many_ask_once_and_share_a_failure_too() -> None:
     with_endpoint([SimulatedResponse(503, b"the-password"), grant("second")], story)
 
 
-def test_a_lease_that_ended_does_not_take_the_token_from_the_others() -> None:
+def test_an_expired_lease_does_not_fail_the_shared_token_request() -> None:
     def check() -> None:
         raise LeaseLost("over")
 
@@ -163,7 +163,7 @@ def test_a_lease_that_ended_does_not_take_the_token_from_the_others() -> None:
     with_endpoint([grant("first")], story)
 
 
-def test_whoever_gives_up_waiting_does_not_take_the_token_from_the_others() -> None:
+def test_a_cancelled_send_does_not_cancel_the_shared_token_request() -> None:
     async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
         first = asyncio.create_task(token.headers(REQUEST))
         second = asyncio.create_task(token.headers(REQUEST))
@@ -178,7 +178,7 @@ def test_whoever_gives_up_waiting_does_not_take_the_token_from_the_others() -> N
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b"{}", b'{"access_token": 5}', b'{"access_token": "a\\r\\nX: y"}']
 )
-def test_what_is_no_token_is_not_used(body: bytes) -> None:
+def test_a_malformed_token_is_not_used(body: bytes) -> None:
     async def story(token: OAuthToken, clock: Clock, asked: list[bytes]) -> None:
         with pytest.raises(CredentialsError, match="token"):
             await token.headers(REQUEST)
@@ -195,20 +195,20 @@ def test_a_limit_of_the_token_endpoint_is_passed_on() -> None:
     with_endpoint([SimulatedResponse(429, b"", {"Retry-After": "7"})], story)
 
 
-def test_a_secret_that_no_header_can_hold_is_not_sent() -> None:
+def test_a_secret_that_is_invalid_in_a_header_is_not_sent() -> None:
     auth = HeaderAuth({"Authorization": Secret("two\nlines")}, scheme="Bearer ")
     with pytest.raises(CredentialsError) as refused:
         asyncio.run(auth.headers(REQUEST))
     assert "two" not in str(refused.value)
 
 
-def test_a_token_is_hidden_without_its_scheme_too() -> None:
+def test_a_token_is_redacted_with_and_without_its_scheme() -> None:
     headers = HeaderAuth({"authorization": Secret("Bearer gateway-token-1")})
     assert headers.redact("no such token: gateway-token-1") == "no such token: …"
     assert headers.redact("authorization=Bearer gateway-token-1") == "authorization=…"
 
 
-def test_a_token_in_a_url_is_no_evidence() -> None:
+def test_a_token_in_a_url_is_redacted_from_evidence() -> None:
     url = "https://sms.example/messages/hook-0123456789abcdef?key=abcdef0123456789&v=2"
     provider = Generic(GenericOptions(url=url), Generic.CONTRACT)
     page = (
@@ -220,7 +220,7 @@ def test_a_token_in_a_url_is_no_evidence() -> None:
     assert provider.evidence(Answered(400, b"messages: v=2 is too old")) == "400: messages: v=2 is too old"
 
 
-def test_secrets_are_taken_out_of_what_a_provider_repeats() -> None:
+def test_secrets_are_redacted_from_responses() -> None:
     password = Secret("correct horse")
     auth = BasicAuth("user", password)
     repeated = f"bad header {basic_header('user', password)} with correct horse"
@@ -229,7 +229,7 @@ def test_secrets_are_taken_out_of_what_a_provider_repeats() -> None:
     assert redact_secrets("abcdef abcd", "abcd", "abcdef") == "… …"
 
 
-def test_aws_keys_belong_together_and_are_looked_for_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aws_keys_are_set_together_or_found_by_the_credential_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"access_key_id.*secret_access_key"):
         AwsSignature("ses", "eu-central-1", timeout_s=30, key_id="k")
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):

@@ -78,13 +78,13 @@ def final_view(tmp_path: Path, script: Sequence[str]) -> NotificationView:
 
 
 @pytest.mark.parametrize("script", [[LOST], [FAILED], [LOST, FAILED, LOST], [LOST, LIMITED], [LIMITED, LOST]])
-def test_a_key_that_is_known_can_only_be_that_of_the_attempt_in_doubt(tmp_path: Path, script: list[str]) -> None:
+def test_a_known_key_after_an_unknown_outcome_proves_acceptance(tmp_path: Path, script: list[str]) -> None:
     shown = final_view(tmp_path, script)
     assert (shown.state, shown.attempts[-1].outcome) == ("accepted", "accepted")
 
 
 @pytest.mark.parametrize("script", [[LIMITED], [CREDENTIAL_STATUSES, LOST], [LOST, REFUSED], [KNOWN], [LIMITED, KNOWN]])
-def test_a_key_that_may_be_that_of_a_refused_attempt_is_no_acceptance(tmp_path: Path, script: list[str]) -> None:
+def test_a_known_key_after_a_refusal_proves_nothing(tmp_path: Path, script: list[str]) -> None:
     """However often it is said: what is unknown does not become an acceptance by being asked again."""
     shown = final_view(tmp_path, script)
     assert shown.state in ("uncertain", "sending")

@@ -71,7 +71,7 @@ def sent(simulator: SimulatorProcess, made: Provider, dispatch: Dispatch) -> Ans
 
 
 @pytest.mark.parametrize(("first", "second"), CHANGES)
-def test_what_may_have_left_by_the_first_is_not_sent_by_the_second(
+def test_a_message_that_a_former_provider_may_have_sent_is_not_sent_again(
     simulator: SimulatorProcess, first: Make, second: Make
 ) -> None:
     dispatch = replace(dispatched(first(simulator)), delivery_state=IN_DOUBT)
@@ -82,20 +82,22 @@ def test_what_may_have_left_by_the_first_is_not_sent_by_the_second(
 
 
 @pytest.mark.parametrize(("first", "second"), CHANGES)
-def test_what_has_not_left_is_written_anew(simulator: SimulatorProcess, first: Make, second: Make) -> None:
+def test_an_unsent_request_of_a_former_provider_is_rebuilt(
+    simulator: SimulatorProcess, first: Make, second: Make
+) -> None:
     dispatch = dispatched(first(simulator))
     assert isinstance(sent(simulator, second(simulator), dispatch), Accepted)
     (one,) = simulator.phone(dispatch.notification.recipient)
     assert one.text == "Hello"
 
 
-def test_what_the_second_cannot_send_fails_with_its_reason(simulator: SimulatorProcess) -> None:
+def test_a_message_that_the_new_provider_cannot_send_fails_with_its_reason(simulator: SimulatorProcess) -> None:
     answer = sent(simulator, by_mail(simulator), dispatched(by_telnyx(simulator)))
     assert isinstance(answer, Refused)
     assert (answer.final, "smtp" in answer.reason, "address" in answer.reason) == (True, True, True)
 
 
-def test_its_list_proves_nothing_of_what_the_first_may_have_sent(simulator: SimulatorProcess) -> None:
+def test_the_list_of_a_new_provider_proves_nothing_about_a_former_one(simulator: SimulatorProcess) -> None:
     """Else it would be "proven absent", and be sent once more, or be called failed."""
 
     def looked_up(first: Provider) -> LookedUp:
@@ -115,7 +117,7 @@ def test_its_list_proves_nothing_of_what_the_first_may_have_sent(simulator: Simu
     assert looked_up(by_twilio(simulator)) == Absent(), "its own are looked for"
 
 
-def test_what_an_older_version_has_kept_is_sent_as_it_is(simulator: SimulatorProcess) -> None:
+def test_a_request_stored_by_an_older_version_is_sent_unchanged(simulator: SimulatorProcess) -> None:
     dispatch = dispatched(by_twilio(simulator))
     assert dispatch.request is not None
     kept = msgspec.json.decode(dispatch.request)
@@ -124,7 +126,7 @@ def test_what_an_older_version_has_kept_is_sent_as_it_is(simulator: SimulatorPro
     assert isinstance(sent(simulator, by_twilio(simulator), older), Accepted)
 
 
-def test_a_kept_request_leads_to_no_other_host(simulator: SimulatorProcess) -> None:
+def test_a_stored_request_cannot_change_the_host(simulator: SimulatorProcess) -> None:
     """Whoever can write rows by hand must not get the credentials for it."""
     dispatch = dispatched(by_twilio(simulator))
     forged = msgspec.json.encode({"path": "0@127.0.0.1:1/", "body": ""})

@@ -112,14 +112,14 @@ def looked_up(says: Says, kind: str, said: Notification, before: Options, after:
     return asyncio.run(story())
 
 
-def test_a_message_is_looked_up_by_the_number_that_it_was_sent_by() -> None:
+def test_a_message_is_looked_up_by_the_number_it_was_sent_from() -> None:
     said = text("moved")
     assert looked_up(Numbers(), "twilio", said, by("+491"), by("+492")) == Found("SM1")
     assert looked_up(Numbers(), "twilio", replace(said, sender="+493"), by("+491"), by("+492")) == Found("SM1")
 
 
 @pytest.mark.parametrize("sender", ["+49 170 1234567", "0170 1234567", "491701234567"])
-def test_a_sender_that_its_list_writes_otherwise_is_not_looked_up(sender: str) -> None:
+def test_a_sender_in_another_notation_is_not_looked_up(sender: str) -> None:
     assert isinstance(looked_up(Numbers(), "twilio", text("written"), by(sender), by(sender)), Unclear)
 
 
@@ -129,12 +129,12 @@ def test_a_name_and_a_short_code_are_looked_up(sender: str) -> None:
 
 
 @pytest.mark.parametrize("number", [None, "+4915112345678"])
-def test_a_number_that_was_changed_on_its_way_proves_no_absence(number: str | None) -> None:
+def test_a_listed_message_with_a_changed_number_makes_the_look_up_unclear(number: str | None) -> None:
     """The list was asked by this number, and answers with another one, or with none."""
     assert isinstance(looked_up(Numbers(to=number), "twilio", text("number"), by("+491"), by("+491")), Unclear)
 
 
-def test_a_date_without_a_zone_is_not_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_date_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -145,12 +145,12 @@ def test_a_date_without_a_zone_is_not_that_of_this_machine(monkeypatch: pytest.M
         time.tzset()
 
 
-def test_a_contact_is_looked_up_in_the_list_that_it_went_to() -> None:
+def test_a_contact_is_looked_up_in_the_list_it_was_written_to() -> None:
     said = contact("listed")
     assert looked_up(Contacts(), "genesys-contacts", said, into("list-1"), into("list-2")) == Found(said.id.hex())
 
 
-def test_a_relay_with_another_number_finds_what_the_one_before_it_has_sent(
+def test_a_relay_with_another_sender_finds_a_message_of_the_former_relay(
     tmp_path: Path, simulator: SimulatorProcess
 ) -> None:
     """The whole way: what is in doubt is sent by one relay, and looked up by the next, which has other settings."""

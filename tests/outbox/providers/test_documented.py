@@ -75,14 +75,14 @@ def repeated(simulator: SimulatorProcess, doubt_ms: int) -> list[Answer]:
     return asyncio.run(story())
 
 
-def test_brevo_says_that_it_knows_a_key_and_that_settles_a_doubt(simulator: SimulatorProcess) -> None:
+def test_the_duplicate_key_error_of_brevo_resolves_an_unknown_outcome(simulator: SimulatorProcess) -> None:
     first, second = repeated(simulator, doubt_ms=1)
     assert isinstance(first, Accepted)
     assert first.reference
     assert second == Accepted("", brevo.DUPLICATE_KEY)
 
 
-def test_brevo_knowing_a_key_that_nobody_doubts_is_no_acceptance(simulator: SimulatorProcess) -> None:
+def test_a_known_key_without_an_unknown_outcome_is_not_an_acceptance(simulator: SimulatorProcess) -> None:
     """All attempts before were refused: whether it keeps the keys of those is not said."""
     assert repeated(simulator, doubt_ms=0)[1] == Unknown(brevo.DUPLICATE_KEY)
 
@@ -112,7 +112,7 @@ def test_a_key_of_brevo_is_a_uuid() -> None:
         ("vonage", answered(422, {}), True),
     ],
 )
-def test_an_error_means_what_its_provider_says(kind: str, answer: Answered, final: bool | None) -> None:
+def test_each_error_of_a_provider_is_classified_as_documented(kind: str, answer: Answered, final: bool | None) -> None:
     """None: nobody knows what came of the request."""
     judged = made(kind).classify(answer)
     assert (judged.final if isinstance(judged, Refused) else None) == final
@@ -131,7 +131,7 @@ def test_an_error_means_what_its_provider_says(kind: str, answer: Answered, fina
         ({"left": "none", "reset": "10"}, 0.0, 0.0),
     ],
 )
-def test_a_limit_is_rested_from_within_reason(headers: Mapping[str, str], now_s: float, rests_s: float) -> None:
+def test_a_rate_limit_pause_has_a_maximum(headers: Mapping[str, str], now_s: float, rests_s: float) -> None:
     assert rate_limit_reset_s(headers, "left", "reset", now_s=now_s) == rests_s
 
 
@@ -143,7 +143,7 @@ def test_a_limit_is_rested_from_within_reason(headers: Mapping[str, str], now_s:
         ("sendgrid", {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "in a minute"}),
     ],
 )
-def test_a_limit_is_read_where_its_provider_writes_it(kind: str, headers: Mapping[str, str]) -> None:
+def test_each_provider_reads_its_own_rate_limit_headers(kind: str, headers: Mapping[str, str]) -> None:
     then = str(int(time.time()) + 60)
     now = {name: value.replace("in a minute", then) for name, value in headers.items()}
     judged = made(kind).classify(answered(429, {}, now))
@@ -163,7 +163,7 @@ def test_vonage_writes_a_number_without_a_plus(address: str, bare: str) -> None:
     assert written("vonage", text("a", recipient=address), sender="ACME")["to"] == bare
 
 
-def test_genesys_takes_the_plus_off_for_whatsapp_and_for_nothing_else() -> None:
+def test_genesys_removes_the_plus_only_for_whatsapp() -> None:
     said = text("a", recipient="+4917012345678", channel="message")
     for messenger, address in (("sms", "+4917012345678"), ("whatsapp", "4917012345678"), ("open", "+4917012345678")):
         assert written("genesys", said, sender="x", messenger=messenger)["toAddress"] == address
@@ -205,14 +205,14 @@ def test_a_message_of_telnyx_has_the_fields_that_telnyx_has() -> None:
         (7, None),
     ],
 )
-def test_telnyx_says_which_url_it_was_told_to_call(url: Any, id: bytes | None) -> None:
+def test_callbacks_of_telnyx_contain_the_called_url(url: Any, id: bytes | None) -> None:
     payload = {"id": "t-1", "direction": "outbound", "to": [{"status": "delivered"}], "webhook_url": url}
     event = {"data": {"event_type": "message.finalized", "payload": payload}}
     expected = DeliveryReport("delivered", id, "telnyx", "t-1", 0, "callback: delivered")
     assert made("telnyx").reports({}, msgspec.json.encode(event)) == [expected]
 
 
-def test_a_url_that_has_an_id_already_is_not_told() -> None:
+def test_a_callback_url_with_an_id_parameter_is_refused() -> None:
     for kind in ("twilio", "telnyx"):
         with pytest.raises(ConfigError, match=r"callback.*\bid\b"):
             made(kind, callback="https://semel.example.com/?id=7")
@@ -223,7 +223,7 @@ def test_a_url_that_has_an_id_already_is_not_told() -> None:
 @pytest.mark.parametrize(
     "url", ["semel.example.com/t", "https://", "ftp://semel.example.com/", "https://[", "https://a/ b"]
 )
-def test_what_nobody_would_call_is_told_before_every_message_is_refused_for_it(url: str) -> None:
+def test_an_invalid_callback_url_is_reported_at_start_up(url: str) -> None:
     for kind in ("twilio", "telnyx"):
         with pytest.raises(ConfigError, match=r"callback.*URL"):
             made(kind, callback=url)
@@ -289,12 +289,12 @@ WORDS: dict[str, tuple[Mapping[str, Reported], set[str], set[str]]] = {  # their
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_every_word_of_a_callback_is_understood_or_left_on_purpose(kind: str) -> None:
+def test_every_status_of_a_callback_is_mapped_or_ignored_on_purpose(kind: str) -> None:
     ours, theirs, silent = WORDS[kind]
     assert set(ours) == theirs - silent
 
 
-def test_an_event_of_ses_is_as_old_as_it_says() -> None:
+def test_an_event_of_ses_has_the_time_of_its_body() -> None:
     mails = {"timestamp": "2025-06-15T15:06:40Z", "messageId": "m-1", "tags": {"semel-id": [ID]}}
     event = {"eventType": "Complaint", "mail": mails, "complaint": {"timestamp": "2025-06-15T15:07:40Z"}}
     (witness,) = made("ses").reports({}, msgspec.json.encode(event))
@@ -346,7 +346,7 @@ def test_an_application_signs_its_own_token_and_keeps_it_for_a_while(key: rsa.RS
     assert application.redact(f"bad token {second}") == "bad token …", "its answer came after it was renewed"
 
 
-def test_vonage_is_asked_by_an_account_or_by_an_application(key: rsa.RSAPrivateKey) -> None:
+def test_vonage_authenticates_by_account_or_by_application(key: rsa.RSAPrivateKey) -> None:
     by_application = {"application_id": "app-1", "private_key": pem(key)}
     by_account = {"api_key": "k", "api_secret": Secret("s")}
     for options in (by_application, by_account):

@@ -40,7 +40,7 @@ def opened(simulator: SimulatorProcess, kind: str, story: Callable[[Any], Awaita
     return asyncio.run(run())
 
 
-def test_a_limit_that_is_used_up_is_not_tried(simulator: SimulatorProcess) -> None:
+def test_no_request_is_sent_while_the_rate_limit_is_exhausted(simulator: SimulatorProcess) -> None:
     """Its headers say so with the last answer: who comes next waits, and nothing is sent in vain."""
 
     def asked() -> int:
@@ -76,7 +76,7 @@ def test_a_limit_that_is_used_up_is_not_tried(simulator: SimulatorProcess) -> No
         ({"inin-ratelimit-count": "0", "inin-ratelimit-allowed": "0", "inin-ratelimit-reset": "1"}, 0.0),
     ],
 )
-def test_what_a_header_says_is_believed_within_reason(
+def test_a_rate_limit_header_is_limited_to_a_maximum(
     simulator: SimulatorProcess, headers: dict[str, str], rate_limited_for_s: float
 ) -> None:
     async def story(made: Genesys[GenesysOptions]) -> float:
@@ -85,7 +85,7 @@ def test_what_a_header_says_is_believed_within_reason(
     assert opened(simulator, "genesys", story) == rate_limited_for_s
 
 
-def test_a_contact_is_found_by_our_id_or_is_not_there(simulator: SimulatorProcess) -> None:
+def test_a_contact_is_found_by_the_notification_id_or_is_absent(simulator: SimulatorProcess) -> None:
     there, missing = dispatch_of(contact(uuid4().hex)), dispatch_of(contact(uuid4().hex))
 
     async def story(made: Any) -> list[LookedUp]:
@@ -96,7 +96,7 @@ def test_a_contact_is_found_by_our_id_or_is_not_there(simulator: SimulatorProces
     assert opened(simulator, "genesys-contacts", story, **options) == [Found(there.id.hex()), Absent()]
 
 
-def test_a_contact_list_that_cannot_be_read_says_nothing(simulator: SimulatorProcess) -> None:
+def test_an_unreadable_contact_list_makes_the_look_up_unclear(simulator: SimulatorProcess) -> None:
     async def story(made: Any) -> LookedUp:
         return await made.look_up(dispatch_of(contact(uuid4().hex)))  # type: ignore[no-any-return]
 
@@ -107,7 +107,7 @@ def test_a_contact_list_that_cannot_be_read_says_nothing(simulator: SimulatorPro
     assert isinstance(opened(simulator, "genesys-contacts", story, **options, **nobody), Unclear)
 
 
-def test_a_key_that_nobody_vouches_for_is_sent_and_not_relied_on(simulator: SimulatorProcess) -> None:
+def test_a_key_without_a_window_is_sent_but_not_relied_on(simulator: SimulatorProcess) -> None:
     async def story(made: Any) -> tuple[Any, dict[str, Any]]:
         said = text(uuid4().hex, channel="event", body={"text": "t"})
         request = msgspec.json.decode(made.prepare(dispatch_of(said)))

@@ -47,7 +47,7 @@ LEAST: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_needs_no_more_than_it_says(kind: str) -> None:
+def test_a_kind_needs_only_its_required_options(kind: str) -> None:
     async def story() -> None:
         made = provider(kind, "mine", LEAST[kind])
         assert made.contract.name == "mine"
@@ -63,7 +63,7 @@ def test_a_kind_needs_no_more_than_it_says(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_option_says_what_it_is(kind: str) -> None:
+def test_every_option_has_a_description_and_a_help_text(kind: str) -> None:
     for name, option in options_of(KINDS[kind].OPTIONS).items():
         assert option.description, name
         assert option.help, name
@@ -106,7 +106,7 @@ def test_every_option_says_what_it_is(kind: str) -> None:
         ("http", {"method": "GET"}, "method POST PUT PATCH"),
     ],
 )
-def test_a_mistake_is_named(kind: str, more: dict[str, Any], names: str) -> None:
+def test_an_invalid_option_is_named_in_the_error(kind: str, more: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigError) as wrong:
         provider(kind, "mine", {**LEAST.get(kind, {}), **more})
     assert [name for name in names.split() if name not in str(wrong.value)] == []
@@ -115,7 +115,7 @@ def test_a_mistake_is_named(kind: str, more: dict[str, Any], names: str) -> None
     assert "plain" not in str(wrong.value)
 
 
-def test_what_a_person_knows_better_is_in_the_contract() -> None:
+def test_options_change_the_contract() -> None:
     known = {"timeout": 3, "per_second": 5, "concurrency": 2, "policy": "resend", "policy_after": 60, "settle": 9}
     made = provider("twilio", "mine", {**TWILIO, **known, "refusals": [400], "retriable": [503], "channels": ["sms"]})
     contract = made.contract

@@ -45,7 +45,7 @@ HTTP = {"url": "https://example.test/messages"}
         ),
     ],
 )
-def test_what_cannot_be_meant_is_told(kind: str, options: Mapping[str, Any], names: str) -> None:
+def test_invalid_options_are_reported(kind: str, options: Mapping[str, Any], names: str) -> None:
     with pytest.raises(ConfigError) as error:
         provider(kind, "p", options)
     assert [name for name in names.split() if name not in str(error.value)] == []
@@ -59,7 +59,7 @@ def test_what_cannot_be_meant_is_told(kind: str, options: Mapping[str, Any], nam
         ("sendgrid", {"api_key": KEY, "path": "/v3/mail/send", "allow": ["10.0.0.0/8", "fd00::/8", "::1", "a.test"]}),
     ],
 )
-def test_what_can_is_taken(kind: str, options: Mapping[str, Any]) -> None:
+def test_valid_options_are_accepted(kind: str, options: Mapping[str, Any]) -> None:
     provider(kind, "p", options)
 
 

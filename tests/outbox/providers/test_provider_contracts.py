@@ -36,7 +36,7 @@ def test_every_kind_is_bound() -> None:
     assert {kind for kind in KINDS if kind not in {name.partition("-")[0] for name in KITS} | KITS.keys()} == set()
 
 
-def test_whatever_reads_callbacks_is_held_to_it(simulator: SimulatorProcess) -> None:
+def test_every_provider_with_callbacks_is_tested(simulator: SimulatorProcess) -> None:
     decode_options = {
         name
         for name, kit in KITS.items()

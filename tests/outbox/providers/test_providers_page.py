@@ -102,7 +102,7 @@ def test_the_statuses_that_the_page_calls_final_are_final_and_no_others(simulato
 
 
 @pytest.mark.parametrize("name", SPEAK_HTTP)
-def test_a_401_pauses_the_provider_and_a_429_waited_for_whoever_says_it(simulator: SimulatorProcess, name: str) -> None:
+def test_every_provider_is_paused_by_a_401_and_delayed_by_a_429(simulator: SimulatorProcess, name: str) -> None:
     unknown, limited = judged(simulator, name, 401, 429)
     assert isinstance(unknown, Refused)
     assert (unknown.final, unknown.limited, unknown.configuration) == (False, False, True)

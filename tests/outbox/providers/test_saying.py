@@ -24,7 +24,7 @@ from semel.testing.provider_laws import dispatch_of
 from semel.values.errors import ConfigError
 
 
-def test_gaps_are_filled_with_what_the_message_says() -> None:
+def test_placeholders_are_filled_from_the_message() -> None:
     template = {
         "to": "{recipient}",
         "doc": "{body}",
@@ -46,25 +46,25 @@ def test_gaps_are_filled_with_what_the_message_says() -> None:
     }
 
 
-def test_what_a_customer_wrote_opens_no_gap() -> None:
+def test_text_of_a_customer_is_not_a_placeholder() -> None:
     said = text("n", body="{id} {data.secret}")
     assert fill_template("Text: {body}", dispatch_of(said), "") == "Text: {id} {data.secret}"
 
 
 @pytest.mark.parametrize("template", ["{nothing}", "{data.}", "{", "}", "{a b}", {"x": ["{"]}, {1: "x"}, object()])
-def test_a_gap_that_nothing_fills_is_found_at_the_start(template: Any) -> None:
+def test_an_unknown_placeholder_is_reported_at_start_up(template: Any) -> None:
     with pytest.raises(ConfigError):
         check_template(template, "body")
 
 
-def test_a_message_without_what_a_gap_needs_is_not_sent() -> None:
+def test_a_message_without_a_value_for_a_placeholder_is_not_sent() -> None:
     with pytest.raises(ConfigError, match="'note'"):
         fill_template({"a": "{data.note}"}, dispatch_of(text("n")), "")
     with pytest.raises(ConfigError, match="body"):
         fill_template("x {body}", dispatch_of(text("n", body={"a": 1})), "")
 
 
-def test_a_key_goes_where_it_belongs_and_replaces_nothing() -> None:
+def test_a_key_is_inserted_at_its_path_and_replaces_nothing() -> None:
     document = {"meta": {"a": 1}}
     assert insert_key(document, "meta.key", "k") == {"meta": {"a": 1, "key": "k"}}
     assert document == {"meta": {"a": 1}}, "what the caller gave is the caller's"
@@ -103,7 +103,7 @@ def test_a_mail_is_read_as_it_was_written(mail: Mail) -> None:
     "written",
     ["", "a", "a@b@c", "a b@c.d", "<a@b.c", "x <a@b.c> y", "a@b.c\r\nBcc: d@e.f", "A <a@b.c>, B <d@e.f>", "@b"],
 )
-def test_what_is_no_address_is_no_sender(written: str) -> None:
+def test_a_malformed_address_is_not_a_sender(written: str) -> None:
     with pytest.raises(ConfigError):
         parse_address(written, "x")
 
@@ -128,11 +128,11 @@ def test_an_address_may_have_a_name() -> None:
         (None, 0),
     ],
 )
-def test_times_of_strangers_are_read_or_left(value: Any, ms: int) -> None:
+def test_times_of_callbacks_are_parsed_or_ignored(value: Any, ms: int) -> None:
     assert to_milliseconds(value) == ms
 
 
-def test_our_id_is_known_by_its_form() -> None:
+def test_a_notification_id_is_recognised_by_its_form() -> None:
     assert parse_id("0a" * 16) == b"\x0a" * 16
     for other in ("0A" * 16, "0a" * 15, "0a" * 17, "", None, 5, "٠" * 32):
         assert parse_id(other) is None

@@ -37,7 +37,7 @@ def ses() -> Ses:
 @pytest.mark.parametrize(
     "said", [mail("a"), mail("a", body="only text"), mail("a", body=None, template="t", data={"name": "é", "n": 1})]
 )
-def test_what_is_written_is_what_aws_describes(said: Notification) -> None:
+def test_the_signature_matches_the_documentation_of_aws(said: Notification) -> None:
     from botocore.loaders import create_loader
     from botocore.model import ServiceModel
     from botocore.validate import ParamValidator
@@ -62,7 +62,7 @@ def test_what_is_written_is_what_aws_describes(said: Notification) -> None:
         ({}, b'{"__type": "com.amazon#TooManyRequestsException"}'),
     ],
 )
-def test_a_throttle_is_no_refusal_of_the_mail(headers: Mapping[str, str], body: bytes) -> None:
+def test_throttling_is_not_a_refusal_of_the_mail(headers: Mapping[str, str], body: bytes) -> None:
     answer = ses().classify(Answered(400, body, headers=headers))
     assert isinstance(answer, Refused)
     assert answer.limited

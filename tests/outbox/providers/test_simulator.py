@@ -68,7 +68,7 @@ def called(simulator: SimulatorProcess, reference: str, count: int) -> list[str]
         ("out of order", ["delivered", "accepted"]),
     ],
 )
-def test_it_calls_back_as_it_is_told(simulator: SimulatorProcess, ear: Ear, mode: Mode, words: list[str]) -> None:
+def test_callbacks_follow_their_plan(simulator: SimulatorProcess, ear: Ear, mode: Mode, words: list[str]) -> None:
     simulator.tell_the_truth()
     simulator.callbacks("vonage", mode, ear.url, late_s=0.1)
     (answer,) = send(simulator, "vonage", text(uuid4().hex))
@@ -77,12 +77,12 @@ def test_it_calls_back_as_it_is_told(simulator: SimulatorProcess, ear: Ear, mode
     assert len(ear.heard) == len(words)
 
 
-def test_every_provider_that_calls_back_signs_and_those_of_ses_are_brought_by_another() -> None:
+def test_every_provider_with_callbacks_signs_them_except_ses() -> None:
     assert set(SIGNERS) == set(CALLBACKS) - {"ses"}
 
 
 @pytest.mark.parametrize("kind", SIGNERS)
-def test_it_signs_as_the_provider_does(simulator: SimulatorProcess, ear: Ear, kind: str) -> None:
+def test_signatures_pass_the_verifier_of_the_provider(simulator: SimulatorProcess, ear: Ear, kind: str) -> None:
     kit = KITS["http-header" if kind == "http" else kind](simulator)
     simulator.tell_the_truth()
     simulator.callbacks(kit.dialect, "once", f"{ear.url}?id=1#rc=5&rp=5xx")
@@ -100,7 +100,7 @@ def test_it_signs_as_the_provider_does(simulator: SimulatorProcess, ear: Ear, ki
         assert not asyncio.run(ours.verify(headers, forged)) or kind == "brevo", "which proves itself, and no body"
 
 
-def test_it_calls_nobody_unless_it_is_told(simulator: SimulatorProcess, ear: Ear) -> None:
+def test_there_are_no_callbacks_without_a_plan(simulator: SimulatorProcess, ear: Ear) -> None:
     simulator.tell_the_truth()
     simulator.callbacks("vonage", "never", ear.url)
     (quiet,) = send(simulator, "vonage", text(uuid4().hex))
@@ -112,7 +112,7 @@ def test_it_calls_nobody_unless_it_is_told(simulator: SimulatorProcess, ear: Ear
     assert len(ear.heard) == 2, "those of the second one"
 
 
-def test_a_callback_that_nobody_hears_is_in_the_book(simulator: SimulatorProcess) -> None:
+def test_a_callback_without_a_receiver_is_recorded(simulator: SimulatorProcess) -> None:
     simulator.tell_the_truth()
     simulator.callbacks("vonage", "once", "http://127.0.0.1:1/callbacks")
     (answer,) = send(simulator, "vonage", text(uuid4().hex))
@@ -159,7 +159,7 @@ def test_a_limit_counts_requests(simulator: SimulatorProcess) -> None:
     assert (answers[2].limited, answers[2].after_s) == (True, 9.0)
 
 
-def test_an_order_that_makes_no_sense_is_refused(simulator: SimulatorProcess) -> None:
+def test_an_invalid_command_is_refused(simulator: SimulatorProcess) -> None:
     with pytest.raises(HTTPError, match="400") as refused:
         simulator.lie("no such lie", "twilio")
     refused.value.close()

@@ -162,7 +162,7 @@ def test_documents_of_the_cxone_guides_are_accepted(simulator: SimulatorProcess,
 
 
 @pytest.mark.parametrize("document", [{}, [], {"recipients": []}, {"recipients": [{}], "messageContent": {}}])
-def test_what_is_no_message_is_still_refused(simulator: SimulatorProcess, document: Any) -> None:
+def test_an_invalid_message_is_refused(simulator: SimulatorProcess, document: Any) -> None:
     form = {"grant_type": "password", "username": cxone.KEY_ID, "password": cxone.SECRET}
     headers = {"Authorization": f"Bearer {token(simulator, 'cxone', '/auth/token', form)}"}
     url = f"{simulator.url('cxone')}/dfo/3.0/channels/sms_1/outbound"

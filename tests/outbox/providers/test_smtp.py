@@ -110,9 +110,7 @@ def send_to(server: Server, *, tls: Tls = "off", host: str = "127.0.0.1", passwo
     return asyncio.run(story())
 
 
-def test_a_mail_goes_over_tls_and_nothing_but_the_greeting_before(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_greeting_precedes_tls(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     server = Server({}, certificate)
     assert isinstance(send_to(server, tls="starttls", host="localhost"), Accepted)
@@ -121,7 +119,7 @@ def test_a_mail_goes_over_tls_and_nothing_but_the_greeting_before(
     assert (f"AUTH PLAIN {proof}", True) in server.heard
 
 
-def test_what_was_said_before_tls_is_not_heard_after_it(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_from_before_the_handshake_are_discarded(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody between us answers for the server: what they said in clear is not taken for its word."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     forged = (
@@ -132,7 +130,9 @@ def test_what_was_said_before_tls_is_not_heard_after_it(certificate: Path, monke
     assert "forged" not in answer.reason
 
 
-def test_without_tls_or_with_a_stranger_nothing_is_said(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_mail_is_sent_without_tls_or_to_an_unknown_certificate(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stripped = Server({"EHLO": "250-me\r\n250 AUTH PLAIN"})
     answer = send_to(stripped, tls="starttls", host="localhost")
     assert isinstance(answer, Refused)
@@ -196,13 +196,13 @@ SETTINGS = "refuses its settings"
         ("RCPT", "", THIS_TIME),
     ],
 )
-def test_each_answer_means_what_it_says(step: str, reply: str, expected: str) -> None:
+def test_each_reply_is_classified(step: str, reply: str, expected: str) -> None:
     answer = send_to(Server({step: reply}))
     assert meant(answer) == expected, answer
     assert PASSWORD not in repr(answer)
 
 
-def test_a_mail_needs_no_password_where_the_server_wants_none() -> None:
+def test_a_server_without_authentication_needs_no_password() -> None:
     server = Server({})
     assert isinstance(send_to(server, password=False), Accepted)
     assert not [line for line, _ in server.heard if line.startswith("AUTH")]
@@ -238,7 +238,7 @@ def test_doctor_signs_in_and_sends_nothing(step: str, reply: str, found: str | N
     assert not [line for line, _ in server.heard if line.startswith(("RCPT", "DATA"))]
 
 
-def test_a_check_that_fails_before_the_mail_lets_none_of_it_leave() -> None:
+def test_a_failed_lease_check_before_the_mail_sends_none_of_it() -> None:
     def too_late() -> None:
         raise LeaseLost("stalled")
 

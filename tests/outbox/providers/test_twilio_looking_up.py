@@ -72,7 +72,7 @@ def test_the_same_text_before_or_long_after_the_crossing_is_another_message(simu
     assert looked_up(simulator, dispatch(name, now - WIDE_S - 300)) == Absent()
 
 
-def test_the_same_text_at_about_that_time_is_not_taken_for_this_one(simulator: SimulatorProcess) -> None:
+def test_the_same_text_at_a_similar_time_makes_the_look_up_unclear(simulator: SimulatorProcess) -> None:
     """It may be ours if a clock is off, and another's if it is not: neither found nor absent can be said."""
     name, now = uuid4().hex, time.time()
     sent = dispatch(name, now)
@@ -83,7 +83,7 @@ def test_the_same_text_at_about_that_time_is_not_taken_for_this_one(simulator: S
 @pytest.mark.parametrize(
     "shown", ["Sent from your Twilio trial account - It's «the» same text", "It’s the same text", "********"]
 )
-def test_a_text_that_may_have_been_changed_on_its_way_is_not_taken_for_another(
+def test_a_listed_text_that_may_have_been_changed_makes_the_look_up_unclear(
     simulator: SimulatorProcess, shown: str
 ) -> None:
     """Twilio writes other quotation marks, a trial account something before it, and some accounts show no texts."""
@@ -92,19 +92,19 @@ def test_a_text_that_may_have_been_changed_on_its_way_is_not_taken_for_another(
     assert isinstance(looked_up(simulator, mine, listed), Unclear)
 
 
-def test_a_number_that_its_list_writes_otherwise_is_not_looked_up(simulator: SimulatorProcess) -> None:
+def test_a_recipient_in_another_notation_is_not_looked_up(simulator: SimulatorProcess) -> None:
     mine = dispatch(uuid4().hex, time.time())
     nationally = replace(mine, notification=replace(mine.notification, recipient="0170 1234567"))
     assert isinstance(looked_up(simulator, nationally), Unclear)
 
 
-def test_two_of_the_same_text_leave_it_open_which_is_which(simulator: SimulatorProcess) -> None:
+def test_two_messages_with_the_same_text_make_the_look_up_unclear(simulator: SimulatorProcess) -> None:
     name, now = uuid4().hex, time.time()
     sent = [dispatch(name, now, key=f"{name}-{n}") for n in range(2)]
     assert isinstance(looked_up(simulator, sent[0], *sent), Unclear)
 
 
-def test_what_is_known_to_be_another_message_is_not_taken_for_this_one(simulator: SimulatorProcess) -> None:
+def test_a_message_of_another_notification_is_ignored(simulator: SimulatorProcess) -> None:
     """This process was told whose it is."""
     name, now = uuid4().hex, time.time()
     other = dispatch(name, now, key=f"{name}-other")
@@ -139,7 +139,7 @@ def test_a_long_list_is_read_to_its_end(simulator: SimulatorProcess) -> None:
     assert isinstance(looked_up(simulator, mine, mine, *many), Found)
 
 
-def test_a_list_that_cannot_be_read_says_nothing(simulator: SimulatorProcess) -> None:
+def test_an_unreadable_message_list_makes_the_look_up_unclear(simulator: SimulatorProcess) -> None:
     mine = dispatch(uuid4().hex, time.time())
 
     async def story(provider: Twilio) -> LookedUp:
