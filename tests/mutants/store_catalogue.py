@@ -89,7 +89,7 @@ STORE_MUTANTS = [
     Mutant(
         "a commit whose answer is lost is taken for a rollback",
         GROUPS,
-        "await asyncio.gather(*[self._resolve_lost(item, settlement, error) for item, settlement in kept])",
+        "await asyncio.gather(*[self._resolve_lost(member, settlement, error) for member, settlement in kept])",
         "pass",
         f"{POSTGRES}/test_postgres_transactions.py::test_a_commit_whose_answer_is_lost_is_looked_up",
     ),

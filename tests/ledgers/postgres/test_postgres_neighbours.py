@@ -231,14 +231,14 @@ def test_grants_of_a_batch_that_fails_go_back(tables: str, monkeypatch: pytest.M
     asyncio.run(run())
 
 
-def test_whoever_comes_in_the_moment_a_lane_ends_is_served(tables: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between a lane's last look at the queue and its end as a task others may run, and join."""
+def test_a_session_that_joins_when_a_group_task_ends_is_served(tables: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks may run, and join, between the last look at the queue and the end of the task."""
     joined: list[asyncio.Task[None]] = []
 
     def and_then(real: Callable[[groups.Groups], groups.Session | None], start: Callable[[], None]) -> None:
         def look(self: groups.Groups) -> groups.Session | None:
             session = real(self)
-            if session is None and not joined and sys._getframe(1).f_code.co_name == "_lane":
+            if session is None and not joined and sys._getframe(1).f_code.co_name == "_run_groups":
                 start()
             return session
 

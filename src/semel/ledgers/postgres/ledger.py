@@ -3,7 +3,7 @@
 Claims, the catalog, the inbox and dead letters are modules beside this one, as functions of a connection. `now` is
 None for the server's own clock; `schema` is the one of `statements(schema)`.
 
-Work that meets a deadlock or a serialization failure is repeated (`repeated`, `insist`).
+Work that meets a deadlock or a serialization failure is repeated (`with_retries`, `insist`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semel.ledgers.postgres import catalog, dead_letters, doctor, inbox, migrati
 from semel.ledgers.postgres import claims as store
 from semel.ledgers.postgres.claims import wait_until_free
 from semel.ledgers.postgres.outbox import PostgresOutbox
-from semel.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS, OwnerCheck, Pool, driver, repeated
+from semel.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS, OwnerCheck, Pool, driver, with_retries
 from semel.ledgers.postgres.rows import columns_of
 from semel.ledgers.postgres.statements import statements
 from semel.ledgers.postgres.transaction import Groups, PostgresTransaction, Session
@@ -158,16 +158,16 @@ class PostgresLedger:
         if not settlements:
             return []
         work = self._observed(lambda c: store.settle(c, settlements, self._now(), self._schema))
-        return await self._pool.run(repeated(work))
+        return await self._pool.run(with_retries(work))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         if not leases:
             return []
-        return await self._pool.run(repeated(lambda c: store.renew(c, leases, self._now(), self._schema)))
+        return await self._pool.run(with_retries(lambda c: store.renew(c, leases, self._now(), self._schema)))
 
     async def purge(self, limit: int) -> int:
-        forgotten = await self._pool.run(repeated(lambda c: purge(c, limit, self._now(), self._schema)))
-        await self._pool.run(repeated(lambda c: catalog.mark_unsettled_keys(c, self._now(), self._schema)))
+        forgotten = await self._pool.run(with_retries(lambda c: purge(c, limit, self._now(), self._schema)))
+        await self._pool.run(with_retries(lambda c: catalog.mark_unsettled_keys(c, self._now(), self._schema)))
         return forgotten
 
     async def close(self) -> None:

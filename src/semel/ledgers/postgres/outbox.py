@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_args
 
 from semel.ledgers.postgres import outbox_queries
-from semel.ledgers.postgres.pool import Changed, Pool, repeated
+from semel.ledgers.postgres.pool import Changed, Pool, with_retries
 from semel.ledgers.postgres.rows import columns_of, storable_text
 from semel.ledgers.postgres.statements import statements
 from semel.values.delivery_state import LIVE, OVER_UNSENT, DeliveryState, Reported, State, reported
@@ -59,83 +59,77 @@ async def add(
 
 def notification_columns(notifications: Sequence[Notification]) -> list[list[Any]]:
     """Return the arguments of semel.add_notifications after the time, one array each. Other drivers use them, too."""
-    return columns_of([_notification_row(item) for item in notifications])
-
-
-def _notification_row(item: Notification) -> tuple[Any, ...]:
-    options = options_of(item)
-    state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
-    ordered = recipient_digest(item.tenant, item.order) if item.order else None
-    return (
-        *(
-            item.id,
-            recipient_digest(item.tenant, item.recipient),
-            item.guarded_by,
-            ordered,
-            item.generation,
-            item.priority,
-        ),
-        *(item.tenant, item.key, item.kind, item.recipient, item.channel, lane_of(item.provider, item.channel)),
-        *(encode(options).decode(), encode(state), item.content),
-    )
+    rows: list[tuple[Any, ...]] = []
+    for item in notifications:
+        options = options_of(item)
+        state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
+        order = recipient_digest(item.tenant, item.order) if item.order else None
+        row = (
+            *(item.id, recipient_digest(item.tenant, item.recipient), item.guarded_by, order, item.generation, item.priority),
+            *(item.tenant, item.key, item.kind, item.recipient, item.channel, lane_of(item.provider, item.channel)),
+            *(encode(options).decode(), encode(state), item.content),
+        )
+        rows.append(row)
+    return columns_of(rows)
 
 
 # ------------------------------------------------------------------------------------------------------------- take
 
 AHEAD_MS = 1_000  # slots of a rate are assigned this far into the future
 UNREADABLE_MS = 600_000  # delay before an unreadable notification is tried again
-MOST = 100_000  # dispatches of one lane in one take
+TAKE_MAX = 100_000  # dispatches of one lane in one take
 
 
 async def take(
     connection: Connection, lanes: Mapping[str, Lane], lease_ms: int, now: int | None, schema: str
 ) -> list[Dispatch]:
-    """Take dispatches by priority, and then the longest due first. Tenants share the rate of each provider."""
+    """Take dispatches by priority, and then the longest due first. Tenants share the rate of each provider.
+
+    A dispatch that cannot be decoded is postponed, and does not prevent others from being taken."""
     wanted = [
-        (storable_text(name), min(lane.room, MOST), storable_text(lane.provider), max(lane.per_second, 0.0))
+        (storable_text(name), min(lane.room, TAKE_MAX), storable_text(lane.provider), max(lane.per_second, 0.0))
         for name, lane in lanes.items()
         if lane.room > 0
     ]
     if not wanted:
         return []
-    rows = await connection.fetch(
-        statements(schema)["take_notifications"], *columns_of(wanted), AHEAD_MS, lease_ms, now
-    )
+    sql = statements(schema)
+    rows = await connection.fetch(sql["take_notifications"], *columns_of(wanted), AHEAD_MS, lease_ms, now)
     rows.sort(key=lambda row: row[2])  # tokens are in sending order
-    read = [_read(row) for row in rows]
-    if unread := [row for row, dispatch in zip(rows, read, strict=True) if dispatch is None]:
-        put_off = [(id, token, vanished, at + UNREADABLE_MS) for at, id, token, _, vanished, *_ in unread]
-        await connection.execute(statements(schema)["postpone_dispatches"], *columns_of(put_off))
-    return [dispatch for dispatch in read if dispatch is not None]
-
-
-def _read(row: Any) -> Dispatch | None:
-    """Decode a dispatch; None if it is unreadable. It is released, and does not prevent others from being taken."""
-    try:
-        return _dispatch_of(row)
-    except UNREADABLE as error:
-        log.error("notification_unreadable", notification_id=row[1].hex(), error=error)
-        return None
+    dispatches: list[Dispatch] = []
+    postponed: list[tuple[Any, ...]] = []
+    for row in rows:
+        try:
+            dispatches.append(_dispatch_of(row))
+        except UNREADABLE as error:
+            taken_ms, id, token, _, vanished, *_ = row
+            log.error("notification_unreadable", notification_id=id.hex(), error=error)
+            postponed.append((id, token, vanished, taken_ms + UNREADABLE_MS))
+    if postponed:
+        await connection.execute(sql["postpone_dispatches"], *columns_of(postponed))
+    return dispatches
 
 
 def _dispatch_of(row: Any) -> Dispatch:
-    now, id, token, slot, vanished, state, request, tenant, key, kind, recipient, channel, generation, *rest = row
-    content, options, added = rest
+    taken_ms, id, token, slot_ms, vanished, state, request, *identity, content, options, added_ms = row
+    tenant, key, kind, recipient, channel, generation = identity
     return Dispatch(
         id=id,
         token=token,
         notification=notification_of(tenant, key, kind, recipient, channel, generation, content, options),
         content=content,
         delivery_state=delivery_state_of(state),
-        taken_ms=now,
-        slot_ms=slot,
+        taken_ms=taken_ms,
+        slot_ms=slot_ms,
         vanished=vanished,
         request=request,
-        added_ms=added,
+        added_ms=added_ms,
     )
 
 
 # ------------------------------------------------------------------------------------------------------------ cross
+
+CROSSED, HELD = 1, 2  # 3: suppressed
 
 
 async def cross(
@@ -144,52 +138,36 @@ async def cross(
     """Decide each crossing in order. Each one sees the guards that the crossings before it have passed.
 
     The first crossing of one dispatch counts."""
-    firsts: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}
     for at, crossing in enumerate(crossings):
-        firsts.setdefault(crossing.dispatch.id, at)
-    places = list(firsts.values())
-    columns = columns_of([_crossing_row(crossings[at]) for at in places])
-    rows = await connection.fetch(statements(schema)["cross"], now, *columns)
-    gates: list[CrossingVerdict] = [Lost()] * len(crossings)
-    for at, gate, by in rows:
-        gates[places[at - 1]] = _gate_of(gate, by)
-    return gates
-
-
-def _gate_of(gate: int, by: bytes) -> CrossingVerdict:
-    match gate:
-        case 1:
-            return Crossed()
-        case 2:
-            return Held(by)
-        case _:
-            return Suppressed(by)
+        first.setdefault(crossing.dispatch.id, at)
+    positions = list(first.values())
+    columns = columns_of([_crossing_row(crossings[at]) for at in positions])
+    verdicts: list[CrossingVerdict] = [Lost()] * len(crossings)
+    for ordinal, number, blocked_by in await connection.fetch(statements(schema)["cross"], now, *columns):
+        verdict = Crossed() if number == CROSSED else Held(blocked_by) if number == HELD else Suppressed(blocked_by)
+        verdicts[positions[ordinal - 1]] = verdict
+    return verdicts
 
 
 def _crossing_row(crossing: Crossing) -> tuple[Any, ...]:
     dispatch, state = crossing.dispatch, crossing.delivery_state
     guard = dispatch.notification.guard
-    window = 0 if guard is None else int(1000 * guard.window_s)
+    window_ms = 0 if guard is None else int(1000 * guard.window_s)
     return (
-        *(dispatch.id, dispatch.token, dispatch.added_ms, dispatch.notification.guarded_by, window),
-        *(
-            bool(state.doubt_ms),
-            storable_text(state.provider),
-            state.attempts,
-            state.possible_duplicates,
-            encode(state),
-        ),
-        crossing.request,
+        *(dispatch.id, dispatch.token, dispatch.added_ms, dispatch.notification.guarded_by, window_ms),
+        *(bool(state.doubt_ms), storable_text(state.provider), state.attempts, state.possible_duplicates),
+        *(encode(state), crossing.request),
     )
 
 
 # -------------------------------------------------------------------------------------- records and delivery reports
 
-MOVES = [  # the state changes that delivery reports cause: from, report, to
-    (state, says, after)
+STATE_CHANGES = [  # the changes that delivery reports cause: from, report, to
+    (state, report, new_state)
     for state in get_args(State)
-    for says in get_args(Reported)
-    if (after := reported(state, says)) != state
+    for report in get_args(Reported)
+    if (new_state := reported(state, report)) != state
 ]
 SENT = ("accepted", "refused", "limited", "unknown")  # outcomes of a notification that has crossed
 
@@ -198,54 +176,55 @@ async def record(connection: Connection, records: Sequence[Record], now: int | N
     """Write the records whose token is current. True also for a record that was written before.
 
     The first record of one token counts."""
-    firsts: dict[tuple[bytes, int], Record] = {}
+    first: dict[tuple[bytes, int], Record] = {}
     for item in records:
-        firsts.setdefault((item.dispatch.id, item.dispatch.token), item)
-    ids, tokens = zip(*firsts, strict=True)
-    found = [item for item in firsts.values() if item.otherwise is not None]  # another row may be written instead
-    places = {id(item): len(firsts) + at for at, item in enumerate(found, 1)}
-    instead = [places.get(id(item)) for item in firsts.values()]
-    columns = columns_of([_record_row(item) for item in [*firsts.values(), *[item.unless(b"") for item in found]]])
-    sql = statements(schema)["record_results"]
-    rows = await connection.fetch(sql, now, list(ids), list(tokens), instead, *columns)
-    pairs = list(firsts)
-    recorded = {pairs[at - 1] for (at,) in rows}
+        first.setdefault((item.dispatch.id, item.dispatch.token), item)
+    ids, tokens = zip(*first, strict=True)
+    rows = [_record_row(item) for item in first.values()]
+    alternatives: list[int | None] = []  # ordinals of rows that may be written instead
+    for item in first.values():
+        if item.otherwise is None:
+            alternatives.append(None)
+        else:
+            rows.append(_record_row(item.unless(b"")))
+            alternatives.append(len(rows))
+    written = await connection.fetch(
+        statements(schema)["record_results"], now, ids, tokens, alternatives, *columns_of(rows)
+    )
+    recorded = {(ids[ordinal - 1], tokens[ordinal - 1]) for (ordinal,) in written}
     return [(item.dispatch.id, item.dispatch.token) in recorded for item in records]
 
 
 def _record_row(item: Record) -> tuple[Any, ...]:
-    dispatch, after = item.dispatch, item.delivery_state
-    live = after.state in LIVE
-    waits = live and (after.state != "uncertain" or bool(after.exit))
-    attempt_log = dispatch.delivery_state.provider or after.provider
-    same = after.provider == dispatch.delivery_state.provider or not dispatch.delivery_state.provider
-    unsent = after.state in OVER_UNSENT and item.outcome != "policy"  # given up by policy: may have been sent
+    before, after = item.dispatch.delivery_state, item.delivery_state
+    is_live = after.state in LIVE
+    waits = is_live and (after.state != "uncertain" or bool(after.exit))
+    keeps_request = after.provider == before.provider or not before.provider
+    frees_guard = after.state in OVER_UNSENT and item.outcome != "policy"  # given up by policy: may have been sent
     return (
         *(item.outcome, after.state, storable_text(after.reason), storable_text(after.provider)),
-        *(storable_text(item.reference) or None, after.possible_duplicates, after.attempts, storable_text(attempt_log)),
-        *(
-            after.crossed_ms if item.outcome in SENT else 0,
-            storable_text(item.evidence),
-            live,
-            after.due_ms if waits else None,
-        ),
-        *(storable_text(lane_of(after.provider, dispatch.notification.channel)), encode(after), same, unsent),
+        *(storable_text(item.reference) or None, after.possible_duplicates, after.attempts),
+        *(storable_text(before.provider or after.provider), after.crossed_ms if item.outcome in SENT else 0),
+        *(storable_text(item.evidence), is_live, after.due_ms if waits else None),
+        *(storable_text(lane_of(after.provider, item.dispatch.notification.channel)), encode(after)),
+        *(keeps_request, frees_guard),
     )
 
 
 async def apply_reports(
-    connection: Connection, witnesses: Sequence[DeliveryReport], now: int | None, schema: str
+    connection: Connection, reports: Sequence[DeliveryReport], now: int | None, schema: str
 ) -> list[State | None]:
     """Record delivery reports of providers. Returns the state of each notification; None if it is unknown."""
-    columns = columns_of([_report_row(item) for item in witnesses])
-    moves = columns_of(MOVES)
-    rows = await connection.fetch(statements(schema)["apply_delivery_reports"], now, *columns, *moves)
+    written = [
+        (
+            *(report.id, report.status, storable_text(report.provider), storable_text(report.reference) or None),
+            *(report.at_ms, storable_text(report.evidence)),
+        )
+        for report in reports
+    ]
+    sql = statements(schema)["apply_delivery_reports"]
+    rows = await connection.fetch(sql, now, *columns_of(written), *columns_of(STATE_CHANGES))
     return [state for _, state in sorted(rows, key=lambda row: row[0])]
-
-
-def _report_row(item: DeliveryReport) -> tuple[Any, ...]:
-    reference = storable_text(item.reference) or None
-    return (item.id, item.status, storable_text(item.provider), reference, item.at_ms, storable_text(item.evidence))
 
 
 # ------------------------------------------------------------------------------------------------------------ outbox
@@ -280,8 +259,11 @@ class PostgresOutbox:
         try:
             return await asyncio.shield(pending)
         except asyncio.CancelledError:
-            with suppress(LedgerUnavailable):  # the caller is gone: release now, not when leases lapse
-                await self._give_back(await pending)
+            # The caller is gone: release now, not when leases expire. A dispatch that a vanished relay left behind
+            # stays taken, so that this stays known.
+            with suppress(LedgerUnavailable):
+                taken = [item for item in await pending if not item.vanished]
+                await self.record([Record(item, item.delivery_state, "released") for item in taken])
             raise
 
     async def cross(self, crossings: Sequence[Crossing]) -> list[CrossingVerdict]:
@@ -294,10 +276,10 @@ class PostgresOutbox:
             return []
         return await self._repeat(lambda c: record(c, records, self._now(), self._schema))
 
-    async def apply_reports(self, witnesses: Sequence[DeliveryReport]) -> list[State | None]:
-        if not witnesses:
+    async def apply_reports(self, reports: Sequence[DeliveryReport]) -> list[State | None]:
+        if not reports:
             return []
-        return await self._repeat(lambda c: apply_reports(c, witnesses, self._now(), self._schema))
+        return await self._repeat(lambda c: apply_reports(c, reports, self._now(), self._schema))
 
     # ---------------------------------------------------------------------------------------------------- operators
 
@@ -330,8 +312,4 @@ class PostgresOutbox:
 
     async def _repeat(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Run work as one unit. It is repeated after a deadlock."""
-        return await self._write(repeated(work))
-
-    async def _give_back(self, dispatches: Sequence[Dispatch]) -> None:
-        """Release dispatches unchanged. One that a vanished relay left behind stays taken, so that this stays known."""
-        await self.record([Record(item, item.delivery_state, "released") for item in dispatches if not item.vanished])
+        return await self._write(with_retries(work))

@@ -19,48 +19,13 @@ from semel.values.errors import ConfigError, LedgerUnavailable, SemelError
 
 T = TypeVar("T")
 
-TRIES = 20
-PAUSE_S = 0.01  # longest pause after the first try; it grows with each try
-
-
-class Changed(LedgerUnavailable):
-    """The rows changed between the decision and the write. Nothing was written."""
-
-    def __init__(self) -> None:
-        super().__init__("PostgreSQL: concurrent writers kept changing the same keys: try again")
-
-
-async def insist(work: Callable[[], Awaitable[T]]) -> T:
-    """Retry `work` after deadlocks, serialization failures and concurrent changes.
-
-    `work` must be one transaction: a deadlock rolls it back as a whole, and lets the other session continue."""
-    asyncpg = driver()
-    again = (Changed, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-    for attempt in range(1, TRIES):
-        try:
-            return await work()
-        except again:
-            await asyncio.sleep(random.uniform(0, PAUSE_S * attempt))
-    return await work()
-
-
-def repeated(
-    work: Callable[[Connection], Coroutine[Any, Any, T]],
-) -> Callable[[Connection], Coroutine[Any, Any, T]]:
-    """Return the same work with retries (see `insist`)."""
-
-    async def run(connection: Connection) -> T:
-        return await insist(lambda: work(connection))
-
-    return run
-
-
 if TYPE_CHECKING:
     import asyncpg
 
     Connection = asyncpg.Connection[asyncpg.Record]
 
-
+TRIES = 20
+PAUSE_S = 0.01  # longest pause after the first try; it grows with each try
 CLOSE_S = 2.0  # longest wait for a clean close
 
 # The server notices a client that vanished within half a minute, not after two hours: the client may hold locks.
@@ -83,13 +48,6 @@ LOOKUP_SETTINGS = {
 # A process that is suspended, or loses its network, during a commit keeps its rows locked. A statement that meets such
 # rows gives up, with the other keys of its batch, before the deadline of the batch.
 LEDGER_SETTINGS = {**PLAIN_SETTINGS, **LOOKUP_SETTINGS, "lock_timeout": "2000"}
-
-FORKED = (
-    "{where}: this process was forked from one that has the ledger open, and connections cannot be used after a "
-    "fork: close the app before forking, or create it in the child"
-)
-OTHER_LOOP = "{where}: the ledger is in use on another event loop: create one ledger per loop, or close it there first"
-CLOSED = "{where}: the ledger was closed"
 
 
 def driver() -> Any:
@@ -114,13 +72,19 @@ class OwnerCheck:
         if self._loop is None:
             self._loop, self._pid = loop, os.getpid()
         elif self._pid != os.getpid():
-            raise LedgerUnavailable(FORKED.format(where=self._where))
+            raise LedgerUnavailable(
+                f"{self._where}: this process was forked from one that has the ledger open, and connections cannot be "
+                "used after a fork: close the app before forking, or create it in the child"
+            )
         elif self._loop is not loop:
-            raise LedgerUnavailable(OTHER_LOOP.format(where=self._where))
+            raise LedgerUnavailable(
+                f"{self._where}: the ledger is in use on another event loop: create one ledger per loop, or close it "
+                "there first"
+            )
 
     @property
     def is_own(self) -> bool:
-        """True if this loop and process own the ledger, or no one does yet."""
+        """True if this loop and process own the ledger, or if it was not used yet."""
         return self._loop is None or (self._pid == os.getpid() and self._loop is asyncio.get_running_loop())
 
     def leave(self) -> None:
@@ -147,17 +111,17 @@ class Pool:
         self._check = check
         self._command_s = None if is_for_handlers else options.timeout  # a handler's statement has no time limit
         self._idle: list[Connection] = []  # the most recently used one is taken first
-        self._out = 0
+        self._out = 0  # connections in use, or being opened
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._generation = 0  # a connection opened before a close is not reused after it
+        self.generation = 0  # a connection opened before a close is not reused after it
 
     async def run(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Run work on a connection to its end. Raises LedgerUnavailable for errors of the server or the network."""
         self._owner.check()
         task = asyncio.create_task(self._run(work))
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._forget_task)
         return await asyncio.shield(task)
 
     async def take(self, wait_s: float | None = None) -> Connection:
@@ -166,30 +130,30 @@ class Pool:
         if self._out < self.size:
             self._out += 1
         else:
-            await self._turn(self.options.pool_wait if wait_s is None else wait_s)
+            await self._wait_for_turn(self.options.pool_wait if wait_s is None else wait_s)
         try:
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.is_closed():
                     return connection
-            return await self._open()
+            return await self._connect()
         except BaseException:
-            self._pass_on()
+            self._release_turn()
             raise
 
     def give_back(self, connection: Connection, *, broken: bool = False, generation: int | None = None) -> None:
         """Return a connection. One that is broken or inside a transaction is closed."""
-        old = generation is not None and generation != self._generation
+        old = generation is not None and generation != self.generation
         if broken or old or connection.is_closed() or connection.is_in_transaction():
             with suppress(Exception):
                 connection.terminate()
         else:
             self._idle.append(connection)
-        self._pass_on()
+        self._release_turn()
 
     async def close(self) -> None:
         """Wait for running work, then close all connections."""
-        self._generation += 1
+        self.generation += 1
         idle, self._idle = self._idle, []
         if not self._owner.is_own:  # a fork, or another loop: its connections are not ours to close
             self._out = 0
@@ -206,19 +170,11 @@ class Pool:
                 connection.terminate()
         self._idle = []
 
-    @property
-    def generation(self) -> int:
-        return self._generation
-
-    @property
-    def open(self) -> int:
-        return self._out + len(self._idle)
-
     # --------------------------------------------------------------------------------------------------- private
 
     async def _run(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         connection = await self.take()
-        generation = self._generation
+        generation = self.generation
         broken = True
         try:
             answer = await work(connection)
@@ -233,13 +189,10 @@ class Pool:
         finally:
             self.give_back(connection, broken=broken, generation=generation)
 
-    async def _open(self) -> Connection:
+    async def _connect(self) -> Connection:
         asyncpg = driver()
         options = self.options
-        failures: tuple[type[Exception], ...] = (
-            *faults(),
-            ValueError,
-        )  # ValueError: a URL that the driver cannot parse
+        failures: tuple[type[Exception], ...] = (*faults(), ValueError)  # ValueError: the driver cannot parse the URL
         try:
             connection: Connection = await asyncpg.connect(
                 options.dsn,
@@ -259,15 +212,14 @@ class Pool:
         try:
             if self._check is not None:
                 await self._check(connection)
-        except faults() as error:
+        except BaseException as error:
             connection.terminate()
-            raise unavailable(options, error) from error
-        except BaseException:
-            connection.terminate()
+            if isinstance(error, faults()):
+                raise unavailable(options, error) from error
             raise
         return connection
 
-    async def _turn(self, limit_s: float) -> None:
+    async def _wait_for_turn(self, limit_s: float) -> None:
         """Wait for a free connection, or for the right to open one, in order of arrival."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -278,7 +230,7 @@ class Pool:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             else:
-                self._pass_on()  # the turn had come, but this caller is gone
+                self._release_turn()  # the turn had come, but this caller is gone
             if isinstance(error, TimeoutError):
                 raise LedgerUnavailable(
                     f"{self.options.where}: all {self.size} connections were in use for {limit_s:g} s: "
@@ -286,7 +238,8 @@ class Pool:
                 ) from None
             raise
 
-    def _pass_on(self) -> None:
+    def _release_turn(self) -> None:
+        """Let the next waiting caller continue."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -294,10 +247,45 @@ class Pool:
                 return
         self._out -= 1
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the caller has it, or is gone
+
+
+# ------------------------------------------------------------------------------------------------ errors and retries
+
+
+class Changed(LedgerUnavailable):
+    """The rows changed between the decision and the write. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("PostgreSQL: concurrent writers kept changing the same keys: try again")
+
+
+async def insist(work: Callable[[], Awaitable[T]]) -> T:
+    """Retry `work` after deadlocks, serialization failures and concurrent changes.
+
+    `work` must be one transaction: a deadlock rolls it back as a whole, and lets the other session continue."""
+    asyncpg = driver()
+    again = (Changed, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+    for attempt in range(1, TRIES):
+        try:
+            return await work()
+        except again:
+            await asyncio.sleep(random.uniform(0, PAUSE_S * attempt))
+    return await work()
+
+
+def with_retries(
+    work: Callable[[Connection], Coroutine[Any, Any, T]],
+) -> Callable[[Connection], Coroutine[Any, Any, T]]:
+    """Return the same work with retries (see `insist`)."""
+
+    async def run(connection: Connection) -> T:
+        return await insist(lambda: work(connection))
+
+    return run
 
 
 def faults() -> tuple[type[Exception], ...]:

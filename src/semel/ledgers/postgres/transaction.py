@@ -11,18 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from semel.ledgers.postgres import claims as settling
 from semel.ledgers.postgres import outbox
-from semel.ledgers.postgres.claims import advisory_lock
-from semel.ledgers.postgres.pool import (
-    LOOKUP_SETTINGS,
-    Pool,
-    driver,
-    faults,
-    first_line,
-    is_refusal,
-    unavailable,
-)
+from semel.ledgers.postgres.claims import advisory_lock, hold_after, settle_held
+from semel.ledgers.postgres.pool import LOOKUP_SETTINGS, Pool, driver, faults, first_line, is_refusal, unavailable
 from semel.ledgers.postgres.url import Options
 from semel.values.claim import Lease, Settlement
 from semel.values.errors import LedgerUnavailable, SemelError, TransactionOver
@@ -101,12 +92,16 @@ class Handle:
             raise
         await self._run("", lambda: self._connection.execute(f"release {name}"))
 
-    async def silence(self) -> None:
-        """End the handler's writes. Refused if the transaction is over already."""
-        self._check()
-        self._check_awaited()
-        self._open = False
-        await self._quiet()
+    async def end_writes(self) -> None:
+        """Close the handle before a settlement. Raises if it is closed already, or if a statement was not awaited: the
+        effect of such a statement must not be recorded as done."""
+        self._check_open()
+        unawaited = [*filter(_is_not_started, self._not_started)]
+        for statement in unawaited:
+            statement.close()
+        if unawaited:
+            raise TransactionOver(NOT_AWAITED)
+        await self.close()
 
     def refuse(self) -> None:
         """Refuse further statements. A statement that is still running is left to `close`."""
@@ -115,22 +110,18 @@ class Handle:
     async def close(self) -> None:
         """Refuse further statements. A statement that is still running is cancelled."""
         self._open = False
-        await self._quiet()
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            with suppress(BaseException):
+                await running
 
     def _track(self, statement: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         self._not_started = [*filter(_is_not_started, self._not_started), statement]
         return statement
 
-    def _check_awaited(self) -> None:
-        """Raise if a statement was created and never awaited: its effect must not be recorded as done."""
-        unawaited = [*filter(_is_not_started, self._not_started)]
-        for statement in unawaited:
-            statement.close()
-        if unawaited:
-            raise TransactionOver(NOT_AWAITED)
-
     async def _run(self, query: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._check()
+        self._check_open()
         if query:
             check_statements(query)
         if self._running is not None:
@@ -154,15 +145,7 @@ class Handle:
             if running.done():
                 self._running = None
 
-    async def _quiet(self) -> None:
-        running, self._running = self._running, None
-        if running is not None and not running.done():
-            running.cancel()
-        if running is not None:
-            with suppress(BaseException):
-                await running
-
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if not self._open:
             raise TransactionOver(OVER)
 
@@ -246,12 +229,17 @@ class PostgresTransaction:
         self._lease = lease
         self._options = options
         self._end = end
-        self._silenced = False  # the handler's writes have ended
+        self._writes_ended = False
 
     async def notify(self, notifications: Sequence[Notification]) -> list[Added]:
         """Add notifications beside the handler's writes. The handler cannot write after it."""
-        await self._silence()
-        return await self._run_own(lambda: self._add(notifications))
+        await self._end_writes()
+
+        async def add() -> list[Added]:
+            await self._connection.execute(RESET)
+            return await outbox.add(self._connection, notifications, None, self._options.schema)
+
+        return await self._run_own(add)
 
     async def settle(self, settlement: Settlement) -> bool:
         """Lock the lease for the settlement beside the handler's writes. The handler cannot write after it.
@@ -261,29 +249,25 @@ class PostgresTransaction:
         for a row that is being updated, but not for one that is only locked."""
         if settlement.lease != self._lease:
             raise TransactionOver("a transaction settles the lease that it was opened for")
-        await self._silence()
-        connection, schema = self._connection, self._options.schema
-        kept = await self._run_own(lambda: settling.hold_after(READY, connection, self._lease, schema))
-        if kept:
+        await self._end_writes()
+        schema = self._options.schema
+        held = await self._run_own(lambda: hold_after(READY, self._connection, self._lease, schema))
+        if held:
             self.settled = settlement
-        return kept
+        return held
 
     def abandon(self) -> None:
-        if not self._silenced:
+        if not self._writes_ended:
             self.handle.refuse()
             self._end()
 
-    async def _silence(self) -> None:
-        if not self._silenced:
-            await self.handle.silence()
-            self._silenced = True
-
-    async def _add(self, notifications: Sequence[Notification]) -> list[Added]:
-        await self._connection.execute(RESET)
-        return await outbox.add(self._connection, notifications, None, self._options.schema)
+    async def _end_writes(self) -> None:
+        if not self._writes_ended:
+            await self.handle.end_writes()
+            self._writes_ended = True
 
     async def _run_own(self, statement: Callable[[], Awaitable[T]]) -> T:
-        """Run a statement of the ledger on the handler's connection. The error tells whether the handler caused it."""
+        """Run a statement of the ledger on the handler's connection. The error shows whether the handler caused it."""
         if not self._connection.is_in_transaction():
             raise TransactionOver(ENDED_ITSELF)
         asyncpg = driver()
@@ -333,12 +317,11 @@ class Session:
 
 
 class Groups:
-    """Runs sessions in groups, on at most as many connections as the pool has.
+    """Runs sessions in groups, with one task per connection of the pool.
 
-    A lane is one connection. It opens a transaction, runs the waiting sessions one after the other, each in its own
-    savepoint, and commits once for all of them, within bounds of number and time. A session that fails is rolled back
-    alone. A commit that fails fails its whole group; if its reply is lost, each session checks whether its own
-    settlement was committed.
+    A task opens a transaction, runs the waiting sessions one after the other, each in its own savepoint, and commits
+    once for all of them, within bounds of number and time. A session that fails is rolled back alone. A commit that
+    fails fails its whole group; if its reply is lost, each session checks whether its own settlement was committed.
 
     Between two sessions the settings of the connection are reset, so that one handler's do not affect another. Objects
     that outlive a transaction (advisory locks of the session, cursors, temporary tables) are removed after the commit.
@@ -359,36 +342,36 @@ class Groups:
         self._resolve = resolve
         self._observe = observe
         self._waiting: deque[Session] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._alone_until = 0.0
 
     def join(self, session: Session) -> None:
         """Add a session to the queue."""
         self._waiting.append(session)
-        if len(self._lanes) < self._pool.size:
-            lane = asyncio.create_task(self._lane())
-            self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)  # also if the lane was cancelled before it began
+        if len(self._tasks) < self._pool.size:
+            task = asyncio.create_task(self._run_groups())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)  # also if the task was cancelled before it began
 
     async def close(self) -> None:
-        while self._lanes:
-            await asyncio.wait(self._lanes, timeout=self._pool.options.timeout)
-            for lane in list(self._lanes):
-                lane.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._pool.options.timeout)
+            for task in list(self._tasks):
+                task.cancel()
         while (session := self._next()) is not None:
             session.fail(LedgerUnavailable(f"{self._pool.options.where}: the ledger was closed"))
 
-    async def _lane(self) -> None:
+    async def _run_groups(self) -> None:
         try:
             while (session := self._next()) is not None:
-                await self._serve(session)
-        finally:  # at once: a session that joins now must not rely on this lane
-            lane = asyncio.current_task()
-            assert lane is not None
-            self._lanes.discard(lane)
+                await self._run_on_connection(session)
+        finally:  # at once: a session that joins now must not rely on this task
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.discard(task)
 
-    async def _serve(self, session: Session) -> None:
-        """Run one group. Only the cancellation of the lane raises."""
+    async def _run_on_connection(self, session: Session) -> None:
+        """Run one group. Only the cancellation of the task raises."""
         try:
             connection = await self._pool.take()
         except BaseException as error:
@@ -398,7 +381,7 @@ class Groups:
             return
         generation, broken = self._pool.generation, True
         try:
-            await self._group(connection, session)
+            await self._run_group(connection, session)
             if all(waiting.given_up for waiting in self._waiting):  # else the next group runs it
                 await self._execute(connection, CLEAN)
             broken = False
@@ -416,21 +399,23 @@ class Groups:
 
     # ------------------------------------------------------------------------------------------------- one group
 
-    async def _group(self, connection: Connection, first: Session) -> None:
+    async def _run_group(self, connection: Connection, first: Session) -> None:
         """Raise if the connection must not be used again; all its sessions have the error by then."""
         kept: list[tuple[Session, Settlement]] = []
         session: Session | None = first
         begun = time.monotonic()
-        taken = 0
+        number = 0
         before = f"{RESET}; begin isolation level read committed; {CLEAN}"
         try:
             while session is not None:
-                taken += 1
-                settlement = await self._session(connection, session, before)
+                number += 1
+                settlement = await self._run_session(connection, session, before)
                 before = f"release savepoint {SAVEPOINT}; {RESET}"
                 if settlement is not None:
                     kept.append((session, settlement))
-                session = self._next() if self._takes_more(taken, begun) else None
+                now = time.monotonic()
+                has_room = number < self._pool.options.group and now - begun < GROUP_S and now >= self._alone_until
+                session = self._next() if has_room else None
             await self._commit(connection, kept, before)
         except BaseException as error:
             if session is not None:
@@ -439,17 +424,12 @@ class Groups:
                 member.fail(self._error_for(error, shared=session is not None))
             raise
 
-    def _takes_more(self, taken: int, begun: float) -> bool:
-        now = time.monotonic()
-        return taken < self._pool.options.group and now - begun < GROUP_S and now >= self._alone_until
-
-    async def _session(self, connection: Connection, session: Session, before: str) -> Settlement | None:
+    async def _run_session(self, connection: Connection, session: Session, before: str) -> Settlement | None:
         """Run the statements in `before`, then one handler. Returns its settlement, or None if it was rolled back.
 
         The next session releases its savepoint."""
-        number = advisory_lock(session.lease.claim.digest)
         path = own_search_path(self._pool.options.schema)
-        lock = f"select pg_try_advisory_xact_lock({number})"
+        lock = f"select pg_try_advisory_xact_lock({advisory_lock(session.lease.claim.digest)})"
         await self._execute(connection, f"{before}; savepoint {SAVEPOINT}; {path}; {lock}")
         if session.given_up:
             return None
@@ -477,7 +457,7 @@ class Groups:
             await self._execute(connection, f"{before}; {SET_LOOKUP}")
             settlements = [settlement for _, settlement in kept]
             async with asyncio.timeout(self._pool.options.timeout):
-                held = await settling.settle_held(connection, settlements, self._now(), self._pool.options.schema)
+                held = await settle_held(connection, settlements, self._now(), self._pool.options.schema)
             if not held:
                 raise LedgerUnavailable(f"{self._pool.options.where}: a lease changed although its row was locked")
         if self._observe is not None:
@@ -491,7 +471,7 @@ class Groups:
         except Exception as error:
             if is_refusal(error) and not connection.is_closed():
                 raise  # for example a deferred constraint: nothing was committed
-            await asyncio.gather(*[self._resolve_lost(item, settlement, error) for item, settlement in kept])
+            await asyncio.gather(*[self._resolve_lost(member, settlement, error) for member, settlement in kept])
             raise
         if self._observe is not None:
             self._observe("after_commit")
