@@ -148,7 +148,7 @@ OUTBOX_MUTANTS = [
         RELAY_SQL,
         "where d.id = v.id and d.id = any (found_ids)",
         "where d.id = v.id",
-        f"{POSTGRES_GROWN}::test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_later",
+        f"{POSTGRES_GROWN}::test_a_plan_made_for_an_empty_queue_does_not_read_all_of_a_long_one",
     ),
     # -------------------------------------------------------------------------------------- accounts of several tenants
     Mutant(
@@ -180,15 +180,14 @@ OUTBOX_MUTANTS = [
         "set plan_cache_mode = force_generic_plan set search_path = pg_catalog, pg_temp",
         "returns table (ordinal integer, status text, state text)\nlanguage plpgsql set enable_seqscan = off "
         "set plan_cache_mode = force_generic_plan",
-        "tests/ledgers/postgres/test_postgres_search_path.py"
-        "::test_operators_of_the_callers_own_do_not_change_what_is_added",
+        "tests/ledgers/postgres/test_postgres_search_path.py::test_operators_of_the_caller_do_not_change_what_is_added",
     ),
     Mutant(
         "a handler's tables are created in the ledger's schema",
         f"{POSTGRES}/transaction.py",
         "savepoint {SAVEPOINT}; {path}; {lock}",
         "savepoint {SAVEPOINT}; {lock}",
-        "tests/ledgers/postgres/test_postgres_search_path.py::test_tables_of_a_handler_are_not_among_the_ledgers",
+        "tests/ledgers/postgres/test_postgres_search_path.py::test_tables_of_a_handler_are_not_created_in_the_ledgers_schema",
     ),
     # --------------------------------------------------------------------------------------------------- recipients
     Mutant(

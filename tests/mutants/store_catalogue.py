@@ -77,21 +77,21 @@ STORE_MUTANTS = [
         GROUPS,
         'await self._execute(connection, f"rollback to savepoint {SAVEPOINT}")',
         "pass",
-        f"{POSTGRES}/test_postgres_engine.py::test_of_a_batch_of_transactions_only_the_failing_one_is_undone",
+        f"{POSTGRES}/test_postgres_engine.py::test_only_the_failing_transaction_of_a_batch_is_undone",
     ),
     Mutant(
         "a transaction inherits the settings of the one before",
         GROUPS,
         'RESET = "reset session authorization; reset all"',
         'RESET = "reset session authorization"',
-        f"{POSTGRES}/test_postgres_transactions.py::test_settings_of_one_handler_are_not_anothers",
+        f"{POSTGRES}/test_postgres_transactions.py::test_settings_of_one_handler_do_not_affect_another",
     ),
     Mutant(
         "a commit whose answer is lost is taken for a rollback",
         GROUPS,
         "await asyncio.gather(*[self._resolve_lost(member, settlement, error) for member, settlement in kept])",
         "pass",
-        f"{POSTGRES}/test_postgres_transactions.py::test_a_commit_whose_answer_is_lost_is_looked_up",
+        f"{POSTGRES}/test_postgres_transactions.py::test_a_commit_whose_reply_is_lost_is_checked",
     ),
     # ------------------------------------------------------------------------------------------------------ Redis
     Mutant(

@@ -20,7 +20,7 @@ from semel.values.errors import LedgerUnavailable
 from semel.values.outcome import Done, Ending, Reject, Release, Retry, Uncertain
 
 
-def test_it_is_what_its_ports_say(url: str) -> None:
+def test_it_implements_its_ports(url: str) -> None:
     ledger = PostgresLedger.from_url(url)
     assert isinstance(ledger, TransactionalLedger)
     assert isinstance(ledger, Waits)
@@ -133,7 +133,7 @@ def test_nothing_reads_the_whole_table_though_it_was_empty_when_plans_were_made(
 # ----------------------------------------------------------------------------------------------------------- races
 
 
-def test_crossed_batches_do_not_wait_for_each_other_for_ever(fresh_url: str) -> None:
+def test_batches_with_crossed_keys_do_not_deadlock(fresh_url: str) -> None:
     """Same keys in every order, with aliases and subjects, claimed, renewed, settled and purged at once."""
     clock = FakeClock()
 
@@ -177,7 +177,7 @@ def test_crossed_batches_do_not_wait_for_each_other_for_ever(fresh_url: str) -> 
     asyncio.run(run())
 
 
-def test_a_row_that_a_transaction_holds_keeps_no_claim_waiting_for_it(url: str) -> None:
+def test_a_claim_does_not_wait_for_a_row_that_a_transaction_holds(url: str) -> None:
     clock = FakeClock()
 
     async def run() -> None:
@@ -200,7 +200,7 @@ def test_a_row_that_a_transaction_holds_keeps_no_claim_waiting_for_it(url: str) 
 # ------------------------------------------------------------------------------------------------------------ pool
 
 
-def test_an_exhausted_pool_waits_and_then_says_so(url: str) -> None:
+def test_an_exhausted_pool_waits_and_then_raises(url: str) -> None:
     async def run() -> None:
         harness = keys()
         async with connected(url) as connection, opened(url, "?pool=2&pool_wait=0.2") as ledger:
@@ -217,7 +217,7 @@ def test_an_exhausted_pool_waits_and_then_says_so(url: str) -> None:
     asyncio.run(run())
 
 
-def test_whoever_waits_for_a_connection_gets_the_next_one(url: str) -> None:
+def test_the_next_free_connection_goes_to_the_first_waiter(url: str) -> None:
     async def run() -> None:
         harness = keys()
         async with opened(url, "?pool=1") as ledger:
@@ -249,7 +249,7 @@ def test_dead_connections_are_replaced(url: str) -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_caller_does_not_poison_its_connection(url: str) -> None:
+def test_a_cancelled_caller_leaves_a_usable_connection(url: str) -> None:
     async def run() -> None:
         harness = keys()
         async with connected(url) as connection, opened(url, "?pool=1") as ledger:
@@ -290,7 +290,7 @@ def test_a_server_that_hangs_is_unavailable(url: str) -> None:
 # --------------------------------------------------------------------------------------------------- loop and fork
 
 
-def test_another_loop_is_told_so_until_the_ledger_is_closed(url: str) -> None:
+def test_another_loop_is_refused_until_the_ledger_is_closed(url: str) -> None:
     harness, ledger = keys(), PostgresLedger.from_url(url)
     with asyncio.Runner() as first:
         first.run(ledger.claim([harness.claim("a")]))
@@ -303,7 +303,7 @@ def test_another_loop_is_told_so_until_the_ledger_is_closed(url: str) -> None:
         third.run(ledger.close())
 
 
-def test_a_forked_child_is_told_so(url: str) -> None:
+def test_a_forked_child_is_refused(url: str) -> None:
     harness, ledger = keys(), PostgresLedger.from_url(url)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(ledger.claim([harness.claim("a")]))
@@ -330,7 +330,7 @@ def test_a_forked_child_is_told_so(url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\0", "half \ud800 a pair", "😀" * 50, "', drop table", "x" * 100_000])
-def test_no_text_keeps_a_settle_from_being_written(url: str, text: str) -> None:
+def test_a_settle_is_written_with_any_text(url: str, text: str) -> None:
     async def run() -> None:
         number = count()
         async with opened(url) as ledger:

@@ -11,7 +11,7 @@ from tests.outbox.callbacks.hearing_here import all_of_it
 from semel.core.resend import needed_outbox
 
 
-def test_one_path_through_everything(url: str) -> None:
+def test_all_operations_work_in_one_run(url: str) -> None:
     async def story() -> None:
         async with opened(url) as ledger:
             await all_of_it(needed_outbox(ledger), f"one {uuid4()}")

@@ -73,7 +73,7 @@ def _open(ledger: InboxCaller) -> dict[str, list[str]]:
     return {state: texts for state, texts in listed.items() if texts}
 
 
-def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_marking_unsettled_keys_changes_no_listing(url: str, harness: Harness, ledger: InboxCaller) -> None:
     for claim in harness.claims(20, "done"):
         ledger.do(claim)
     ledger.grant(harness.claim("leased", aliases=["x"]))
@@ -89,7 +89,7 @@ def test_a_sweep_changes_nothing_that_people_see(url: str, harness: Harness, led
     assert _open(ledger) == before
 
 
-def test_what_lingers_is_followed_through_its_life(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_an_unsettled_key_is_listed_until_it_is_settled(url: str, harness: Harness, ledger: InboxCaller) -> None:
     names = ("settled", "granted again", "released", "waits")
     granted = {name: ledger.grant(harness.claim(name)) for name in names}
     _swept(url, harness)
@@ -114,7 +114,7 @@ def test_what_lingers_is_followed_through_its_life(url: str, harness: Harness, l
     assert granted.keys() == set(names)
 
 
-def test_a_mark_rests_before_it_is_used(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_a_mark_is_used_only_after_its_rest(url: str, harness: Harness, ledger: InboxCaller) -> None:
     ledger.do(harness.claim("a"))
     assert _sweep(url, harness) == 0
     harness.advance(LEAST_MS - 1)
@@ -123,9 +123,7 @@ def test_a_mark_rests_before_it_is_used(url: str, harness: Harness, ledger: Inbo
     assert _sweep(url, harness) > 0
 
 
-def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(
-    url: str, harness: Harness, ledger: InboxCaller
-) -> None:
+def test_a_key_of_an_uncommitted_grant_is_not_skipped(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """Its token is below the mark, and its transaction ends after the sweep has come."""
     ledger.do(harness.claim("a"))
     slow = harness.claim("slow")
@@ -155,7 +153,7 @@ def test_a_key_whose_grant_was_not_yet_to_be_seen_is_not_passed_over(
     assert _open(ledger)["leased"] == ["slow"]
 
 
-def test_a_sweep_goes_in_bounded_pieces(
+def test_unsettled_keys_are_marked_in_bounded_pieces(
     url: str, harness: Harness, ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "TOKENS_MAX", 5)
@@ -168,7 +166,7 @@ def test_a_sweep_goes_in_bounded_pieces(
     assert len(_open(ledger)["leased"]) == 35
 
 
-def test_purge_sweeps(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_a_purge_marks_unsettled_keys(url: str, harness: Harness, ledger: InboxCaller) -> None:
     ledger.do(harness.claim("a"))
     ledger.purge()
     harness.advance(LEAST_MS)
@@ -176,7 +174,9 @@ def test_purge_sweeps(url: str, harness: Harness, ledger: InboxCaller) -> None:
     assert _told(url, "select value > 0 from semel.meta where name = 'settled_position'") == [(True,)]
 
 
-def test_two_who_sweep_at_once_do_not_wait_for_each_other(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_two_processes_that_mark_unsettled_keys_do_not_wait_for_each_other(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     ledger.do(harness.claim("a"))
 
     async def sweep_beside() -> int:
@@ -200,7 +200,7 @@ READINGS: dict[str, Callable[[InboxCaller], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("what", list(READINGS))
-def test_reading_waits_for_nobody_who_writes(url: str, harness: Harness, ledger: InboxCaller, what: str) -> None:
+def test_a_query_does_not_wait_for_writers(url: str, harness: Harness, ledger: InboxCaller, what: str) -> None:
     ledger.put(arrival(harness, "a"))
     ledger.finish(GivenUp(ledger.take_one(harness), "no"))
     ledger.put(arrival(harness, "b"))
@@ -229,7 +229,7 @@ class _Asked:
         self.store = store
 
 
-def test_a_question_cannot_write(url: str, harness: Harness) -> None:
+def test_a_query_cannot_write(url: str, harness: Harness) -> None:
     async def write() -> None:
         async with connected(url) as connection, catalog._snapshot(connection):
             with pytest.raises(asyncpg.ReadOnlySQLTransactionError):

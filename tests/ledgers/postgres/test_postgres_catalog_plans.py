@@ -62,7 +62,7 @@ def filled(url: str) -> str:
 
 @pytest.mark.parametrize("filters", [{}, {"handler": "h1"}, {"tenant": "t3"}], ids=["all", "handler", "tenant"])
 @pytest.mark.parametrize("state", list(LISTED))
-def test_the_newest_of_a_state_are_read_by_an_index(filled: str, state: str, filters: dict[str, str]) -> None:
+def test_the_newest_entries_of_a_state_are_read_by_an_index(filled: str, state: str, filters: dict[str, str]) -> None:
     base: dict[str, Any] = {"handler": "", "tenant": None, "reason": "", "since_ms": 0, "until_ms": None}
     asked = EntryQuery(state=state, limit=100, **(base | filters))
     plans = asyncio.run(plans_of(filled, lambda connection: catalog.entries(connection, asked, SCHEMA)))
@@ -88,7 +88,7 @@ QUESTIONS: dict[str, tuple[Sequence[str], tuple[Any, ...]]] = {  # how each is a
 
 
 @pytest.mark.parametrize("name", list(QUESTIONS))
-def test_few_of_many_are_found_by_looking_at_few(filled: str, name: str) -> None:
+def test_a_query_for_few_of_many_entries_reads_few_rows(filled: str, name: str) -> None:
     """Not only planned so: counted."""
     settings, asked = QUESTIONS[name]
 
@@ -132,7 +132,7 @@ async def _counted(url: str) -> dict[str, int]:
         await ledger.close()
 
 
-def test_a_reason_is_looked_for_page_by_page_and_no_further_than_needed(filled: str) -> None:
+def test_a_search_by_reason_reads_page_by_page_and_stops_at_its_limit(filled: str) -> None:
     with InboxCaller(partial(PostgresLedger.from_url, filled)) as clerk:
         found = clerk.run(clerk.store.entries("dead", 3, reason="NO"))
         assert [entry.reason for entry in found] == ["no"] * 3

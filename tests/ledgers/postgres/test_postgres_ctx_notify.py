@@ -31,7 +31,7 @@ def body(id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("effect", ["transaction", "retry"])
-def test_it_commits_with_the_outcome_and_a_conflict_undoes_all(url: str, effect: Any) -> None:
+def test_a_notification_commits_with_the_outcome_and_a_conflict_undoes_both(url: str, effect: Any) -> None:
     tenant = uuid4().hex
 
     async def story() -> None:
@@ -83,7 +83,7 @@ def test_a_statement_that_was_not_awaited_sends_nothing(url: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["arguments", "conflict"])
 @pytest.mark.parametrize("effect", ["transaction", "keyed", "retry", "park"])
-def test_a_message_that_can_never_be_sent_ends_its_event_at_once(url: str, effect: Any, wrong: str) -> None:
+def test_a_message_that_can_never_be_sent_rejects_its_event(url: str, effect: Any, wrong: str) -> None:
     tenant = uuid4().hex
     attempts = 0
 

@@ -76,14 +76,14 @@ def test_a_copy_waits_for_the_commit_and_is_a_duplicate(url: str) -> None:
     assert (statuses, runs, len(seen)) == (["done", "duplicate"], 1, 1)
 
 
-def test_a_copy_waits_for_a_transaction_that_rolls_back_and_hears_its_end(url: str) -> None:
+def test_a_copy_waits_for_a_transaction_that_rolls_back_and_gets_its_outcome(url: str) -> None:
     statuses, runs, seen = asyncio.run(of_two_copies(url, -1))
     assert statuses[0] == "dead"
     assert statuses[1] in ("duplicate", "busy")  # its end is settled a moment after the rollback
     assert (runs, seen) == (1, [])
 
 
-def test_a_copy_that_waited_in_vain_is_busy_and_its_neighbours_are_done(
+def test_a_copy_that_waited_too_long_is_busy_and_the_other_events_are_done(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "WAIT_S", 0.2)
@@ -106,7 +106,7 @@ def test_a_copy_that_waited_in_vain_is_busy_and_its_neighbours_are_done(
     asyncio.run(run())
 
 
-def test_of_a_batch_of_transactions_only_the_failing_one_is_undone(url: str) -> None:
+def test_only_the_failing_transaction_of_a_batch_is_undone(url: str) -> None:
     async def run() -> None:
         async with with_effects(url) as connection:
             app = Semel(url)
@@ -142,9 +142,7 @@ def test_a_statement_that_was_not_awaited_is_no_effect(url: str) -> None:
 
 
 @pytest.mark.parametrize("in_statement", [False, True], ids=["between statements", "inside a statement"])
-def test_a_handler_that_ignores_its_timeout_gives_its_connection_back_at_its_timeout(
-    url: str, in_statement: bool
-) -> None:
+def test_a_handler_that_ignores_its_timeout_loses_its_connection_at_its_timeout(url: str, in_statement: bool) -> None:
     """The only connection for transactions is used by the next handler, and nothing of the first one is in it."""
 
     async def story() -> None:

@@ -41,7 +41,7 @@ def ledger(harness: Harness) -> Iterator[InboxCaller]:
         yield clerk
 
 
-def test_it_has_an_inbox_letters_and_a_letterbox(ledger: InboxCaller) -> None:
+def test_it_has_an_inbox_dead_letters_and_a_dead_letter_store(ledger: InboxCaller) -> None:
     for port in (Inbox, DeadLetters, DeadLetterStore):
         assert isinstance(ledger.ledger, port)
 
@@ -100,7 +100,7 @@ def test_duplicates_write_nothing(url: str, harness: Harness, ledger: InboxCalle
 # -------------------------------------------------------------------------------------------------------------- locks
 
 
-def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_a_take_does_not_wait_for_another_take(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """What another transaction has locked is passed over at once, and is there when that one has given it back."""
     ledger.accept_all([arrival(harness, f"key {at}", event=b"%d" % at) for at in range(10)])
 
@@ -123,9 +123,7 @@ def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harnes
     assert [one.event for one in ledger.take(harness)] == mine
 
 
-def test_whoever_brings_a_key_waits_only_for_who_brings_the_same(
-    url: str, harness: Harness, ledger: InboxCaller
-) -> None:
+def test_an_accept_waits_only_for_an_accept_of_the_same_key(url: str, harness: Harness, ledger: InboxCaller) -> None:
     async def accept_beside() -> tuple[list[Acceptance], list[Acceptance], list[Acceptance]]:
         async with connected(url) as first, connected(url) as second, connected(url) as third:
             held = first.transaction(isolation="read_committed")
@@ -149,7 +147,9 @@ def test_whoever_brings_a_key_waits_only_for_who_brings_the_same(
     assert ledger.depth(harness) == (4, 0)
 
 
-def test_what_was_brought_by_someone_who_gave_up_is_accepted(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_an_event_is_accepted_after_another_accept_of_it_rolled_back(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     """The second waits for the first, whose transaction comes to nothing: it must not be told of a duplicate."""
 
     async def accept_after() -> list[Acceptance]:
@@ -166,7 +166,9 @@ def test_what_was_brought_by_someone_who_gave_up_is_accepted(url: str, harness: 
     assert ledger.depth(harness) == (1, 0)
 
 
-def test_what_was_done_while_it_waited_is_a_duplicate(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_an_event_that_was_done_while_its_accept_waited_is_a_duplicate(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     """The one that is waited for is accepted, handled, settled and forgotten before the waiting one can look again."""
     claim = harness.claim("a")
 
@@ -187,9 +189,7 @@ def test_what_was_done_while_it_waited_is_a_duplicate(url: str, harness: Harness
     assert ledger.depth(harness) == (0, 0)
 
 
-def test_what_was_accepted_beside_what_it_needs_is_decided_about_anew(
-    url: str, harness: Harness, ledger: InboxCaller
-) -> None:
+def test_an_accept_is_decided_again_if_its_keys_changed(url: str, harness: Harness, ledger: InboxCaller) -> None:
     """One of its claims is done, the other is being brought by somebody else: it waits for that, and is not needed."""
     one, two = of_handler(harness, "one", "a"), of_handler(harness, "two", "a")
     ledger.do(one)
@@ -208,7 +208,7 @@ def test_what_was_accepted_beside_what_it_needs_is_decided_about_anew(
     assert ledger.depth(harness) == (1, 0)
 
 
-def test_keys_are_locked_in_one_order_whatever_the_order_in_which_they_come(url: str, harness: Harness) -> None:
+def test_keys_are_locked_in_one_order_whatever_the_order_of_the_arrivals(url: str, harness: Harness) -> None:
     """So nobody waits in a circle: whoever waits for the last key has all before it."""
     low, high = sorted([arrival(harness, "a"), arrival(harness, "b")], key=lambda one: one.claims[0].digest)
 
@@ -259,7 +259,7 @@ def _raced(url: str, batches: Sequence[Sequence[Arrival]]) -> list[list[Acceptan
     return [[answer for turn in own for answer in turn.verdicts] for own in race_threads(opener, rounds)]  # type: ignore[misc]
 
 
-def test_events_that_share_keys_in_every_order_are_accepted_once_and_nobody_stands_in_a_circle(
+def test_events_that_share_keys_in_any_order_are_accepted_once_without_a_deadlock(
     url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
     pairs = [
@@ -274,7 +274,9 @@ def test_events_that_share_keys_in_every_order_are_accepted_once_and_nobody_stan
     assert sorted(int(one.event) for one in ledger.take(harness)) == list(range(30))
 
 
-def test_a_key_at_two_places_is_accepted_once_for_each(url: str, harness: Harness, ledger: InboxCaller) -> None:
+def test_a_key_at_two_order_positions_is_accepted_once_for_each(
+    url: str, harness: Harness, ledger: InboxCaller
+) -> None:
     """Something is known of the key, and it is accepted all the same: under locks, not by chance."""
     places = [
         [arrival(harness, harness.claim(f"{at}", subject="s", position=place), event=b"%d %d" % (at, place))]
@@ -330,7 +332,7 @@ async def _one_that_waits(watcher: Any) -> int:
     raise AssertionError("inconclusive: nobody came to wait")
 
 
-def test_a_take_whose_answer_is_lost_is_due_again_after_its_lease(
+def test_a_take_whose_reply_is_lost_is_due_again_after_its_lease(
     url: str, harness: Harness, ledger: InboxCaller
 ) -> None:
     ledger.put(arrival(harness, "a"))
@@ -354,7 +356,7 @@ def test_a_take_whose_answer_is_lost_is_due_again_after_its_lease(
 
 
 @pytest.mark.parametrize("odd", ["nul \0", "half \udcff", "\U0001f4de ä"], ids=["nul", "half", "wide"])
-def test_no_text_keeps_a_letter_from_its_way(harness: Harness, ledger: InboxCaller, odd: str) -> None:
+def test_an_event_with_any_text_is_accepted_and_taken(harness: Harness, ledger: InboxCaller, odd: str) -> None:
     claim = altered(harness.claim("a"), text=odd, tenant=odd, handler=odd)
     came = altered(arrival(harness, claim, event=b"\0\xff"), tenant=odd, lane=f"{harness.namespace} {odd}", trace=odd)
     assert ledger.accept(came) == "accepted"
@@ -408,7 +410,7 @@ PLANS: dict[str, tuple[Work, Sequence[str]]] = {
 
 
 @pytest.mark.parametrize("what", list(PLANS))
-def test_nothing_looks_at_a_whole_table(fresh_url: str, what: str) -> None:
+def test_no_plan_reads_a_whole_table(fresh_url: str, what: str) -> None:
     """Planned while the tables are empty, and kept: it must be right for a million letters too."""
     harness = Harness(open=partial(PostgresLedger.from_url, fresh_url))
     work, expected = PLANS[what]

@@ -71,7 +71,7 @@ async def _handle(ledger: PostgresLedger, harness: Harness, taken: list[Taken]) 
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_with_letters_in_its_hands_loses_and_doubles_none(url: str, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_with_taken_items_loses_and_repeats_none(url: str, tmp_path: Path) -> None:
     harness = harness_of(f"storm {os.getpid()}")
     events = [b"event %d" % at for at in range(LETTERS)]
     with InboxCaller(partial(PostgresLedger.from_url, url)) as clerk:

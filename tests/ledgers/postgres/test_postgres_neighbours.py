@@ -81,7 +81,7 @@ async def to_its_end(app: Semel, kind: str) -> tuple[Outcome, list[str]]:
         ("kills.itself", "select pg_terminate_backend(pg_backend_pid())"),
     ],
 )
-def test_what_spoils_its_transaction_every_time_is_given_up_and_its_neighbours_are_done(
+def test_an_event_that_always_breaks_its_transaction_is_given_up_and_the_others_are_done(
     tables: str, patient: None, kind: str, sql: str
 ) -> None:
     async def run() -> None:
@@ -94,7 +94,7 @@ def test_what_spoils_its_transaction_every_time_is_given_up_and_its_neighbours_a
     asyncio.run(run())
 
 
-def test_the_settle_does_not_depend_on_what_the_handler_has_set(tables: str, patient: None) -> None:
+def test_the_settle_does_not_depend_on_the_handlers_settings(tables: str, patient: None) -> None:
     sql = "set role pg_read_all_stats; set statement_timeout = 1; set standard_conforming_strings = off"
 
     async def run() -> None:
@@ -105,7 +105,7 @@ def test_the_settle_does_not_depend_on_what_the_handler_has_set(tables: str, pat
     asyncio.run(run())
 
 
-def test_what_outlives_a_transaction_ends_with_its_group(tables: str) -> None:
+def test_session_objects_of_a_handler_are_removed_after_its_group(tables: str) -> None:
     """Else a lock stays with an idle connection, and the next handler waits for it for ever."""
 
     async def run() -> None:
@@ -122,7 +122,7 @@ def test_what_outlives_a_transaction_ends_with_its_group(tables: str) -> None:
     asyncio.run(run())
 
 
-def test_a_deadlock_that_only_the_group_made_is_nobodys_failure(tables: str, patient: None) -> None:
+def test_a_deadlock_caused_by_a_group_is_no_failed_attempt(tables: str, patient: None) -> None:
     """Each handler writes one row: alone they never wait in a circle. Two groups do: 1 then 2, and 2 then 1."""
     met = 0
 
@@ -160,9 +160,7 @@ def test_a_deadlock_that_only_the_group_made_is_nobodys_failure(tables: str, pat
     asyncio.run(run())
 
 
-def test_renewals_wait_for_all_that_is_being_settled_together_not_one_after_the_other(
-    tables: str, patient: None
-) -> None:
+def test_renewals_wait_once_for_all_leases_that_are_being_settled(tables: str, patient: None) -> None:
     async def run() -> None:
         async with opened(tables, "?transactions=1") as ledger:
             harness = keys()
@@ -192,7 +190,7 @@ def test_renewals_wait_for_all_that_is_being_settled_together_not_one_after_the_
     asyncio.run(run())
 
 
-def test_a_key_whose_holder_stopped_in_its_commit_does_not_hold_up_the_batch(tables: str) -> None:
+def test_a_key_whose_holder_hangs_in_its_commit_does_not_delay_the_batch(tables: str) -> None:
     async def run() -> None:
         async with opened(tables, "?timeout=60") as ledger, connected(tables) as connection:
             stopped, other = keys().claims(2)
@@ -209,7 +207,7 @@ def test_a_key_whose_holder_stopped_in_its_commit_does_not_hold_up_the_batch(tab
     asyncio.run(run())
 
 
-def test_grants_of_a_batch_that_fails_go_back(tables: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grants_of_a_failed_batch_are_released(tables: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody hears of them: they would count as attempts, and as holders that vanished."""
     monkeypatch.setattr(claims, "TRIES", 2)
 
@@ -268,7 +266,7 @@ async def soon_true(true: Callable[[], bool]) -> None:
     await soon(asked)
 
 
-def test_connections_to_a_server_that_only_reads_are_not_kept(tables: str) -> None:
+def test_connections_to_a_read_only_server_are_not_kept(tables: str) -> None:
     """As after a failover that hangs up on nobody: those that are open stay with what is a replica now."""
     database = tables.rpartition("/")[2]
 

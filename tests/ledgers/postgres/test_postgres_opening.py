@@ -49,7 +49,7 @@ def test_options_are_read_from_the_url() -> None:
         ("schema=A", r"schema='A'"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said(query: str, told: str) -> None:
+def test_a_wrong_url_is_explained(query: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         PostgresLedger.from_url(f"postgresql://me:{SECRET}@h/db?{query}")
 
@@ -98,7 +98,7 @@ def test_the_password_is_not_in_the_ledgers_name_either(url: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_database_that_is_not_there_is_said(postgres: PostgresServer) -> None:
+def test_a_missing_database_is_reported(postgres: PostgresServer) -> None:
     with pytest.raises(LedgerUnavailable, match="database"):
         asyncio.run(_use(postgres.url("nowhere")))
 
@@ -113,7 +113,7 @@ def test_nothing_is_opened_before_it_is_used() -> None:
     asyncio.run(ledger.close())
 
 
-def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigError, match=re.escape("semel[postgres]")):
         PostgresLedger.from_url("postgresql://h/db")
@@ -145,7 +145,7 @@ def test_a_database_without_our_schema_is_refused_and_can_be_migrated(empty_data
     asyncio.run(run())
 
 
-def test_migrators_at_once_do_everything_once(empty_database: str) -> None:
+def test_concurrent_migrators_run_every_step_once(empty_database: str) -> None:
     async def migrate() -> list[str]:
         async with opened(empty_database) as ledger:
             return await ledger.migrate()
@@ -160,7 +160,7 @@ def test_migrators_at_once_do_everything_once(empty_database: str) -> None:
     asyncio.run(run())
 
 
-def test_a_migration_waits_its_turn(empty_database: str) -> None:
+def test_a_migration_waits_for_a_table_lock_and_retries(empty_database: str) -> None:
     """Somebody holds what it needs for longer than it waits at a time."""
 
     async def run() -> None:
@@ -227,7 +227,7 @@ def test_a_newer_schema_is_refused(fresh_url: str) -> None:
     asyncio.run(run())
 
 
-def test_a_user_without_rights_is_told_what_to_grant(fresh_url: str, postgres: PostgresServer) -> None:
+def test_a_user_without_privileges_gets_the_grants_to_run(fresh_url: str, postgres: PostgresServer) -> None:
     async def run() -> None:
         async with connected(fresh_url) as connection:
             await connection.execute("drop role if exists stranger; create role stranger login password 'x'")
@@ -241,7 +241,7 @@ def test_a_user_without_rights_is_told_what_to_grant(fresh_url: str, postgres: P
     asyncio.run(run())
 
 
-def test_several_ledgers_live_in_one_database_by_their_schemas(empty_database: str) -> None:
+def test_several_ledgers_share_a_database_in_their_own_schemas(empty_database: str) -> None:
     async def run() -> None:
         claim = keys().claim("a")
         for name in ("one", "two"):
@@ -287,7 +287,7 @@ def test_every_statement_can_be_prepared(url: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- doctor
 
 
-def test_the_doctor_is_told_what_is_wrong(url: str, postgres: PostgresServer) -> None:
+def test_the_doctor_reports_wrong_server_settings(url: str, postgres: PostgresServer) -> None:
     ((fsync,),) = postgres.execute("show fsync")
 
     async def run() -> None:
@@ -324,7 +324,7 @@ def test_the_doctor_sees_settings_of_the_database(fresh_url: str, setting: str, 
     asyncio.run(run())
 
 
-def test_the_doctor_is_told_of_a_missing_schema_and_a_missing_server(empty_database: str) -> None:
+def test_the_doctor_reports_a_missing_schema_and_a_missing_server(empty_database: str) -> None:
     async def run() -> None:
         async with opened(empty_database) as ledger:
             assert "semel migrate" in rendered(await ledger.diagnose())["schema"]
@@ -334,7 +334,7 @@ def test_the_doctor_is_told_of_a_missing_schema_and_a_missing_server(empty_datab
     asyncio.run(run())
 
 
-def test_a_database_that_only_reads_is_unavailable(fresh_url: str) -> None:
+def test_a_read_only_database_is_unavailable(fresh_url: str) -> None:
     async def run() -> None:
         async with connected(fresh_url) as connection:
             name = await connection.fetchval("select current_database()")
@@ -346,7 +346,7 @@ def test_a_database_that_only_reads_is_unavailable(fresh_url: str) -> None:
     asyncio.run(run())
 
 
-def test_profiles_say_what_may_be_lost() -> None:
+def test_profiles_name_what_may_be_lost() -> None:
     alone, replicated, forgetful = profiles()
     assert alone.loses.failover
     assert alone.loses.tokens_go_back

@@ -53,7 +53,7 @@ def crossings(dispatches: list[Dispatch]) -> list[Crossing]:
 # -------------------------------------------------------------------------------------------------------- round trips
 
 
-def test_every_question_of_a_relay_is_one_round_trip_for_a_batch(url: str, harness: Harness) -> None:
+def test_every_call_of_a_relay_is_one_round_trip_for_a_batch(url: str, harness: Harness) -> None:
     """So a notification costs a small part of a statement: four for a hundred of them, and one for their callbacks."""
 
     async def run() -> list[int]:
@@ -144,7 +144,7 @@ async def carry_all(connection: Any, harness: Harness, tag: str, guarded: bool =
     )
 
 
-def test_no_plan_of_a_relay_reads_more_than_the_rows_that_it_names(fresh_url: str, harness: Harness) -> None:
+def test_no_plan_of_a_relay_reads_more_than_its_rows(fresh_url: str, harness: Harness) -> None:
     async def run() -> list[str]:
         async with connected(fresh_url) as connection:
             await fill(connection, 1, 20_000)
@@ -163,7 +163,7 @@ def test_no_plan_of_a_relay_reads_more_than_the_rows_that_it_names(fresh_url: st
 
 
 @pytest.mark.parametrize("by", [{"recipient": "+491", "kind": "shipping"}, {"key": "k7"}], ids=["recipient", "key"])
-def test_a_status_is_one_bounded_read_of_an_index(url: str, by: dict[str, str]) -> None:
+def test_a_status_is_one_bounded_index_scan(url: str, by: dict[str, str]) -> None:
     async def ask(connection: Any) -> None:
         for setting in ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off"):
             await connection.execute(f"set {setting}")  # as the ledger's own connections have them
@@ -197,7 +197,7 @@ async def pages_of_a_take(connection: Any, harness: Harness, tag: str) -> int:
 
 
 @pytest.mark.parametrize("many", [50_000, pytest.param(1_000_000, marks=pytest.mark.long)])
-def test_a_take_touches_as_many_pages_whatever_was_finished_before(fresh_url: str, harness: Harness, many: int) -> None:
+def test_a_take_reads_as_many_pages_however_much_was_sent_before(fresh_url: str, harness: Harness, many: int) -> None:
     async def run() -> tuple[int, int]:
         async with connected(fresh_url) as connection:
             await fill(connection, 1, 1_000)
@@ -210,7 +210,7 @@ def test_a_take_touches_as_many_pages_whatever_was_finished_before(fresh_url: st
     assert then <= 1.5 * few, f"{few} pages with 1,000 finished ones, {then} with {many:,}"
 
 
-def test_what_happens_to_a_notification_are_hot_updates(fresh_url: str, harness: Harness) -> None:
+def test_the_writes_to_a_notification_are_hot_updates(fresh_url: str, harness: Harness) -> None:
     async def run() -> None:
         async with opened(fresh_url) as ledger, connected(fresh_url) as connection:
             outbox = ledger.outbox
@@ -249,7 +249,7 @@ def test_what_happens_to_a_notification_are_hot_updates(fresh_url: str, harness:
     ],
     ids=str,
 )
-def test_what_people_look_for_has_an_index(
+def test_every_filter_of_operators_has_an_index(
     fresh_url: str, sought: dict[str, Any], index: str, filled: Callable[[str], None]
 ) -> None:
     filled(fresh_url)
@@ -271,7 +271,7 @@ def filled() -> Callable[[str], None]:
 # -------------------------------------------------------------------------------------------------------- lost replies
 
 
-def test_a_crossing_whose_reply_was_lost_can_be_taken_back(url: str, harness: Harness, ledger: OutboxCaller) -> None:
+def test_a_crossing_whose_reply_was_lost_can_be_undone(url: str, harness: Harness, ledger: OutboxCaller) -> None:
     place = urlsplit(url)
     one, two = (notification(harness, key, guard=Guard(window_s=3600)) for key in ("n-1", "n-2"))
 
@@ -333,7 +333,7 @@ def test_a_record_whose_reply_was_lost_is_written_once(url: str, harness: Harnes
         asyncio.run(run(proxy))
 
 
-def test_whoever_stops_asking_leaves_nothing_taken(url: str, harness: Harness) -> None:
+def test_a_cancelled_take_leaves_nothing_taken(url: str, harness: Harness) -> None:
     async def run() -> None:
         async with opened(url) as ledger, connected(url) as other:
             said = [notification(harness, f"{n}") for n in range(3)]

@@ -79,9 +79,7 @@ def unbounded(plans: list[str]) -> list[str]:
     return steps
 
 
-def test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_later(
-    fresh_url: str, harness: Harness
-) -> None:
+def test_a_plan_made_for_an_empty_queue_does_not_read_all_of_a_long_one(fresh_url: str, harness: Harness) -> None:
     """A queue is empty most of the time, also when it is analyzed."""
 
     async def work(connection: Any) -> None:
@@ -103,7 +101,7 @@ def test_what_was_planned_while_the_queue_was_empty_does_not_read_all_of_it_late
     assert unbounded(plans) == []
 
 
-def test_a_take_touches_as_many_pages_whatever_waits_elsewhere(fresh_url: str, harness: Harness) -> None:
+def test_a_take_reads_as_many_pages_however_much_waits_elsewhere(fresh_url: str, harness: Harness) -> None:
     """In a lane that nobody asks for, and behind one whose outcome nobody knows."""
 
     async def run() -> list[int]:
@@ -145,7 +143,7 @@ async def queue_behind(connection: Any, harness: Harness, many: int) -> Dispatch
     [(0, 10**13, "notification_content"), (10**13, 10**13, "notification_added"), (0, 0, "guard_until")],
     ids=["contents", "identities", "guards"],
 )
-def test_what_is_forgotten_is_found_by_an_index(
+def test_a_purge_finds_its_rows_by_an_index(
     fresh_url: str, harness: Harness, content_ms: int, identity_ms: int, index: str
 ) -> None:
     async def run() -> list[str]:
@@ -177,9 +175,7 @@ async def record(connection: Any, *records: Record) -> list[bool]:
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without its lock"])
-def test_of_two_who_find_one_message_at_the_same_moment_one_has_it(
-    fresh_url: str, harness: Harness, planted: bool
-) -> None:
+def test_of_two_concurrent_look_ups_of_one_message_one_gets_it(fresh_url: str, harness: Harness, planted: bool) -> None:
     async def run() -> list[str]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
@@ -211,7 +207,7 @@ def ordered(harness: Harness, count: int) -> list[Notification]:
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without its lock"])
-def test_who_ends_while_those_behind_it_are_set_aside_lets_the_next_come_forward(
+def test_the_next_in_order_is_released_although_it_was_blocked_meanwhile(
     fresh_url: str, harness: Harness, planted: bool
 ) -> None:
     """The one that ends does not see that the next is being set aside, which in turn does not see the end."""
@@ -239,7 +235,7 @@ def test_who_ends_while_those_behind_it_are_set_aside_lets_the_next_come_forward
     assert [one.notification.key for one in taken] == ([] if planted else ["1"])
 
 
-def test_a_person_and_a_relay_that_end_two_of_one_key_at_once_leave_nobody_behind(
+def test_an_operator_and_a_relay_that_end_two_of_one_order_key_release_the_next(
     fresh_url: str, harness: Harness
 ) -> None:
     async def run() -> list[Dispatch]:
@@ -262,7 +258,7 @@ def test_a_person_and_a_relay_that_end_two_of_one_key_at_once_leave_nobody_behin
 # ------------------------------------------------------------------------------------------------------- forgetting
 
 
-def test_what_is_being_reported_on_is_forgotten_the_next_time(fresh_url: str, harness: Harness) -> None:
+def test_a_notification_with_a_concurrent_report_is_purged_the_next_time(fresh_url: str, harness: Harness) -> None:
     async def run() -> None:
         async with begun(fresh_url) as first, connected(fresh_url) as second:
             said = notification(harness, guard=Guard(window_s=60))
@@ -282,7 +278,7 @@ def test_what_is_being_reported_on_is_forgotten_the_next_time(fresh_url: str, ha
     asyncio.run(run())
 
 
-def test_a_call_that_comes_while_its_identity_is_being_forgotten_is_answered(fresh_url: str, harness: Harness) -> None:
+def test_an_add_during_the_purge_of_its_identity_is_answered(fresh_url: str, harness: Harness) -> None:
     async def run() -> tuple[str, list[str]]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, opened(fresh_url) as ledger:
             said = notification(harness)

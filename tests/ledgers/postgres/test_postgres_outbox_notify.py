@@ -101,7 +101,7 @@ SAID: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("said", [*SAID, None], ids=[*map(str, range(len(SAID))), "everything"])
 @pytest.mark.parametrize("first", ["sql", "python"])
-def test_said_by_sql_and_by_python_it_is_one_notification(
+def test_a_notification_added_by_sql_and_by_python_is_one(
     url: str, harness: Harness, ledger: OutboxCaller, said: dict[str, Any] | None, first: str
 ) -> None:
     one = everything(harness) if said is None else notification(harness, **_fitted(harness, said))
@@ -130,7 +130,7 @@ def _fitted(harness: Harness, said: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "other", [{"body": "other"}, {"subject": "s"}, {"sender": "+1"}, {"template": "t"}, {"data": {"a": 1}}]
 )
-def test_another_content_is_a_conflict_whoever_says_it(
+def test_another_content_is_a_conflict_from_sql_and_from_python(
     url: str, harness: Harness, ledger: OutboxCaller, other: dict[str, Any]
 ) -> None:
     one, two = notification(harness), notification(harness, **other)
@@ -139,15 +139,13 @@ def test_another_content_is_a_conflict_whoever_says_it(
     assert ledger.take_one(harness).notification == one
 
 
-def test_what_json_of_the_server_cannot_hold_is_kept_and_compared_byte_by_byte(
-    harness: Harness, ledger: OutboxCaller
-) -> None:
+def test_content_that_jsonb_cannot_hold_is_compared_byte_by_byte(harness: Harness, ledger: OutboxCaller) -> None:
     one, two = notification(harness, body="a\0b"), notification(harness, body="a\0c")
     assert [added.status for added in ledger.add(one, one, two)] == ["added", "known", "conflict"]
     assert ledger.take_one(harness).notification == one
 
 
-def test_it_is_there_when_the_callers_transaction_commits_and_never_was_when_it_rolls_back(
+def test_a_notification_commits_or_rolls_back_with_the_callers_transaction(
     url: str, harness: Harness, ledger: OutboxCaller
 ) -> None:
     one, two = notification(harness, "kept"), notification(harness, "undone")
@@ -187,7 +185,7 @@ def test_an_order_holds_between_sql_and_python(url: str, harness: Harness, ledge
     assert keys_of(ledger.take(harness)) == ["1"]
 
 
-def test_the_least_that_can_be_said_is_four_arguments_and_a_body(url: str, harness: Harness) -> None:
+def test_four_arguments_and_a_body_are_enough(url: str, harness: Harness) -> None:
     async def run() -> list[Any]:
         async with connected(url) as connection:
             rows = await connection.fetch(
@@ -233,7 +231,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("wrong", "names"), WRONG, ids=[f"{at} {next(iter(one))}" for at, (one, _) in enumerate(WRONG)]
 )
-def test_mistakes_are_told_and_nothing_is_added(url: str, harness: Harness, wrong: dict[str, Any], names: str) -> None:
+def test_mistakes_are_reported_and_nothing_is_added(
+    url: str, harness: Harness, wrong: dict[str, Any], names: str
+) -> None:
     said = {**arguments(notification(harness)), **wrong}
     before = stored(url)
     with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
@@ -250,7 +250,7 @@ def stored(url: str) -> int:
     return asyncio.run(count())
 
 
-def test_what_python_cannot_print_sql_refuses_and_the_other_way_round(url: str) -> None:
+def test_sql_refuses_exactly_the_characters_that_python_cannot_print(url: str) -> None:
     """All letters that there are in this Python; of those that it does not know yet the server may know more."""
     sql = """
         create function pg_temp.refused(letter text) returns boolean language plpgsql as $$
@@ -275,7 +275,7 @@ def test_what_python_cannot_print_sql_refuses_and_the_other_way_round(url: str) 
     assert asyncio.run(run()) == {n for n in points if not chr(n).isprintable()}
 
 
-def test_letters_that_this_python_does_not_know_keep_nobody_from_taking(
+def test_characters_that_this_python_does_not_know_do_not_block_a_take(
     url: str, harness: Harness, ledger: OutboxCaller
 ) -> None:
     """They are in a later version of Unicode, in which somebody else has judged them."""
@@ -292,7 +292,7 @@ def test_letters_that_this_python_does_not_know_keep_nobody_from_taking(
 # ------------------------------------------------------------------------------------------------------------ places
 
 
-def test_a_role_may_notify_that_may_do_nothing_else(url: str, harness: Harness, postgres: PostgresServer) -> None:
+def test_a_role_may_notify_without_any_other_privilege(url: str, harness: Harness, postgres: PostgresServer) -> None:
     if postgres.is_given:
         pytest.skip("roles of a given server are not ours to make")
     place = urlsplit(url)
@@ -318,7 +318,7 @@ def test_a_role_may_notify_that_may_do_nothing_else(url: str, harness: Harness, 
     asyncio.run(run())
 
 
-def test_it_stands_in_the_schema_of_its_ledger(empty_database: str, harness: Harness) -> None:
+def test_notify_is_in_the_schema_of_its_ledger(empty_database: str, harness: Harness) -> None:
     async def run() -> None:
         async with opened(empty_database, "?schema=other") as ledger, connected(empty_database) as connection:
             await ledger.migrate()
@@ -330,7 +330,7 @@ def test_it_stands_in_the_schema_of_its_ledger(empty_database: str, harness: Har
     asyncio.run(run())
 
 
-def test_providers_have_the_lanes_that_python_gives_them(url: str, harness: Harness, ledger: OutboxCaller) -> None:
+def test_sql_uses_the_lanes_of_python(url: str, harness: Harness, ledger: OutboxCaller) -> None:
     named, unnamed = notification(harness, "named"), notification(harness, "unnamed", provider="", channel="voice")
     notified(url, arguments(named), arguments(unnamed))
 
@@ -346,7 +346,7 @@ def test_providers_have_the_lanes_that_python_gives_them(url: str, harness: Harn
     assert asyncio.run(run()) == {"named": provider(harness), "unnamed": "@voice"}
 
 
-def test_what_nobody_can_read_keeps_nothing_else_from_being_taken(
+def test_an_unreadable_notification_does_not_block_others(
     url: str, harness: Harness, ledger: OutboxCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody has written into the table by hand."""
@@ -364,7 +364,7 @@ def test_what_nobody_can_read_keeps_nothing_else_from_being_taken(
     assert "read" in ledger.run(asked).notification.body, "a note in place of the text"
 
 
-def test_what_is_forgotten_while_it_is_looked_at_is_added_anew(fresh_url: str) -> None:
+def test_a_notification_purged_during_notify_is_added_again(fresh_url: str) -> None:
     """Whoever calls would else go on without a message, and without an answer."""
     said = {"key": "k", "kind": "shipping", "recipient": "+491", "channel": "sms", "body": '"On its way"'}
     pause = """
@@ -393,7 +393,7 @@ def test_what_is_forgotten_while_it_is_looked_at_is_added_anew(fresh_url: str) -
     assert asyncio.run(story()) == "added"
 
 
-def test_what_nobody_can_read_is_in_nobodys_hands_and_can_be_cancelled(
+def test_an_unreadable_notification_is_released_and_can_be_cancelled(
     url: str, harness: Harness, ledger: OutboxCaller
 ) -> None:
     """Else each relay would take it again as soon as its lease is over."""
@@ -426,8 +426,6 @@ RECIPIENTS = [
 
 
 @pytest.mark.parametrize(("channel", "recipient"), RECIPIENTS)
-def test_recipients_have_the_spelling_that_python_gives_them(
-    url: str, harness: Harness, channel: str, recipient: str
-) -> None:
+def test_sql_normalizes_recipients_as_python_does(url: str, harness: Harness, channel: str, recipient: str) -> None:
     one = notification(harness, channel=channel, recipient=recipient)
     assert notified(url, arguments(one) | {"recipient": recipient}) == [(one.id.hex(), "added")]

@@ -78,7 +78,7 @@ async def plant(connection: Any, function: str, lock: str, instead: str) -> None
 # ----------------------------------------------------------------------------------------------------------- taking
 
 
-def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harness) -> None:
+def test_a_take_does_not_wait_for_another_take(url: str, harness: Harness) -> None:
     async def run() -> None:
         async with begun(url) as first, connected(url) as second:
             await add(second, *[notification(harness, f"{n}") for n in range(6)])
@@ -92,7 +92,7 @@ def test_whoever_takes_does_not_wait_for_who_is_taking(url: str, harness: Harnes
     asyncio.run(run())
 
 
-def test_while_the_oldest_of_an_order_key_is_being_taken_the_next_is_not(url: str, harness: Harness) -> None:
+def test_the_next_of_an_order_key_is_not_taken_while_the_oldest_is(url: str, harness: Harness) -> None:
     """What is locked is passed over; so must be what stands behind it."""
 
     async def run() -> None:
@@ -107,7 +107,7 @@ def test_while_the_oldest_of_an_order_key_is_being_taken_the_next_is_not(url: st
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without its lock"])
-def test_an_older_one_that_is_committed_late_does_not_pass_who_was_begun(
+def test_an_older_notification_that_is_committed_late_waits_for_the_one_begun(
     fresh_url: str, harness: Harness, planted: bool
 ) -> None:
     """Its place is before one that a relay is just taking: they are sent one after the other all the same."""
@@ -146,7 +146,7 @@ async def _sent(connection: Any, harness: Harness, dispatch: Dispatch) -> None:
     assert await recording.record(connection, [answered(harness, dispatch, Accepted())], None, OURS) == [True]
 
 
-def test_a_rate_is_shared_out_though_two_take_at_once(url: str, harness: Harness) -> None:
+def test_concurrent_takes_share_a_rate(url: str, harness: Harness) -> None:
     async def run() -> list[Dispatch]:
         async with begun(url) as first, connected(url) as second, connected(url) as third:
             await add(third, *[notification(harness, f"{n}") for n in range(8)])
@@ -166,7 +166,7 @@ def test_a_rate_is_shared_out_though_two_take_at_once(url: str, harness: Harness
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "without its lock"])
-def test_who_asks_for_a_guard_waits_for_who_is_passing_it(fresh_url: str, harness: Harness, planted: bool) -> None:
+def test_a_crossing_waits_for_another_one_at_its_guard(fresh_url: str, harness: Harness, planted: bool) -> None:
     async def run() -> list[CrossingVerdict]:
         async with begun(fresh_url) as first, connected(fresh_url) as second, connected(fresh_url) as third:
             if planted:
@@ -188,7 +188,7 @@ def test_who_asks_for_a_guard_waits_for_who_is_passing_it(fresh_url: str, harnes
         assert [type(gate) for gate in gates] == [Crossed, Held]
 
 
-def test_a_guard_that_was_being_passed_by_who_gave_up_is_free(url: str, harness: Harness) -> None:
+def test_a_guard_is_free_after_a_crossing_that_rolled_back(url: str, harness: Harness) -> None:
     async def run() -> list[CrossingVerdict]:
         async with begun(url) as first, connected(url) as second, connected(url) as third:
             await add(third, *[notification(harness, key, guard=GUARD) for key in ("n-1", "n-2")])
@@ -220,7 +220,7 @@ RACERS, ROUNDS = 3, 20
 
 
 @pytest.mark.long
-def test_of_many_processes_one_passes_a_guard_and_all_are_answered(url: str, harness: Harness) -> None:
+def test_one_of_many_processes_passes_a_guard_and_all_are_answered(url: str, harness: Harness) -> None:
     rounds: list[list[Dispatch]] = []
 
     async def prepare() -> None:
@@ -274,7 +274,7 @@ def _nobodys(dispatch: Dispatch) -> Dispatch:
     )
 
 
-def test_relays_in_a_crowd_do_not_wait_in_circles(fresh_url: str, harness: Harness) -> None:
+def test_many_relays_do_not_deadlock(fresh_url: str, harness: Harness) -> None:
     """Batches with the same guards in other orders, records and callbacks beside them: no deadlock, no lost answer."""
     crowd, turns, size = 6, 8, 30
     dice = random.Random(6)
@@ -317,7 +317,7 @@ def test_relays_in_a_crowd_do_not_wait_in_circles(fresh_url: str, harness: Harne
 # ----------------------------------------------------------------------------------------------------------- killed
 
 
-def test_what_a_killed_relay_leaves_is_known_to_have_crossed_or_not(url: str, harness: Harness) -> None:
+def test_a_killed_relay_leaves_dispatches_that_have_crossed_or_not(url: str, harness: Harness) -> None:
     context = multiprocessing.get_context("spawn")
     receiver, told = context.Pipe(duplex=False)
     relay = context.Process(target=_take_cross_and_hang, args=(url, provider(harness), told), daemon=True)

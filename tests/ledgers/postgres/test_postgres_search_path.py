@@ -22,7 +22,7 @@ def own_schema(empty_database: str) -> str:
     return urlsplit(empty_database).username or "postgres"
 
 
-def test_tables_of_a_handler_are_not_among_the_ledgers(empty_database: str, own_schema: str) -> None:
+def test_tables_of_a_handler_are_not_created_in_the_ledgers_schema(empty_database: str, own_schema: str) -> None:
     url = f"{empty_database}?schema={own_schema}"
 
     async def run() -> None:
@@ -87,7 +87,7 @@ def test_every_function_has_a_search_path_of_its_own(fresh_url: str) -> None:
     asyncio.run(run())
 
 
-def test_operators_of_the_callers_own_do_not_change_what_is_added(fresh_url: str) -> None:
+def test_operators_of_the_caller_do_not_change_what_is_added(fresh_url: str) -> None:
     """`=` over bytea that is always true, in front of PostgreSQL's: every notification would be known already."""
 
     async def run() -> None:
@@ -109,7 +109,7 @@ def test_operators_of_the_callers_own_do_not_change_what_is_added(fresh_url: str
     asyncio.run(run())
 
 
-def test_a_schema_with_somebody_elses_tables_is_refused(empty_database: str, own_schema: str) -> None:
+def test_a_schema_with_other_tables_is_refused(empty_database: str, own_schema: str) -> None:
     async def run() -> None:
         async with connected(empty_database) as connection:
             await connection.execute(
@@ -124,9 +124,7 @@ def test_a_schema_with_somebody_elses_tables_is_refused(empty_database: str, own
     asyncio.run(run())
 
 
-def test_the_doctor_warns_where_the_users_tables_would_go_into_the_ledgers_schema(
-    empty_database: str, own_schema: str
-) -> None:
+def test_the_doctor_warns_if_the_search_path_contains_the_ledgers_schema(empty_database: str, own_schema: str) -> None:
     async def run() -> None:
         for schema, warned in ((own_schema, True), ("semel_apart", False)):
             async with opened(f"{empty_database}?schema={schema}") as ledger:

@@ -126,7 +126,7 @@ def test_a_group_has_a_bounded_size(table: str, patient: None) -> None:
     asyncio.run(run())
 
 
-def test_a_slow_handler_is_not_waited_for_by_later_groups(table: str) -> None:
+def test_later_groups_do_not_wait_for_a_slow_handler(table: str) -> None:
     async def run() -> None:
         async with opened(table, "?transactions=2") as ledger:
             slow, quick = await granted(ledger, keys().claims(2))
@@ -141,7 +141,7 @@ def test_a_slow_handler_is_not_waited_for_by_later_groups(table: str) -> None:
     asyncio.run(run())
 
 
-def test_settings_of_one_handler_are_not_anothers(table: str, patient: None) -> None:
+def test_settings_of_one_handler_do_not_affect_another(table: str, patient: None) -> None:
     async def one_of(ledger: PostgresLedger, one: Granted, keep: bool) -> str:
         async with ledger.transaction(one.lease) as transaction:
             found = await transaction.handle.fetchval("show search_path")
@@ -213,9 +213,7 @@ def test_a_backend_that_is_terminated_leaves_nothing(table: str) -> None:
     asyncio.run(run())
 
 
-def test_a_backend_that_is_terminated_after_the_settle_fails_its_group_and_nobody_else(
-    table: str, patient: None
-) -> None:
+def test_a_backend_terminated_after_the_settle_fails_only_its_group(table: str, patient: None) -> None:
     async def run() -> None:
         async with opened(table, "?transactions=1") as ledger, connected(table) as connection:
             first, second, third = await granted(ledger, keys().claims(3))
@@ -246,7 +244,7 @@ async def _gone(connection: asyncpg.Connection, pid: int) -> None:
 
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
-def test_a_commit_whose_answer_is_lost_is_looked_up(table: str, proxy: FaultProxy, patient: None, lost: str) -> None:
+def test_a_commit_whose_reply_is_lost_is_checked(table: str, proxy: FaultProxy, patient: None, lost: str) -> None:
     """Its reply is lost: it was done, and is told as done. Its request is lost: it was not, and is told so."""
 
     def lose(boundary: str) -> None:
@@ -296,7 +294,7 @@ def test_a_deferred_constraint_fails_at_the_settle_and_keeps_nothing(table: str)
     asyncio.run(run())
 
 
-def test_no_connection_for_a_transaction_is_told_in_time(table: str) -> None:
+def test_a_missing_connection_for_a_transaction_is_reported_in_time(table: str) -> None:
     async def run() -> None:
         async with opened(table, "?transactions=1&pool_wait=0.1") as ledger:
             harness = keys()
@@ -380,7 +378,7 @@ def test_a_handler_cannot_end_its_transaction(text: str) -> None:
         *('select "commit"', "prepare q as select 1", "insert into t values ('it''s; commit')", "select 1 -- ; commit"),
     ],
 )
-def test_what_does_not_end_it_is_let_through(text: str) -> None:
+def test_statements_that_do_not_end_the_transaction_are_allowed(text: str) -> None:
     check_statements(text)
 
 
@@ -410,7 +408,7 @@ def test_a_failed_statement_is_explained_at_the_settle(table: str) -> None:
     asyncio.run(run())
 
 
-def test_two_statements_at_once_are_refused_and_spoil_nothing(table: str) -> None:
+def test_concurrent_statements_are_refused_without_harm(table: str) -> None:
     async def run() -> None:
         async with opened(table) as ledger:
             (one,) = await granted(ledger, [keys().claim("a")])

@@ -26,7 +26,7 @@ TYPES = (*["bytea[]"] * 4, "integer[]", "smallint[]", *["text[]"] * 7, *["bytea[
 All are sent as arrays of texts. asyncpg queries the server about any other array type when a connection first uses
 one, which costs three more statements, and psycopg guesses types from values."""
 
-NOT_THERE = ("3F000", "42883", "42P01")  # no such schema, function, table
+MISSING = ("3F000", "42883", "42P01")  # no such schema, function, table
 FORBIDDEN = "42501"
 
 
@@ -39,17 +39,15 @@ def adding(notifications: Sequence[Notification], schema: str, *, numbered: bool
         raise ConfigError(f"schema={schema!r}: expected the name in the ledger's URL: postgresql://…?schema=name")
     if not notifications:
         return []
-    columns, sql = (
-        [[_text(value) for value in column] for column in notification_columns(notifications)],
-        _call(schema, numbered),
-    )
+    columns = [[_text(value) for value in column] for column in notification_columns(notifications)]
+    sql = _call(schema, numbered)
     results: dict[int, Added] = {}
     for _ in range(STATEMENTS_MAX):
         missing = [at for at in range(len(notifications)) if at not in results]
         with _explained(schema):
             rows = yield sql, tuple([[column[at] for at in missing] for column in columns])
-        for number, status, state in rows:
-            at = missing[number - 1]
+        for ordinal, status, state in rows:
+            at = missing[ordinal - 1]
             results[at] = Added(notifications[at].id.hex(), status, state)
         if len(results) == len(notifications):
             return [results[at] for at in range(len(notifications))]
@@ -75,8 +73,9 @@ def _explained(schema: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        state = _sqlstate(error)
-        if state in NOT_THERE:
+        # The attribute of asyncpg and psycopg; SQLAlchemy wraps their errors.
+        state = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
+        if state in MISSING:
             raise ConfigError(
                 f'PostgreSQL: there is no outbox in the schema "{schema}" of this database: run `semel migrate`, '
                 "or pass the schema of the ledger's URL: outbox.add(…, schema=…)"
@@ -87,8 +86,3 @@ def _explained(schema: str) -> Iterator[None]:
                 f'on "{schema}".notification and "{schema}".dispatch, and usage on sequence "{schema}".token'
             ) from error
         raise
-
-
-def _sqlstate(error: Exception) -> str:
-    """Return the SQLSTATE of an error of asyncpg or psycopg, also if SQLAlchemy wraps it."""
-    return getattr(getattr(error, "orig", None) or error, "sqlstate", None) or ""

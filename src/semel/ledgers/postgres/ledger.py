@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.ledgers.postgres import catalog, dead_letters, doctor, inbox, migrations
-from semel.ledgers.postgres import claims as store
-from semel.ledgers.postgres.claims import wait_until_free
+from semel.ledgers.postgres import claims as key_claims
 from semel.ledgers.postgres.outbox import PostgresOutbox
 from semel.ledgers.postgres.pool import LEDGER_SETTINGS, PLAIN_SETTINGS, OwnerCheck, Pool, driver, with_retries
 from semel.ledgers.postgres.rows import columns_of
@@ -108,7 +107,7 @@ async def _purge_dead_letters(connection: Connection, limit: int, now: int | Non
 T = TypeVar("T")
 
 READERS = 2  # connections for operators' queries, which may take long
-LOOK_AGAIN_S = (0.1, 0.5, 1.0, 2.0)
+COMMIT_CHECK_PAUSES_S = (0.1, 0.5, 1.0, 2.0)  # a failover takes a moment
 WAITERS = 2  # connections of callers that wait for the end of a transaction
 
 
@@ -131,9 +130,11 @@ class PostgresLedger:
         self._pool = Pool(options, self._owner, options.pool, LEDGER_SETTINGS, self._check)
         self._readers = Pool(options, self._owner, READERS, PLAIN_SETTINGS, self._check)
         self._waiters = Pool(options, self._owner, WAITERS, PLAIN_SETTINGS)
-        self._open = Pool(options, self._owner, options.transactions, PLAIN_SETTINGS, self._check, is_for_handlers=True)
-        self._makers = Pool(options, self._owner, 1, PLAIN_SETTINGS)  # for migrations: the schema may not exist yet
-        self._groups = Groups(self._open, self._now, self._is_committed, observe)
+        self._handlers = Pool(
+            options, self._owner, options.transactions, PLAIN_SETTINGS, self._check, is_for_handlers=True
+        )
+        self._migrators = Pool(options, self._owner, 1, PLAIN_SETTINGS)  # the schema may not exist yet
+        self._groups = Groups(self._handlers, self._now, self._is_committed, observe)
         self.outbox = PostgresOutbox(self._write, self._pool, self._readers, self._now, self._schema)
 
     @classmethod
@@ -150,30 +151,29 @@ class PostgresLedger:
 
     async def claim(self, claims: Sequence[Claim]) -> list[Verdict]:
         if not claims:
-            await self._pool.run(lambda c: store.spend_token(c, self._schema))
+            await self._pool.run(lambda c: key_claims.spend_token(c, self._schema))
             return []
-        return await self._pool.run(self._observed(lambda c: store.claim(c, claims, self._now(), self._schema)))
+        return await self._write(lambda c: key_claims.claim(c, claims, self._now(), self._schema))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:
             return []
-        work = self._observed(lambda c: store.settle(c, settlements, self._now(), self._schema))
-        return await self._pool.run(with_retries(work))
+        return await self._write(with_retries(lambda c: key_claims.settle(c, settlements, self._now(), self._schema)))
 
     async def renew(self, leases: Sequence[Lease]) -> list[bool]:
         if not leases:
             return []
-        return await self._pool.run(with_retries(lambda c: store.renew(c, leases, self._now(), self._schema)))
+        return await self._pool.run(with_retries(lambda c: key_claims.renew(c, leases, self._now(), self._schema)))
 
     async def purge(self, limit: int) -> int:
-        forgotten = await self._pool.run(with_retries(lambda c: purge(c, limit, self._now(), self._schema)))
+        deleted = await self._pool.run(with_retries(lambda c: purge(c, limit, self._now(), self._schema)))
         await self._pool.run(with_retries(lambda c: catalog.mark_unsettled_keys(c, self._now(), self._schema)))
-        return forgotten
+        return deleted
 
     async def close(self) -> None:
         if self._owner.is_own:
             await self._groups.close()
-        for pool in (self._pool, self._readers, self._waiters, self._open, self._makers):
+        for pool in (self._pool, self._readers, self._waiters, self._handlers, self._migrators):
             await pool.close()
         self._owner.leave()
 
@@ -193,12 +193,10 @@ class PostgresLedger:
         try:
             yield transaction
         except BaseException:
-            session.end(keep=False)
-            await _undone(session)  # the next claim finds the lease unchanged
+            await session.roll_back()  # the next claim finds the lease unchanged
             raise
         if transaction.settled is None:
-            session.end(keep=False)
-            await _undone(session)  # nothing was to be committed: a lost connection changes nothing
+            await session.roll_back()
             transaction.check_deadlock()
             return
         session.end(keep=True)
@@ -217,13 +215,13 @@ class PostgresLedger:
 
     async def wait(self, claim: Claim, timeout_s: float) -> None:
         """Return when no handler's transaction holds this key, or when the time is over."""
-        await wait_until_free(self._waiters, claim, timeout_s)
+        await key_claims.wait_until_free(self._waiters, claim, timeout_s)
 
     async def _is_committed(self, settlement: Settlement) -> bool:
-        """Check on another connection whether a settlement was committed. Retries: a failover takes a moment."""
-        for pause_s in LOOK_AGAIN_S:
+        """Check on another connection whether a settlement was committed."""
+        for pause_s in COMMIT_CHECK_PAUSES_S:
             with suppress(LedgerUnavailable):
-                return await self._pool.run(lambda c: store.settled_after_commit(c, settlement, self._schema))
+                return await self._pool.run(lambda c: key_claims.settled_after_commit(c, settlement, self._schema))
             await asyncio.sleep(pause_s)
         raise LedgerUnavailable(
             f"{self._options.where}: the connection was lost during a commit, and its result is unknown: the next "
@@ -233,14 +231,14 @@ class PostgresLedger:
     # --------------------------------------------------------------------------------------------------- migrations
 
     async def pending(self) -> list[str]:
-        return await self._makers.run(lambda c: migrations.pending(c, self._schema, self._options.where))
+        return await self._migrators.run(lambda c: migrations.pending(c, self._schema, self._options.where))
 
     async def migrate(self) -> list[str]:
-        return await self._makers.run(lambda c: migrations.migrate(c, self._schema, self._options.where))
+        return await self._migrators.run(lambda c: migrations.migrate(c, self._schema, self._options.where))
 
     async def diagnose(self) -> list[Fact]:
         try:
-            return await self._makers.run(lambda c: doctor.facts(c, self._options))
+            return await self._migrators.run(lambda c: doctor.facts(c, self._options))
         except LedgerUnavailable as error:
             return [Fact("server", self._options.where), Fact("readable", str(error), "error")]
 
@@ -252,8 +250,12 @@ class PostgresLedger:
         return await self._write(lambda c: inbox.accept(c, arrivals, self._now(), self._schema)) if arrivals else []
 
     async def take(self, wanted: Mapping[str, int], lease_ms: int) -> list[Taken]:
-        lanes = {lane: room for lane, room in wanted.items() if room > 0}
-        if not lanes or (self._none_due and not await self._is_due(lanes)):
+        lanes = {lane: limit for lane, limit in wanted.items() if limit > 0}
+        if not lanes:
+            return []
+        if self._none_due and not await self._pool.run(
+            lambda c: inbox.is_due(c, lanes, self._now(), self._schema)  # cheaper than a take
+        ):
             return []
         pending = asyncio.ensure_future(
             self._write(lambda c: inbox.take(c, lanes, lease_ms, self._now(), self._schema))
@@ -261,7 +263,7 @@ class PostgresLedger:
         try:
             taken = await asyncio.shield(pending)
         except asyncio.CancelledError:
-            with suppress(LedgerUnavailable):  # the caller is gone: release now, not when leases lapse
+            with suppress(LedgerUnavailable):  # the caller is gone: release now, not when leases expire
                 await self.finish([Postponed(item, 0) for item in await pending])
             raise
         self._none_due = not taken
@@ -272,9 +274,6 @@ class PostgresLedger:
 
     async def depths(self) -> list[Depth]:
         return await self._readers.run(lambda c: inbox.depths(c, self._now(), self._schema))
-
-    async def _is_due(self, lanes: Mapping[str, int]) -> bool:
-        return await self._pool.run(lambda c: inbox.is_due(c, lanes, self._now(), self._schema))
 
     # ------------------------------------------------------------------------------------- dead letters and catalog
 
@@ -305,7 +304,7 @@ class PostgresLedger:
         since_ms: int = 0,
         until_ms: int | None = None,
     ) -> list[Entry]:
-        asked = EntryQuery(
+        query = EntryQuery(
             state=state,
             limit=limit,
             handler=handler,
@@ -314,7 +313,7 @@ class PostgresLedger:
             since_ms=since_ms,
             until_ms=until_ms,
         )
-        return await self._readers.run(lambda c: catalog.entries(c, asked, self._schema))
+        return await self._readers.run(lambda c: catalog.entries(c, query, self._schema))
 
     async def history(self, key: str) -> list[Entry]:
         digest = parse_digest(key)
@@ -326,24 +325,18 @@ class PostgresLedger:
     # ------------------------------------------------------------------------------------------------------ private
 
     async def _write(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        """Run one statement or one transaction that repeats itself where necessary."""
-        return await self._pool.run(self._observed(work))
-
-    def _observed(
-        self, work: Callable[[Connection], Coroutine[Any, Any, T]]
-    ) -> Callable[[Connection], Coroutine[Any, Any, T]]:
-        """Report the points before and after a write: the crash tests kill the process there."""
+        """Run one statement or one transaction. Crash tests observe the points before and after it."""
         observe = self._observe
         if observe is None:
-            return work
+            return await self._pool.run(work)
 
-        async def announced(connection: Connection) -> T:
+        async def observed(connection: Connection) -> T:
             observe("before_commit")
-            answer = await work(connection)
+            result = await work(connection)
             observe("after_commit")
-            return answer
+            return result
 
-        return announced
+        return await self._pool.run(observed)
 
     async def _check(self, connection: Connection) -> None:
         await migrations.check(connection, self._schema, self._options.where)
@@ -351,9 +344,3 @@ class PostgresLedger:
     def _now(self) -> int | None:
         """Return the time of a test clock; None for the server's own clock."""
         return None if self._clock is None else self._clock()
-
-
-async def _undone(session: Session) -> None:
-    """Wait for the end of a rollback. Its result does not matter to the caller."""
-    with suppress(Exception):
-        await asyncio.shield(session.answer)

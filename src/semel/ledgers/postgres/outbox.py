@@ -65,7 +65,14 @@ def notification_columns(notifications: Sequence[Notification]) -> list[list[Any
         state = DeliveryState(provider=item.provider, not_after_ms=options.not_after_ms, policy=item.policy or "hold")
         order = recipient_digest(item.tenant, item.order) if item.order else None
         row = (
-            *(item.id, recipient_digest(item.tenant, item.recipient), item.guarded_by, order, item.generation, item.priority),
+            *(
+                item.id,
+                recipient_digest(item.tenant, item.recipient),
+                item.guarded_by,
+                order,
+                item.generation,
+                item.priority,
+            ),
             *(item.tenant, item.key, item.kind, item.recipient, item.channel, lane_of(item.provider, item.channel)),
             *(encode(options).decode(), encode(state), item.content),
         )

@@ -26,24 +26,23 @@ from semel.values.outbox import (
 if TYPE_CHECKING:
     from semel.ledgers.postgres.pool import Connection
 
-STATUS_ROWS = 1_000  # of one recipient and kind: the newest decide. Few recipients have so many
+STATUS_ROWS = 1_000  # of one recipient and kind: few recipients have more, and the newest decide
 SENT: tuple[State, ...] = ("accepted", "delivered")  # states without an index: most notifications are in them
 
 
 async def status(connection: Connection, tenant: str, recipient: str, kind: str, key: str, schema: str) -> Status:
     sql = statements(schema)
     if key:
-        found = await connection.fetch(sql["status_by_key"], storable_text(tenant), storable_text(key), STATUS_ROWS)
+        rows = await connection.fetch(sql["status_by_key"], storable_text(tenant), storable_text(key), STATUS_ROWS)
     elif kind:
         digests = recipient_digests(tenant, recipient)
-        found = await connection.fetch(sql["status_by_recipient"], digests, storable_text(kind), STATUS_ROWS)
+        rows = await connection.fetch(sql["status_by_recipient"], digests, storable_text(kind), STATUS_ROWS)
     else:
-        found = await connection.fetch(
-            sql["status_by_recipient_of_any_kind"], recipient_digests(tenant, recipient), STATUS_ROWS
-        )
+        digests = recipient_digests(tenant, recipient)
+        rows = await connection.fetch(sql["status_by_recipient_of_any_kind"], digests, STATUS_ROWS)
     return most_informative(
         Status(unsent_status(in_doubt), id.hex(), state, changed, provider, reference or "", reason)
-        for id, state, changed, provider, reference, reason, in_doubt in found
+        for id, state, changed, provider, reference, reason, in_doubt in rows
     )
 
 
@@ -63,24 +62,23 @@ async def find(connection: Connection, query: NotificationQuery, schema: str) ->
     sizes = f"select s.*, sum({size}) over (order by s.added_ms desc, s.id) - {size} as before from ({rows}) s"
     bound = f"${len(values)}::bigint is null or t.before <= ${len(values)}"
     page = f"select * from ({sizes}) t where {bound} order by t.added_ms desc, t.id"
-    return [_shown(row[:-1], ()) for row in await connection.fetch(page, *values)]
+    return [_view_of(row[:-1], ()) for row in await connection.fetch(page, *values)]
 
 
 def _conditions(query: NotificationQuery) -> dict[str, Any]:
     """Return the conditions of a query, each on an indexed column if there is one."""
     state = query.state or None
-    by = "d" if state in LIVE else "n"  # few notifications are live
+    recipients = recipient_digests(query.tenant or "", query.recipient) if query.recipient else None
+    by_state = "d.state" if state in LIVE else "n.state" if state in SENT else "n.ended_as"  # few are live
     return {
         "n.tenant = {}": None if query.tenant is None else storable_text(query.tenant),
-        "n.recipient_digest = any ({}::bytea[])": recipient_digests(query.tenant or "", query.recipient)
-        if query.recipient
-        else None,
+        "n.recipient_digest = any ({}::bytea[])": recipients,
         "n.key = {}": storable_text(query.key) or None,
         "n.kind = {}": storable_text(query.kind) or None,
         "coalesce(d.lane, n.provider) = {}": storable_text(query.provider) or None,  # not sent yet: its lane
         "n.added_ms >= {}": query.since_ms or None,
         "n.added_ms < {}": query.until_ms if query.after_id is None else None,
-        f"{by}.{'state' if by == 'd' or state in SENT else 'ended_as'} = {{}}": state,
+        f"{by_state} = {{}}": state,
     }
 
 
@@ -90,29 +88,28 @@ async def show(connection: Connection, id: bytes, schema: str) -> NotificationVi
         row = await connection.fetchrow(f"{sql['notification_view']} where n.id = $1", id)
         if row is None:
             return None
-        return _shown(
-            row, [Attempt(*attempt) for attempt in await connection.fetch(sql["attempts_of_notification"], id)]
-        )
+        attempts = await connection.fetch(sql["attempts_of_notification"], id)
+        return _view_of(row, [Attempt(*attempt) for attempt in attempts])
 
 
 async def backlog(connection: Connection, schema: str) -> list[Backlog]:
     return [Backlog(*row) for row in await connection.fetch(statements(schema)["backlog"])]
 
 
-def _shown(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
+def _view_of(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
     id, tenant, key, kind, recipient, channel, generation, content, options, *rest = row
-    state, reason, provider, added, changed, due, possible, by, delivery_state, taken = rest
+    state, reason, provider, added_ms, changed_ms, due_ms, duplicates, suppressed_by, delivery_state, taken = rest
     return NotificationView(
         id=id.hex(),
         notification=readable(tenant, key, kind, recipient, channel, generation, content, options),
         state=state,
         reason=reason,
         provider=provider,
-        added_ms=added,
-        changed_ms=changed,
-        due_ms=due,
-        possible_duplicates=possible,
-        suppressed_by="" if by is None else by.hex(),
+        added_ms=added_ms,
+        changed_ms=changed_ms,
+        due_ms=due_ms,
+        possible_duplicates=duplicates,
+        suppressed_by="" if suppressed_by is None else suppressed_by.hex(),
         attempts=tuple(attempts),
         erased=content is None,
         delivery_state=readable_standing(delivery_state),
@@ -126,36 +123,40 @@ def _shown(row: Any, attempts: Sequence[Attempt]) -> NotificationView:
 
 async def decide(connection: Connection, decision: Decision, now: int | None, schema: str) -> State | None:
     async with connection.transaction(isolation="read_committed"):
-        found = await connection.fetch(statements(schema)["lock_dispatches"], [decision.id], now)
-        if not found:  # unknown, or over
+        rows = await connection.fetch(statements(schema)["lock_dispatches"], [decision.id], now)
+        if not rows:  # unknown, or over
             return None
-        ((_, busy, state, delivery_state, at),) = found
+        ((_, is_busy, state, delivery_state, now_ms),) = rows
         before = replace(delivery_state_of(delivery_state), state=state)
-        after = decided(before, decision.resolution, decision.summary, not busy, at)
-        if after is not None:
-            await _free_guards(connection, [decision.id] if _is_unsent(before, after) else [], schema)
-            await _write(connection, decision, before, after, at, schema)
-    return None if after is None else after.state
-
-
-def _is_unsent(before: DeliveryState, after: DeliveryState) -> bool:
-    """True if the notification was not sent and never will be."""
-    return after.state not in LIVE and (before.state == "pending" or after.state == "expired")
-
-
-async def _free_guards(connection: Connection, unsent: Sequence[bytes], schema: str) -> None:
-    """Free all guards at once, before a dispatch ends: guards are locked in one order, and order keys after them."""
-    if unsent:
-        await connection.execute(statements(schema)["free_guards"], unsent)
+        after = decided(before, decision.resolution, decision.summary, not is_busy, now_ms)
+        if after is None:
+            return None
+        await _write(connection, [(decision, before, after, now_ms)], schema)
+    return after.state
 
 
 async def _write(
-    connection: Connection, decision: Decision, before: DeliveryState, after: DeliveryState, now: int, schema: str
+    connection: Connection, changes: Sequence[tuple[Decision, DeliveryState, DeliveryState, int]], schema: str
 ) -> None:
-    due = after.due_ms if after.state == "pending" else None
-    attempt = (decision.resolution, now, storable_text(decision.reason), storable_text(decision.by))
-    state = (after.state, storable_text(after.reason), due, encode(after), left_in_doubt_ms(before, after))
-    await connection.execute(statements(schema)["decide_notification"], decision.id, *attempt, *state)
+    """Write decisions: each with the states before and after it, and its time.
+
+    First free the guards of notifications that are not sent and never will be, all at once: guards are locked in one
+    order, and the end of a dispatch locks its order key after them."""
+    sql = statements(schema)
+    unsent = [
+        decision.id
+        for decision, before, after, _ in changes
+        if after.state not in LIVE and (before.state == "pending" or after.state == "expired")
+    ]
+    if unsent:
+        await connection.execute(sql["free_guards"], unsent)
+    for decision, before, after, now_ms in changes:
+        await connection.execute(
+            sql["decide_notification"],
+            *(decision.id, decision.resolution, now_ms, storable_text(decision.reason), storable_text(decision.by)),
+            *(after.state, storable_text(after.reason), after.due_ms if after.state == "pending" else None),
+            *(encode(after), left_in_doubt_ms(before, after)),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ erasure and purge
@@ -167,27 +168,23 @@ async def erase(
     """Erase a recipient's notifications. Pending ones are cancelled first; those in flight or uncertain stay."""
     sql = statements(schema)
     async with connection.transaction(isolation="read_committed"):
-        ids = [
-            id for (id,) in await connection.fetch(sql["erasable_notifications"], recipient_digests(tenant, recipient))
-        ]
-        live = await connection.fetch(sql["lock_dispatches"], ids, now)
+        digests = recipient_digests(tenant, recipient)
+        ids = [id for (id,) in await connection.fetch(sql["erasable_notifications"], digests)]
         kept: set[bytes] = set()
         cancelled: list[tuple[Decision, DeliveryState, DeliveryState, int]] = []
-        for id, busy, state, delivery_state, at in live:
+        for id, is_busy, state, delivery_state, now_ms in await connection.fetch(sql["lock_dispatches"], ids, now):
             before = replace(delivery_state_of(delivery_state), state=state)
-            if state != "pending" or busy or in_doubt(before):
+            if state != "pending" or is_busy or in_doubt(before):
                 kept.add(id)
                 continue
             decision = Decision(id, "cancelled", reason, by)
-            after = decided(before, decision.resolution, decision.summary, True, at)
+            after = decided(before, decision.resolution, decision.summary, True, now_ms)
             assert after is not None
-            cancelled.append((decision, before, after, at))
-        await _free_guards(connection, [decision.id for decision, *_ in cancelled], schema)
-        for decision, before, after, at in cancelled:
-            await _write(connection, decision, before, after, at, schema)
-        over = sorted(id for id in ids if id not in kept)
-        erased = await connection.fetch(sql["erase_notifications"], over)
-        await connection.execute(sql["erase_attempts"], over)
+            cancelled.append((decision, before, after, now_ms))
+        await _write(connection, cancelled, schema)
+        ended = sorted(id for id in ids if id not in kept)
+        erased = await connection.fetch(sql["erase_notifications"], ended)
+        await connection.execute(sql["erase_attempts"], ended)
     return len(erased)
 
 
@@ -195,5 +192,5 @@ async def purge(
     connection: Connection, content_ms: int, identity_ms: int, limit: int, now: int | None, schema: str
 ) -> int:
     sql = statements(schema)["purge_notifications"]
-    forgotten: int = await connection.fetchval(sql, now, content_ms, identity_ms, limit)
-    return forgotten
+    purged: int = await connection.fetchval(sql, now, content_ms, identity_ms, limit)
+    return purged

@@ -310,6 +310,12 @@ class Session:
         if not self.ended.done():
             self.ended.set_result(keep)
 
+    async def roll_back(self) -> None:
+        """End the session without a commit, and wait for the rollback. Its result does not matter to the caller."""
+        self.end(keep=False)
+        with suppress(Exception):
+            await asyncio.shield(self.answer)
+
     def fail(self, error: BaseException) -> None:
         for future in (self.opened, self.answer):
             if not future.done():
