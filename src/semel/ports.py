@@ -384,6 +384,13 @@ class DeadLetterStore(Protocol):
 
 
 @runtime_checkable
+class SeparateDeadLetters(Protocol):
+    """A ledger whose dead letters go to a separate store or to a bus."""
+
+    dead_letter_store: Any
+
+
+@runtime_checkable
 class Inbox(Protocol):
     """Stores accepted events until they are handled, in the same store as the ledger."""
 

@@ -218,7 +218,9 @@ def test_two_operators_decide_each_event_once(tmp_path: Path) -> None:
         wish = dead_decisions.DeadLetterRequest(
             action="replay", names=[], every=True, state=None, wanted=Filters(), reason="fixed", by=name, rate=500
         )
-        return dead_decisions.run(Place(Secret(url)), wish, Console(stderr=True), confirm)
+        decision = dead_decisions.EventDecision(Place(Secret(url)), wish)
+        bulk_decision.run(decision, Console(stderr=True), confirm)
+        return decision.report
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("anna", "bert")))

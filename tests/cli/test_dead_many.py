@@ -128,7 +128,9 @@ def test_a_long_list_does_not_hold_all_events_at_once(tmp_path: Path, monkeypatc
         return len(asyncio.run(find.list_entries(where, ["dead"], 100_000, Filters()))[0])
 
     def chosen() -> int:
-        return len(dead_decisions.run(where, ask, Console(stderr=True), None).chosen)
+        decision = dead_decisions.EventDecision(where, ask)
+        bulk_decision.run(decision, Console(stderr=True), None)
+        return len(decision.report.chosen)
 
     for step in (listed, chosen):
         tracemalloc.start()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeAlias
 
 from msgspec import field, to_builtins
 from msgspec.structs import replace
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from semel.cli import bulk_decision, tables
 from semel.cli.breakers import OpenBreaker
-from semel.cli.bulk_decision import SHOWN, BulkDecision, BulkReport, BulkRequest, Confirm
+from semel.cli.bulk_decision import SHOWN, BulkDecision, BulkReport, BulkRequest
 from semel.cli.describe import counted, moment
 from semel.cli.find import DEAD_STATES, Filters, every_entry, find_key, now_ms
 from semel.cli.ledger_place import Place, opened
@@ -239,15 +239,3 @@ class EventDecision(BulkDecision[StoredLedger, Entry]):
         if elsewhere:
             notes.append(f"{counted(elsewhere, 'event')} not stored here: the next delivery is processed")
         return "; ".join(notes)
-
-
-def run(
-    where: Place,
-    request: DeadLetterRequest,
-    console: Console,
-    confirm: Confirm | None,
-    preview: Callable[[Sequence[Entry]], None] | None = None,
-) -> DeadLetterReport:
-    decision = EventDecision(where, request)
-    bulk_decision.run(decision, console, confirm, preview)
-    return decision.report

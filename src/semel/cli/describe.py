@@ -186,48 +186,46 @@ _DECISIONS = {
 }
 
 
-def next_for(one: NotificationView, others: Sequence[NotificationView], now_ms: int) -> tuple[str, dict[str, str]]:
+def next_for(view: NotificationView, others: Sequence[NotificationView], now_ms: int) -> tuple[str, dict[str, str]]:
     """The next step of a notification, and the commands that an operator can run now, each with its effect."""
-    id = short_id(one.id)
-    match one.state:
-        case "pending" if one.taken and one.due_ms > now_ms:
+    id = short_id(view.id)
+    match view.state:
+        case "pending" if view.taken and view.due_ms > now_ms:
             return "A relay has taken it and is about to send it.", {}
         case "pending":
-            when = f", not before {_then(one.due_ms, now_ms)}" if one.due_ms > now_ms else RELAYS
-            return f"A relay whose settings have {_needed(one)} sends it{when}.{_behind(one)}", _cancelling(id)
-        case "sending" if one.due_ms <= now_ms:
-            due = f"Its relay should have recorded the result by {_then(one.due_ms, now_ms)}: it is in doubt"
+            when = f", not before {_then(view.due_ms, now_ms)}" if view.due_ms > now_ms else RELAYS
+            behind = " Earlier ones with the same order key are sent first." if view.notification.order else ""
+            cancel = {f"semel notify cancel {id} --reason TEXT": "do not send it"}
+            return f"A relay whose settings have {_needed(view)} sends it{when}.{behind}", cancel
+        case "sending" if view.due_ms <= now_ms:
+            due = f"Its relay should have recorded the result by {_then(view.due_ms, now_ms)}: it is in doubt"
             return f"{due}. The next running relay continues, unless you decide first.", _resolving(id)
         case "sending":
-            due = _then(one.due_ms, now_ms)
+            due = _then(view.due_ms, now_ms)
             return f"Its relay records the result. Without a result by {due}, it is uncertain.", {}
         case "uncertain":
-            return _doubt(coming(one, now_ms), now_ms), _resolving(id)
+            return _doubt(coming(view, now_ms), now_ms), _resolving(id)
         case "accepted":
             return "Nothing. A report of the provider may show whether it was delivered.", {}
         case "suppressed":
             return "Nothing.", {
-                f"semel notify show {short_id(one.suppressed_by)}": "the message that its guard let through"
+                f"semel notify show {short_id(view.suppressed_by)}": "the message that its guard let through"
             }
         case "delivered":
             return "Nothing.", {}
-        case _ if one.erased:
+        case _ if view.erased:
             return "Nothing.", {}
-        case _ if later := [other for other in others if other.notification.generation > one.notification.generation]:
+        case _ if later := [other for other in others if other.notification.generation > view.notification.generation]:
             return "Nothing.", {f"semel notify show {short_id(later[-1].id)}": "its newest generation"}
     return "Nothing.", {f"semel notify resend {id} --reason TEXT": "send it once more, as its next generation"}
 
 
-def _needed(one: NotificationView) -> str:
+def _needed(view: NotificationView) -> str:
     """The provider that a relay needs to send it. The outbox cannot know whether the settings of a relay have it."""
-    provider = one.notification.provider
-    if one.delivery_state is not None and one.delivery_state.provider:
-        provider = one.delivery_state.provider  # it was tried there
-    return f"the provider `{provider}`" if provider else f"a provider for `{one.notification.channel}`"
-
-
-def _behind(one: NotificationView) -> str:
-    return " Earlier ones with the same order key are sent first." if one.notification.order else ""
+    provider = view.notification.provider
+    if view.delivery_state is not None and view.delivery_state.provider:
+        provider = view.delivery_state.provider  # it was tried there
+    return f"the provider `{provider}`" if provider else f"a provider for `{view.notification.channel}`"
 
 
 def _doubt(next: UpcomingStep | None, now_ms: int) -> str:
@@ -243,10 +241,6 @@ def _doubt(next: UpcomingStep | None, now_ms: int) -> str:
         latest = f"At {_then(next.policy_ms, now_ms)} at the latest, its policy `{next.policy}` applies"
         text += f" {latest}: {_POLICIES[next.policy or 'hold']}."
     return f"{text} A report of the provider, or your decision, may come first."
-
-
-def _cancelling(id: str) -> dict[str, str]:
-    return {f"semel notify cancel {id} --reason TEXT": "do not send it"}
 
 
 def _resolving(id: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from semel.cli.describe import counted, size
 from semel.cli.ledger_place import check_there, make_read_only
 from semel.cli.options import LedgerUrl
 from semel.core.ledger_breaker import LIMIT_MAX_S
-from semel.ports import Diagnosable, Fact, Migrates
+from semel.ports import Diagnosable, Fact, Migrates, SeparateDeadLetters
 from semel.settings.checks import Finding, RouteFacts, check, errors, facts_of, span, store_facts
 from semel.settings.errors import SettingsError
 from semel.settings.loading import load
@@ -265,7 +265,7 @@ def _is_reported(fact: Fact, unready: Sequence[Finding]) -> bool:
 
 async def _unready(ledger: Ledger) -> list[Finding]:
     """The migrations that the ledger and its dead-letter store need."""
-    dead_letter_store: Any = getattr(ledger, "dead_letter_store", None)
+    dead_letter_store: Any = ledger.dead_letter_store if isinstance(ledger, SeparateDeadLetters) else None
     try:
         others = await dead_letter_store.pending() if isinstance(dead_letter_store, Migrates) else []
     except (SemelError, OSError) as error:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from semel.ports import Migrates, ReadOnly
+from semel.ports import Migrates, ReadOnly, SeparateDeadLetters
 from semel.values.errors import ConfigError, LedgerUnavailable
 from semel.values.redaction import masked, without_secrets
 from semel.values.secret import Secret
@@ -86,8 +86,9 @@ def make_read_only(ledger: object) -> None:
 async def refuse_unready(ledger: object, where: Place) -> None:
     """Refuse a store that needs `semel migrate` first, with one clear error."""
     stores: list[tuple[str, Secret, object]] = [("ledger", where.ledger, ledger)]
-    if where.dead_letters is not None:  # first: the ledger reports the steps of its dead-letter store too
-        stores.insert(0, ("dead_letters", where.dead_letters, getattr(ledger, "dead_letter_store", None)))
+    if where.dead_letters is not None and isinstance(ledger, SeparateDeadLetters):
+        # First, because the ledger reports the steps of its dead-letter store too.
+        stores.insert(0, ("dead_letters", where.dead_letters, ledger.dead_letter_store))
     for role, url, store in stores:
         if not isinstance(store, Migrates):
             continue

@@ -23,7 +23,7 @@ from semel.values.notification import CONTENT_MAX_BYTES, Guard, Notification, re
 from semel.values.outbox import NotificationView
 from semel.values.strict_json import parse
 from semel.wiring import open_ledger
-from semel.wiring import provider as made
+from semel.wiring import provider as open_provider
 
 CONTENT_FIELDS = ("body", "subject", "sender", "template", "data")
 OPTION_FIELDS = ("not_after", "priority", "order", "guard", "provider", "policy")
@@ -96,19 +96,20 @@ def _comparable(value: Any) -> Any:
 def access_by_settings(config: Path | None) -> ProviderAccess:
     """The providers of the settings, and the tenants that each one serves."""
     settings = load(config, os.environ)
-    named = {name: made(one.kind, name, one.options) for name, one in settings.providers.items()}
-    return ProviderAccess({name: one.contract for name, one in named.items()}, channels_of(settings, named))
+    providers = {name: open_provider(entry.kind, name, entry.options) for name, entry in settings.providers.items()}
+    contracts = {name: provider.contract for name, provider in providers.items()}
+    return ProviderAccess(contracts, channels_of(settings, providers))
 
 
 def missing_provider(access: ProviderAccess, provider: str, channel: str) -> str:
     """Why no provider of these settings sends it. A relay may have other settings, so this is no error."""
     if provider:
         known = provider in access.contracts
-        return "" if known else f"the settings name no provider {provider!r}: it waits until a relay knows one"
+        return "" if known else f"the settings have no provider {provider!r}: it waits for a relay that has one"
     if not access.contracts:
-        return "the settings name no provider: it waits until a relay knows one"
+        return "the settings have no provider: it waits for a relay that has one"
     sent = bool(access.routes.get(channel))
-    return "" if sent else f"no provider of the settings sends {channel}: it waits until a relay knows one"
+    return "" if sent else f"no provider of the settings sends {channel}: it waits for a relay that has one"
 
 
 # --------------------------------------------------------------------------------------------- from the command line

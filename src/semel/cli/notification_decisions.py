@@ -7,16 +7,16 @@ accepts each decision only in a state that allows it, so an interrupted command 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field, to_builtins
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from semel.cli import bulk_decision, notification_tables
-from semel.cli.bulk_decision import SHOWN, BulkDecision, BulkReport, BulkRequest, Confirm
+from semel.cli.bulk_decision import SHOWN, BulkDecision, BulkReport, BulkRequest
 from semel.cli.describe import MEANING, RESOLVE, Mask, counted, plain, short, short_id
 from semel.cli.find import chosen_notifications, every_notification, now_ms, outbox_at, without_content
 from semel.cli.ledger_place import Place
@@ -359,18 +359,6 @@ async def _may_have_left(outbox: StoredOutbox, view: NotificationView) -> bool:
 
 def decision_for(where: Place, request: OutboxDecisionRequest) -> OutboxDecision:
     return (ResendDecision if request.decision == "resent" else StateDecision)(where, request)
-
-
-def run(
-    where: Place,
-    request: OutboxDecisionRequest,
-    console: Console,
-    confirm: Confirm | None,
-    preview: Callable[[Sequence[NotificationView]], None] | None = None,
-) -> OutboxDecisionReport:
-    decision = decision_for(where, request)
-    bulk_decision.run(decision, console, confirm, preview)
-    return decision.report
 
 
 # -------------------------------------------------------------------------------------------------------- erasing

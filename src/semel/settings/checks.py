@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.core.routing import Handler
-from semel.ports import Inbox, Ledger, Traits
+from semel.ports import Inbox, Ledger, SeparateDeadLetters, Traits
 from semel.settings.adapter_options import brokers_in, channels_of
 from semel.settings.errors import nearest
 from semel.settings.rules import misspelt
@@ -112,7 +112,7 @@ def facts_of(handlers: Iterable[Handler]) -> list[RouteFacts]:
 
 
 def store_facts(ledger: Ledger) -> StoreFacts:
-    return StoreFacts(ledger.traits, isinstance(ledger, Inbox), hasattr(ledger, "dead_letter_store"))
+    return StoreFacts(ledger.traits, isinstance(ledger, Inbox), isinstance(ledger, SeparateDeadLetters))
 
 
 def check(

@@ -34,7 +34,7 @@ from tests.cli.notify.outboxes import (
 )
 from tests.wording import lacks
 
-from semel.cli import notification_decisions
+from semel.cli import bulk_decision, notification_decisions
 from semel.cli.bulk_decision import FAILURES_MAX
 from semel.cli.ledger_place import Place
 from semel.testing.harness import crossing
@@ -229,7 +229,9 @@ def test_two_operators_and_a_callback_decide_each_notification_once(tmp_path: Pa
             by="anna",
             rate=500,
         )
-        return notification_decisions.run(Place(Secret(url)), ask, Console(stderr=True), confirm, None)
+        decision = notification_decisions.StateDecision(Place(Secret(url)), ask)
+        bulk_decision.run(decision, Console(stderr=True), confirm)
+        return decision.report
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("sent", "given_up")))

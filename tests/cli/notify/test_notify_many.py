@@ -32,7 +32,7 @@ from tests.cli.notify.outboxes import (
 )
 from tests.wording import lacks
 
-from semel.cli import notification_decisions
+from semel.cli import bulk_decision, notification_decisions
 from semel.cli.ledger_place import Place
 from semel.ports import StoredOutbox
 from semel.testing import harness
@@ -262,7 +262,9 @@ def test_two_operators_resend_each_message_once(tmp_path: Path) -> None:
         choice = notification_decisions.OutboxDecisionRequest(
             decision="resent", names=[], every=True, query=query, reason="the outage", by=by, rate=500
         )
-        return notification_decisions.run(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
+        decision = notification_decisions.ResendDecision(Place(Secret(url)), choice)
+        bulk_decision.run(decision, Console(stderr=True), confirm)
+        return decision.report
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(operate, ("anna", "ben")))
@@ -298,7 +300,9 @@ def test_a_filter_does_not_resend_what_was_delivered_meanwhile(tmp_path: Path) -
     choice = notification_decisions.OutboxDecisionRequest(
         decision="resent", names=[], every=True, query=NotificationQuery(state="failed"), reason="the outage", by="anna"
     )
-    report = notification_decisions.run(Place(Secret(url)), choice, Console(stderr=True), confirm, None)
+    decision = notification_decisions.ResendDecision(Place(Secret(url)), choice)
+    bulk_decision.run(decision, Console(stderr=True), confirm)
+    report = decision.report
     assert list(report.made) == [failed]
     assert list(report.already) == [arrived]
     assert "delivered" in report.already[arrived]
