@@ -38,12 +38,8 @@ class DeliveryHandler:
             inbox = ServedInbox(ledger, telemetry, health, breaker)
             self._acceptor = Acceptor(inbox, app.planner, accepted, telemetry)
 
-<<<<<<< HEAD
-    async def process(self, message: Message) -> Outcome:
-        """Run the handlers. Raises LedgerUnavailable."""
-=======
     async def process(self, message: IncomingMessage) -> Outcome:
->>>>>>> e72d355 (Give each class name one meaning in values, app, outbox and testing)
+        """Run the handlers. Raises LedgerUnavailable."""
         try:
             (outcome,) = await self._engine.process([message])
         except NotRecorded as error:  # the handler ran: a route that fails open must not run it again
@@ -53,24 +49,16 @@ class DeliveryHandler:
             raise
         return outcome
 
-<<<<<<< HEAD
-    async def accept(self, message: Message) -> Outcome:
-        """Store the event in the inbox. Raises LedgerUnavailable."""
-=======
     async def accept(self, message: IncomingMessage) -> Outcome:
->>>>>>> e72d355 (Give each class name one meaning in values, app, outbox and testing)
+        """Store the event in the inbox. Raises LedgerUnavailable."""
         if self._acceptor is None:
             raise ConfigError(
                 f"{self._app.ledger.traits.name} has no inbox: set mode = 'inline', or use another ledger"
             )
         return await self._acceptor.accept(message, self._trace())
 
-<<<<<<< HEAD
-    async def without_ledger(self, message: Message) -> Outcome | None:
-        """Run the handlers without the ledger. None: not every route of the event fails open."""
-=======
     async def without_ledger(self, message: IncomingMessage) -> Outcome | None:
->>>>>>> e72d355 (Give each class name one meaning in values, app, outbox and testing)
+        """Run the handlers without the ledger. None: not every route of the event fails open."""
         plan = self._app.planner.plan(message)
         if isinstance(plan, Outcome) or not plan.fails_open:
             return None

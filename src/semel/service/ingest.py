@@ -46,22 +46,6 @@ BROKER_DOWN_S = 1.0
 QUERY = b":query"  # the query of the URL, among the headers, for schemes that sign it: no header can have this name
 
 
-<<<<<<< HEAD
-=======
-class DeliveryProcessor(Protocol):
-    """Processes verified deliveries. `DeliveryHandler` implements it."""
-
-    async def process(self, message: IncomingMessage) -> Outcome:
-        """Run the handlers. Raises LedgerUnavailable."""
-
-    async def accept(self, message: IncomingMessage) -> Outcome:
-        """Store the event in the inbox. Raises LedgerUnavailable."""
-
-    async def without_ledger(self, message: IncomingMessage) -> Outcome | None:
-        """Run the handlers without the ledger. None: not every route of the event fails open."""
-
-
->>>>>>> e72d355 (Give each class name one meaning in values, app, outbox and testing)
 class IngestObserver(Protocol):
     """Receives the start and the response of each delivery. `ServiceTelemetry` implements it."""
 
