@@ -37,12 +37,12 @@ def run(examples: int, steps: int = 50) -> None:
     )
 
 
-def test_the_inbox_answers_like_the_model() -> None:
+def test_the_inbox_behaves_like_the_model() -> None:
     run(30)
 
 
 @pytest.mark.long
-def test_long_histories_of_the_inbox_are_answered_like_the_model() -> None:
+def test_the_inbox_behaves_like_the_model_over_long_histories() -> None:
     run(500, steps=100)
 
 
@@ -63,7 +63,7 @@ BROKEN = {  # a statement, and what is wrong with it
 
 @pytest.mark.long
 @pytest.mark.parametrize("statement", BROKEN)
-def test_the_machine_notices_a_broken_inbox(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_detects_a_broken_inbox(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = BROKEN[statement]
     assert SQL[statement].count(right) == 1
     monkeypatch.setitem(SQL, statement, SQL[statement].replace(right, wrong))

@@ -111,10 +111,10 @@ def check(folder: Path, names: Sequence[str]) -> None:
 
 
 @pytest.mark.long
-def test_a_storm_of_kills_loses_and_doubles_no_letter(tmp_path: Path) -> None:
+def test_a_storm_of_kills_loses_and_duplicates_no_inbox_item(tmp_path: Path) -> None:
     storm(tmp_path, events=300, kills=8)
 
 
 @pytest.mark.long
-def test_a_long_storm_of_kills_loses_and_doubles_no_letter(tmp_path: Path) -> None:
+def test_a_long_storm_of_kills_loses_and_duplicates_no_inbox_item(tmp_path: Path) -> None:
     storm(tmp_path, events=6_000, kills=150)

@@ -1,5 +1,4 @@
-"""A step of a schema that has landed stays as it is: who has taken it does not take it again, and would miss what is
-mended in it. What is to be changed is a step of its own."""
+"""A released schema step does not change: databases that have run it would miss the change. Changes are new steps."""
 
 from __future__ import annotations
 
@@ -18,6 +17,6 @@ LANDED = {
 
 
 @pytest.mark.parametrize(("store", "step"), LANDED)
-def test_a_step_that_has_landed_stays_as_it_is(store: str, step: str) -> None:
+def test_a_landed_schema_step_does_not_change(store: str, step: str) -> None:
     text = files(f"semel.ledgers.{store}").joinpath("schema", step).read_bytes()
-    assert sha256(text).hexdigest()[:16] == LANDED[store, step], "say it in a new step: databases have taken this one"
+    assert sha256(text).hexdigest()[:16] == LANDED[store, step], "write a new step: databases have run this one"

@@ -17,7 +17,7 @@ def memory_harness() -> Harness:
     return Harness(open=lambda: ledger, clock=clock)
 
 
-def test_it_has_no_inbox_and_no_letters() -> None:
+def test_the_memory_ledger_has_no_inbox_and_no_dead_letters() -> None:
     """What it forgets with its process must not be answered as accepted."""
     assert not isinstance(MemoryLedger(), Inbox)
     assert not isinstance(MemoryLedger(), DeadLetters)

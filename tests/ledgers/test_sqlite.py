@@ -1,4 +1,4 @@
-"""What is SQLite's own: its file, its locks, its clock, its writer thread."""
+"""SQLite only: the file, its locks, its clock and the writer thread."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ledger(path: str) -> Iterator[Caller]:
 # ------------------------------------------------------------------------------------------------------------ opening
 
 
-def test_processes_that_make_the_file_at_the_same_moment_all_get_verdicts(tmp_path: Path) -> None:
+def test_processes_that_create_the_file_at_the_same_time_all_get_verdicts(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
@@ -73,7 +73,7 @@ def _make_files(folder: str, barrier: Barrier, sender: Connection) -> None:
     sender.send(kinds)
 
 
-def test_threads_that_make_the_file_at_the_same_moment_all_get_verdicts(tmp_path: Path) -> None:
+def test_threads_that_create_the_file_at_the_same_time_all_get_verdicts(tmp_path: Path) -> None:
     for at in range(20):
         barrier = threading.Barrier(8)
         kinds: list[type] = []
@@ -93,7 +93,7 @@ def test_threads_that_make_the_file_at_the_same_moment_all_get_verdicts(tmp_path
 
 
 @pytest.mark.parametrize("mark", [(0x12345678, 0), (0x12345678, 7), (0, 7)], ids=["id", "id and version", "version"])
-def test_the_file_of_another_application_is_refused_and_left_untouched(path: str, mark: tuple[int, int]) -> None:
+def test_a_file_of_another_application_is_refused_unchanged(path: str, mark: tuple[int, int]) -> None:
     _foreign(path, mark)
     before = Path(path).read_bytes()
     _refused(path, "application")
@@ -101,7 +101,7 @@ def test_the_file_of_another_application_is_refused_and_left_untouched(path: str
     assert [file.name for file in Path(path).parent.iterdir()] == ["ledger.db"]
 
 
-def test_the_file_of_a_newer_semel_is_refused_and_left_untouched(path: str) -> None:
+def test_a_file_of_a_newer_semel_is_refused_unchanged(path: str) -> None:
     newer = opening.SCHEMA_VERSION + 1
     _foreign(path, (opening.APPLICATION_ID, newer))
     before = Path(path).read_bytes()
@@ -109,14 +109,14 @@ def test_the_file_of_a_newer_semel_is_refused_and_left_untouched(path: str) -> N
     assert Path(path).read_bytes() == before
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_untouched(path: str) -> None:
+def test_a_file_that_is_not_a_database_is_refused_unchanged(path: str) -> None:
     Path(path).write_text("a letter to nobody, in particular not to SQLite\n" * 100)
     before = Path(path).read_bytes()
     _refused(path, "not a database")
     assert Path(path).read_bytes() == before
 
 
-def test_a_database_of_the_handlers_own_tables_becomes_a_ledger_too(path: str, ledger: Caller) -> None:
+def test_a_database_with_tables_of_the_handlers_can_become_a_ledger(path: str, ledger: Caller) -> None:
     _foreign(path, (0, 0))
     ledger.do(claim("a"))
     with apsw.Connection(path) as connection:
@@ -128,11 +128,11 @@ def test_a_path_that_cannot_be_opened_is_unavailable(tmp_path: Path, place: str)
     _refused(str(tmp_path / place), str(tmp_path))
 
 
-def test_an_unwritable_place_is_unavailable() -> None:
+def test_a_path_that_cannot_be_written_is_unavailable() -> None:
     _refused("/proc/ledger.db", "/proc/ledger.db")
 
 
-def test_it_opens_once_the_place_is_there(tmp_path: Path) -> None:
+def test_the_ledger_opens_after_its_folder_was_created(tmp_path: Path) -> None:
     with Caller(partial(SqliteLedger, str(tmp_path / "later" / "ledger.db"))) as caller:
         with pytest.raises(LedgerUnavailable):
             caller.claim(claim("a"))
@@ -142,7 +142,7 @@ def test_it_opens_once_the_place_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not list the open files of a process")
 def test_the_file_of_another_application_is_not_kept_open(path: str) -> None:
-    """An open file keeps its locks for as long as somebody holds the error."""
+    """A connection that stays referenced by the error would keep its locks."""
     _foreign(path, (4711, 1))
     with pytest.raises(LedgerUnavailable) as refused:
         opening.open_database(path, "full")
@@ -159,7 +159,7 @@ def _foreign(path: str, mark: tuple[int, int]) -> None:
     connection.close()
 
 
-def test_a_file_that_cannot_be_opened_on_a_full_disk_says_so(path: str) -> None:
+def test_opening_a_file_on_a_full_disk_reports_the_full_disk(path: str) -> None:
     with Caller(partial(SqliteLedger, path)) as caller:
         caller.grant(claim("a"))
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -228,9 +228,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.3
 
 
-def test_a_write_lock_held_elsewhere_is_unavailable_and_nothing_is_decided(
-    path: str, impatient: float, ledger: Caller
-) -> None:
+def test_a_claim_fails_while_another_process_holds_the_write_lock(path: str, impatient: float, ledger: Caller) -> None:
     granted = ledger.grant(claim("mine"))
     blocker = apsw.Connection(path)
     blocker.execute("begin immediate")
@@ -250,7 +248,7 @@ def test_a_write_lock_held_elsewhere_is_unavailable_and_nothing_is_decided(
     assert isinstance(ledger.claim(claim("mine")), Busy)
 
 
-def test_a_transaction_cannot_begin_while_the_lock_is_held_elsewhere(
+def test_a_transaction_cannot_begin_while_another_process_holds_the_write_lock(
     path: str, impatient: float, ledger: Caller
 ) -> None:
     granted = ledger.grant(claim("a"))
@@ -271,7 +269,7 @@ def test_a_transaction_cannot_begin_while_the_lock_is_held_elsewhere(
 # --------------------------------------------------------------------------------------------------------------- disk
 
 
-def test_a_full_disk_is_unavailable_and_it_recovers(path: str) -> None:
+def test_a_full_disk_is_unavailable_until_there_is_space_again(path: str) -> None:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_fill_up, args=(path, sender))
@@ -287,7 +285,7 @@ def test_a_full_disk_is_unavailable_and_it_recovers(path: str) -> None:
 
 
 def _fill_up(path: str, sender: Connection) -> None:
-    """In a process of its own: files may not grow beyond a limit, then they may again."""
+    """In its own process: a limit on the size of files is set and then removed."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     said: dict[str, object] = {}
@@ -325,8 +323,8 @@ async def _big_transaction(ledger: SqliteLedger, granted: Granted) -> None:
 # ------------------------------------------------------------------------------------------------------- group commit
 
 
-def test_one_failing_piece_of_work_does_not_fail_its_neighbours(path: str) -> None:
-    """They wait together while a transaction holds the writer, so they are one group."""
+def test_a_failing_job_does_not_fail_the_other_jobs_of_its_group(path: str) -> None:
+    """The jobs wait while a transaction holds the writer, so they form one group."""
     commits: list[str] = []
     unfit = Claim("no digest", "h", "unfit", LEASE_MS, LEASE_MS, fingerprint=object())  # type: ignore[arg-type]
 
@@ -351,7 +349,7 @@ def test_one_failing_piece_of_work_does_not_fail_its_neighbours(path: str) -> No
         assert all(isinstance(caller.claim(claim(f"key {at}")), Busy) for at in range(5))
 
 
-def test_what_waits_together_is_committed_together(path: str) -> None:
+def test_waiting_jobs_are_committed_in_one_group(path: str) -> None:
     commits: list[str] = []
 
     async def together(ledger: SqliteLedger) -> None:
@@ -370,8 +368,8 @@ def test_what_waits_together_is_committed_together(path: str) -> None:
         assert commits.count("after_commit") <= 3
 
 
-def test_a_group_that_fails_at_its_commit_is_decided_again_one_by_one(path: str) -> None:
-    """What the first run said of a claim is forgotten with its transaction."""
+def test_the_jobs_of_a_group_that_fails_to_commit_run_again_one_by_one(path: str) -> None:
+    """The verdicts of the first run are discarded with its transaction."""
     commits: list[str] = []
 
     def fail_the_second(boundary: str) -> None:
@@ -398,8 +396,8 @@ def test_a_group_that_fails_at_its_commit_is_decided_again_one_by_one(path: str)
         assert kinds == ["Busy"] * 4 + ["Granted"]
 
 
-def test_an_abandoned_loop_does_not_hold_the_writer(path: str) -> None:
-    """A loop that was closed inside a transaction has no handler any more."""
+def test_a_closed_event_loop_does_not_block_the_writer(path: str) -> None:
+    """The handler of a transaction ends with its event loop."""
 
     async def leave(ledger: SqliteLedger) -> None:
         (first,) = await ledger.claim([claim("a")])
@@ -419,7 +417,7 @@ def test_an_abandoned_loop_does_not_hold_the_writer(path: str) -> None:
     assert apsw.Connection(path).execute("select count(*) from sqlite_schema where name = 'left_behind'").get == 0
 
 
-def test_a_closed_ledger_opens_again_when_asked(path: str) -> None:
+def test_a_closed_ledger_opens_again_at_the_next_call(path: str) -> None:
     ledger = SqliteLedger(path)
     with Caller(lambda: ledger) as caller:
         caller.do(claim("a"))
@@ -427,8 +425,8 @@ def test_a_closed_ledger_opens_again_when_asked(path: str) -> None:
         assert caller.claim(claim("a")) == Settled(Done())
 
 
-def test_a_reader_that_opens_late_makes_no_file_where_the_ledger_stood(tmp_path: Path) -> None:
-    """It would take the log of the file that comes back, and with it what was answered."""
+def test_a_reader_that_opens_after_the_file_was_removed_creates_no_file(tmp_path: Path) -> None:
+    """A new file would take the WAL of the file that comes back, with its acknowledged commits."""
 
     async def story() -> None:
         path = tmp_path / "ledger.db"

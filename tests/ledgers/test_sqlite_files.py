@@ -27,7 +27,7 @@ async def do(ledger: SqliteLedger, name: str) -> None:
 
 
 def after_a_crash(path: Path, name: str) -> Verdict:
-    """What a process finds that opens the files as they are now."""
+    """Return what another process reads that opens the present files."""
     folder = path.parent / "after-a-crash"
     folder.mkdir(exist_ok=True)
     for suffix in ("", "-wal"):
@@ -47,7 +47,7 @@ def wal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def test_a_commit_into_a_deleted_log_is_not_acknowledged_and_what_was_is_saved(tmp_path: Path) -> None:
+def test_a_commit_into_a_deleted_wal_is_not_acknowledged_and_earlier_commits_are_saved(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def story() -> None:
@@ -66,7 +66,7 @@ def test_a_commit_into_a_deleted_log_is_not_acknowledged_and_what_was_is_saved(t
     asyncio.run(story())
 
 
-def test_a_database_behind_a_symbolic_link_has_its_log_beside_the_real_file(tmp_path: Path) -> None:
+def test_the_wal_of_a_database_behind_a_symbolic_link_is_checked_beside_the_real_file(tmp_path: Path) -> None:
     path, link = tmp_path / "volume" / "ledger.db", tmp_path / "ledger.db"
     path.parent.mkdir()
     link.symlink_to(path)
@@ -82,7 +82,7 @@ def test_a_database_behind_a_symbolic_link_has_its_log_beside_the_real_file(tmp_
     asyncio.run(story())
 
 
-def test_an_idle_ledger_saves_what_was_acknowledged(tmp_path: Path) -> None:
+def test_an_idle_ledger_saves_the_acknowledged_commits_of_a_deleted_wal(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def story() -> None:
@@ -98,7 +98,7 @@ def test_an_idle_ledger_saves_what_was_acknowledged(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_nothing_is_copied_where_another_process_has_made_new_files(tmp_path: Path) -> None:
+def test_a_deleted_wal_is_not_copied_if_another_process_created_a_new_one(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def story() -> None:
@@ -119,7 +119,7 @@ def test_nothing_is_copied_where_another_process_has_made_new_files(tmp_path: Pa
     asyncio.run(story())
 
 
-def test_a_ledger_that_was_opened_again_uses_the_files_that_are_there(tmp_path: Path) -> None:
+def test_a_reopened_ledger_uses_the_present_files(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def story() -> None:

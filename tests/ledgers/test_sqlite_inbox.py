@@ -1,4 +1,4 @@
-"""What is SQLite's own about the inbox and the catalog: its plans, its locks, its threads, its clock."""
+"""Inbox and catalog on SQLite: query plans, locks, threads and the clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ledger(path: str) -> Iterator[InboxCaller]:
         yield clerk
 
 
-def test_it_has_an_inbox_and_letters(ledger: InboxCaller) -> None:
+def test_sqlite_has_an_inbox_and_dead_letters(ledger: InboxCaller) -> None:
     assert isinstance(ledger.ledger, Inbox)
     assert isinstance(ledger.ledger, DeadLetters)
 
@@ -69,8 +69,8 @@ SORTS = {"undecided_dead_letter", "records_of_key", "inbox_items_of_key"}  # the
 
 
 @pytest.mark.parametrize("name", list(WELL_PLANNED))
-def test_nothing_looks_at_a_whole_table(path: str, ledger: InboxCaller, name: str) -> None:
-    """As it would with a million letters: the planner knows of no statistics, so the plan is the same."""
+def test_no_inbox_statement_scans_a_table(path: str, ledger: InboxCaller, name: str) -> None:
+    """The planner has no statistics, so the plan is the same for a million items."""
     ledger.put(arrival(HARNESS, "a"))
     connection = database.open_reader(path, "full")
     connection.create_scalar_function("semel_contains", lambda *texts: True, 2)
@@ -126,7 +126,7 @@ def locked(path: str, ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch) -> I
     ids=["entries", "history", "counts", "depths"],
 )
 @pytest.mark.parametrize("fresh", [False, True], ids=["open", "fresh"])
-def test_reading_does_not_wait_for_whoever_writes(
+def test_queries_do_not_wait_for_a_writer(
     path: str, ledger: InboxCaller, locked: None, ask: Callable[[InboxCaller], Any], fresh: bool
 ) -> None:
     with InboxCaller(partial(SqliteLedger, path)) as other:
@@ -135,7 +135,7 @@ def test_reading_does_not_wait_for_whoever_writes(
             other.put(arrival(HARNESS, "a"))
 
 
-def test_writers_do_not_wait_for_a_reader(path: str, ledger: InboxCaller) -> None:
+def test_a_write_does_not_wait_for_a_reader(path: str, ledger: InboxCaller) -> None:
     ledger.put(arrival(HARNESS, "a"))
     reader = database.open_reader(path, "full")
     reader.execute("begin")
@@ -155,7 +155,7 @@ def test_a_reader_cannot_write(path: str, ledger: InboxCaller) -> None:
     reader.close()
 
 
-def test_whoever_waits_at_an_empty_inbox_takes_no_lock(
+def test_a_worker_at_an_empty_inbox_takes_no_lock(
     path: str, ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_S", 0.3)
@@ -171,10 +171,8 @@ def test_whoever_waits_at_an_empty_inbox_takes_no_lock(
     assert len(ledger.take(HARNESS, "another lane")) == 1
 
 
-def test_slow_questions_of_people_do_not_hold_up_the_inbox(
-    ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They wait in another thread: here they wait for something that happens at the inbox."""
+def test_slow_queries_of_operators_do_not_delay_the_inbox(ledger: InboxCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators use another thread. Their query here waits for a take from the inbox."""
     ledger.put(arrival(HARNESS, "a"))
 
     async def story() -> None:
@@ -198,7 +196,7 @@ def test_slow_questions_of_people_do_not_hold_up_the_inbox(
     ledger.run(story())
 
 
-def test_purge_leaves_nothing_of_what_was_decided(path: str) -> None:
+def test_purge_deletes_every_row_of_a_dead_letter_with_a_decision(path: str) -> None:
     clock = FakeClock()
     with InboxCaller(lambda: SqliteLedger(path, clock=clock)) as clerk:
         for name in ("by the handler", "discarded", "replayed"):
@@ -222,7 +220,7 @@ def test_purge_leaves_nothing_of_what_was_decided(path: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_file_that_others_cannot_see_is_not_read(path: str, how: str) -> None:
+def test_a_removed_or_replaced_file_is_not_read(path: str, how: str) -> None:
     with InboxCaller(partial(SqliteLedger, path)) as clerk:
         clerk.put(arrival(HARNESS, "a"))
         asks: list[Callable[[], Any]] = [clerk.store.counts, clerk.store.depths, clerk.store.entries]
@@ -238,7 +236,7 @@ def test_a_file_that_others_cannot_see_is_not_read(path: str, how: str) -> None:
         assert clerk.run(clerk.store.counts())["accepted"] == 0
 
 
-def test_a_closed_ledger_reads_again_when_asked(path: str) -> None:
+def test_a_closed_ledger_reads_again_at_the_next_query(path: str) -> None:
     ledger = SqliteLedger(path)
     for number in (1, 2):
         with InboxCaller(lambda: ledger) as clerk:
@@ -247,7 +245,7 @@ def test_a_closed_ledger_reads_again_when_asked(path: str) -> None:
             assert clerk.depth(HARNESS) == (number, 0)
 
 
-def test_a_catalog_can_be_the_first_to_open_the_file(path: str) -> None:
+def test_a_query_can_create_the_file(path: str) -> None:
     for _ in range(2):
         with InboxCaller(partial(SqliteLedger, path)) as clerk:
             assert clerk.run(clerk.store.entries()) == []
@@ -256,7 +254,7 @@ def test_a_catalog_can_be_the_first_to_open_the_file(path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_reader_is_not_carried_over_a_fork(path: str, ledger: InboxCaller) -> None:
+def test_a_reader_is_refused_after_a_fork(path: str, ledger: InboxCaller) -> None:
     ledger.run(ledger.store.counts())
     read, write = os.pipe()
     child = os.fork()
@@ -276,8 +274,8 @@ def test_a_reader_is_not_carried_over_a_fork(path: str, ledger: InboxCaller) -> 
     assert ledger.run(ledger.store.counts())["accepted"] == 0
 
 
-def test_what_was_taken_for_someone_who_has_gone_is_put_back(ledger: InboxCaller, path: str) -> None:
-    """No lease has to lapse for that, and no lapse is counted."""
+def test_items_taken_for_a_cancelled_caller_are_released(ledger: InboxCaller, path: str) -> None:
+    """No lease has to expire, and no expired lease is counted."""
     for at in range(3):
         ledger.put(arrival(HARNESS, f"key {at}"))
 
@@ -302,7 +300,7 @@ def test_what_was_taken_for_someone_who_has_gone_is_put_back(ledger: InboxCaller
 # -------------------------------------------------------------------------------------------------------------- clock
 
 
-def test_what_was_taken_in_an_earlier_boot_is_due(path: str) -> None:
+def test_items_taken_before_a_reboot_are_due(path: str) -> None:
     with InboxCaller(partial(SqliteLedger, path)) as before:
         before.accept_all([arrival(HARNESS, name, event=name.encode()) for name in ("taken", "later")])
         taken, later = before.take(HARNESS, lease_ms=600_000)
@@ -317,7 +315,7 @@ def test_what_was_taken_in_an_earlier_boot_is_due(path: str) -> None:
         assert after.finish(Finished(taken)) is False
 
 
-def test_a_clock_that_went_back_between_two_boots_holds_up_no_letter(
+def test_a_clock_that_went_back_between_two_boots_delays_no_inbox_item(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with InboxCaller(partial(SqliteLedger, path)) as before:
@@ -334,7 +332,7 @@ def test_a_clock_that_went_back_between_two_boots_holds_up_no_letter(
 # ---------------------------------------------------------------------------------------------------------- diagnosis
 
 
-def test_a_sound_store_is_told_of(ledger: InboxCaller, path: str) -> None:
+def test_diagnose_reports_a_healthy_store(ledger: InboxCaller, path: str) -> None:
     ledger.put(arrival(HARNESS, "a"))
     assert isinstance(ledger.ledger, SqliteLedger)
     facts = rendered(ledger.run(ledger.ledger.diagnose()))
@@ -347,7 +345,7 @@ def test_a_sound_store_is_told_of(ledger: InboxCaller, path: str) -> None:
     assert not any(text.startswith("error: ") for text in facts.values())
 
 
-def test_a_store_that_cannot_be_written_is_told_of(ledger: InboxCaller, locked: None) -> None:
+def test_diagnose_reports_a_store_that_cannot_be_written(ledger: InboxCaller, locked: None) -> None:
     assert isinstance(ledger.ledger, SqliteLedger)
     facts = rendered(ledger.run(ledger.ledger.diagnose()))
     assert facts["writable"].startswith("error: ")
@@ -355,7 +353,7 @@ def test_a_store_that_cannot_be_written_is_told_of(ledger: InboxCaller, locked: 
     assert facts["integrity"] == "ok"
 
 
-def test_a_store_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+def test_diagnose_reports_a_missing_store(tmp_path: Path) -> None:
     with InboxCaller(partial(SqliteLedger, str(tmp_path / "no" / "folder" / "ledger.db"))) as clerk:
         assert isinstance(clerk.ledger, SqliteLedger)
         facts = rendered(clerk.run(clerk.ledger.diagnose()))
@@ -363,7 +361,7 @@ def test_a_store_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     assert errors == {"folder", "readable", "writable"}
 
 
-def test_a_damaged_store_is_told_of(path: str) -> None:
+def test_diagnose_reports_a_damaged_store(path: str) -> None:
     with InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk:
         for at in range(200):
             clerk.put(arrival(HARNESS, f"key {at}", event=b"x" * 1000))

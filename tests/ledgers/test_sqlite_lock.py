@@ -1,4 +1,4 @@
-"""The file and its lock: what a claim reads cannot change before it writes, and it is the file that others see."""
+"""A claim holds the write lock from its first read, and writes only to the file that other processes use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_claim_has_the_write_lock_before_it_reads(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_file_that_others_cannot_see_is_not_written_to(tmp_path: Path, how: str) -> None:
+def test_a_removed_or_replaced_file_is_not_written(tmp_path: Path, how: str) -> None:
     path = tmp_path / "ledger.db"
 
     async def story() -> None:

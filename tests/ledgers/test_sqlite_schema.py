@@ -113,20 +113,6 @@ def test_a_step_that_fails_leaves_the_older_file(tmp_path: Path, monkeypatch: py
         assert clerk.claim(DONE) == Settled(Done(b"7"))
 
 
-def test_a_newer_file_is_refused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = str(tmp_path / "ledger.db")
-    with monkeypatch.context() as later:
-        add_later_step(tmp_path, later)
-        fill(path, FakeClock())
-    before = Path(path).read_bytes()
-    with (
-        InboxCaller(lambda: SqliteLedger(path, clock=FakeClock())) as clerk,
-        pytest.raises(LedgerUnavailable, match=f"version {LATER_VERSION}, this Semel knows {database.SCHEMA_VERSION}"),
-    ):
-        clerk.claim(DONE)
-    assert Path(path).read_bytes() == before
-
-
 @pytest.mark.parametrize("version", range(database.FIRST_VERSION))
 def test_a_file_of_an_unreleased_version_is_refused_unchanged(tmp_path: Path, version: int) -> None:
     path = str(tmp_path / "ledger.db")
@@ -140,7 +126,7 @@ def test_a_file_of_an_unreleased_version_is_refused_unchanged(tmp_path: Path, ve
     assert Path(path).read_bytes() == before
 
 
-def test_processes_that_migrate_at_the_same_moment_all_get_verdicts(tmp_path: Path) -> None:
+def test_processes_that_migrate_at_the_same_time_all_get_verdicts(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)
     for number in range(10):

@@ -113,7 +113,7 @@ INBOX_MUTANTS = [
         OPENING,
         'connection.execute("update semel_inbox set due_ms = 0 where state = 2")',
         "pass",
-        f"{SQLITE_INBOX}::test_what_was_taken_in_an_earlier_boot_is_due",
+        f"{SQLITE_INBOX}::test_items_taken_before_a_reboot_are_due",
     ),
     Mutant(
         "a replay is eaten by its own key",
@@ -148,6 +148,6 @@ INBOX_MUTANTS = [
         WRITER,
         'READING = "begin deferred"',
         'READING = "begin immediate"',
-        f"{SQLITE_INBOX}::test_reading_does_not_wait_for_whoever_writes",
+        f"{SQLITE_INBOX}::test_queries_do_not_wait_for_a_writer",
     ),
 ]

@@ -47,7 +47,7 @@ async def taken(ledger: SqliteLedger) -> list[Dispatch]:
     return await ledger.outbox.take(LANES, 600_000)
 
 
-def test_what_a_relay_of_an_earlier_boot_had_is_due(tmp_path: Path) -> None:
+def test_dispatches_taken_before_a_reboot_are_due(tmp_path: Path) -> None:
     path = tmp_path / "semel.db"
     asked(path, lambda ledger: ledger.outbox.add([SAID]))
     assert [one.vanished for one in asked(path, taken)] == [False]
@@ -56,7 +56,7 @@ def test_what_a_relay_of_an_earlier_boot_had_is_due(tmp_path: Path) -> None:
     assert [one.vanished for one in asked(path, taken)] == [True]
 
 
-def test_a_clock_that_went_back_between_two_boots_holds_up_no_message(
+def test_a_clock_that_went_back_between_two_boots_delays_no_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "semel.db"
@@ -105,7 +105,7 @@ def first_opened_after_a_boot(path: Path, wrong_by_s: float, monkeypatch: pytest
 
 @pytest.mark.parametrize("wrong_by_s", [YEAR_S, -YEAR_S])
 @pytest.mark.parametrize("not_after_in_s", [DAY_S, None])
-def test_a_message_whose_time_is_not_over_by_the_wall_clock_is_sent(
+def test_a_message_before_its_not_after_by_the_wall_clock_is_sent(
     wrong_by_s: float, not_after_in_s: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "semel.db"
@@ -115,7 +115,7 @@ def test_a_message_whose_time_is_not_over_by_the_wall_clock_is_sent(
 
 
 @pytest.mark.parametrize("wrong_by_s", [YEAR_S, -YEAR_S])
-def test_a_message_whose_time_is_over_by_the_wall_clock_expires(
+def test_a_message_past_its_not_after_by_the_wall_clock_expires(
     wrong_by_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "semel.db"
@@ -125,7 +125,7 @@ def test_a_message_whose_time_is_over_by_the_wall_clock_expires(
 
 
 @pytest.mark.parametrize("wrong_by_s", [YEAR_S, -YEAR_S])
-def test_a_time_that_a_relay_has_written_by_a_wrong_clock_does_not_stay(
+def test_a_not_after_written_by_a_wrong_clock_is_corrected(
     wrong_by_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was taken and given back while the clock was wrong, and is taken again after the next boot."""

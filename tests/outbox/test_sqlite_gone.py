@@ -17,7 +17,7 @@ LANES = {"phone": Lane(10, "phone")}
 LEASE_MS = 3_600_000
 
 
-def test_a_take_that_nobody_waits_for_any_more_is_given_back(tmp_path: Path) -> None:
+def test_dispatches_taken_for_a_cancelled_caller_are_released(tmp_path: Path) -> None:
     async def story() -> None:
         path = str(tmp_path / "semel.db")
         ledger, other = SqliteLedger(path), apsw.Connection(path)

@@ -43,7 +43,7 @@ async def shown(path: Path) -> list[NotificationView]:
     ],
     ids=str,
 )
-def test_no_listing_reads_all_that_was_ever_sent(tmp_path: Path, sought: NotificationQuery, index: str) -> None:
+def test_every_listing_uses_an_index(tmp_path: Path, sought: NotificationQuery, index: str) -> None:
     path = tmp_path / "semel.db"
     asyncio.run(shown(path))
     plans: list[str] = []
@@ -59,7 +59,7 @@ def test_no_listing_reads_all_that_was_ever_sent(tmp_path: Path, sought: Notific
     assert any(index in step for step in plans), plans
 
 
-def test_what_somebody_wrote_by_hand_is_listed_all_the_same(tmp_path: Path) -> None:
+def test_a_row_that_was_changed_by_hand_is_still_listed(tmp_path: Path) -> None:
     path = tmp_path / "semel.db"
     asyncio.run(shown(path))
     with apsw.Connection(str(path)) as connection:

@@ -1,4 +1,4 @@
-"""What is SQLite's own about the outbox: statements, plans, and files of the version before."""
+"""The outbox on SQLite: number of statements, and query plans."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
-from semel.ledgers.sqlite import database as opening
-from semel.ledgers.sqlite import outbox as adding
-from semel.ledgers.sqlite import outbox as crossing
-from semel.ledgers.sqlite import outbox as recording
-from semel.ledgers.sqlite import outbox as taking
-from semel.ledgers.sqlite import outbox_queries
-from semel.ledgers.sqlite import outbox_queries as forgetting
+from semel.ledgers.sqlite import database, outbox, outbox_queries
 from semel.ledgers.sqlite.statements import SQL
 from semel.testing import harness as sender
 from semel.testing.harness import START_MS, Harness, answered, notification, provider
@@ -30,7 +24,7 @@ LEASE_MS = 60_000
 
 
 def nothing() -> Any:
-    raise AssertionError("only its notifications are wanted")
+    raise AssertionError("these tests open no ledger")
 
 
 @pytest.fixture
@@ -40,22 +34,22 @@ def harness() -> Harness:
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[apsw.Connection]:
-    opened = opening.open_database(str(tmp_path / "semel.db"), "off")
+    opened = database.open_database(str(tmp_path / "semel.db"), "off")
     yield opened
     opened.close()
 
 
 def counted(connection: apsw.Connection, work: Callable[[], T]) -> tuple[T, list[str]]:
-    """What a piece of work says to the database."""
-    said: list[str] = []
+    """Run a function and record the statements that it executes."""
+    statements: list[str] = []
 
-    def note(_: object, sql: str, bindings: object) -> bool:
-        said.append(sql)
+    def trace(_: object, sql: str, bindings: object) -> bool:
+        statements.append(sql)
         return True
 
-    connection.exec_trace = note
+    connection.exec_trace = trace
     try:
-        return work(), said
+        return work(), statements
     finally:
         connection.exec_trace = None
 
@@ -66,69 +60,65 @@ COSTS = {"add": 2, "take": 6, "take at a rate": 9, "cross": 6, "record": 5, "add
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_a_batch_of_one_and_of_a_hundred_costs_as_many_statements(
+def test_a_batch_of_one_and_a_batch_of_a_hundred_run_as_many_statements(
     connection: apsw.Connection, harness: Harness, size: int
 ) -> None:
-    """As many as COSTS says, whatever is in the batch: 19 from the call to the answer of a hundred notifications."""
+    """COSTS lists the statements of each step: 19 from the add to the record, also for a hundred notifications."""
     lanes, limited = ({provider(harness): Lane(1_000, provider(harness), rate)} for rate in (0.0, 1e6))
     spent: dict[str, int] = {}
 
-    def spend(what: str, work: Callable[[], T]) -> T:
-        answer, said = counted(connection, work)
-        spent[what] = len(said)
-        return answer
+    def spend(step: str, work: Callable[[], T]) -> T:
+        result, statements = counted(connection, work)
+        spent[step] = len(statements)
+        return result
 
-    said = [notification(harness, f"n-{n}", recipient=f"{n}", guard=Guard(window_s=60)) for n in range(size)]
-    spend("add", lambda: adding.add(connection, said, NOW))
-    spend("add again", lambda: adding.add(connection, said, NOW))
-    taken = spend("take", lambda: taking.take(connection, lanes, LEASE_MS, NOW))
+    notifications = [notification(harness, f"n-{n}", recipient=f"{n}", guard=Guard(window_s=60)) for n in range(size)]
+    spend("add", lambda: outbox.add(connection, notifications, NOW))
+    spend("add again", lambda: outbox.add(connection, notifications, NOW))
+    taken = spend("take", lambda: outbox.take(connection, lanes, LEASE_MS, NOW))
     assert len(taken) == size
-    gates = spend("cross", lambda: crossing.cross(connection, [sender.crossing(one) for one in taken], NOW))
-    assert set(gates) == {Crossed()}
+    verdicts = spend("cross", lambda: outbox.cross(connection, [sender.crossing(one) for one in taken], NOW))
+    assert set(verdicts) == {Crossed()}
     records = [answered(harness, one, Accepted("r")) for one in taken]
-    assert all(spend("record", lambda: recording.record(connection, records, NOW)))
-    assert spend("take nothing", lambda: taking.take(connection, lanes, LEASE_MS, NOW)) == []
-    adding.add(connection, [notification(harness, f"m-{n}") for n in range(size)], NOW)
-    assert len(spend("take at a rate", lambda: taking.take(connection, limited, LEASE_MS, NOW))) == size
+    assert all(spend("record", lambda: outbox.record(connection, records, NOW)))
+    assert spend("take nothing", lambda: outbox.take(connection, lanes, LEASE_MS, NOW)) == []
+    outbox.add(connection, [notification(harness, f"m-{n}") for n in range(size)], NOW)
+    assert len(spend("take at a rate", lambda: outbox.take(connection, limited, LEASE_MS, NOW))) == size
     assert spent == COSTS
 
 
-def test_a_caller_adds_in_a_transaction_of_its_own_by_two_statements(
-    connection: apsw.Connection, harness: Harness
-) -> None:
+def test_adding_takes_two_statements(connection: apsw.Connection, harness: Harness) -> None:
     with connection:
-        _, said = counted(connection, lambda: adding.add(connection, [notification(harness, order="o")], NOW))
-    assert [sql.split()[0] for sql in said] == ["select", "insert"]
+        _, statements = counted(connection, lambda: outbox.add(connection, [notification(harness, order="o")], NOW))
+    assert [sql.split()[0] for sql in statements] == ["select", "insert"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- plans
 
 
-def test_no_statement_of_a_relay_or_of_a_purge_reads_a_table_from_end_to_end(
-    connection: apsw.Connection, harness: Harness
-) -> None:
+def test_no_statement_of_a_relay_or_a_purge_scans_a_table(connection: apsw.Connection, harness: Harness) -> None:
     lanes, limited = ({provider(harness): Lane(100, provider(harness), rate)} for rate in (0.0, 50.0))
     connection.execute("analyze")  # of empty tables
 
-    def all_of_it() -> None:
+    def run_every_step() -> None:
         guard = Guard(window_s=60)
-        said = [notification(harness, f"{n}", order="o", guard=guard, recipient=f"{n}") for n in range(3)]
-        adding.add(connection, said, NOW)
+        notifications = [notification(harness, f"{n}", order="o", guard=guard, recipient=f"{n}") for n in range(3)]
+        outbox.add(connection, notifications, NOW)
         for now, lane in ((NOW, lanes), (NOW + 10 * LEASE_MS, limited)):
             for answer in (Refused("no", final=True), Unknown("?"), Accepted("r")):
-                taken = taking.take(connection, lane, LEASE_MS, now)
-                crossing.cross(connection, [sender.crossing(one) for one in taken], now)
-                recording.record(connection, [answered(harness, one, answer) for one in taken], now)
-        recording.apply_reports(connection, [DeliveryReport("delivered", None, provider(harness), "r")], NOW)
-        forgetting.purge(connection, 0, 0, 100, NOW + 10**9)
+                taken = outbox.take(connection, lane, LEASE_MS, now)
+                outbox.cross(connection, [sender.crossing(one) for one in taken], now)
+                outbox.record(connection, [answered(harness, one, answer) for one in taken], now)
+        outbox.apply_reports(connection, [DeliveryReport("delivered", None, provider(harness), "r")], NOW)
+        outbox_queries.purge(connection, 0, 0, 100, NOW + 10**9)
         outbox_queries.status(connection, harness.namespace, "0", "shipping", "")
         outbox_queries.status(connection, harness.namespace, "", "", "0")
 
-    _, said = counted(connection, all_of_it)
+    _, statements = counted(connection, run_every_step)
     names = ("another_notification_of_reference", "recorded_attempts", "erasable", "open_notification")
     seldom = {SQL[name].replace("{rows}", "(?, ?)") for name in names}
-    blocks = {adding._BLOCK_OF_LANE, adding._BLOCK_OF_TENANT}
-    plans = {sql: _plan(connection, sql) for sql in set(said) | seldom | blocks}
+    blocks = {outbox._BLOCK_OF_LANE, outbox._BLOCK_OF_TENANT}
+    plans = {sql: _plan(connection, sql) for sql in set(statements) | seldom | blocks}
     assert len(plans) > 25
     scans = {step for steps in plans.values() for step in steps if step.startswith("SCAN")}
     assert {step for step in scans if not step.endswith(OF_THE_BATCH)} == set()
@@ -151,39 +141,39 @@ def _plan(connection: apsw.Connection, sql: str) -> Sequence[str]:
     return [row[3] for row in connection.execute(f"explain query plan {sql}", bindings)]
 
 
-def test_a_take_looks_at_few_though_thousands_stand_behind_one(connection: apsw.Connection, harness: Harness) -> None:
-    lanes = {provider(harness): Lane(10, provider(harness))}
-    adding.add(connection, [notification(harness, f"{n}", order="o") for n in range(5_000)], NOW)
-    (head,) = taking.take(connection, {provider(harness): Lane(1, provider(harness))}, LEASE_MS, NOW)
-    aside = "select count(*) from semel_dispatch where blocked_due_ms is not null"
-    assert connection.execute(aside).get == 0, "one was found at once"
-    adding.add(connection, [notification(harness, "free")], NOW + 1)
-    (free,) = taking.take(connection, lanes, LEASE_MS, NOW + 1)
-    assert free.notification.key == "free"
-    assert connection.execute(aside).get >= 4_500
-    assert taking.take(connection, lanes, LEASE_MS, NOW + 1) == []
-    crossing.cross(connection, [sender.crossing(head)], NOW + 1)
-    recording.record(connection, [answered(harness, head, Accepted("r"))], NOW + 1)
-    assert [one.notification.key for one in taking.take(connection, lanes, LEASE_MS, NOW + 1)] == ["1"]
-
-
-def test_guards_attempts_and_notifications_are_gone_when_they_are_forgotten(
+def test_a_take_examines_few_dispatches_if_thousands_wait_behind_one(
     connection: apsw.Connection, harness: Harness
 ) -> None:
-    said = [notification(harness, f"{n}", recipient=f"{n}", guard=Guard(window_s=60)) for n in range(5)]
-    adding.add(connection, said, NOW)
-    taken = taking.take(connection, {provider(harness): Lane(10, provider(harness))}, LEASE_MS, NOW)
-    crossing.cross(connection, [sender.crossing(one) for one in taken], NOW)
-    recording.record(connection, [answered(harness, one, Accepted("r")) for one in taken], NOW)
+    lanes = {provider(harness): Lane(10, provider(harness))}
+    outbox.add(connection, [notification(harness, f"{n}", order="o") for n in range(5_000)], NOW)
+    (head,) = outbox.take(connection, {provider(harness): Lane(1, provider(harness))}, LEASE_MS, NOW)
+    aside = "select count(*) from semel_dispatch where blocked_due_ms is not null"
+    assert connection.execute(aside).get == 0, "one was found at once"
+    outbox.add(connection, [notification(harness, "free")], NOW + 1)
+    (free,) = outbox.take(connection, lanes, LEASE_MS, NOW + 1)
+    assert free.notification.key == "free"
+    assert connection.execute(aside).get >= 4_500
+    assert outbox.take(connection, lanes, LEASE_MS, NOW + 1) == []
+    outbox.cross(connection, [sender.crossing(head)], NOW + 1)
+    outbox.record(connection, [answered(harness, head, Accepted("r"))], NOW + 1)
+    assert [one.notification.key for one in outbox.take(connection, lanes, LEASE_MS, NOW + 1)] == ["1"]
+
+
+def test_purge_deletes_guards_attempts_and_notifications(connection: apsw.Connection, harness: Harness) -> None:
+    notifications = [notification(harness, f"{n}", recipient=f"{n}", guard=Guard(window_s=60)) for n in range(5)]
+    outbox.add(connection, notifications, NOW)
+    taken = outbox.take(connection, {provider(harness): Lane(10, provider(harness))}, LEASE_MS, NOW)
+    outbox.cross(connection, [sender.crossing(one) for one in taken], NOW)
+    outbox.record(connection, [answered(harness, one, Accepted("r")) for one in taken], NOW)
 
     def left() -> list[int]:
         tables = ("semel_notification", "semel_attempt", "semel_guard", "semel_dispatch")
         return [int(connection.execute(f"select count(*) from {table}").get) for table in tables]
 
     assert left() == [5, 5, 5, 0]
-    assert forgetting.purge(connection, 1_000, 50_000, 100, NOW + 50_000) == 10, "what they said, and they"
+    assert outbox_queries.purge(connection, 1_000, 50_000, 100, NOW + 50_000) == 10, "what they notifications, and they"
     assert left() == [0, 0, 5, 0], "their guards hold"
-    assert forgetting.purge(connection, 1_000, 50_000, 100, NOW + 109_999) == 0
-    assert forgetting.purge(connection, 1_000, 50_000, 3, NOW + 110_000) == 3
-    assert forgetting.purge(connection, 1_000, 50_000, 3, NOW + 110_000) == 2
+    assert outbox_queries.purge(connection, 1_000, 50_000, 100, NOW + 109_999) == 0
+    assert outbox_queries.purge(connection, 1_000, 50_000, 3, NOW + 110_000) == 3
+    assert outbox_queries.purge(connection, 1_000, 50_000, 3, NOW + 110_000) == 2
     assert left() == [0, 0, 0, 0]

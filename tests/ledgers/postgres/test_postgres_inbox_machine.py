@@ -35,11 +35,11 @@ def run(url: str, examples: int, steps: int) -> None:
     )
 
 
-def test_the_inbox_answers_like_the_model(url: str) -> None:
+def test_the_inbox_behaves_like_the_model(url: str) -> None:
     run(url, 6, steps=40)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)  # every step is a round trip or more
-def test_long_histories_of_the_inbox_are_answered_like_the_model(url: str) -> None:
+def test_the_inbox_behaves_like_the_model_over_long_histories(url: str) -> None:
     run(url, 120, steps=80)
