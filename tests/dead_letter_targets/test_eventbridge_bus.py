@@ -71,7 +71,7 @@ def ledger(server: AwsServer) -> str:
     return url
 
 
-def test_a_letter_is_on_the_bus_and_in_the_ledger(ledger: str, bus: Bus) -> None:
+def test_a_dead_letter_is_on_the_bus_and_in_the_ledger(ledger: str, bus: Bus) -> None:
     async def whole() -> list[str]:
         async with an_app(ledger, bus.url()) as app:
             outcomes = await app.process_many([message("bad"), message("good", fine=True)])
@@ -91,7 +91,7 @@ def test_a_letter_is_on_the_bus_and_in_the_ledger(ledger: str, bus: Bus) -> None
     assert shown["event"] == message("bad"), "and it is kept whole in the ledger"
 
 
-def test_what_came_of_the_attempts_before_is_told_too(ledger: str, bus: Bus) -> None:
+def test_a_dead_letter_on_the_bus_has_the_attempt_log(ledger: str, bus: Bus) -> None:
     async def whole() -> list[str]:
         async with an_app(ledger, bus.url()) as app:
             return [(await app.process(message("bad", tries=3))).status for _ in range(3)]
@@ -106,7 +106,7 @@ def test_what_came_of_the_attempts_before_is_told_too(ledger: str, bus: Bus) -> 
     ]
 
 
-def test_more_than_a_call_takes_all_arrive(bus: Bus) -> None:
+def test_more_dead_letters_than_one_request_holds_all_arrive(bus: Bus) -> None:
     """By number, and by size: 23 small ones, and then 5 of 100 KB."""
     small = [given_up(f"small {number}") for number in range(23)]
     event = json.dumps(message("large", text="x" * 100_000)).encode()
@@ -124,9 +124,7 @@ def test_more_than_a_call_takes_all_arrive(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("oversize", ["truncate", "reference"])
-def test_an_event_that_is_too_large_is_cut_on_the_bus_and_whole_in_the_ledger(
-    oversize: str, ledger: str, bus: Bus
-) -> None:
+def test_an_event_that_is_too_large_is_truncated_on_the_bus_only(oversize: str, ledger: str, bus: Bus) -> None:
     async def whole() -> str:
         async with an_app(ledger, bus.url(oversize=oversize)) as app:
             return (await app.process(message("bad", large=LARGE))).key
@@ -162,7 +160,7 @@ def test_without_the_bus_nothing_is_given_up(ledger: str, bus: Bus) -> None:
     assert dead_letter["attempts"] == 2
 
 
-def test_who_has_lost_its_lease_puts_nothing_on_the_bus(ledger: str, bus: Bus) -> None:
+def test_a_lost_lease_puts_nothing_on_the_bus(ledger: str, bus: Bus) -> None:
     async def whole() -> list[bool]:
         both = open_ledger(ledger, dead_letters=bus.url())
         try:
@@ -174,7 +172,7 @@ def test_who_has_lost_its_lease_puts_nothing_on_the_bus(ledger: str, bus: Bus) -
     bus.arrived(0)
 
 
-def test_it_has_the_abilities_of_its_ledger_and_no_inbox(bus: Bus) -> None:
+def test_the_wrapper_has_the_abilities_of_its_ledger_and_no_inbox(bus: Bus) -> None:
     for url, transactional in (("dynamodb://table?region=eu-central-1", True), ("redis://127.0.0.1:1", False)):
         both = open_ledger(url, dead_letters=bus.url())
         assert isinstance(both, LedgerWithDeadLetterTarget)
@@ -184,7 +182,7 @@ def test_it_has_the_abilities_of_its_ledger_and_no_inbox(bus: Bus) -> None:
         assert isinstance(both.dead_letter_store, DeadLetterStore)
 
 
-def test_what_is_no_event_is_put_aside_on_the_bus(ledger: str, bus: Bus) -> None:
+def test_a_malformed_record_is_put_on_the_bus(ledger: str, bus: Bus) -> None:
     """A stream brings what it cannot get rid of again and again: Lambda's handler puts it aside."""
     app = an_app(ledger, bus.url())
     assert isinstance(app.ledger, LedgerWithDeadLetterTarget)
@@ -216,14 +214,14 @@ def facts(url: str) -> dict[str, str]:
     return rendered(run(ask()))
 
 
-def test_doctor_hears_whether_somebody_listens(bus: Bus) -> None:
+def test_doctor_reports_whether_the_bus_has_rules(bus: Bus) -> None:
     assert facts(bus.url())["rules"] == "1"
     bus.disable_rules()
     assert facts(bus.url())["rules"].startswith("warning:")
     assert facts(bus.url().replace(bus.name, "nowhere"))["readable"] == f"error: {NO_BUS}"
 
 
-def test_letters_are_listed_from_the_ledger_and_a_bus_needs_no_migration(ledger: str, bus: Bus) -> None:
+def test_dead_letters_are_listed_from_the_ledger_and_a_bus_needs_no_migration(ledger: str, bus: Bus) -> None:
     async def whole() -> None:
         async with an_app(ledger, bus.url()) as app:
             await app.process(message("bad"))
@@ -237,14 +235,16 @@ def test_letters_are_listed_from_the_ledger_and_a_bus_needs_no_migration(ledger:
     assert bus.name in str(where)
 
 
-def test_a_ledger_out_of_reach_is_not_looked_for_on_the_bus(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_of_an_unavailable_ledger_are_not_read_from_the_bus(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("semel.ledgers.dynamodb.client.DEADLINE_S", 0.5)
     nowhere = f"dynamodb://ledger?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}"
     with pytest.raises(LedgerUnavailable, match=r"DynamoDB.*\bledger\b"):
         run(find.list_dead_letters(Place(Secret(nowhere), Secret(bus.url())), ["dead"], 10, Filters()))
 
 
-def test_a_letter_whose_key_is_done_meanwhile_is_discarded_and_not_replayed(ledger: str, tmp_path: Path) -> None:
+def test_a_dead_letter_whose_key_is_done_is_discarded_and_not_replayed(ledger: str, tmp_path: Path) -> None:
     """Its ledger was told of the success alone, as after a crash: the letter is listed for too long."""
     dead_letters = f"sqlite:///{tmp_path}/letters.db"
 
@@ -298,7 +298,7 @@ def test_the_bus_of_another_account_is_named_by_its_arn() -> None:
     assert (dead_letters.address.bus, dead_letters.address.region) == (arn, "eu-west-1")
 
 
-def test_the_event_itself_is_on_the_bus_as_it_came(bus: Bus) -> None:
+def test_the_event_is_on_the_bus_unchanged(bus: Bus) -> None:
     async def whole() -> None:
         dead_letter_store = open_letters(bus.url())
         await dead_letter_store.keep([given_up()])
@@ -309,7 +309,7 @@ def test_the_event_itself_is_on_the_bus_as_it_came(bus: Bus) -> None:
     assert dead_letter["event"] == json.loads(EVENT)
 
 
-def test_settings_name_a_bus(ledger: str, bus: Bus, tmp_path: Path) -> None:
+def test_a_bus_is_configured_in_the_settings(ledger: str, bus: Bus, tmp_path: Path) -> None:
     def configured(ledger: str, dead_letters: str, *command: str) -> Ended:
         text = f'ledger = "{ledger}"\ndead_letters = "{dead_letters}"\n[[endpoints]]\nmode = "inline"\n'
         (tmp_path / "semel.toml").write_text(text, "utf-8")

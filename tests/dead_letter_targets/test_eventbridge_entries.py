@@ -48,7 +48,7 @@ def counted(entry: BusEntry) -> int:
     return 14 + sum(len(text.encode()) for text in texts)
 
 
-def test_a_letter_says_everything() -> None:
+def test_an_entry_has_every_field() -> None:
     """Also of the attempts before; the process of the second one vanished."""
     settlement = given_up(token=7, attempts=3, attempt_log=(FailedAttempt(1, AT_MS - 5_000, "the CRM answered 503"),))
     entry = put(settlement)
@@ -76,7 +76,7 @@ def test_a_letter_says_everything() -> None:
     assert entry.size == counted(entry)
 
 
-def test_the_page_shows_a_letter_as_it_is() -> None:
+def test_the_page_shows_an_entry_with_its_fields() -> None:
     page = (ROOT / "docs" / "dead-letters.md").read_text("utf-8")
     documents = [json.loads("\n".join(block.code)) for block in blocks_in(page) if block.language == "json"]
     (shown,) = [document for document in documents if "token" in document]
@@ -92,11 +92,11 @@ def test_the_same_token_has_the_same_id_and_another_one_another() -> None:
     assert put(given_up("one")).id != put(given_up("two")).id
 
 
-def test_a_doubt_is_never_called_dead() -> None:
+def test_an_uncertain_event_is_never_dead() -> None:
     assert detail(put(given_up(doubt=True)))["state"] == "uncertain"
 
 
-def test_an_event_that_was_not_kept_is_none() -> None:
+def test_an_entry_without_an_event_has_none() -> None:
     assert detail(put(given_up(event=None)))["event"] is None
 
 
@@ -111,7 +111,7 @@ def test_an_event_that_was_not_kept_is_none() -> None:
     ],
     ids=["text", "twice", "deep", "bytes", "nothing"],
 )
-def test_what_is_no_event_is_told_as_what_it_is(body: bytes, told: dict[str, str]) -> None:
+def test_a_body_that_is_not_json_is_text_or_base64(body: bytes, told: dict[str, str]) -> None:
     entry = malformed_entry(body, "not JSON at byte 0", AT_MS, BUS)
     found = detail(entry)
     assert found["state"] == "malformed"
@@ -124,7 +124,7 @@ def large(size: int) -> bytes:
     return msgspec.json.encode({"id": "e", "type": "t", "data": "x" * size})
 
 
-def test_the_beginning_of_an_event_that_is_too_large_is_told_and_that_it_was_cut() -> None:
+def test_an_event_that_is_too_large_is_truncated_with_a_note() -> None:
     event = large(400_000)
     entry = put(given_up(event=event))
     found = detail(entry)
@@ -135,7 +135,7 @@ def test_the_beginning_of_an_event_that_is_too_large_is_told_and_that_it_was_cut
     assert found["sha256"] == hashlib.sha256(event).hexdigest()
 
 
-def test_by_reference_nothing_of_a_large_event_is_told() -> None:
+def test_by_reference_nothing_of_a_large_event_is_included() -> None:
     event = large(400_000)
     entry = put(given_up(event=event), REFERENCE)
     found = detail(entry)
@@ -150,7 +150,7 @@ def test_by_reference_nothing_of_a_large_event_is_told() -> None:
     st.one_of(st.binary(max_size=40), st.text(max_size=40).map(lambda text: text.encode("utf-8", "ignore"))),
     st.sampled_from([1, 500, 9_000, 20_000]),
 )
-def test_no_letter_is_larger_than_a_call(some: bytes, times: int) -> None:
+def test_no_entry_is_larger_than_a_request(some: bytes, times: int) -> None:
     """Whatever is in it: quotes and control characters take up to six bytes each in JSON."""
     attempt_log = tuple(FailedAttempt(attempt, AT_MS, "\x01" * REASON_MAX) for attempt in range(TRIED_MAX))
     entry = put(given_up(event=some * times, reason="\x00\ud800" * 5_000, attempts=99, attempt_log=attempt_log))
@@ -159,7 +159,7 @@ def test_no_letter_is_larger_than_a_call(some: bytes, times: int) -> None:
 
 
 @given(st.lists(st.integers(1, REQUEST_MAX_BYTES), max_size=40))
-def test_calls_have_few_entries_and_few_bytes_and_lose_none(sizes: list[int]) -> None:
+def test_requests_keep_the_limits_and_lose_no_entry(sizes: list[int]) -> None:
     entries = [BusEntry(str(at), {}, size) for at, size in enumerate(sizes)]
     groups = list(requests(entries))
     assert [entry for group in groups for entry in group] == entries

@@ -99,7 +99,7 @@ def several(count: int) -> tuple[list[Settlement], list[str]]:
     return settlements, [f"{s.lease.claim.digest.hex()}-1" for s in settlements]
 
 
-def test_only_what_was_not_taken_is_put_again() -> None:
+def test_only_refused_entries_are_put_again() -> None:
     refusals: dict[int, dict[int, str]] = {
         1: {1: "ThrottlingException", 3: "InternalFailure"},
         2: {1: "InternalFailure"},
@@ -111,7 +111,7 @@ def test_only_what_was_not_taken_is_put_again() -> None:
     assert service.calls == [ids, [ids[1], ids[3]], [ids[3]]]
 
 
-def test_what_the_bus_will_never_take_raises_at_once() -> None:
+def test_a_definite_refusal_raises_at_once() -> None:
     service = Service(lambda call, put: taken(put, {1: "NotAuthorizedForSourceException"}))
     settlements, _ = several(3)
     with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match="NotAuthorizedForSourceException"):
@@ -119,7 +119,7 @@ def test_what_the_bus_will_never_take_raises_at_once() -> None:
     assert len(service.calls) == 1
 
 
-def test_a_settle_that_is_tried_again_puts_nothing_twice() -> None:
+def test_a_settle_that_is_retried_puts_nothing_twice() -> None:
     """The engine repeats a failed settle many times a second: the bus must not be flooded with what it has."""
     service = Service(lambda call, put: taken(put, {len(put) - 1: "InvalidArgument"} if call < 4 else None))
     settlements, ids = several(3)
@@ -150,14 +150,14 @@ def test_a_settle_that_is_tried_again_puts_nothing_twice() -> None:
     ],
     ids=["throttled", "fault", "gateway", "captive portal", "no entries", "no id", "nothing"],
 )
-def test_a_call_that_says_nothing_definite_is_made_again(trouble: bytes) -> None:
+def test_a_request_with_an_unknown_result_is_retried(trouble: bytes) -> None:
     service = Service(lambda call, put: trouble if call < 3 else taken(put))
     with a_bus(service) as bus:
         keep(bus, [given_up()])
     assert len(service.calls) == 3
 
 
-def test_a_bus_that_never_takes_it_raises_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bus_that_always_throttles_raises_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "DEADLINE_S", 0.5)
     service = Service(lambda call, put: error("ThrottlingException"))
     begun = time.monotonic()
@@ -168,14 +168,14 @@ def test_a_bus_that_never_takes_it_raises_within_the_time(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
-def test_who_may_not_put_is_told_so(code: str) -> None:
+def test_a_missing_permission_to_put_is_reported(code: str) -> None:
     service = Service(lambda call, put: error(code))
     with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match=f"{code}.*events:PutEvents"):
         keep(bus, [given_up()])
     assert len(service.calls) == 1
 
 
-def test_a_bus_that_is_not_there_is_not_believed() -> None:
+def test_a_bus_that_does_not_exist_is_refused() -> None:
     """EventBridge itself says yes to letters for a bus that is not there, and drops them."""
     service = Service(lambda call, put: taken(put), error("ResourceNotFoundException"))
     with a_bus(service) as bus, pytest.raises(LedgerUnavailable, match=re.escape(dead_letters.NO_BUS)):
@@ -184,7 +184,7 @@ def test_a_bus_that_is_not_there_is_not_believed() -> None:
     assert service.calls == []
 
 
-def test_who_may_not_look_at_the_bus_may_still_put_and_looks_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_permission_to_describe_the_bus_entries_are_put(caplog: pytest.LogCaptureFixture) -> None:
     service = Service(lambda call, put: taken(put), error("AccessDeniedException"))
     with a_bus(service) as bus:
         keep(bus, [given_up("one")], [given_up("two")])
@@ -192,7 +192,7 @@ def test_who_may_not_look_at_the_bus_may_still_put_and_looks_once(caplog: pytest
     assert caplog.text.count("event_bus_unchecked") == 1
 
 
-def test_a_bus_that_could_not_be_looked_for_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bus_check_that_failed_is_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "BUS_RECHECK_S", 0.0)
     service = Service(lambda call, put: taken(put), error("ThrottlingException"))
     with a_bus(service) as bus:
@@ -200,7 +200,7 @@ def test_a_bus_that_could_not_be_looked_for_is_looked_for_soon(monkeypatch: pyte
     assert (service.looks, len(service.calls)) == (2, 2)
 
 
-def test_a_page_that_says_yes_to_everything_is_no_bus() -> None:
+def test_a_response_of_another_server_is_not_a_bus() -> None:
     """Of a proxy, say: doctor must not call it well."""
     service = Service(lambda call, put: taken(put), reply(b"<html>log in first</html>", kind="text/html"))
 
@@ -217,7 +217,7 @@ def test_a_page_that_says_yes_to_everything_is_no_bus() -> None:
     assert service.looks == 1
 
 
-def test_an_endpoint_where_nobody_listens_raises_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_endpoint_raises_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "DEADLINE_S", 0.5)
     bus = EventBridgeTarget(f"eventbridge://letters?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}")
     with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1"):
@@ -238,7 +238,7 @@ def test_without_credentials_nothing_is_put_and_the_error_names_the_cause(
     assert service.calls == []
 
 
-def test_a_lost_reply_puts_the_letter_again_with_the_same_id(server: AwsServer, bus: Bus) -> None:
+def test_after_a_lost_reply_the_entry_is_put_again_with_the_same_id(server: AwsServer, bus: Bus) -> None:
     """At least once: the reply is lost on the way, and what the bus has then comes twice."""
     with FaultProxy("127.0.0.1", server.port) as proxy:
         dead_letter_store = EventBridgeTarget(bus.url(f"http://127.0.0.1:{proxy.port}"))

@@ -26,7 +26,7 @@ REDIS = "tests/ledgers/redis"
 REDIS_LAWS = f"{REDIS}/test_redis_laws.py::TestRedisLedger"
 DYNAMO = "tests/ledgers/dynamodb"
 DYNAMO_LAWS = f"{DYNAMO}/test_dynamodb_laws.py::TestDynamo"
-LETTERS_ELSEWHERE = "tests/stores/dead_letter_store/test_letterbox_crashes.py"
+LETTERS_ELSEWHERE = "tests/stores/dead_letter_store/test_crashes_between_stores.py"
 
 STORE_MUTANTS = [
     # ------------------------------------------------------------------------------------------------- PostgreSQL
@@ -99,14 +99,14 @@ STORE_MUTANTS = [
         CLAIM_LUA,
         "local token = math.max(last, now * 2048 + residue - step)",
         "local token = math.max(last, residue)",
-        f"{REDIS}/test_redis_faults.py::test_without_persistence_a_killed_server_forgets_and_tokens_still_grow",
+        f"{REDIS}/test_redis_faults.py::test_without_persistence_a_killed_server_loses_keys_and_tokens_still_grow",
     ),
     Mutant(
         "Redis refuses a claim by its own lost answer",
         CLAIM_LUA,
         "if state == LEASED and sub(record, NONCE, NONCE + 7) == own_nonce then",
         "if state == WAITING and sub(record, NONCE, NONCE + 7) == own_nonce then",
-        f"{REDIS}/test_redis_faults.py::test_a_claim_whose_answer_was_lost_finds_its_own_grant",
+        f"{REDIS}/test_redis_faults.py::test_a_claim_whose_reply_was_lost_finds_its_own_grant",
     ),
     Mutant(
         "Redis answers with the attempts that came before the result",
@@ -120,7 +120,7 @@ STORE_MUTANTS = [
         CLAIM_LUA,
         "local place = at > 1 and ALIAS or #keys > 1 and COPIED or 0",
         "local place = at > 1 and ALIAS or 0",
-        f"{REDIS}/test_redis_letters.py::TestOneServer::test_what_is_done_is_replayed_only_by_force",
+        f"{REDIS}/test_redis_dead_letters.py::TestOneServer::test_what_is_done_is_replayed_only_by_force",
     ),
     Mutant(
         "Redis settles without the token",
@@ -141,14 +141,14 @@ STORE_MUTANTS = [
         DISPATCH,
         "return bool(counts[0] >= 1 and counts[1] >= self._address.strict)",
         "return bool(counts[0] >= 1)",
-        f"{REDIS}/test_redis_faults.py::test_strict_without_replicas_refuses_and_gives_back",
+        f"{REDIS}/test_redis_faults.py::test_strict_without_replicas_refuses_and_releases",
     ),
     Mutant(
         "two exchanges share a connection",
         NODE,
         "connection = self._idle.pop() if self._idle else await self._connect()",
         "connection = self._idle[-1] if self._idle else await self._connect()",
-        f"{REDIS}/test_redis_node.py::test_who_asks_beside_another_waits_for_none_of_its_answers",
+        f"{REDIS}/test_redis_node.py::test_concurrent_exchanges_use_separate_connections",
     ),
     # --------------------------------------------------------------------------------------------------- DynamoDB
     Mutant(
@@ -177,7 +177,7 @@ STORE_MUTANTS = [
         DYNAMO_ITEMS,
         "max(expires_ms, now_ms + TOKEN_KEPT_MS) // 1000 + 1",
         "expires_ms // 1000 + 1",
-        f"{DYNAMO}/test_dynamodb_time.py::test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it",
+        f"{DYNAMO}/test_dynamodb_time.py::test_a_settle_writes_the_time_to_live",
     ),
     Mutant(
         "DynamoDB trusts all clocks",
@@ -206,7 +206,7 @@ STORE_MUTANTS = [
         LETTERBOX,
         "if dead_letter is None or dead_letter.attempts == 1 or dead_letter.attempt_log:",
         "if dead_letter is None or dead_letter.attempts >= 1 or dead_letter.attempt_log:",
-        "tests/stores/dead_letter_store/test_letters_elsewhere_laws.py::TestLettersOfMemory"
+        "tests/stores/dead_letter_store/test_dead_letter_store_laws.py::TestLettersOfMemory"
         "::test_each_failed_attempt_is_told_the_oldest_first",
     ),
     Mutant(
@@ -218,14 +218,14 @@ STORE_MUTANTS = [
         "        results = await self._ledger.settle("
         "[replace(settlement, dead_letter=None) for settlement in settlements])\n"
         "        kept = await self._keep(settlements)\n",
-        f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_letterbox_is_out_of_reach",
+        f"{LETTERS_ELSEWHERE}::test_nothing_is_given_up_while_the_store_is_unavailable",
     ),
     Mutant(
         "a letter stays though the ledger refused its settle",
         LETTERBOX,
         "if refused := [settlement.lease for settlement in kept if _identity(settlement) not in settled]:",
         "if refused := []:",
-        f"{LETTERS_ELSEWHERE}::test_of_two_ends_of_one_lease_in_a_batch_the_first_counts",
+        f"{LETTERS_ELSEWHERE}::test_of_two_outcomes_of_one_lease_in_a_batch_the_first_counts",
     ),
     Mutant(
         "a copy is sent away while the first is in its transaction",

@@ -111,7 +111,7 @@ REDIS_POWER = every(
 NODES_STORE = every(Proof(f"{REDIS}{STORE}", f"{ON_ONE}, with appendfsync always"))
 NODES_POWER = every(
     Proof(
-        "tests/ledgers/redis/test_redis_faults.py::test_strict_with_its_replica_confirms_every_answer",
+        "tests/ledgers/redis/test_redis_faults.py::test_strict_with_its_replica_confirms_every_write",
         "the power is not cut; each answer is confirmed by WAITAOF, and the replica has it when the master is killed",
     )
 )
@@ -131,7 +131,7 @@ CLUSTER_FORGETS = REDIS_FORGETS.but(fenced=DYING_MASTER, park=DYING_MASTER)
 CLUSTER_STRICT = every(DYING_MASTER, Proof(f"{CLUSTER}test_a_graceful_failover_under_load_loses_and_doubles_nothing"))
 
 SENTINEL_STRICT = every(
-    Proof("tests/ledgers/redis/test_redis_sentinel.py::test_what_strict_confirmed_is_known_by_the_next_master")
+    Proof("tests/ledgers/redis/test_redis_sentinel.py::test_the_next_master_has_every_write_that_strict_confirmed")
 )
 
 # ----------------------------------------------------------------------------------------------------------- DynamoDB

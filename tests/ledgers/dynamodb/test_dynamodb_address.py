@@ -11,7 +11,7 @@ from semel.ledgers.dynamodb.url import OPTIONS, DynamoAddress, parse
 from semel.values.errors import ConfigError
 
 
-def test_a_url_names_the_table_and_how_it_is_asked() -> None:
+def test_a_url_names_the_table_and_its_client_options() -> None:
     url = "dynamodb://my-table.1?region=eu-central-1&endpoint=http://127.0.0.1:8000&concurrency=3&margin_ms=250"
     assert parse(url) == DynamoAddress("my-table.1", "eu-central-1", "http://127.0.0.1:8000", 3, 250)
     assert parse("dynamodb://table") == DynamoAddress("table")
@@ -48,7 +48,7 @@ def test_credentials_in_the_url_are_refused_and_not_repeated(url: str) -> None:
         ("dynamodb://table?endpoint=http://a:b@host", "credentials"),
     ],
 )
-def test_what_makes_no_sense_is_refused(url: str, words: str) -> None:
+def test_invalid_urls_are_refused(url: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(url)
 

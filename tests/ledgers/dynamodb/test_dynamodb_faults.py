@@ -112,7 +112,7 @@ def test_a_settle_whose_reply_was_lost_is_true_and_happened_once(
     faulty.run(test)
 
 
-def test_an_attempt_whose_end_was_told_twice_is_told_of_once(faulty: Faulty, harness: Harness) -> None:
+def test_an_attempt_that_is_settled_twice_is_logged_once(faulty: Faulty, harness: Harness) -> None:
     """And an end is one request, whether it succeeds or is to be tried again."""
 
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
@@ -226,7 +226,7 @@ def test_a_claim_of_several_keys_and_its_settle_find_themselves(
         ("TransactionConflictException", 400),
     ],
 )
-def test_what_passes_is_tried_again(faulty: Faulty, harness: Harness, code: str, status: int) -> None:
+def test_transient_errors_are_retried(faulty: Faulty, harness: Harness, code: str, status: int) -> None:
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
         refused = [proxy.refuse(operation(name), code, 2, status) for name in ("PutItem", "UpdateItem")]
         granted = await claim(behind, harness.claim("a"))
@@ -239,7 +239,7 @@ def test_what_passes_is_tried_again(faulty: Faulty, harness: Harness, code: str,
 
 
 @pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
-def test_a_cancelled_transaction_is_tried_again(faulty: Faulty, harness: Harness, reason: str) -> None:
+def test_a_transaction_that_conflicts_is_retried(faulty: Faulty, harness: Harness, reason: str) -> None:
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
         asked = harness.claim("a", aliases=["x"], subject="s", position=1)
         reasons = [{"Code": "None"}, {"Code": reason, "Message": "injected"}, {"Code": "None"}]
@@ -260,7 +260,7 @@ def test_a_cancelled_transaction_is_tried_again(faulty: Faulty, harness: Harness
     faulty.run(test)
 
 
-def test_throttling_without_end_is_unavailable_and_says_where(
+def test_endless_throttling_is_reported_with_the_table(
     faulty: Faulty, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "DEADLINE_S", 0.3)
@@ -277,13 +277,13 @@ def test_throttling_without_end_is_unavailable_and_says_where(
 
 
 @pytest.mark.parametrize(("status", "passes"), [(400, False), (499, False), (500, True), (503, True)])
-def test_an_error_of_the_service_that_nobody_knows_passes(status: int, passes: bool) -> None:
+def test_an_unknown_error_is_transient_from_status_500(status: int, passes: bool) -> None:
     response: Any = {"Error": {"Code": "SomethingNew"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     assert client.is_transient(aws._classify(ClientError(response, "PutItem"))) is passes
 
 
 @pytest.mark.parametrize("passed", [0, 1])
-def test_keys_that_a_batch_leaves_unread_are_asked_for_again(passed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_keys_of_a_batch_are_read_again(passed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service reads no key of the first request, and one of each later one. As long as keys are read, the deadline
     does not count."""
     monkeypatch.setattr(client, "BACKOFF_CAP_S", 0.0)
@@ -309,7 +309,7 @@ def test_keys_that_a_batch_leaves_unread_are_asked_for_again(passed: int, monkey
     asyncio.run(story())
 
 
-def test_a_batch_of_which_nothing_is_ever_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_never_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DEADLINE_S", 0.2)
 
     async def story() -> None:
@@ -329,7 +329,7 @@ def test_a_batch_of_which_nothing_is_ever_read_is_unavailable(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException", "RequestExpired"])
-def test_what_does_not_pass_is_told_at_once(faulty: Faulty, harness: Harness, code: str) -> None:
+def test_definite_errors_are_reported_at_once(faulty: Faulty, harness: Harness, code: str) -> None:
     async def test(proxy: Proxy, behind: DynamoLedger, beside: DynamoLedger) -> None:
         refused = proxy.refuse(operation("PutItem"), code, 1_000)
         with pytest.raises(LedgerUnavailable, match=f"put_item.*{code}"):
@@ -339,7 +339,7 @@ def test_what_does_not_pass_is_told_at_once(faulty: Faulty, harness: Harness, co
     faulty.run(test)
 
 
-def test_leases_of_a_batch_that_failed_are_given_back(
+def test_leases_of_a_failed_batch_are_released(
     faulty: Faulty, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "DEADLINE_S", 0.3)
@@ -362,7 +362,7 @@ def test_leases_of_a_batch_that_failed_are_given_back(
 # ------------------------------------------------------------------------------------------------------- not there
 
 
-def test_a_table_that_is_missing_is_an_error_that_says_what_to_do(server: DynamoServer, harness: Harness) -> None:
+def test_a_missing_table_is_an_error_that_names_migrate(server: DynamoServer, harness: Harness) -> None:
     async def test() -> None:
         store = DynamoLedger.from_url(server.url("there-is-none"))
         for asked in (harness.claim("a"), harness.claim("a", aliases=["x"])):
@@ -375,7 +375,7 @@ def test_a_table_that_is_missing_is_an_error_that_says_what_to_do(server: Dynamo
     asyncio.run(test())
 
 
-def test_a_service_out_of_reach_is_unavailable(
+def test_an_unreachable_service_is_unavailable(
     server: DynamoServer, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "DEADLINE_S", 0.3)
@@ -389,7 +389,7 @@ def test_a_service_out_of_reach_is_unavailable(
     asyncio.run(test())
 
 
-def test_no_credentials_are_an_error_that_says_where_they_come_from(
+def test_missing_credentials_are_an_error_that_names_the_aws_chain(
     server: DynamoServer, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

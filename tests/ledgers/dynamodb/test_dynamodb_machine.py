@@ -30,11 +30,11 @@ def run(ledger_url: Callable[..., str], examples: int, steps: int) -> None:
     )
 
 
-def test_dynamodb_answers_like_the_model(ledger_url: Callable[..., str]) -> None:
+def test_dynamodb_behaves_like_the_model(ledger_url: Callable[..., str]) -> None:
     run(ledger_url, 2, 25)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_long_histories_are_answered_like_the_model(ledger_url: Callable[..., str]) -> None:
+def test_long_histories_behave_like_the_model(ledger_url: Callable[..., str]) -> None:
     run(ledger_url, 40, 50)

@@ -81,7 +81,7 @@ def test_an_index_that_is_missing_is_added_while_the_table_is_used(server: Dynam
         assert ledger.run(ledger.ledger.entries("dead")) == []  # type: ignore[attr-defined]
 
 
-def test_a_table_of_somebody_else_is_left_alone(server: DynamoServer, plain_table: Callable[[], str]) -> None:
+def test_a_table_with_other_keys_is_not_changed(server: DynamoServer, plain_table: Callable[[], str]) -> None:
     for method in ("pending", "migrate"):
         with pytest.raises(ConfigError, match="ledger"):
             run(server, plain_table(), method)
@@ -90,7 +90,7 @@ def test_a_table_of_somebody_else_is_left_alone(server: DynamoServer, plain_tabl
 # ----------------------------------------------------------------------------------------------------------- doctor
 
 
-def test_the_doctor_finds_a_good_table_good(server: DynamoServer, table: str) -> None:
+def test_doctor_reports_no_problem_of_a_migrated_table(server: DynamoServer, table: str) -> None:
     run(server, table, "migrate")
     facts = rendered(run(server, table, "diagnose")[0])
     wrong = {name for name, said in facts.items() if said.startswith(("error: ", "warning: "))}
@@ -102,7 +102,7 @@ def test_the_doctor_finds_a_good_table_good(server: DynamoServer, table: str) ->
     assert "margin" in facts["clock"]
 
 
-def test_the_doctor_says_what_is_wrong_and_what_to_do(server: DynamoServer, aws: Any, table: str) -> None:
+def test_doctor_reports_problems_with_their_remedies(server: DynamoServer, aws: Any, table: str) -> None:
     assert "semel migrate" in rendered(run(server, table, "diagnose")[0])["readable"]
     keys = [attribute for attribute in ATTRIBUTES if attribute["AttributeName"] in ("pk", "sk")]
     aws.create_table(
@@ -118,7 +118,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(server: DynamoServer, aws:
 
 
 @pytest.mark.parametrize(("off_ms", "word"), [(-60_000, "behind"), (60_000, "ahead"), (0, "within")])
-def test_the_doctor_compares_the_clocks(server: DynamoServer, table: str, off_ms: int, word: str) -> None:
+def test_doctor_compares_the_clocks(server: DynamoServer, table: str, off_ms: int, word: str) -> None:
     run(server, table, "migrate")
 
     async def ask() -> dict[str, str]:
@@ -141,7 +141,7 @@ def diagnosis_clock(off_ms: int) -> Callable[[], int]:
     return lambda: wall() + off_ms
 
 
-def test_what_it_may_lose_is_said(server: DynamoServer) -> None:
+def test_traits_state_which_data_may_be_lost(server: DynamoServer) -> None:
     here, worldwide = profiles()
     ledger = DynamoLedger.from_url(server.url("any"))
     assert ledger.traits == here
@@ -151,7 +151,7 @@ def test_what_it_may_lose_is_said(server: DynamoServer) -> None:
     assert worldwide.caveat
 
 
-def test_the_object_can_be_closed_unused_and_twice(server: DynamoServer) -> None:
+def test_a_ledger_can_be_closed_unused_and_twice(server: DynamoServer) -> None:
     async def close() -> None:
         ledger = DynamoLedger.from_url(server.url("any"))
         await ledger.close()

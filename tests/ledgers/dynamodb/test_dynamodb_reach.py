@@ -90,7 +90,9 @@ def test_a_long_queue_that_moves_is_waited_for(harness: Harness, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
-def test_a_page_of_somebody_else_grants_nothing(harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_response_of_another_server_grants_nothing(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """botocore takes a page with status 200 for a yes, and a claim would be granted that nobody wrote."""
 
     async def whole() -> None:
@@ -136,7 +138,7 @@ def test_credentials_that_come_late_are_found(
     asyncio.run(whole())
 
 
-def test_a_table_with_keys_of_another_type_is_no_ledger(server: DynamoServer, aws: Any) -> None:
+def test_a_table_with_text_keys_is_refused(server: DynamoServer, aws: Any) -> None:
     table = "texts-" + os.urandom(8).hex()
     texts = [{**one, "AttributeType": "S"} for one in ATTRIBUTES if one["AttributeName"] in ("pk", "sk")]
     aws.create_table(TableName=table, KeySchema=KEYS, AttributeDefinitions=texts, BillingMode="PAY_PER_REQUEST")
@@ -157,7 +159,7 @@ def test_a_table_with_keys_of_another_type_is_no_ledger(server: DynamoServer, aw
         aws.delete_table(TableName=table)
 
 
-def test_a_table_that_was_missing_is_tidied_once_it_is_there(
+def test_a_table_that_was_missing_is_purged_once_it_exists(
     harness: Harness,
     server: DynamoServer,
     aws: Any,

@@ -102,7 +102,7 @@ def cancel_some(proxy: Proxy, random: Random) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
-def test_no_key_and_no_subject_is_ever_in_two_hands(
+def test_no_key_and_no_subject_is_ever_held_twice(
     server: DynamoServer, ledger_url: Callable[..., str], seed: int
 ) -> None:
     url, storm, random = ledger_url(), Storm(), Random(seed)

@@ -133,7 +133,7 @@ def test_tokens_grow_after_a_purge_though_the_next_clock_is_behind(two: Two) -> 
     assert second.lease.token > first.lease.token
 
 
-def test_whoever_was_taken_over_has_not_released(ledger_url: Callable[..., str]) -> None:
+def test_a_lease_that_was_taken_over_cannot_be_released(ledger_url: Callable[..., str]) -> None:
     """Though the token after its own is what the key has now, as it would have after a release."""
     url, clock = ledger_url(margin_ms="0"), clock_ahead()
     harness = Harness(open=lambda: DynamoLedger.from_url(url, clock=clock))
@@ -175,7 +175,7 @@ def test_tokens_of_one_object_grow_though_its_clock_stands_still_or_goes_back() 
     assert tokens.next(now + 64) > made[-1]
 
 
-def test_the_token_of_a_released_key_is_remembered_for_an_hour(two: Two, aws: Any) -> None:
+def test_the_token_of_a_released_key_is_kept_for_an_hour(two: Two, aws: Any) -> None:
     claim = two.harness.claim("a")
     assert two.one.settle(two.one.grant(claim), Release()) is True
     (item,) = stored(aws, two, claim)
@@ -190,9 +190,7 @@ def test_the_token_of_a_released_key_is_remembered_for_an_hour(two: Two, aws: An
 
 @pytest.mark.parametrize("retention_ms", [1_500, 86_400_000])
 @pytest.mark.parametrize("kind", ["done", "dead", "alias", "subject"])
-def test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it(
-    two: Two, aws: Any, kind: str, retention_ms: int
-) -> None:
+def test_a_settle_writes_the_time_to_live(two: Two, aws: Any, kind: str, retention_ms: int) -> None:
     claim = two.harness.claim(
         "a",
         retention_ms=retention_ms,
@@ -216,7 +214,7 @@ def test_what_is_settled_has_its_time_to_live_from_the_write_that_settles_it(
         assert item["ttl"] == max(now + retention_ms, now + TOKEN_KEPT_MS) // 1000 + 1, "in seconds, never too early"
 
 
-def test_what_waits_has_a_time_to_live_after_it_was_due(two: Two, aws: Any) -> None:
+def test_a_retry_has_a_time_to_live_after_its_due_time(two: Two, aws: Any) -> None:
     claim = two.harness.claim("a", retention_ms=TOKEN_KEPT_MS)
     assert two.one.settle(two.one.grant(claim), Retry(60)) is True
     (item,) = stored(aws, two, claim)
@@ -227,7 +225,7 @@ def test_what_waits_has_a_time_to_live_after_it_was_due(two: Two, aws: Any) -> N
     assert "ttl" not in item
 
 
-def test_what_is_over_is_over_though_the_sweeper_was_not_there(two: Two, aws: Any) -> None:
+def test_expired_items_are_unknown_before_dynamodb_deletes_them(two: Two, aws: Any) -> None:
     claim = two.harness.claim("a", fingerprint="1")
     two.one.do(claim, b"1")
     two.pass_ms(two.harness.retention_ms)
@@ -237,7 +235,7 @@ def test_what_is_over_is_over_though_the_sweeper_was_not_there(two: Two, aws: An
     assert (again.attempt, again.takeover) == (1, False)
 
 
-def test_a_purge_goes_on_where_it_stopped_and_leaves_what_changed_meanwhile(two: Two) -> None:
+def test_a_purge_resumes_its_scan_and_leaves_changed_items(two: Two) -> None:
     claims = [two.harness.claim(f"key {at}", retention_ms=two.harness.unit_ms) for at in range(12)]
     for claim in claims:
         two.one.do(claim)

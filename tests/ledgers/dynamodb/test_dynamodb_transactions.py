@@ -48,7 +48,7 @@ def shop(aws: Any, ledger_url: Callable[..., str], plain_table: Callable[[], str
 
 
 @pytest.mark.parametrize(("aliases", "subject", "room"), [([], None, 99), (["x", "y"], "s", 96)])
-def test_a_transaction_of_100_items_is_one(shop: Shop, aliases: list[str], subject: str | None, room: int) -> None:
+def test_a_transaction_may_write_100_items(shop: Shop, aliases: list[str], subject: str | None, room: int) -> None:
     claim = shop.harness.claim("a", aliases=aliases, subject=subject, position=1)
     granted = shop.caller.grant(claim)
 
@@ -63,7 +63,7 @@ def test_a_transaction_of_100_items_is_one(shop: Shop, aliases: list[str], subje
     assert shop.caller.is_done(claim, b"1")
 
 
-def test_a_letter_that_has_no_room_left_is_an_error_and_nothing_is_written(shop: Shop) -> None:
+def test_a_dead_letter_beyond_100_writes_is_an_error_and_nothing_is_written(shop: Shop) -> None:
     granted = shop.caller.grant(shop.harness.claim("a"))
 
     def work(handle: Any) -> None:
@@ -76,7 +76,7 @@ def test_a_letter_that_has_no_room_left_is_an_error_and_nothing_is_written(shop:
     assert shop.caller.renew(granted.lease) == [True]
 
 
-def test_a_condition_that_fails_is_told_and_nothing_is_written(shop: Shop, aws: Any) -> None:
+def test_a_failed_condition_is_reported_and_nothing_is_written(shop: Shop, aws: Any) -> None:
     aws.put_item(TableName=shop.table, Item={"id": {"S": "stock 7"}, "n": {"N": "0"}})
     granted = shop.caller.grant(shop.harness.claim("a", subject="s", position=1))
 
@@ -108,7 +108,7 @@ def test_a_condition_that_fails_is_told_and_nothing_is_written(shop: Shop, aws: 
     ],
     ids=["no table", "no expression", "one item twice"],
 )
-def test_writes_that_make_no_sense_are_refused_and_nothing_is_written(
+def test_invalid_writes_are_refused_and_nothing_is_written(
     shop: Shop, work: Callable[[Any, str], Any], words: str
 ) -> None:
     granted = shop.caller.grant(shop.harness.claim("a"))
@@ -152,7 +152,7 @@ def test_a_lease_lost_between_settle_and_commit_writes_nothing(shop: Shop) -> No
     assert shop.count() == 0
 
 
-def test_a_handler_reads_what_is_there(shop: Shop) -> None:
+def test_a_handler_reads_stored_items(shop: Shop) -> None:
     granted = shop.caller.grant(shop.harness.claim("a"))
     shop.handle(granted, lambda handle: handle.put(shop.table, {"id": "1", "total": Decimal("12.50"), "tags": {"x"}}))
 
@@ -170,7 +170,7 @@ def test_a_handler_reads_what_is_there(shop: Shop) -> None:
     shop.caller.run(read())
 
 
-def test_what_a_handler_changes_after_it_was_put_is_not_written(shop: Shop, aws: Any) -> None:
+def test_changes_of_a_value_after_its_put_are_not_written(shop: Shop, aws: Any) -> None:
     granted = shop.caller.grant(shop.harness.claim("a"))
     item: dict[str, Any] = {"id": "1", "list": [1]}
 
@@ -205,10 +205,10 @@ def test_floats_are_written_as_their_shortest_decimal() -> None:
 @pytest.mark.parametrize(
     "value", [object(), {1: "a"}, set(), {1, "a"}, [object()], {(1, 2)}], ids=lambda value: type(value).__name__
 )
-def test_what_cannot_be_held_is_a_type_error(value: Any) -> None:
+def test_an_unsupported_type_is_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError):
         dump(value)
 
 
-def test_half_a_character_does_not_keep_anything_from_being_written() -> None:
+def test_a_lone_surrogate_does_not_prevent_a_write() -> None:
     assert dump("a\udcff") == {"S": "a?"}

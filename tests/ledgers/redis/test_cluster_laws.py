@@ -54,15 +54,13 @@ class TestSpread(LedgerLaws):
         assert all(some == sorted(set(some)) for some in tokens.values())
         assert len({token for some in tokens.values() for token in some}) == 120, "and no token is given twice"
 
-    def test_what_needs_one_slot_is_refused_with_what_to_do(self, harness: Harness, ledger: Caller) -> None:
+    def test_a_handler_that_needs_one_slot_is_refused_with_a_remedy(self, harness: Harness, ledger: Caller) -> None:
         for claim in (harness.claim("a", aliases=["x"]), harness.claim("a", subject="s", position=1)):
             with pytest.raises(ConfigError, match="together=on_event"):
                 ledger.claim(claim)
         assert isinstance(ledger.claim(harness.claim("a")), Granted)
 
-    def test_doctor_tells_of_keys_that_are_elsewhere_than_the_url_says(
-        self, harness: Harness, cluster_url: str
-    ) -> None:
+    def test_doctor_reports_keys_with_another_placement(self, harness: Harness, cluster_url: str) -> None:
         url = with_options(cluster_url, prefix=f"d{harness.namespace}", timeout="30")
         with Caller(lambda: RedisLedger.from_url(url)) as before:
             before.grant(harness.claim("a"))

@@ -26,7 +26,7 @@ from semel.values.errors import ConfigError
         ("redis+sentinel://a,b:5000/main/2", "sentinel", (("a", 26379), ("b", 5000)), 2),
     ],
 )
-def test_urls_are_read(url: str, kind: str, hosts: tuple[tuple[str, int], ...], db: int) -> None:
+def test_valid_urls_are_parsed(url: str, kind: str, hosts: tuple[tuple[str, int], ...], db: int) -> None:
     address = parse_url(url)
     assert (address.kind, address.hosts, address.db) == (kind, hosts, db)
     assert (address.tls is not None) == url.startswith("rediss")
@@ -37,7 +37,7 @@ def test_a_socket_has_a_path() -> None:
     assert (address.kind, address.path, address.db, address.hosts) == ("one", "/run/a b.sock", 2, ())
 
 
-def test_every_option_is_read() -> None:
+def test_every_option_is_parsed() -> None:
     address = parse_url(
         "redis+cluster://me:p%40ss@a?prefix=calls&strict=1&fsync=yes&timeout=1.5&pool=9&together=one,two"
     )
@@ -74,7 +74,7 @@ def test_every_option_is_read() -> None:
         ("http://h", "redis://host"),
     ],
 )
-def test_what_is_wrong_is_told_without_the_password(url: str, words: str) -> None:
+def test_errors_about_a_url_do_not_show_the_password(url: str, words: str) -> None:
     with pytest.raises(ConfigError) as told:
         parse_url(url)
     assert [word for word in words.split() if word not in str(told.value)] == []
@@ -96,7 +96,7 @@ def test_a_password_is_never_shown() -> None:
     assert "s3cret" not in shown
 
 
-def test_a_missing_driver_is_told_and_promises_can_be_read_without_it() -> None:
+def test_a_missing_driver_is_reported_and_traits_are_listed_without_it() -> None:
     code = (
         "import sys; sys.modules['redis'] = None; sys.modules['redis.exceptions'] = None\n"
         "import semel.ledgers.redis as store\n"
@@ -109,7 +109,7 @@ def test_a_missing_driver_is_told_and_promises_can_be_read_without_it() -> None:
     assert "semel[redis]" in said
 
 
-def test_promises_are_told_apart_by_how_the_server_is_run() -> None:
+def test_traits_depend_on_the_configuration_of_the_server() -> None:
     names = [traits.name for traits in profiles()]
     assert len(set(names)) == len(names)
     by_name = {traits.name: traits for traits in profiles()}

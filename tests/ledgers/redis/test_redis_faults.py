@@ -95,7 +95,7 @@ class Wire:
         writer.close()
 
 
-def test_a_claim_whose_answer_was_lost_finds_its_own_grant(start: Start, harness: Harness) -> None:
+def test_a_claim_whose_reply_was_lost_finds_its_own_grant(start: Start, harness: Harness) -> None:
     async def lose() -> None:
         wire = Wire(start())
         listener, url = await wire.listen()
@@ -120,7 +120,7 @@ def test_a_claim_whose_answer_was_lost_finds_its_own_grant(start: Start, harness
     asyncio.run(lose())
 
 
-def test_a_server_that_does_not_answer_is_told_and_nothing_hangs(start: Start, harness: Harness) -> None:
+def test_a_server_that_does_not_reply_is_reported_within_the_deadline(start: Start, harness: Harness) -> None:
     server = start()
     with Caller(opened(server, timeout="0.5")) as ledger:
         granted = ledger.grant(harness.claim("a"))
@@ -132,7 +132,7 @@ def test_a_server_that_does_not_answer_is_told_and_nothing_hangs(start: Start, h
         assert not isinstance(ledger.claim(harness.claim("a")), Granted)
 
 
-def test_questions_of_people_and_purges_do_not_hang_either(start: Start) -> None:
+def test_queries_and_purges_end_within_the_deadline_too(start: Start) -> None:
     async def run() -> None:
         server = start()
         ledger = RedisLedger.from_url(with_options(server.url, timeout="0.3"))
@@ -148,7 +148,7 @@ def test_questions_of_people_and_purges_do_not_hang_either(start: Start) -> None
     asyncio.run(run())
 
 
-def test_scripts_that_a_server_has_forgotten_are_brought_again(start: Start, harness: Harness) -> None:
+def test_scripts_that_a_server_has_lost_are_loaded_again(start: Start, harness: Harness) -> None:
     server = start()
     again: Counter[str] = Counter()
     url = with_options(server.url, timeout="30")
@@ -166,7 +166,7 @@ def test_scripts_that_a_server_has_forgotten_are_brought_again(start: Start, har
 # ---------------------------------------------------------------------------------------------------- crash and restart
 
 
-def test_with_fsync_always_a_killed_server_forgets_nothing(start: Start, harness: Harness) -> None:
+def test_with_fsync_always_a_killed_server_loses_nothing(start: Start, harness: Harness) -> None:
     server = start({"appendonly": "yes", "appendfsync": "always"})
     done, held = harness.claims(300, "done"), harness.claims(50, "held")
     with Caller(opened(server)) as ledger:
@@ -187,7 +187,7 @@ def test_with_fsync_always_a_killed_server_forgets_nothing(start: Start, harness
         assert ledger.grant(harness.claim("later")).lease.token > newest
 
 
-def test_without_persistence_a_killed_server_forgets_and_tokens_still_grow(start: Start, harness: Harness) -> None:
+def test_without_persistence_a_killed_server_loses_keys_and_tokens_still_grow(start: Start, harness: Harness) -> None:
     """What the profile "no persistence" says it loses, it does lose."""
     server = start()
     with Caller(opened(server)) as ledger:
@@ -249,7 +249,7 @@ def test_a_server_that_may_evict_is_refused(start: Start, harness: Harness, poli
         ledger.grant(harness.claim("a"))
 
 
-def test_a_full_server_grants_nothing_and_forgets_nothing(start: Start, harness: Harness) -> None:
+def test_a_full_server_grants_nothing_and_evicts_nothing(start: Start, harness: Harness) -> None:
     server = start({"maxmemory": "64mb"})
     with Caller(opened(server)) as ledger:
         ledger.do(harness.claim("a"), b"1")
@@ -261,7 +261,7 @@ def test_a_full_server_grants_nothing_and_forgets_nothing(start: Start, harness:
         ledger.grant(harness.claim("b"))
 
 
-def test_a_server_that_may_evict_since_a_while_is_noticed_and_what_was_done_is_still_settled(
+def test_a_server_that_begins_to_evict_is_refused_and_running_leases_are_settled(
     start: Start, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(face, "CHECK_S", 0.0)
@@ -276,7 +276,7 @@ def test_a_server_that_may_evict_since_a_while_is_noticed_and_what_was_done_is_s
         ledger.grant(harness.claim("b"))
 
 
-def test_what_a_full_server_granted_of_a_batch_before_it_was_full_goes_back(start: Start, harness: Harness) -> None:
+def test_grants_of_a_batch_that_fails_on_a_full_server_are_released(start: Start, harness: Harness) -> None:
     """A batch is several scripts: nobody hears of the first one's grants when the second is refused."""
     server = start({"maxmemory": "512mb"})
     with Caller(opened(server)) as ledger:
@@ -295,7 +295,7 @@ def test_what_a_full_server_granted_of_a_batch_before_it_was_full_goes_back(star
         }
 
 
-def test_a_read_only_replica_is_told(start: Start, harness: Harness) -> None:
+def test_a_read_only_replica_is_reported(start: Start, harness: Harness) -> None:
     master = start()
     replica = start({"replicaof": f"{master.host} {master.port}"})
     with Caller(opened(replica, timeout="0.5")) as ledger:
@@ -303,7 +303,7 @@ def test_a_read_only_replica_is_told(start: Start, harness: Harness) -> None:
             ledger.claim(harness.claim("a"))
 
 
-def test_a_wrong_password_is_told_at_once_and_not_shown(start: Start, harness: Harness) -> None:
+def test_a_wrong_password_is_reported_at_once_and_not_shown(start: Start, harness: Harness) -> None:
     server = start()
     server.ask("CONFIG", "SET", "requirepass", "right-one")
     for secret in ("wrong-one", ""):
@@ -316,7 +316,7 @@ def test_a_wrong_password_is_told_at_once_and_not_shown(start: Start, harness: H
         ledger.grant(harness.claim("a"))
 
 
-def test_strict_without_replicas_refuses_and_gives_back(start: Start, harness: Harness) -> None:
+def test_strict_without_replicas_refuses_and_releases(start: Start, harness: Harness) -> None:
     server = start()
     with Caller(opened(server, timeout="0.4", strict="1")) as stern:
         with pytest.raises(LedgerUnavailable, match="strict=1"):
@@ -328,7 +328,7 @@ def test_strict_without_replicas_refuses_and_gives_back(start: Start, harness: H
 
 
 @pytest.mark.parametrize("fsync", ["no", "yes"])
-def test_strict_with_its_replica_confirms_every_answer(start: Start, harness: Harness, fsync: str) -> None:
+def test_strict_with_its_replica_confirms_every_write(start: Start, harness: Harness, fsync: str) -> None:
     settings = {"appendonly": "yes", "appendfsync": "always", "repl-diskless-sync-delay": "0"}
     master = start(settings)
     replica = start(settings | {"replicaof": f"{master.host} {master.port}"})

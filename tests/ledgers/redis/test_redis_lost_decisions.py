@@ -21,7 +21,7 @@ def message(kind: str) -> dict[str, Any]:
     return {"id": f"{kind}-{uuid4().hex}", "type": kind, "createdTime": 1_678_886_400_000, "data": {}}
 
 
-def test_a_replay_whose_reply_is_lost_is_not_called_nothing(redis_url: str) -> None:
+def test_a_replay_whose_reply_is_lost_returns_true(redis_url: str) -> None:
     place = urlsplit(redis_url)
     landed: list[tuple[str, int]] = []
 
@@ -60,7 +60,7 @@ def test_a_replay_whose_reply_is_lost_is_not_called_nothing(redis_url: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["fine", "dead"])
-def test_of_two_people_who_decide_the_same_only_one_is_told_so(redis_url: str, kind: str) -> None:
+def test_of_two_equal_decisions_only_one_returns_true(redis_url: str, kind: str) -> None:
     """In the same words: what makes a repetition known must not make another one's decision look like one's own."""
 
     async def story() -> None:

@@ -32,7 +32,7 @@ async def waiting(url: str) -> AsyncIterator[tuple[Node, asyncio.Task[Any], Node
     await beside.close()
 
 
-def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(redis_url: str) -> None:
+def test_a_late_reply_is_not_read_by_the_next_caller(redis_url: str) -> None:
     async def run() -> None:
         async with waiting(redis_url) as (node, asked, beside, key):
             asked.cancel()
@@ -44,7 +44,7 @@ def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(redis_url: str) ->
     asyncio.run(run())
 
 
-def test_who_asks_beside_another_waits_for_none_of_its_answers(redis_url: str) -> None:
+def test_concurrent_exchanges_use_separate_connections(redis_url: str) -> None:
     async def run() -> None:
         async with waiting(redis_url) as (node, asked, beside, key):
             assert await node.ask("ECHO", "mine") == b"mine"
@@ -54,7 +54,7 @@ def test_who_asks_beside_another_waits_for_none_of_its_answers(redis_url: str) -
     asyncio.run(run())
 
 
-def test_a_server_that_cannot_answer_yet_is_asked_again_after_pauses(redis_url: str) -> None:
+def test_a_server_that_is_loading_is_asked_again_after_pauses(redis_url: str) -> None:
     """Without pauses its clients would use up a processor, and the server's too, until it can answer."""
 
     class Replica:

@@ -38,7 +38,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[Valkey, Valkey, Sentinel]]:
         yield master, replica, sentinel
 
 
-def test_what_strict_confirmed_is_known_by_the_next_master(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
+def test_the_next_master_has_every_write_that_strict_confirmed(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
     master, replica, sentinel = watched
     harness = Harness(open=lambda: pytest.fail("opened below"), unit_ms=60_000)
     until(lambda: b"num-slaves" in _told(sentinel) and _replicas(sentinel) == 1, "the Sentinel knows the replica")
@@ -58,7 +58,7 @@ def test_what_strict_confirmed_is_known_by_the_next_master(watched: tuple[Valkey
         assert later.lease.token > held.lease.token
 
 
-def test_a_server_that_is_a_replica_by_now_is_not_asked_until_the_deadline(
+def test_a_master_that_became_a_replica_is_replaced_before_the_deadline(
     watched: tuple[Valkey, Valkey, Sentinel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Sentinel that was asked first did not know of the failover yet. The replica answers READONLY."""
@@ -80,7 +80,7 @@ def test_a_server_that_is_a_replica_by_now_is_not_asked_until_the_deadline(
         assert ledger.is_done(harness.claim("a"), b"1")
 
 
-def test_a_master_that_no_sentinel_knows_is_told(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
+def test_a_master_that_no_sentinel_knows_is_reported(watched: tuple[Valkey, Valkey, Sentinel]) -> None:
     sentinel = watched[2]
     harness = Harness(open=lambda: pytest.fail("opened below"))
     url = with_options(sentinel.url.replace("/events/", "/other/"), timeout="0.5")

@@ -61,7 +61,7 @@ def test_a_settled_key_takes_no_more_memory_than_is_stated(server: Valkey, harne
     assert 0.7 * MEMORY_BYTES < mean <= MEMORY_BYTES
 
 
-def test_every_record_ends_by_itself_and_letters_do_not(server: Valkey, harness: Harness, ledger: Caller) -> None:
+def test_every_record_expires_and_dead_letters_do_not(server: Valkey, harness: Harness, ledger: Caller) -> None:
     ledger.do(harness.claim("done", aliases=["x"], subject="s", position=1))
     ledger.grant(harness.claim("held", subject="t", position=1))
     ledger.do(harness.claim("plainly done"))
@@ -82,9 +82,7 @@ def test_every_record_ends_by_itself_and_letters_do_not(server: Valkey, harness:
     assert left > 0, "what is decided ends by itself too"
 
 
-def test_what_was_written_before_attempts_were_told_is_read_still(
-    server: Valkey, harness: Harness, ledger: Caller
-) -> None:
+def test_a_record_without_an_attempt_log_is_read(server: Valkey, harness: Harness, ledger: Caller) -> None:
     """A record that waits ended with its reason, and a letter had two fields less."""
     waits, dead = harness.claim("waits"), harness.claim("dead")
     ledger.settle(ledger.grant(waits), Retry(0, "later"))
@@ -110,7 +108,7 @@ def test_what_was_written_before_attempts_were_told_is_read_still(
     assert ledger.run(ledger.ledger.replay(dead.digest.hex(), "why", "anna")) is True  # type: ignore[attr-defined]
 
 
-def test_a_listing_goes_on_behind_a_line_of_the_index_whose_letter_is_gone(
+def test_a_listing_skips_an_index_entry_without_its_dead_letter(
     server: Valkey, harness: Harness, ledger: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Index and letters are read one after the other, and a purge may come between."""
@@ -129,7 +127,7 @@ def test_the_tags_are_spread_evenly_over_the_slots() -> None:
     assert [slot // 1024 for slot in SLOTS] == list(range(16))
 
 
-def test_prefixes_keep_ledgers_apart(server: Valkey, harness: Harness) -> None:
+def test_ledgers_with_different_prefixes_are_separate(server: Valkey, harness: Harness) -> None:
     claim = harness.claim("a")
     for prefix in ("one", "one*", "on?", "o[n]e"):
         with Caller(lambda: RedisLedger.from_url(with_options(server.url, prefix=prefix))) as ledger:  # noqa: B023
@@ -138,14 +136,14 @@ def test_prefixes_keep_ledgers_apart(server: Valkey, harness: Harness) -> None:
             assert ledger.run(ledger.ledger.counts())["leased"] == 1  # type: ignore[attr-defined]
 
 
-def test_a_socket_is_as_good_as_a_port(server: Valkey, harness: Harness, tmp_path: Path, ledger: Caller) -> None:
+def test_a_unix_socket_works_like_a_port(server: Valkey, harness: Harness, tmp_path: Path, ledger: Caller) -> None:
     ledger.grant(harness.claim("a"))
     with Caller(lambda: RedisLedger.from_url(f"unix://{tmp_path}/s")) as near:
         assert isinstance(near.claim(harness.claim("a")), Busy)
 
 
 @pytest.mark.parametrize("has_it", [True, False], ids=["MSETEX", "older servers"])
-def test_a_server_without_msetex_is_written_to_key_by_key(
+def test_without_msetex_each_key_is_written_separately(
     server: Valkey, harness: Harness, ledger: Caller, has_it: bool
 ) -> None:
     if not server.ask("COMMAND", "INFO", "MSETEX"):
@@ -177,7 +175,7 @@ def test_another_placement_of_a_handler_is_refused(server: Valkey, harness: Harn
     assert isinstance(ledger.claim(claim), Busy)
 
 
-def test_one_server_takes_several_keys_however_they_are_placed(redis_url: str) -> None:
+def test_one_server_accepts_several_keys_with_any_placement(redis_url: str) -> None:
     for together in ("", "*"):
         harness = harness_on(redis_url, together=together)
         with Caller(harness.open) as ledger:
@@ -185,7 +183,7 @@ def test_one_server_takes_several_keys_however_they_are_placed(redis_url: str) -
             assert ledger.is_done(harness.claim("b", aliases=["x"]), b"1")
 
 
-def test_a_node_of_a_cluster_is_not_taken_for_a_server(
+def test_a_cluster_node_under_a_single_server_url_is_refused(
     cluster: ValkeyCluster, server: Valkey, harness: Harness
 ) -> None:
     node = cluster.nodes[0]
@@ -200,7 +198,7 @@ def test_a_node_of_a_cluster_is_not_taken_for_a_server(
 # ------------------------------------------------------------------------------------------------------------- doctor
 
 
-def test_doctor_is_told_what_may_be_lost(server: Valkey, harness: Harness, ledger: Caller) -> None:
+def test_doctor_reports_which_data_may_be_lost(server: Valkey, harness: Harness, ledger: Caller) -> None:
     told = _diagnosed(ledger)
     assert told["version"].startswith("Valkey ")
     assert not told["memory policy"].startswith(("error: ", "warning: "))
@@ -232,13 +230,13 @@ def test_doctor_is_told_what_may_be_lost(server: Valkey, harness: Harness, ledge
     assert _diagnosed(ledger)["memory policy"].startswith("error: allkeys-lru")
 
 
-def test_doctor_can_do_without_config(server: Valkey, harness: Harness, ledger: Caller) -> None:
+def test_doctor_works_without_the_config_command(server: Valkey, harness: Harness, ledger: Caller) -> None:
     server.ask("ACL", "SETUSER", "default", "-config")
     ledger.grant(harness.claim("a"))
     assert _diagnosed(ledger)["persistence"].startswith("warning: ")
 
 
-def test_doctor_is_told_about_every_master(cluster: ValkeyCluster) -> None:
+def test_doctor_reports_every_master(cluster: ValkeyCluster) -> None:
     cluster.wait_until_well()
     with Caller(lambda: RedisLedger.from_url(with_options(cluster.url, strict="1", timeout="20"))) as ledger:
         told = _diagnosed(ledger)
@@ -249,7 +247,7 @@ def test_doctor_is_told_about_every_master(cluster: ValkeyCluster) -> None:
     assert not any(told[name].startswith(("error: ", "warning: ")) for name in told if name.startswith("replicas "))
 
 
-def test_doctor_is_told_that_nobody_answers(server: Valkey, ledger: Caller) -> None:
+def test_doctor_reports_an_unreachable_server(server: Valkey, ledger: Caller) -> None:
     server.kill()
     assert _diagnosed(ledger)["reachable"].startswith("error: ")
 

@@ -118,7 +118,7 @@ def tls(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
     server.kill()
 
 
-def test_a_certificate_that_is_trusted_is_enough(tls: tuple[str, Path, Path]) -> None:
+def test_a_trusted_certificate_is_accepted(tls: tuple[str, Path, Path]) -> None:
     url, authority, _ = tls
     harness = Harness(open=lambda: pytest.fail("opened below"), unit_ms=60_000)
     with Caller(lambda: RedisLedger.from_url(f"{url}?ca={authority}&timeout=30")) as ledger:

@@ -31,7 +31,7 @@ WAIT_S = 30.0
         ("after settle in ledger", "", ["first"]),
     ],
 )
-def test_a_worker_that_is_killed_leaves_one_letter_or_none(
+def test_a_killed_worker_leaves_one_dead_letter_or_none(
     where: str, end: str, listed: list[str], redis_url: str, tmp_path: Path
 ) -> None:
     dead_letters = str(tmp_path / "letters.db")

@@ -430,7 +430,7 @@ def _misplaced(handler: str, placement: bytes) -> str:
     if placement == b"together":
         remedy = f"Add together={handler} to the URL again."
     else:
-        remedy = f"Remove together={handler} (or *) from the URL, or start anew with another prefix=."
+        remedy = f"Remove together={handler} (or *) from the URL, or use another prefix=."
     return (
         f"the keys of handler {handler!r} are placed {placement.decode()}, but the URL places them otherwise, so its "
         f"stored keys would not be found. {remedy}"

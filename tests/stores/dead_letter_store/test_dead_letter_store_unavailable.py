@@ -45,7 +45,7 @@ def message(kind: str, number: int) -> dict[str, str]:
     return {"id": f"{kind} {number}", "type": kind}
 
 
-def test_what_needs_no_letter_does_not_wait_for_their_store(port: int) -> None:
+def test_events_without_a_dead_letter_do_not_wait_for_the_store(port: int) -> None:
     """Neither beside one that does, nor behind it."""
 
     async def whole() -> list[str]:
@@ -61,7 +61,7 @@ def test_what_needs_no_letter_does_not_wait_for_their_store(port: int) -> None:
     assert asyncio.run(whole()) == ["done"] * 10
 
 
-def test_what_needs_a_letter_is_given_up_when_its_lease_would_have_ended() -> None:
+def test_an_event_that_needs_a_dead_letter_is_retried_until_its_lease_ends() -> None:
     """The heartbeat renews the lease in a ledger that is well; whoever delivered it must not wait for ever."""
 
     async def whole() -> None:

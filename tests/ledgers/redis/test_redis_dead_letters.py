@@ -63,7 +63,7 @@ class LetterTests(Binding):
         with Desk(harness.open) as desk:
             yield desk
 
-    def test_it_has_letters_and_no_inbox(self, desk: Desk) -> None:
+    def test_the_ledger_has_dead_letters_and_no_inbox(self, desk: Desk) -> None:
         assert isinstance(desk.ledger, DeadLetters)
         assert not isinstance(desk.ledger, Inbox)
 
@@ -143,7 +143,7 @@ class LetterTests(Binding):
         (done,) = desk.entries(claim)
         assert (done.state, done.generation, done.result) == ("done", 4, b"1")
 
-    def test_of_two_letters_of_one_key_each_is_decided_about(self, harness: Harness, desk: Desk) -> None:
+    def test_two_dead_letters_of_one_key_are_decided_separately(self, harness: Harness, desk: Desk) -> None:
         claim = harness.claim("a")
         desk.die(claim, Reject("first"), b"1")
         harness.advance(harness.retention_ms)
@@ -154,7 +154,7 @@ class LetterTests(Binding):
         assert desk.entries(claim, "dead") == []
         assert desk.replay(claim) is False
 
-    def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded(
+    def test_the_dead_letter_of_a_key_that_is_done_is_not_replayed_but_can_be_discarded(
         self, harness: Harness, desk: Desk
     ) -> None:
         claim = harness.claim("a")
@@ -166,7 +166,7 @@ class LetterTests(Binding):
         assert desk.entries(claim, "dead") == []
         assert desk.is_done(claim, b"1")
 
-    def test_an_alias_that_has_moved_on_stays(self, harness: Harness, desk: Desk) -> None:
+    def test_an_alias_with_another_outcome_stays(self, harness: Harness, desk: Desk) -> None:
         old = harness.claim("a", aliases=["x"], alias_retention_ms=harness.unit_ms)
         desk.die(old)
         harness.advance(2 * harness.unit_ms)
@@ -174,7 +174,7 @@ class LetterTests(Binding):
         assert desk.replay(old) is True
         assert desk.is_done(harness.claim("c", aliases=["x"]), b"1")
 
-    def test_a_replay_leaves_whoever_acts_on_the_key(self, harness: Harness, desk: Desk) -> None:
+    def test_a_replay_leaves_a_live_lease_of_the_key(self, harness: Harness, desk: Desk) -> None:
         claim = harness.claim("a")
         desk.die(claim)
         harness.advance(harness.retention_ms)
@@ -184,7 +184,7 @@ class LetterTests(Binding):
         assert desk.settle(granted, Done(b"1")) is True
 
     @pytest.mark.parametrize("decision", ["replayed", "discarded"])
-    def test_purge_forgets_what_was_decided_after_its_retention(
+    def test_a_purge_deletes_decided_dead_letters_after_their_retention(
         self, harness: Harness, desk: Desk, decision: str
     ) -> None:
         claim, undecided = harness.claim("a"), harness.claim("b")
@@ -199,7 +199,7 @@ class LetterTests(Binding):
         assert desk.states_of(claim) == []
         assert len(desk.entries(undecided, "dead")) == 1
 
-    def test_of_many_who_decide_at_once_one_does(self, harness: Harness, desk: Desk) -> None:
+    def test_one_of_many_concurrent_decisions_is_recorded(self, harness: Harness, desk: Desk) -> None:
         claim = harness.claim("a")
         desk.die(claim)
         key = claim.digest.hex()

@@ -52,7 +52,7 @@ def replay(clerk: InboxCaller, claim: Claim, force: bool = True) -> bool:
     return bool(clerk.run(asked.replay(claim.digest.hex(), "once more", "anna", force=force)))
 
 
-def test_a_letter_tells_of_the_attempts_that_only_the_ledger_has_seen(scene: Scene) -> None:
+def test_a_dead_letter_has_the_attempts_that_only_the_ledger_recorded(scene: Scene) -> None:
     claim = scene.harness.claim("a")
     retry(scene.worker, claim, "first")
     scene.harness.advance(2)
@@ -67,7 +67,7 @@ def test_a_letter_tells_of_the_attempts_that_only_the_ledger_has_seen(scene: Sce
 
 
 @pytest.mark.parametrize("where", ["after keep in letterbox", "before settle in ledger"])
-def test_a_holder_that_vanished_with_its_letter_leaves_a_gap(scene: Scene, where: str) -> None:
+def test_an_attempt_of_a_vanished_holder_is_missing_from_the_log(scene: Scene, where: str) -> None:
     claim = scene.harness.claim("a")
     retry(scene.worker, claim, "first")
     granted = scene.worker.grant(claim)
@@ -81,7 +81,7 @@ def test_a_holder_that_vanished_with_its_letter_leaves_a_gap(scene: Scene, where
     assert told(kept) == [(1, "first"), (3, "gave up")]
 
 
-def test_only_what_failed_before_is_asked_about(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_read_only_after_a_failed_attempt(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is done nor what is given up at once costs a round trip more."""
     asked: list[str] = []
     own = type(scene.ledger).history
@@ -113,7 +113,7 @@ def test_what_is_done_is_replayed_by_force_in_the_ledger(scene: Scene) -> None:
     assert "once more" in before.decision
 
 
-def test_the_event_of_a_letter_that_is_done_meanwhile_is_brought_by_force(scene: Scene) -> None:
+def test_the_event_of_a_done_key_is_replayed_by_force(scene: Scene) -> None:
     claim = scene.harness.claim("a")
     assert give_up(scene.worker, scene.worker.grant(claim))
     scene.harness.advance(scene.harness.retention_ms)

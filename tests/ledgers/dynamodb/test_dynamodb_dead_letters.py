@@ -149,7 +149,7 @@ def test_what_is_no_key_is_an_error(office: Office, key: str) -> None:
 # -------------------------------------------------------------------------------------------------- letters and time
 
 
-def test_of_two_letters_of_one_key_each_is_decided_about(office: Office, harness: Harness) -> None:
+def test_two_dead_letters_of_one_key_are_decided_separately(office: Office, harness: Harness) -> None:
     claim = harness.claim("a")
     office.die(claim, Reject("first"), b"1")
     harness.advance(harness.retention_ms)
@@ -160,7 +160,7 @@ def test_of_two_letters_of_one_key_each_is_decided_about(office: Office, harness
     assert office.grant(claim).attempt == 1
 
 
-def test_an_old_letter_is_replayed_after_its_key_was_swept(office: Office, harness: Harness) -> None:
+def test_a_dead_letter_is_replayed_after_its_key_was_deleted(office: Office, harness: Harness) -> None:
     claim = harness.claim("a")
     old = office.die(claim)
     harness.advance(2 * 3_600_000)
@@ -172,7 +172,7 @@ def test_an_old_letter_is_replayed_after_its_key_was_swept(office: Office, harne
     assert office.states_of(claim) == [("leased", 2), ("replayed", 1)]
 
 
-def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_discarded(
+def test_the_dead_letter_of_a_key_that_is_done_is_not_replayed_but_can_be_discarded(
     office: Office, harness: Harness
 ) -> None:
     claim = harness.claim("a")
@@ -185,7 +185,7 @@ def test_a_key_that_is_done_meanwhile_is_not_replayed_but_its_letter_can_be_disc
     assert office.is_done(claim, b"1")
 
 
-def test_a_replay_leaves_whoever_acts_on_the_key_alone(office: Office, harness: Harness) -> None:
+def test_a_replay_leaves_a_live_lease_of_the_key(office: Office, harness: Harness) -> None:
     claim = harness.claim("a")
     office.die(claim)
     harness.advance(harness.retention_ms)
@@ -195,7 +195,7 @@ def test_a_replay_leaves_whoever_acts_on_the_key_alone(office: Office, harness: 
     assert office.settle(granted, Done(b"1")) is True
 
 
-def test_an_alias_that_has_moved_on_stays(office: Office, harness: Harness) -> None:
+def test_an_alias_with_another_outcome_stays(office: Office, harness: Harness) -> None:
     old = harness.claim("a", aliases=["x"], alias_retention_ms=harness.unit_ms)
     office.die(old)
     harness.advance(2 * harness.unit_ms)
@@ -205,9 +205,7 @@ def test_an_alias_that_has_moved_on_stays(office: Office, harness: Harness) -> N
     office.grant(harness.claim("a"))
 
 
-def test_what_was_decided_is_forgotten_after_its_retention_and_what_was_not_never(
-    office: Office, harness: Harness
-) -> None:
+def test_only_decided_dead_letters_expire(office: Office, harness: Harness) -> None:
     decided, undecided = harness.claim("a"), harness.claim("b")
     for claim in (decided, undecided):
         office.die(claim)
@@ -222,7 +220,7 @@ def test_what_was_decided_is_forgotten_after_its_retention_and_what_was_not_neve
     assert office.states_of(undecided) == [("dead", 1)]
 
 
-def test_of_many_who_decide_at_once_one_is_heard(office: Office, harness: Harness) -> None:
+def test_one_of_many_concurrent_decisions_is_recorded(office: Office, harness: Harness) -> None:
     claim = harness.claim("a", aliases=["x", "y"])
     office.die(claim)
     key = claim.digest.hex()
@@ -247,9 +245,7 @@ def test_a_large_event_is_kept_whole(office: Office, harness: Harness, size: int
     assert entry.event == event
 
 
-def test_an_event_that_cannot_be_held_is_cut_and_says_so_and_the_settle_stands(
-    office: Office, harness: Harness
-) -> None:
+def test_an_event_that_is_too_large_is_truncated_with_a_note_and_settled(office: Office, harness: Harness) -> None:
     event = os.urandom(512 * 1024)  # nothing to compress
     claim = harness.claim("a")
     office.die(claim, Reject("é" * 2 * REASON_MAX), event)
@@ -261,7 +257,7 @@ def test_an_event_that_cannot_be_held_is_cut_and_says_so_and_the_settle_stands(
     assert isinstance(verdict.outcome, Reject)
 
 
-def test_incompressible_events_as_large_as_a_webhook_takes_are_whole(office: Office, harness: Harness) -> None:
+def test_incompressible_events_of_the_webhook_limit_are_kept_whole(office: Office, harness: Harness) -> None:
     event = os.urandom(256 * 1024)
     claim = harness.claim("k" * 5000)
     office.die(claim, Uncertain("ü" * 2 * REASON_MAX), event)

@@ -18,7 +18,7 @@ from semel.values.errors import NotRecorded
 LEASE_S = 0.6
 
 
-def test_a_dead_event_is_brought_again_when_its_letter_could_not_be_kept_in_time(tmp_path: Path) -> None:
+def test_an_event_is_redelivered_if_its_dead_letter_could_not_be_kept_in_time(tmp_path: Path) -> None:
     async def story() -> None:
         app = Semel("memory://")
         runs: list[int] = []

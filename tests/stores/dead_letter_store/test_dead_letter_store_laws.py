@@ -56,7 +56,7 @@ class TestLettersOfMemory(OneProcess, LedgerLaws):
         )
 
 
-def test_it_has_the_abilities_of_its_ledger_and_no_inbox(tmp_path: Path) -> None:
+def test_the_wrapper_has_the_abilities_of_its_ledger_and_no_inbox(tmp_path: Path) -> None:
     """What is accepted and what is claimed would be in two stores."""
     for ledger in (
         both(str(tmp_path)),

@@ -72,7 +72,7 @@ def replayed_events(scene: Scene) -> list[bytes]:
 # ---------------------------------------------------------------------------------------------------- giving up
 
 
-def test_a_letter_is_in_the_letterbox_and_its_event_is_not_in_the_ledger(scene: Scene) -> None:
+def test_a_dead_letter_is_in_the_store_and_its_event_is_not_in_the_ledger(scene: Scene) -> None:
     claim = scene.harness.claim("a")
     assert give_up(scene.worker, scene.worker.grant(claim), event=b"[1]")
     assert scene.other.claim(claim) == Settled(Reject("no"))
@@ -84,7 +84,7 @@ def test_a_letter_is_in_the_letterbox_and_its_event_is_not_in_the_ledger(scene: 
 
 @everywhere
 @pytest.mark.parametrize("where", [*SETTLING, SETTLED])
-def test_an_event_that_is_given_up_twice_is_one_letter(scene: Scene, where: str) -> None:
+def test_an_event_that_is_given_up_twice_is_one_dead_letter(scene: Scene, where: str) -> None:
     claim = scene.harness.claim("a")
     granted = scene.worker.grant(claim)
     broken = scene.interrupt(where)
@@ -137,9 +137,7 @@ async def _in_transaction(clerk: InboxCaller, granted: Granted) -> None:
         assert await transaction.settle(Settlement(granted.lease, Done(b"1")))
 
 
-def test_a_letterbox_that_is_gone_when_the_event_is_done_after_all_changes_nothing_of_that(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_store_does_not_change_a_done_event(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     claim = scene.harness.claim("a")
     granted = scene.worker.grant(claim)
     scene.interrupt("after keep in letterbox")
@@ -154,7 +152,7 @@ def test_a_letterbox_that_is_gone_when_the_event_is_done_after_all_changes_nothi
     assert [replay(scene.other, claim), discard(scene.other, claim)] == [False, True]
 
 
-def test_nothing_is_given_up_while_the_letterbox_is_out_of_reach(scene: Scene) -> None:
+def test_nothing_is_given_up_while_the_store_is_unavailable(scene: Scene) -> None:
     claim = scene.harness.claim("a")
     granted = scene.worker.grant(claim)
     broken = scene.interrupt("before keep in letterbox", out_of_reach)
@@ -169,7 +167,7 @@ def test_nothing_is_given_up_while_the_letterbox_is_out_of_reach(scene: Scene) -
 
 
 @pytest.mark.parametrize("where", ["after keep in letterbox", "before settle in ledger", "after settle in ledger"])
-def test_a_lost_reply_followed_by_a_repeat_is_one_letter(scene: Scene, where: str) -> None:
+def test_a_lost_reply_followed_by_a_retry_is_one_dead_letter(scene: Scene, where: str) -> None:
     claim = scene.harness.claim("a")
     granted = scene.worker.grant(claim)
     broken = scene.interrupt(where, out_of_reach)
@@ -181,7 +179,7 @@ def test_a_lost_reply_followed_by_a_repeat_is_one_letter(scene: Scene, where: st
     assert listed(scene.other, claim) == ["no"]
 
 
-def test_what_needs_no_letter_does_not_wait_for_the_letterbox(scene: Scene) -> None:
+def test_settlements_without_a_dead_letter_do_not_wait_for_the_store(scene: Scene) -> None:
     done, dead, later = scene.harness.claims(3)
     leases = [scene.worker.grant(claim) for claim in (done, dead, later)]
     batch = [
@@ -201,7 +199,7 @@ def test_what_needs_no_letter_does_not_wait_for_the_letterbox(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("first", ["dead", "done"])
-def test_of_two_ends_of_one_lease_in_a_batch_the_first_counts(scene: Scene, first: str) -> None:
+def test_of_two_outcomes_of_one_lease_in_a_batch_the_first_counts(scene: Scene, first: str) -> None:
     claim = scene.harness.claim("a")
     lease = scene.worker.grant(claim).lease
     batch = [Settlement(lease, Reject("no"), DeadLetter(b"{}", 1)), Settlement(lease, Done(b"1"))]
@@ -227,7 +225,7 @@ def test_a_stale_owner_keeps_nothing(scene: Scene, outcome: Done | Reject) -> No
 
 
 @pytest.mark.parametrize("outcome", [Done(b"1"), Reject("by the other")])
-def test_whoever_loses_its_lease_while_it_keeps_a_letter_leaves_none(scene: Scene, outcome: Done | Reject) -> None:
+def test_a_lease_that_is_lost_while_its_dead_letter_is_kept_leaves_none(scene: Scene, outcome: Done | Reject) -> None:
     claim = scene.harness.claim("a")
     slow = scene.worker.grant(claim)
 
@@ -248,7 +246,7 @@ def test_whoever_loses_its_lease_while_it_keeps_a_letter_leaves_none(scene: Scen
 # ------------------------------------------------------------------------------------------------------ decisions
 
 
-def test_a_replay_opens_the_key_and_brings_the_event(scene: Scene) -> None:
+def test_a_replay_reopens_the_key_and_passes_the_event_to_the_inbox(scene: Scene) -> None:
     claim = scene.harness.claim("a")
     give_up(scene.worker, scene.worker.grant(claim), event=b"[1]")
     assert [replay(scene.other, claim), replay(scene.other, claim)] == [True, False]
@@ -285,7 +283,7 @@ def test_a_replay_that_crashes_is_listed_until_it_can_be_repeated(scene: Scene, 
     assert isinstance(scene.other.claim(claim), Granted)
 
 
-def test_a_replay_that_crashed_and_is_done_meanwhile_can_be_discarded(scene: Scene) -> None:
+def test_a_replay_that_crashed_can_be_discarded_once_its_event_is_done(scene: Scene) -> None:
     claim = scene.harness.claim("a")
     give_up(scene.worker, scene.worker.grant(claim))
     broken = scene.interrupt("after replay in ledger")
@@ -312,7 +310,7 @@ def test_a_discard_that_crashes_is_listed_until_it_can_be_repeated(scene: Scene,
     assert scene.other.claim(claim) == Settled(Reject("no"))
 
 
-def test_a_letter_outlives_its_key_and_can_be_replayed(scene: Scene) -> None:
+def test_a_dead_letter_outlives_its_key_and_can_be_replayed(scene: Scene) -> None:
     """The ledger forgets by its retention, or by losing its data: the letter is then all there is."""
     claim = scene.harness.claim("a")
     give_up(scene.worker, scene.worker.grant(claim), event=b"[1]")
@@ -328,7 +326,7 @@ def test_a_letter_outlives_its_key_and_can_be_replayed(scene: Scene) -> None:
 
 
 @everywhere
-def test_counts_and_listings_are_of_both(scene: Scene) -> None:
+def test_counts_and_listings_cover_both_stores(scene: Scene) -> None:
     for text, outcome in (("a", Done(b"1")), ("b", Reject("no")), ("c", Uncertain("?")), ("d", Retry(60))):
         scene.worker.settle(scene.worker.grant(scene.harness.claim(text)), outcome, b"{}")
         scene.harness.advance(1)
@@ -344,7 +342,7 @@ def test_counts_and_listings_are_of_both(scene: Scene) -> None:
     assert len(scene.worker.run(scene.both.entries(None, 2))) == 2
 
 
-def test_a_letterbox_that_is_a_ledger_in_use_is_an_error(scene: Scene) -> None:
+def test_a_dead_letter_store_that_is_a_ledger_in_use_is_an_error(scene: Scene) -> None:
     facts = rendered(scene.worker.run(scene.both.diagnose()))
     assert {"0", "SQLite"} <= set(facts["dead_letters"].split())
     assert facts["letters, writable"] == "yes"
