@@ -53,9 +53,19 @@ def answer(batch: LambdaBatch, results: Sequence[Sequence[Outcome]]) -> dict[str
         case "sqs" if all(record.id for record in failures):
             return _failures(failures)
         case "kinesis" if all(record.id for record in failures):
-            return _failures([min(failures, key=_position)] if failures else [])  # a stream goes on from there
-        case "firehose" if not any(_is_retried(outcomes) for outcomes in results):
-            return {"records": [_firehose_result(*pair) for pair in zip(batch.records, results, strict=True)]}
+            return _failures([min(failures, key=_position)] if failures else [])  # a stream resumes there
+        case "firehose" if all(outcome.final for outcomes in results for outcome in outcomes):
+            # Firehose delivers "Ok" records, and stores failed ones with its errors.
+            return {
+                "records": [
+                    {
+                        "recordId": record.id,
+                        "result": "ProcessingFailed" if failed(outcomes) else "Ok",
+                        "data": record.data,
+                    }
+                    for record, outcomes in zip(batch.records, results, strict=True)
+                ]
+            }
     if failures:
         raise RecordsFailed(_describe_failures(batch, results, len(failures)))
     return {"statusCode": 200, "body": _summary(results)}
@@ -66,17 +76,8 @@ def _failures(records: Sequence[LambdaRecord]) -> dict[str, Any]:
 
 
 def _position(record: LambdaRecord) -> int:
-    """Position in its shard. Records arrive in order, so `min` is right also if the ids are no numbers."""
+    """Position in its shard. Records arrive in order, so `min` is right also if the ids are not numbers."""
     return int(record.id) if record.id.isdecimal() else 0
-
-
-def _is_retried(outcomes: Sequence[Outcome]) -> bool:
-    return any(not outcome.final for outcome in outcomes)
-
-
-def _firehose_result(record: LambdaRecord, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Result of one record for Firehose, which delivers "Ok" records and stores failed ones with its errors."""
-    return {"recordId": record.id, "result": "ProcessingFailed" if failed(outcomes) else "Ok", "data": record.data}
 
 
 def _summary(results: Sequence[Sequence[Outcome]]) -> str:
@@ -246,7 +247,11 @@ class LambdaHandler:
             outcomes_of_record = [
                 await _keep_if_malformed(record, body, next(outcomes), keep_malformed) for body in record.bodies
             ]
-            results.append(outcomes_of_record or [_outcome_without_events(record)])
+            if not outcomes_of_record:
+                outcomes_of_record = [Outcome("malformed", reason=record.unfit) if record.unfit else EMPTY]
+            if record.unfit:
+                log.warning("record_malformed", record_id=record.id or None, reason=record.unfit)
+            results.append(outcomes_of_record)
         return results
 
     async def _outcomes(self, messages: Sequence[LambdaMessage], until: float | None) -> list[Outcome]:
@@ -277,13 +282,6 @@ async def _keep_if_malformed(
         log.error("record_not_kept", record_id=record.id, reason_class=type(error).__name__)
         return outcome
     return replace(outcome, status="dead")
-
-
-def _outcome_without_events(record: LambdaRecord) -> Outcome:
-    if not record.unfit:
-        return EMPTY
-    log.warning("record_malformed", record_id=record.id or None, reason=record.unfit)
-    return Outcome("malformed", reason=record.unfit)
 
 
 def retryable(records: Sequence[LambdaRecord], results: Sequence[Sequence[Outcome]]) -> list[int]:

@@ -31,7 +31,7 @@ from semel.values.strict_json import parse
 
 EVENTS = frozenset({"detail", "id", "specversion", "topicName"})  # a document with one of these is an event itself
 
-_spaces = re.compile(r"\s*")
+_not_space = re.compile(r"\S")
 _read_one = json.JSONDecoder().raw_decode
 
 
@@ -61,20 +61,14 @@ def documents(data: bytes) -> tuple[bytes, ...]:
         return (data,)
     found: list[bytes] = []
     end = 0
-    while (at := _begin(text, end)) < len(text):
+    while (match := _not_space.search(text, end)) is not None:
+        at = match.start()
         try:
             _, end = _read_one(text, at)
         except (ValueError, RecursionError):
             end = len(text)
         found.append(text[at:end].encode())
     return tuple(found) or (data,)
-
-
-def _begin(text: str, at: int) -> int:
-    """Start of the next document."""
-    space = _spaces.match(text, at)
-    assert space is not None  # it may be empty
-    return space.end()
 
 
 Trigger: TypeAlias = Literal["direct", "sqs", "sns", "kinesis", "kafka", "rabbitmq", "activemq", "firehose"]
@@ -265,8 +259,8 @@ def _activemq(record: dict[str, Any], depth: int) -> LambdaRecord:
 
 def _firehose(record: dict[str, Any], depth: int) -> LambdaRecord:
     data = _text(record.get("data"))
-    one = _from_base64(data, depth, _text(record.get("recordId")), read=documents)
-    return LambdaRecord(one.bodies, one.id, unfit=one.unfit, data=data)
+    decoded = _from_base64(data, depth, _text(record.get("recordId")), read=documents)
+    return LambdaRecord(decoded.bodies, decoded.id, unfit=decoded.unfit, data=data)
 
 
 def _from_base64(
@@ -280,7 +274,7 @@ def _from_base64(
         body = b64decode(data, validate=True)
     except (TypeError, ValueError):
         return LambdaRecord(id=own_id, group=group, unfit="its data is not base64")
-    return LambdaRecord(tuple(event for one in read(body) for event in _events_in(one, depth)), own_id, group)
+    return LambdaRecord(tuple(event for part in read(body) for event in _events_in(part, depth)), own_id, group)
 
 
 def _with_bodies(
@@ -367,12 +361,9 @@ def _unwrapped(document: Any, depth: int) -> tuple[bytes, ...]:
             return _events_in(message.encode(), depth + 1)
         case (dict() | list()) as invocation:
             records = read(invocation, depth + 1).records
-            return () if any(record.unfit for record in records) else _all_bodies(records)
+            if not any(record.unfit for record in records):
+                return tuple(body for record in records for body in record.bodies)
     return ()
-
-
-def _all_bodies(records: Iterable[LambdaRecord]) -> tuple[bytes, ...]:
-    return tuple(body for record in records for body in record.bodies)
 
 
 def _members(lists: Mapping[Any, Any], where: str) -> Iterable[tuple[str, dict[str, Any]]]:

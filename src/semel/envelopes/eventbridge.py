@@ -54,7 +54,10 @@ def from_document(raw: bytes, document: dict[str, Any], tenant: str, origin: str
         type=inner_type or detail_type,
         topic=text(detail.get("topicName")) or detail_type,
         identity=identity,
-        subject=_subject(detail),
+        subject=text(detail.get("conversationId"))
+        or text(detail.get("interactionId"))
+        or subject_of(members(detail.get("body")))
+        or subject_of(members(detail.get("data"))),
         occurred=moment(detail.get("timestamp")) or moment(detail.get("date")) or moment(document.get("time")),
         source=source,
         origin=origin or genesys.organisation(source),
@@ -86,8 +89,3 @@ def _identity(document: dict[str, Any], detail: dict[str, Any], source: str) -> 
             return INTERACTION, content
         return INTERACTION, (*content, bus_id) if bus_id else ()  # equal content may be a state that recurred
     return PLAIN, (bus_id,) if bus_id else ()
-
-
-def _subject(detail: dict[str, Any]) -> str:
-    named = text(detail.get("conversationId")) or text(detail.get("interactionId"))
-    return named or subject_of(members(detail.get("body"))) or subject_of(members(detail.get("data")))

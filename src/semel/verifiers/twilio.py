@@ -56,7 +56,9 @@ class Twilio:
             return "the body is not a form, and the query has no digest of it"
         for url in _others(self._urls[0], header(headers, b"host"), header(headers, b"x-forwarded-host")):
             if self._has_signed([url], signature, suffix):  # the secret is right, and Twilio calls this URL
-                return f"the signature matches {_without_credentials(url)}: set `url` to it"
+                parts = urlsplit(url.decode())
+                shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # without a password
+                return f"the signature matches {shown}: set `url` to it"
         return "the signature differs: another secret, another `url`, or a proxy that changed the query or the body"
 
     def _has_signed(self, urls: Sequence[bytes], signature: bytes, suffix: bytes | None) -> bool:
@@ -70,11 +72,6 @@ def _malformed(headers: Mapping[bytes, bytes], query: bytes) -> str:
     if _SIGNATURE.fullmatch(header(headers, _HEADER)) is None:
         return wrong(headers, _HEADER)
     return f"the query has more than {QUERY_MAX_BYTES:,} bytes" if len(query) > QUERY_MAX_BYTES else ""
-
-
-def _without_credentials(url: bytes) -> str:
-    parts = urlsplit(url.decode())
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _others(url: bytes, *hosts: bytes) -> Iterator[bytes]:

@@ -55,17 +55,18 @@ class KafkaDeadLetter:
 
     def headers(self) -> list[Header]:
         lane = self.message.lane
+        reason = self.reason.encode("utf-8", "replace")[:REASON_MAX_BYTES].decode("utf-8", "ignore")
         ours = {
             "topic": lane.topic,
             "partition": str(lane.partition),
             "offset": str(self.message.offset),
-            "reason": self.reason or "rejected",
+            "reason": reason or "rejected",
         }
         theirs = [(name, value) for name, value in headers_of(self.record) if not name.startswith(PREFIX)]
         if not self.whole:
             theirs = []
             ours["truncated"] = str(self.size)
-        return [*theirs, *((PREFIX + name, _bytes(text)) for name, text in ours.items())]
+        return [*theirs, *((PREFIX + name, text.encode("utf-8", "replace")) for name, text in ours.items())]
 
     def key(self) -> bytes | None:
         return self.record.key() if self.whole or self.kept_bytes else None
@@ -184,7 +185,3 @@ def headers_of(record: Message) -> list[Header]:
         return list(record.headers() or ())  # type: ignore[arg-type]
     except (UnicodeError, ValueError):
         return []
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")[:REASON_MAX_BYTES].decode("utf-8", "ignore").encode()

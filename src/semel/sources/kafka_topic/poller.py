@@ -145,7 +145,12 @@ class Poller:
     def _run(self) -> None:
         try:
             self._kafka = driver()
-            self._consumer = self._create_consumer()
+            settings = self._driver_options.consumer(self._options.group)
+            callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
+            try:
+                self._consumer = self._kafka.Consumer(settings | callbacks, logger=DebugLogger())
+            except (self._kafka.KafkaException, TypeError, ValueError) as error:
+                raise ConfigError(f"Kafka: {self._driver_options.redact(error)}") from None
             try:
                 self._check_topics()
                 self._poll_until_end()
@@ -158,17 +163,6 @@ class Poller:
             self._call_on_loop(self._ended)
 
     # ------------------------------------------------------------------------------------------------- opening
-
-    def _create_consumer(self) -> Consumer:
-        settings = self._driver_options.consumer(self._options.group) | {
-            "error_cb": self._on_error,
-            "on_commit": self._on_commit,
-        }
-        try:
-            consumer: Consumer = self._kafka.Consumer(settings, logger=DebugLogger())
-        except (self._kafka.KafkaException, TypeError, ValueError) as error:
-            raise ConfigError(f"Kafka: {self._driver_options.redact(error)}") from None
-        return consumer
 
     def _check_topics(self) -> None:
         """Check that every topic exists, then subscribe. A missing dead-letter topic is better found now than with the

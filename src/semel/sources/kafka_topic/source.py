@@ -19,7 +19,6 @@ from semel.sources.kafka_topic.doctor import diagnose
 from semel.sources.kafka_topic.in_flight import KafkaInFlight, KafkaMessage
 from semel.sources.kafka_topic.options import DriverOptions, KafkaOptions
 from semel.sources.kafka_topic.poller import KafkaCounts, KafkaStep, Poller
-from semel.sources.kafka_topic.publisher import Header
 from semel.sources.lifecycle import Observer, QueueDelivery, QueueSource
 from semel.values.cloudevents import from_message
 from semel.values.errors import MalformedEvent
@@ -122,7 +121,8 @@ class KafkaSource(QueueSource[KafkaMessage]):
     def _delivery(self, message: KafkaMessage) -> QueueDelivery[KafkaMessage]:
         body = None if message.record is None else message.record.value()
         headers = [] if message.record is None else headers_of(message.record)
-        metadata = read_metadata(_metadata_header(headers), self.options.forwarded) if headers else None
+        text = next((value or b"" for name, value in headers if name == METADATA_KEY), None)
+        metadata = read_metadata(text, self.options.forwarded)
         if headers and metadata is None:
             body = from_message(body, headers) or body  # a binary-mode CloudEvent can have no data
         if body is None:
@@ -165,11 +165,3 @@ class KafkaSource(QueueSource[KafkaMessage]):
                 await self._poller_ended.wait()
         except TimeoutError:
             log.warning("kafka_commit_lost", group=self.options.group)
-
-
-def _metadata_header(headers: Sequence[Header]) -> str | bytes | None:
-    """Value of the metadata header. None: the message has none, and the source's own settings apply."""
-    for name, value in headers:
-        if name == METADATA_KEY:
-            return value or b""
-    return None

@@ -143,16 +143,15 @@ class RabbitSource(QueueSource[RabbitMessage]):
                 return await self._connect(first=True)
             except RabbitError as failure:
                 if failure.definite:
-                    raise ConfigError(f"{failure}{self._hint(failure)}") from None
+                    hint = ""
+                    if failure.missing and not self.options.declare:
+                        hint = "; create it as a quorum queue, or set declare"
+                    elif self.options.declare and "inequivalent" in str(failure):
+                        hint = "; unset declare to use the queue with its own arguments"
+                    raise ConfigError(f"{failure}{hint}") from None
                 failures += 1
                 self._report_disconnect(failure)
             await self._pause(failures)
-
-    def _hint(self, failure: RabbitError) -> str:
-        if failure.missing and not self.options.declare:
-            return "; create it as a quorum queue, or set declare"
-        is_different = self.options.declare and "inequivalent" in str(failure)
-        return "; unset declare to use the queue with its own arguments" if is_different else ""
 
     async def _connect(self, *, first: bool = False, tolerant: bool = False) -> RabbitSession:
         """Open a session that consumes. Raises only RabbitError: any other error would end the consumption."""

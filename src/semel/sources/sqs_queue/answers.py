@@ -135,8 +135,9 @@ class SqsDeadLetter:
         self.message = message
         self.reason = reason
         self.attempts = 0
+        reason_max = min(REASON_MAX_BYTES, size_max // 4)
         ours = {
-            "reason": _cut(_FORBIDDEN.sub("\ufffd", reason), min(REASON_MAX_BYTES, size_max // 4)) or "rejected",
+            "reason": _FORBIDDEN.sub("\ufffd", reason).encode()[:reason_max].decode("utf-8", "ignore") or "rejected",
             "queue": queue,
             "message_id": message.id,
             "receives": str(message.receives),
@@ -158,10 +159,6 @@ class SqsDeadLetter:
         self.size = len(body) + _size(theirs) + _size(attributes)
         if to_fifo:  # SQS detects a repetition after a lost reply by this id
             self.entry |= {"MessageGroupId": message.group or message.id, "MessageDeduplicationId": message.id}
-
-
-def _cut(text: str, most: int) -> str:
-    return text.encode()[:most].decode("utf-8", "ignore")
 
 
 def _text(value: str) -> dict[str, str]:
@@ -320,32 +317,16 @@ class SqsAnswers:
         entries = [{"Id": str(at), "ReceiptHandle": message.receipt} for at, message in enumerate(messages)]
         failed = await self._request("delete_message_batch", self._queue, entries, messages)
         self._observe(SqsStep.AFTER_DELETE)
-        again = []
-        for message in messages:
-            failure = failed.get(message)
-            if failure is None:
-                self.counts.deleted += 1
-            elif self._must_retry(message, failure):
-                again.append(message)
-                continue
-            self._in_flight.forget(message)
-        return again
+        self.counts.deleted += len(messages) - len(failed)
+        return [message for message in messages if not self._finish(message, failed.get(message))]
 
     async def _return(self, returns: list[tuple[SqsMessage, int]]) -> list[tuple[SqsMessage, int]]:
         await self._not_extending.wait()  # a concurrent extension must not arrive after this request
         self._observe(SqsStep.BEFORE_RETURN)
         failed = await self._change_visibility(returns)
         self._observe(SqsStep.AFTER_RETURN)
-        again = []
-        for message, seconds in returns:
-            failure = failed.get(message)
-            if failure is None:
-                self.counts.returned += 1
-            elif self._must_retry(message, failure):
-                again.append((message, seconds))
-                continue
-            self._in_flight.forget(message)
-        return again
+        self.counts.returned += len(returns) - len(failed)
+        return [(message, seconds) for message, seconds in returns if not self._finish(message, failed.get(message))]
 
     async def _send(self, dead_letters: list[SqsDeadLetter]) -> list[SqsDeadLetter]:
         self._observe(SqsStep.BEFORE_DEAD_LETTER)
@@ -393,13 +374,18 @@ class SqsAnswers:
         self.counts.failures += len(failed)
         return failed
 
-    def _must_retry(self, message: SqsMessage, failure: AwsError) -> bool:
-        """False when the receipt has expired, by the queue's answer or by our clock: the message is redelivered."""
-        if failure.code not in EXPIRED and self._clock() < message.visible_at:
-            return True
-        self.counts.expired += 1
-        log.info("message_answered_late", source=self._queue, message_id=message.id, error=str(failure))
-        return False
+    def _finish(self, message: SqsMessage, failure: AwsError | None) -> bool:
+        """Forget a message, unless its answer failed and can be sent again.
+
+        After its receipt has expired, by the queue's answer or by our clock, the message is redelivered.
+        """
+        if failure is not None:
+            if failure.code not in EXPIRED and self._clock() < message.visible_at:
+                return False
+            self.counts.expired += 1
+            log.info("message_answered_late", source=self._queue, message_id=message.id, error=str(failure))
+        self._in_flight.forget(message)
+        return True
 
     def _visibility_after(self, message: SqsMessage, after_s: float) -> int:
         """Visibility timeout in whole seconds, rounded up: a message that is redelivered too early is only Busy."""

@@ -64,9 +64,11 @@ class Outgoing:
             attributes = {METADATA_KEY: {"DataType": "String", "StringValue": metadata}}
             self.entry = {"MessageBody": text, "MessageAttributes": attributes}
             if fifo:
-                same = _deduplication_id(event)
-                group = event.group if _GROUP.fullmatch(event.group) else _hex(_encoded(event.group)) or same
-                self.entry |= {"MessageGroupId": group, "MessageDeduplicationId": same}
+                id = _deduplication_id(event)
+                group = event.group
+                if not _GROUP.fullmatch(group):
+                    group = sha256(group.encode("utf-8", "surrogatepass")).hexdigest() if group else id
+                self.entry |= {"MessageGroupId": group, "MessageDeduplicationId": id}
 
 
 def _sqs_text(body: bytes) -> str | None:
@@ -95,15 +97,7 @@ def _deduplication_id(event: ForwardedEvent) -> str:
     event in another envelope is another delivery, and a business key can distinguish two effects in them.
     """
     metadata: ForwardMetadata = msgspec.structs.replace(event.metadata, trace="")
-    return _hex(_identity((encode_metadata(metadata), event.body)))
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _hex(content: bytes) -> str:
-    return sha256(content).hexdigest() if content else ""
+    return sha256(_identity((encode_metadata(metadata), event.body))).hexdigest()
 
 
 TIMEOUT_S = 5.0
@@ -221,19 +215,16 @@ class SqsPublisher:
         for entry in answer.get("Successful", ()):
             batch[int(entry["Id"])].reason = ""
         again = []
-        for entry in answer.get("Failed", ()):
-            item = batch[int(entry["Id"])]
+        for entry in sorted(answer.get("Failed", ()), key=lambda entry: int(entry["Id"])):
+            at = int(entry["Id"])
             failure = entry_error(entry)
-            item.reason = _reason(failure)
-            if is_throttled(failure) or not failure.definite:
-                again.append((int(entry["Id"]), item))
-        return [
-            item for at, item in sorted(again, key=lambda found: found[0]) if not self._is_overtaken(item, batch[at:])
-        ]
-
-    def _is_overtaken(self, item: Outgoing, rest: Sequence[Outgoing]) -> bool:
-        """True if a later event of the same group is already in the FIFO queue: a retry would break the order."""
-        return self._fifo and bool(item.group) and any(not other.reason and other.group == item.group for other in rest)
+            batch[at].reason = _reason(failure)
+            # If a later event of its group is already in the FIFO queue, a retry would break the order.
+            group = batch[at].group if self._fifo else ""
+            is_overtaken = group and any(not other.reason and other.group == group for other in batch[at:])
+            if (is_throttled(failure) or not failure.definite) and not is_overtaken:
+                again.append(batch[at])
+        return again
 
     async def diagnose(self) -> list[Fact]:
         """Facts about the queue for `semel doctor`. The publisher need not be open."""

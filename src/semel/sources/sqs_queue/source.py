@@ -124,7 +124,9 @@ class SqsSource(QueueSource[SqsMessage]):
         metadata = read_metadata(text, self.options.forwarded)
         body = message.text.encode("utf-8", "surrogatepass")
         if metadata is None:  # a forwarded event has no wrapping
-            body = _structured(body, message) or unwrap(body)
+            attributes = ((name, message.attribute(name)) for name in message.attributes)
+            structured = from_message(body, attributes) if message.attributes else None  # a binary-mode CloudEvent
+            body = structured or unwrap(body)
         return QueueDelivery(self._answers, message, body, self.options, metadata, message.receives)
 
     async def _open_once(self) -> None:
@@ -230,13 +232,3 @@ async def _cancel(tasks: set[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
-
-
-def _structured(body: bytes, message: SqsMessage) -> bytes | None:
-    """Structured form of a binary-mode CloudEvent, whose attributes are message attributes. None: another message.
-
-    Raises MalformedEvent.
-    """
-    if not message.attributes:
-        return None
-    return from_message(body, ((name, message.attribute(name)) for name in message.attributes))
