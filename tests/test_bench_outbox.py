@@ -110,9 +110,9 @@ def test_messages_that_come_twice_or_not_at_all_are_no_measure() -> None:
 
 async def _twice(url: str) -> None:
     from semel.http_client.client import Client
-    from semel.http_client.resolver import place_of
+    from semel.http_client.resolver import server_address
 
-    client = Client(place_of("far end", url), ["127.0.0.1"], 30.0)
+    client = Client(server_address("far end", url), ["127.0.0.1"], 30.0)
     (one,) = notifications(1)
     for _ in range(2):
         await client.ask(url, one.content, {"Idempotency-Key": one.id.hex()})

@@ -21,7 +21,7 @@ from semel.envelopes import decode
 from semel.providers.callbacks import parse_json
 from semel.values.errors import MalformedEvent
 from semel.values.strict_json import parse
-from semel.verifiers.sns import Sns
+from semel.verifiers.sns import SnsVerifier
 
 SIZE = 260_000  # bytes, about what a webhook takes
 ROUNDS = 7
@@ -95,7 +95,7 @@ def test_numbers_of_a_message_that_is_not_verified_are_skipped(number: str) -> N
     """Anyone may post to an `sns` endpoint. Before the signature is checked, unknown members are not decoded."""
     head = b'{"Type":"Notification","MessageId":"m","Timestamp":"t","TopicArn":"a","Message":"m","x":'
     hostile = head + numbers(number) + b"}"
-    ours = Sns([TOPIC], Host().fetch, time.time)
+    ours = SnsVerifier([TOPIC], Host().fetch, time.time)
 
     def refused() -> None:
         with pytest.raises(StopIteration) as answer:  # it ends without waiting for anything

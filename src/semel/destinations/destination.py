@@ -13,8 +13,8 @@ import msgspec
 
 from semel.destinations.outcomes import alive, failure_class, outcome_of
 from semel.http_client.client import Answer, Answered, Client, Unsent
-from semel.http_client.client import reach as reach_place
-from semel.http_client.resolver import place_of
+from semel.http_client.client import reach as reach_address
+from semel.http_client.resolver import server_address
 from semel.values.cloudevents import SHAPE, STRUCTURED
 from semel.values.errors import ConfigError, LeaseLost, NoKey
 from semel.values.event import Event
@@ -56,7 +56,7 @@ def headers_for(
     return dict({name.lower(): (name, value) for layer in layers for name, value in layer.items()}.values())
 
 
-class Breaker(Protocol):
+class RequestBreaker(Protocol):
     """Circuit breaker of a destination, implemented in `semel.core.breaker`."""
 
     @property
@@ -68,7 +68,7 @@ class Breaker(Protocol):
     def open_for_s(self) -> float: ...
 
 
-class RetryBudget(Protocol):
+class RequestBudget(Protocol):
     """Retry budget of a destination, implemented in `semel.core.breaker`."""
 
     def earn(self) -> None: ...
@@ -124,8 +124,8 @@ class Destination:
         name: str,
         url: str,
         *,
-        breaker: Breaker,
-        budget: RetryBudget,
+        breaker: RequestBreaker,
+        budget: RequestBudget,
         headers: Mapping[str, Secret] | None = None,
         timeout_s: float = 10.0,
         concurrency: int = 16,
@@ -135,13 +135,13 @@ class Destination:
         trace_headers: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self.name = name
-        self.place = place_of(name, url)
+        self.address = server_address(name, url)
         self._url = url
-        self.who = name if name == self.place.host else f"{name} ({self.place.host})"
+        self.who = name if name == self.address.host else f"{name} ({self.address.host})"
         self.timeout_s = timeout_s
         self.concurrency = concurrency
         self.allow = tuple(allow)
-        self._client = Client(self.place, self.allow, timeout_s)
+        self._client = Client(self.address, self.allow, timeout_s)
         self._headers = check_headers(name, headers or {})
         self._breaker = breaker
         self._budget = budget
@@ -163,7 +163,7 @@ class Destination:
         return max(self._slow_until - self._clock(), self._breaker.ready_in_s(), 0.0)
 
     def breaker_report(self) -> dict[str, str | float]:
-        """Breaker state for operators: since when it is open, why, and when the next probe is due."""
+        """RequestBreaker state for operators: since when it is open, why, and when the next probe is due."""
         return {
             "breaker": self.state,
             "open_s": self._breaker.open_for_s(),
@@ -314,5 +314,5 @@ class Forward:
 
 async def reach(destination: Destination) -> str | None:
     """Check for `semel doctor` that a destination is reachable. Returns None, or the reason why not."""
-    reason = await reach_place(destination.place, destination.allow, destination.timeout_s)
+    reason = await reach_address(destination.address, destination.allow, destination.timeout_s)
     return None if reason is None else f"{destination.who}: {reason}"

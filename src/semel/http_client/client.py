@@ -26,7 +26,7 @@ from aiohttp.streams import StreamReader
 from msgspec import Struct
 from yarl import URL
 
-from semel.http_client.resolver import CheckedResolver, Place, Refused
+from semel.http_client.resolver import AddressRefused, CheckedResolver, ServerAddress
 from semel.values import retry
 from semel.values.outbox import check_first_byte
 
@@ -69,7 +69,7 @@ def why_not(error: BaseException) -> str:
             return why_not(error.os_error)
         case OutOfStep():
             return "it sends data before a request"
-        case Refused():
+        case AddressRefused():
             return str(error)
         case ssl.SSLCertVerificationError():
             return f"its TLS certificate is not trusted: {error.verify_message}"
@@ -118,9 +118,9 @@ class Client:
     """Sends requests to one address. The first request opens it on its event loop."""
 
     def __init__(
-        self, place: Place, allow: Sequence[str], timeout_s: float, body_max_bytes: int = BODY_MAX_BYTES
+        self, address: ServerAddress, allow: Sequence[str], timeout_s: float, body_max_bytes: int = BODY_MAX_BYTES
     ) -> None:
-        self._place = place
+        self._address = address
         self._allow = allow
         self._timeout_s = timeout_s
         self._body_max_bytes = body_max_bytes
@@ -173,19 +173,19 @@ class Client:
 
     def _connections(self, target: URL) -> _Connections:
         if self._opened is None:
-            self._opened = _Connections(self._place, target, self._allow, self._connect_s)
+            self._opened = _Connections(self._address, target, self._allow, self._connect_s)
         return self._opened
 
 
 class _Connections:
     """Connections to one address: kept ones and new ones."""
 
-    def __init__(self, place: Place, target: URL, allow: Sequence[str], connect_s: float) -> None:
-        resolver = CheckedResolver(place.host, allow)
+    def __init__(self, address: ServerAddress, target: URL, allow: Sequence[str], connect_s: float) -> None:
+        resolver = CheckedResolver(address.host, allow)
         self._connector = aiohttp.TCPConnector(
             resolver=resolver,
             socket_factory=resolver.make_socket,
-            ssl=tls_for(place) or True,
+            ssl=tls_for(address) or True,
             limit=0,  # the destination limits its requests
             keepalive_timeout=KEEPALIVE_S,
             ttl_dns_cache=DNS_S,
@@ -257,9 +257,9 @@ async def _body(content: StreamReader, limit: int) -> bytes | None:
     return b"".join(parts)
 
 
-def tls_for(place: Place) -> ssl.SSLContext | None:
+def tls_for(address: ServerAddress) -> ssl.SSLContext | None:
     """TLS context that trusts the certificates of the system or of SSL_CERT_FILE. None for http."""
-    if not place.secure:
+    if not address.secure:
         return None
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
@@ -269,7 +269,7 @@ def tls_for(place: Place) -> ssl.SSLContext | None:
 REACH_S = 5.0  # an operator waits for it
 
 
-async def reach(place: Place, allow: Sequence[str], timeout_s: float = REACH_S) -> str | None:
+async def reach(address: ServerAddress, allow: Sequence[str], timeout_s: float = REACH_S) -> str | None:
     """Check for `semel doctor` that an address is reachable. Returns None, or the reason why not.
 
     Opens a connection and sends nothing. The name must resolve to addresses that can be called, one of them must accept
@@ -278,7 +278,7 @@ async def reach(place: Place, allow: Sequence[str], timeout_s: float = REACH_S) 
     within_s = min(REACH_S, timeout_s)
     try:
         async with asyncio.timeout(within_s):
-            await _connect(place, CheckedResolver(place.host, allow))
+            await _connect(address, CheckedResolver(address.host, allow))
     except TimeoutError:
         return f"no connection within {within_s:g} s"
     except OSError as error:
@@ -286,14 +286,14 @@ async def reach(place: Place, allow: Sequence[str], timeout_s: float = REACH_S) 
     return None
 
 
-async def _connect(place: Place, resolver: CheckedResolver) -> None:
+async def _connect(address: ServerAddress, resolver: CheckedResolver) -> None:
     """Connect to the first address that accepts. Raises the OSError of the last one if none does."""
     failure: OSError | None = None
-    tls = tls_for(place)
-    for found in await resolver.resolve(place.host, place.port):
+    tls = tls_for(address)
+    for found in await resolver.resolve(address.host, address.port):
         try:
             _, writer = await asyncio.open_connection(
-                found["host"], found["port"], ssl=tls, server_hostname=place.host.rstrip(".") if tls else None
+                found["host"], found["port"], ssl=tls, server_hostname=address.host.rstrip(".") if tls else None
             )
         except OSError as error:
             failure = error

@@ -25,7 +25,7 @@ from semel.values.errors import ConfigError
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?", re.ASCII)  # a name, or an address in brackets
 
 
-class Place(Struct, frozen=True):
+class ServerAddress(Struct, frozen=True):
     """Host, port and scheme of a URL."""
 
     host: str
@@ -33,7 +33,7 @@ class Place(Struct, frozen=True):
     secure: bool  # https
 
 
-def place_of(name: str, url: str) -> Place:
+def server_address(name: str, url: str) -> ServerAddress:
     """Parse a destination's URL. Raises ConfigError, which does not show the URL: it can hold a token.
 
     The syntax of the host is narrow: a host that URL parsers interpret differently is refused.
@@ -60,10 +60,10 @@ def place_of(name: str, url: str) -> Place:
     if port == 0:
         raise wrong("has the port 0")
     secure = parts.scheme == "https"
-    return Place(host, port or (443 if secure else 80), secure)
+    return ServerAddress(host, port or (443 if secure else 80), secure)
 
 
-class Refused(OSError):
+class AddressRefused(OSError):
     """The address is not allowed. It is an OSError, so that the client treats it as a failed connection."""
 
 
@@ -77,7 +77,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AddressFamily.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Resolve a host. Raises Refused if none of its addresses is allowed."""
+        """Resolve a host. Raises AddressRefused if none of its addresses is allowed."""
         refusals: list[str] = []
         callable_ones: list[ResolveResult] = []
         for found_family, _, proto, _, sockaddr in await _look_up(host, port, family):
@@ -96,14 +96,14 @@ class CheckedResolver(AbstractResolver):
                 )
             )
         if not callable_ones:
-            raise Refused(refusals[0] if refusals else "it has no address")
+            raise AddressRefused(refusals[0] if refusals else "it has no address")
         return callable_ones
 
     def make_socket(self, address_info: tuple[Any, ...]) -> socket.socket:
-        """Create the socket for an address, just before it is connected. Raises Refused."""
+        """Create the socket for an address, just before it is connected. Raises AddressRefused."""
         family, kind, proto, _, sockaddr = address_info
         if (why := self._refusal(str(sockaddr[0]))) is not None:
-            raise Refused(why)
+            raise AddressRefused(why)
         return socket.socket(family, kind, proto)
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 from semel.http_client.client import Answered, Client
-from semel.http_client.resolver import place_of
+from semel.http_client.resolver import server_address
 from semel.providers.auth import OAuthToken, basic_header
 from semel.providers.http import HttpProvider, StoredRequest, field, idempotency_key, json_body
 from semel.providers.options import (
@@ -58,7 +58,7 @@ class CxoneOptions(HttpOptions, frozen=True, kw_only=True):
         budget_s = contract.timeout_s * SIGN_IN_SHARE
         headers = {} if client_secret is None else {"Authorization": basic_header(self.client_id, client_secret)}
         return OAuthToken(
-            Client(place_of(contract.name, self.token_url), self.allow, budget_s),
+            Client(server_address(contract.name, self.token_url), self.allow, budget_s),
             self.token_url,
             lambda: {"grant_type": "password", "username": self.access_key_id, "password": secret.reveal()},
             budget_s=budget_s,

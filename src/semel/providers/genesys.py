@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from semel.http_client.client import Answered, Client
-from semel.http_client.resolver import place_of
+from semel.http_client.resolver import server_address
 from semel.providers.auth import CredentialsError, OAuthToken, basic_header
 from semel.providers.http import SENT_BY_FORMER_PROVIDER, HttpProvider, StoredRequest, field, idempotency_key, json_body
 from semel.providers.options import (
@@ -73,7 +73,7 @@ class Genesys(HttpProvider[GenesysOptionsT]):
         login_url = options.login_url or f"https://login.{options.region}"
         budget_s = contract.timeout_s * SIGN_IN_SHARE
         auth = OAuthToken(
-            Client(place_of(contract.name, login_url), options.allow, budget_s),
+            Client(server_address(contract.name, login_url), options.allow, budget_s),
             f"{login_url.rstrip('/')}/oauth/token",
             lambda: {"grant_type": "client_credentials"},
             budget_s=budget_s,

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from semel.http_client.client import Answer as Wire
 from semel.http_client.client import Answered, Client, Unanswered, Unsent
 from semel.http_client.client import reach as look
-from semel.http_client.resolver import Place, place_of
+from semel.http_client.resolver import ServerAddress, server_address
 from semel.providers.auth import Auth, CredentialsError, OutgoingRequest, redact_secrets
 from semel.providers.options import HttpOptions, JsonOptions
 from semel.values.delivery_state import Accepted, Answer, Contract, Refused, Unknown
@@ -94,9 +94,9 @@ class HttpProvider(Generic[HttpOptionsT]):
         self.url = url.rstrip("/")
         self._auth = auth
         timeout_s = self.contract.timeout_s - auth.budget_s
-        self.place, self.allow = place_of(self.contract.name, url), options.allow
-        self._account = f"{self.CONTRACT.name} {self.place.host}:{self.place.port}"
-        self._client = Client(self.place, self.allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
+        self.address, self.allow = server_address(self.contract.name, url), options.allow
+        self._account = f"{self.CONTRACT.name} {self.address.host}:{self.address.port}"
+        self._client = Client(self.address, self.allow, timeout_s, body_max_bytes=LOOK_UP_MAX_BYTES)
         self._limited_until = 0.0  # monotonic: the rate limit is exhausted until then
 
     # -------------------------------------------------------------------------------------- overridden by the providers
@@ -289,7 +289,7 @@ def json_body(document: Mapping[str, Any]) -> str:
 class NetworkProvider(Protocol):
     """A provider with a network address."""
 
-    place: Place
+    address: ServerAddress
     allow: Sequence[str]
 
 
@@ -305,7 +305,7 @@ async def reach(provider: object) -> str | None:
 
     Returns the reason of a failure. Returns None if both succeed, or if the provider has no network address.
     """
-    reason = await look(provider.place, provider.allow) if isinstance(provider, NetworkProvider) else None
+    reason = await look(provider.address, provider.allow) if isinstance(provider, NetworkProvider) else None
     if reason is None and isinstance(provider, AccessChecker):
         return await provider.check_access()
     return reason

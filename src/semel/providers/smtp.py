@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from semel.http_client.client import why_not
-from semel.http_client.resolver import CheckedResolver, Place
+from semel.http_client.resolver import CheckedResolver, ServerAddress
 from semel.providers.auth import redact_secrets
 from semel.providers.http import EVIDENCE_CHARS, SENT_BY_FORMER_PROVIDER_DECIDE, idempotency_key
 from semel.providers.options import Host, MailSender, Port, ProviderOptions, SecretValue, Text
@@ -237,7 +237,7 @@ class Smtp:
             raise ConfigError(f'provider {contract.name!r}: a password needs tls = "starttls" or "implicit"')
         self._options = options
         port = options.port or PORTS[options.tls]
-        self.place, self.allow = Place(options.host, port, secure=options.tls == "implicit"), options.allow
+        self.address, self.allow = ServerAddress(options.host, port, secure=options.tls == "implicit"), options.allow
         self._context: ssl.SSLContext | None = None  # created on first use: loading certificates is slow
 
     def prepare(self, dispatch: Dispatch) -> bytes:
@@ -310,7 +310,7 @@ class Smtp:
     async def _open(self, session: SmtpSession) -> None:
         if self._context is None and self._options.tls != "off":
             self._context = ssl.create_default_context()
-        await session.connect(self.place.host, self.place.port, self._options.tls, self.allow, self._context)
+        await session.connect(self.address.host, self.address.port, self._options.tls, self.allow, self._context)
         if self._options.password is not None:
             await session.sign_in(self._options.username, self._options.password.reveal())
 

@@ -48,14 +48,14 @@ class SourceOptions(Struct, frozen=True, kw_only=True):
     forwarded: bool = False
 
 
-class Message(Protocol):
+class QueueMessage(Protocol):
     """A received message, whatever its broker."""
 
     answered: bool  # its answer is decided, and perhaps not sent yet
 
 
-M = TypeVar("M", bound=Message)
-M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
+M = TypeVar("M", bound=QueueMessage)
+M_contra = TypeVar("M_contra", bound=QueueMessage, contravariant=True)
 
 
 class ReadyMessages(Generic[M]):

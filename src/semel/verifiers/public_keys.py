@@ -52,7 +52,7 @@ class _TimedSignature(ExplainedVerifier):
         return "" if any(_signed(key, signature, signed) for key in self._keys) else DIFFERS
 
 
-class SendGrid(_TimedSignature):
+class SendGridVerifier(_TimedSignature):
     """`X-Twilio-Email-Event-Webhook-Signature: <base64>` and `…-Timestamp`, over the time and the body."""
 
     signature, time = b"x-twilio-email-event-webhook-signature", b"x-twilio-email-event-webhook-timestamp"
@@ -62,7 +62,7 @@ class SendGrid(_TimedSignature):
         super().__init__([_p256(key, number) for number, key in enumerate(keys, 1)], now)
 
 
-class Telnyx(_TimedSignature):
+class TelnyxVerifier(_TimedSignature):
     """`Telnyx-Signature-Ed25519: <base64>` and `Telnyx-Timestamp`, over the time, "|" and the body."""
 
     signature, time = b"telnyx-signature-ed25519", b"telnyx-timestamp"

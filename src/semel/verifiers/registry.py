@@ -8,10 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from semel.ports import Verifier
 from semel.values.errors import ConfigError
-from semel.verifiers.shared_secret import API_KEY_HEADER, SIGNATURE_HEADER, Basic, Genesys, HmacHex, StaticHeader
-from semel.verifiers.standard_webhooks import StandardWebhooks
-from semel.verifiers.twilio import Twilio
-from semel.verifiers.vonage import Vonage
+from semel.verifiers.shared_secret import (
+    API_KEY_HEADER,
+    SIGNATURE_HEADER,
+    BasicVerifier,
+    GenesysVerifier,
+    HmacHexVerifier,
+    StaticHeaderVerifier,
+)
+from semel.verifiers.standard_webhooks import StandardWebhooksVerifier
+from semel.verifiers.twilio import TwilioVerifier
+from semel.verifiers.vonage import VonageVerifier
 
 SCHEMES: dict[str, frozenset[str]] = {  # the settings that each scheme uses
     "genesys": frozenset({"secrets"}),
@@ -51,33 +58,33 @@ def verifier(
     _check_settings(scheme, secrets=secrets, header=header, username=username, topics=topics, url=url)
     match scheme:
         case "genesys":
-            return Genesys(_keys(scheme, secrets))
+            return GenesysVerifier(_keys(scheme, secrets))
         case "standard-webhooks":
-            return StandardWebhooks(_keys(scheme, secrets), now)
+            return StandardWebhooksVerifier(_keys(scheme, secrets), now)
         case "hmac-hex":
-            return HmacHex(_keys(scheme, secrets), _name(header) or SIGNATURE_HEADER)
+            return HmacHexVerifier(_keys(scheme, secrets), _name(header) or SIGNATURE_HEADER)
         case "header":
-            return StaticHeader(_keys(scheme, secrets), _name(header) or API_KEY_HEADER)
+            return StaticHeaderVerifier(_keys(scheme, secrets), _name(header) or API_KEY_HEADER)
         case "basic":
-            return Basic(_keys(scheme, secrets), _user(username))
+            return BasicVerifier(_keys(scheme, secrets), _user(username))
         case "twilio":
-            return Twilio(_keys(scheme, secrets), url)
+            return TwilioVerifier(_keys(scheme, secrets), url)
         case "vonage":
-            return Vonage(_keys(scheme, secrets), now)
+            return VonageVerifier(_keys(scheme, secrets), now)
         case "sendgrid" | "telnyx":
             _need_cryptography(scheme)
             from semel.verifiers import public_keys
 
-            build = public_keys.SendGrid if scheme == "sendgrid" else public_keys.Telnyx
+            build = public_keys.SendGridVerifier if scheme == "sendgrid" else public_keys.TelnyxVerifier
             return build(_keys(scheme, secrets), now)
     if not topics:
         raise ConfigError("verify: scheme 'sns' needs `topics`, the ARNs to accept: anyone can create a topic")
     if fetch is None:
         raise ConfigError("verify: scheme 'sns' needs a way to `fetch` certificates")
     _need_cryptography(scheme)
-    from semel.verifiers.sns import Sns
+    from semel.verifiers.sns import SnsVerifier
 
-    return Sns(topics, fetch, now)
+    return SnsVerifier(topics, fetch, now)
 
 
 def _need_cryptography(scheme: str) -> None:

@@ -65,7 +65,7 @@ API_KEY_HEADER = b"x-api-key"
 _BASIC = re.compile(rb"[Bb][Aa][Ss][Ii][Cc] +([A-Za-z0-9+/]+={0,2})")
 
 
-class StaticHeader(ExplainedVerifier):
+class StaticHeaderVerifier(ExplainedVerifier):
     """`X-Api-Key: <secret>`, or the same in a header with another name."""
 
     covers_headers = True  # the sender who knows the secret wrote the whole request
@@ -82,7 +82,7 @@ class StaticHeader(ExplainedVerifier):
         return f"the header {self._name.decode()} has another secret"
 
 
-class Basic(ExplainedVerifier):
+class BasicVerifier(ExplainedVerifier):
     """`Authorization: Basic <base64 of username:secret>`, both in UTF-8."""
 
     challenge = b'Basic realm="semel", charset="UTF-8"'  # for WWW-Authenticate of a 401
@@ -111,7 +111,7 @@ _HEX = re.compile(rb"sha256=([0-9A-Fa-f]{64})")
 _HEX_ALONE = re.compile(rb"(?:sha256=)?([0-9A-Fa-f]{64})")
 
 
-class Genesys(ExplainedVerifier):
+class GenesysVerifier(ExplainedVerifier):
     """`X-Hub-Signature-256: sha256=<base64>`."""
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
@@ -126,7 +126,7 @@ class Genesys(ExplainedVerifier):
         return "" if same else DIFFERS
 
 
-class HmacHex(ExplainedVerifier):
+class HmacHexVerifier(ExplainedVerifier):
     """`X-Hub-Signature-256: sha256=<hex>`. In a header with another name the prefix is optional."""
 
     def __init__(self, secrets: Sequence[bytes], name: bytes = SIGNATURE_HEADER) -> None:

@@ -159,7 +159,7 @@ SIGNATURE_MAX_CHARS = 1368  # 1024 bytes, for the longest accepted key
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,100}\.pem")
 
 
-class Sns(ExplainedVerifier):
+class SnsVerifier(ExplainedVerifier):
     """Messages of these topics, signed by SNS of their region."""
 
     def __init__(self, topics: Sequence[str], fetch: Fetch, now: Callable[[], float]) -> None:

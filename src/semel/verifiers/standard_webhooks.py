@@ -19,7 +19,7 @@ _TIMESTAMP = re.compile(rb"[0-9]{1,12}")
 _SIGNATURE = re.compile(rb"v1,([A-Za-z0-9+/]{43}=)")
 
 
-class StandardWebhooks(ExplainedVerifier):
+class StandardWebhooksVerifier(ExplainedVerifier):
     """`webhook-id`, `webhook-timestamp`, and `webhook-signature: v1,<base64> v1,<base64> …`.
 
     Svix and its customers name the headers `svix-id` and so on. All three headers must use the same prefix.

@@ -29,7 +29,7 @@ _BODY_DIGEST = re.compile(rb"(?:^|&)bodySHA256=([0-9a-f]{64})(?=&|$)")
 _PORTS = {"https": 443, "http": 80}
 
 
-class Twilio:
+class TwilioVerifier:
     """`X-Twilio-Signature: <base64>`."""
 
     covers_headers = False

@@ -34,7 +34,7 @@ _head = msgspec.json.Decoder(_Head).decode
 _claims = msgspec.json.Decoder(_Claims).decode
 
 
-class Vonage(ExplainedVerifier):
+class VonageVerifier(ExplainedVerifier):
     """`Authorization: Bearer <token>`."""
 
     def __init__(self, secrets: Sequence[bytes], now: Callable[[], float]) -> None:

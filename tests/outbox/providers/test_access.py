@@ -10,7 +10,7 @@ import pytest
 from tests.outbox.providers.kits import HERE
 
 from semel.http_client.client import Answered, Client
-from semel.http_client.resolver import place_of
+from semel.http_client.resolver import server_address
 from semel.providers.auth import (
     EARLY_S,
     AwsSignature,
@@ -63,7 +63,7 @@ def with_endpoint(
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/oauth/token"
         clock = Clock()
         token = OAuthToken(
-            Client(place_of("t", url), HERE, budget_s),
+            Client(server_address("t", url), HERE, budget_s),
             url,
             lambda: {"grant_type": "x", "password": "the-password"},
             budget_s=budget_s,

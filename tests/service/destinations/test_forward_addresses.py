@@ -15,7 +15,7 @@ from tests.service.destinations.servers import EVENT, Ctx, Raw, opened, outcome_
 
 from semel.destinations import Forward
 from semel.http_client.client import Answered, Client, Unsent
-from semel.http_client.resolver import Place, place_of
+from semel.http_client.resolver import ServerAddress, server_address
 from semel.values.errors import ConfigError
 from semel.values.outcome import Retry
 
@@ -63,12 +63,12 @@ def test_no_spelling_of_loopback_gets_a_connection(host: str) -> None:
 
 @pytest.mark.parametrize("host", LEADS_TO_LOOPBACK)
 def test_the_resolver_and_the_socket_refuse_an_address_on_their_own(host: str) -> None:
-    """Without `place_of`: the resolver and the socket stand alone."""
+    """Without `server_address`: the resolver and the socket stand alone."""
 
     async def story() -> tuple[Any, int]:
         async with raw(saying(OK)) as server:
             url = f"http://{host}:{server.port}/"
-            client = Client(Place(host.strip("[]"), server.port, False), allow=[], timeout_s=5)
+            client = Client(ServerAddress(host.strip("[]"), server.port, False), allow=[], timeout_s=5)
             try:
                 answer: Any = await client.ask(url, b"{}", {})
             finally:
@@ -126,7 +126,7 @@ def test_both_gates_hold_on_both_loops(run_it: Callable[..., Any], host: str) ->
 def test_an_odd_spelling_of_an_address_is_refused_with_the_usual_one(host: str) -> None:
     assert socket.getaddrinfo(host, 80)[0][4][0] == "127.0.0.1", "this C library reads it differently: no test"
     with pytest.raises(ConfigError, match=rf"{re.escape(host)}.*127\.0\.0\.1"):
-        place_of("crm", f"http://{host}/")
+        server_address("crm", f"http://{host}/")
 
 
 @pytest.mark.parametrize(
@@ -150,22 +150,22 @@ def test_an_odd_spelling_of_an_address_is_refused_with_the_usual_one(host: str) 
 )
 def test_a_url_that_cannot_be_called_is_a_configuration_error_that_does_not_show_it(url: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named) as caught:
-        place_of("crm", url)
+        server_address("crm", url)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("https://api.example.com/in", Place("api.example.com", 443, True)),
-        ("http://API.example.com:8080", Place("api.example.com", 8080, False)),
-        ("https://[2606:4700::1]:8443/", Place("2606:4700::1", 8443, True)),
-        ("https://xn--mnchen-3ya.example/", Place("xn--mnchen-3ya.example", 443, True)),
-        ("https://8.8.8.8/ü?q=%2F", Place("8.8.8.8", 443, True)),
+        ("https://api.example.com/in", ServerAddress("api.example.com", 443, True)),
+        ("http://API.example.com:8080", ServerAddress("api.example.com", 8080, False)),
+        ("https://[2606:4700::1]:8443/", ServerAddress("2606:4700::1", 8443, True)),
+        ("https://xn--mnchen-3ya.example/", ServerAddress("xn--mnchen-3ya.example", 443, True)),
+        ("https://8.8.8.8/ü?q=%2F", ServerAddress("8.8.8.8", 443, True)),
     ],
 )
-def test_an_ordinary_url_has_its_place(url: str, place: Place) -> None:
-    assert place_of("crm", url) == place
+def test_an_ordinary_url_has_its_place(url: str, place: ServerAddress) -> None:
+    assert server_address("crm", url) == place
 
 
 # --------------------------------------------------------------------------------------------- answers of DNS
@@ -191,7 +191,7 @@ def dns(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> Iterator[list[s
 
 
 async def post(server: Raw, allow: list[str]) -> Any:
-    place = Place("crm.test", server.port, False)
+    place = ServerAddress("crm.test", server.port, False)
     client = Client(place, allow, timeout_s=5)
     try:
         return await client.ask(f"http://crm.test:{server.port}/", b"{}", {})
@@ -303,7 +303,7 @@ def test_a_name_that_leads_to_the_metadata_service_is_refused_though_it_is_allow
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: metadata)
 
     async def story() -> object:
-        client = Client(place_of("crm", "http://crm.internal/"), ["crm.internal"], 2.0)
+        client = Client(server_address("crm", "http://crm.internal/"), ["crm.internal"], 2.0)
         try:
             return await client.ask("http://crm.internal/", b"{}", {})
         finally:

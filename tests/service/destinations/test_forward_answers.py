@@ -327,7 +327,7 @@ def test_nothing_of_a_destination_shows_its_secrets() -> None:
     async def story() -> str:
         async with opened("http://127.0.0.1:9/in?token=url-secret", headers={"X-Token": Secret("s3cret")}) as crm:
             came_to = await outcome_of(Forward(crm))
-            return f"{crm!r} {Forward(crm)!r} {crm.who} {crm.place} {came_to!r}"
+            return f"{crm!r} {Forward(crm)!r} {crm.who} {crm.address} {came_to!r}"
 
     shown = run(story())
     assert "s3cret" not in shown

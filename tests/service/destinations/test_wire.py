@@ -11,7 +11,7 @@ from tests.service.destinations.servers import PATIENCE_S, Raw, raw, run, saying
 
 from semel.http_client import client as wire
 from semel.http_client.client import Answered, Client, Unanswered, Unsent
-from semel.http_client.resolver import place_of
+from semel.http_client.resolver import server_address
 from semel.values.errors import LeaseLost
 from semel.values.outbox import checked_by
 
@@ -20,7 +20,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 @asynccontextmanager
 async def client_of(server: Raw) -> AsyncIterator[Client]:
-    made = Client(place_of("crm", server.url), ["127.0.0.1"], PATIENCE_S)
+    made = Client(server_address("crm", server.url), ["127.0.0.1"], PATIENCE_S)
     try:
         yield made
     finally:
