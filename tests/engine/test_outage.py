@@ -73,7 +73,7 @@ def test_one_of_several_takers_asks_and_all_are_let_go(play: Callable[..., None]
     play(story, DOWN, DOWN)
 
 
-def test_the_store_is_asked_ever_later_until_it_can_be_written(play: Callable[..., None]) -> None:
+def test_the_store_is_checked_with_growing_delays_until_it_accepts_writes(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         assert await scene.outage.over(scene.stopping) is True
         assert scene.asked == 4
@@ -85,7 +85,7 @@ def test_the_store_is_asked_ever_later_until_it_can_be_written(play: Callable[..
     play(story, DOWN, OSError("refused"), TimeoutError())
 
 
-def test_a_store_that_fails_soon_after_it_was_well_is_believed_ever_later(play: Callable[..., None]) -> None:
+def test_a_store_that_relapses_is_checked_later_each_time(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.outage.over(scene.stopping)
         scene.fails()
@@ -118,7 +118,7 @@ def test_a_late_failure_of_the_last_outage_is_no_relapse(play: Callable[..., Non
     play(story)
 
 
-def test_who_is_to_stop_asks_nothing(play: Callable[..., None]) -> None:
+def test_a_stopping_worker_makes_no_check(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.stopping.set()
         assert await scene.outage.over(scene.stopping) is False

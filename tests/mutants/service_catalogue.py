@@ -13,7 +13,7 @@ ACCEPTING = "core/inbox_flow.py"
 
 PUMPING = "tests/engine/test_pump.py"
 OTHER_SETTINGS = "tests/engine/test_other_settings.py"
-GATING = "tests/engine/test_gate.py"
+GATING = "tests/engine/test_ledger_breaker.py"
 BOOTS = "tests/outbox/test_sqlite_boots.py"
 NOT_NOW = "tests/engine/test_not_now.py"
 MOUNTED = "tests/service/test_mounted.py"
@@ -121,21 +121,21 @@ SERVICE_MUTANTS = [
         GATE,
         "too_late(pending.result())",
         "pending.result()",
-        f"{GATING}::test_a_lease_that_comes_too_late_goes_back_unused",
+        f"{GATING}::test_a_lease_that_is_granted_too_late_is_released",
     ),
     Mutant(
         "slow round trips do not open the breaker",
         GATE,
         "if not limits:",
         "if True:",
-        f"{GATING}::test_slow_round_trips_are_waited_for_until_there_are_several_in_a_row",
+        f"{GATING}::test_slow_calls_are_awaited_until_several_in_a_row_open_the_breaker",
     ),
     Mutant(
         "a stuck store is waited for",
         GATE,
         "await self._wait(pending, limit_s, self._limits(limit_s) if self.is_closed else 1)",
         "await self._wait(pending, limit_s, 3600)",
-        f"{GATING}::test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once",
+        f"{GATING}::test_a_stuck_call_is_abandoned_and_later_calls_are_refused_at_once",
     ),
     Mutant(
         "late answers of a store that stays slow are not measured",
@@ -233,7 +233,7 @@ SERVICE_MUTANTS = [
         CONNECTION,
         "if now > min(self.deadline, self._write_deadline):",
         "if now > self.deadline:",
-        f"{EDGE}::test_who_does_not_read_answers_is_closed",
+        f"{EDGE}::test_a_client_that_does_not_read_responses_is_closed",
     ),
     Mutant(
         "a trailer counts as a header",
@@ -276,7 +276,7 @@ SERVICE_MUTANTS = [
         "verifiers/standard_webhooks.py",
         'return headers[_family(headers) + b"-id"].decode("ascii")',
         'return headers.get(b"svix-id", headers[_family(headers) + b"-id"]).decode("ascii")',
-        f"{MESSAGE_IDS}::test_an_unsigned_id_beside_the_signed_one_is_not_believed",
+        f"{MESSAGE_IDS}::test_an_unsigned_id_beside_the_signed_one_is_ignored",
     ),
     Mutant(
         "CloudEvents attributes without a signature are ignored instead of refused",

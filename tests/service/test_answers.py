@@ -99,13 +99,13 @@ def test_one_event_over_both_roads_is_one_event(running: Running) -> None:
     assert running.post("/inbox", event("ok", "b2")).json["status"] == "duplicate"
 
 
-def test_an_event_that_nobody_wants_is_told_so_with_200(running: Running) -> None:
+def test_an_event_without_a_matching_route_is_ignored_with_200(running: Running) -> None:
     for path in ("/inline", "/inbox"):
         reply = running.post(path, event("unknown", "c1"))
         assert (reply.status, reply.json["status"]) == (200, "ignored")
 
 
-def test_what_a_person_has_to_look_at_is_kept_and_answered_200(running: Running) -> None:
+def test_events_that_need_a_decision_are_kept_and_answered_200(running: Running) -> None:
     dead = running.post("/inline", event("refused", "d1"))
     assert (dead.status, dead.json["status"]) == (200, "dead")
     doubtful = running.post("/inline", event("doubtful", "d2"))
@@ -128,14 +128,14 @@ def test_a_handler_that_asks_for_a_retry_is_503_with_its_delay(running: Running)
     assert len(runs(running, "e1")) == 1
 
 
-def test_a_handler_that_cannot_begin_is_503_and_its_attempt_does_not_count(running: Running) -> None:
+def test_a_handler_that_cannot_start_is_503_and_its_attempt_does_not_count(running: Running) -> None:
     replies = [running.post("/inline", event("later", "e2")) for _ in range(3)]
     assert {(reply.status, reply.headers["retry-after"]) for reply in replies} == {(503, "3")}
     assert [line.split()[1] for line in runs(running, "e2")] == ["1", "1", "1"]
 
 
 @pytest.mark.parametrize(("path", "status"), [("/inline", 503), ("/drops-4xx", 409)])
-def test_an_event_in_someone_elses_hands_is_told_to_come_later(running: Running, path: str, status: int) -> None:
+def test_an_event_that_another_worker_processes_is_busy(running: Running, path: str, status: int) -> None:
     id = f"f-{status}"
     first: list[Reply] = []
     holder = threading.Thread(target=lambda: first.append(running.post("/inline", event("slow", id, seconds=1.5))))
@@ -173,7 +173,7 @@ def test_the_same_id_with_another_body_is_422_and_the_first_record_stays(running
         (b"\xff\xfe", ""),
     ],
 )
-def test_what_is_no_event_is_400_with_the_reason(running: Running, path: str, body: bytes, why: str) -> None:
+def test_a_body_that_is_no_event_is_400_with_the_reason(running: Running, path: str, body: bytes, why: str) -> None:
     reply = running.post(path, body)
     assert reply.status == 400
     assert why in problem(reply)["detail"]
@@ -198,7 +198,7 @@ def signed(body: bytes, secret: bytes) -> dict[str, str]:
     return {"X-Hub-Signature-256": "sha256=" + base64.b64encode(digest).decode()}
 
 
-def test_what_is_not_verified_is_401_with_a_constant_body_and_nothing_is_claimed(running: Running) -> None:
+def test_an_unverified_delivery_is_401_with_a_constant_body_and_claims_nothing(running: Running) -> None:
     body = json.dumps(event("ok", "v1")).encode()
     hex_digest = hmac.new(b"new secret", body, hashlib.sha256).hexdigest()
     tries: list[dict[str, str]] = [
@@ -243,7 +243,7 @@ def test_an_encoded_body_is_415(running: Running) -> None:
     assert running.post("/inline", b"\x1f\x8b", {"Content-Encoding": "gzip"}).status == 415
 
 
-def test_other_methods_and_paths_are_told_so(running: Running) -> None:
+def test_other_methods_and_paths_are_refused(running: Running) -> None:
     reply = running.get("/inline")
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
     problem(reply)

@@ -103,7 +103,7 @@ def queues(running: Running) -> list[int]:
         b"Transfer-Encoding: chunked\r\n\r\n5;",  # an extension of a chunk
     ],
 )
-def test_what_the_parser_keeps_to_itself_is_no_longer_than_all_headers_may_be(running: Running, begun: bytes) -> None:
+def test_incomplete_data_in_the_parser_is_limited_like_all_headers(running: Running, begun: bytes) -> None:
     """The rest arrives in one piece together with its beginning, and goes no further than the limit."""
     with connected(running) as endless:
         endless.sendall(b"POST /events HTTP/1.1\r\nHost: x\r\n" + begun + b"y" * 40_000)
@@ -143,7 +143,7 @@ def test_a_few_requests_may_come_at_once_and_many_end_the_connection(running: Ru
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_who_does_not_read_answers_is_closed(running: Running, closing: bool) -> None:
+def test_a_client_that_does_not_read_responses_is_closed(running: Running, closing: bool) -> None:
     """Also one that the service closes itself: that waits for its reader too."""
     running.until(lambda: established(running) == 0, "others are still connected", every_s=LOOK_S)
     asks = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n"
@@ -204,7 +204,7 @@ def test_connect_is_refused(running: Running) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"", b"{"])
-def test_who_sends_no_body_takes_no_turn(running: Running, piece: bytes) -> None:
+def test_a_sender_without_a_body_takes_no_slot(running: Running, piece: bytes) -> None:
     head = b"POST /signed HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
     with ExitStack() as opened:
         for _ in range(8 * IN_FLIGHT):

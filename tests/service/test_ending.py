@@ -58,7 +58,7 @@ def refuses(running: Running) -> bool:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")])
-def test_sigterm_finishes_what_is_under_way_takes_no_more_and_ends_with_0(
+def test_sigterm_finishes_requests_in_flight_accepts_no_more_and_exits_with_0(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     with service(tmp_path, SETTINGS, APP, *arguments, env=ENV) as running:
@@ -73,7 +73,7 @@ def test_sigterm_finishes_what_is_under_way_takes_no_more_and_ends_with_0(
         assert lines(running, "s2")[-1] == "s2 ended"
 
 
-def test_what_does_not_end_within_the_deadline_is_given_back_and_runs_again_at_once(tmp_path: Path) -> None:
+def test_inbox_items_past_the_deadline_are_returned_and_run_again_at_once(tmp_path: Path) -> None:
     with service(tmp_path, SETTINGS, APP, env=ENV | {"LEASE": "60"}) as running:
         running.post("/inbox", event("slow", "d1", seconds=30))
         running.until(lambda: lines(running, "d1"), "the handler did not begin")
@@ -278,7 +278,9 @@ async def blocking(event, ctx):
     "kind",
     ["thread", pytest.param("stubborn", marks=pytest.mark.long), pytest.param("blocking", marks=pytest.mark.long)],
 )
-def test_a_handler_that_does_not_let_go_does_not_hold_the_process(tmp_path: Path, kind: str, mode: str) -> None:
+def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_process_alive(
+    tmp_path: Path, kind: str, mode: str
+) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     with service(tmp_path, SETTINGS.replace("drain = 4", "drain = 1"), "hanging:app") as running:
 

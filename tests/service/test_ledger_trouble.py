@@ -98,7 +98,7 @@ def test_a_locked_ledger_is_503_at_once_and_recovers_by_itself(tmp_path: Path) -
                 running.until(lambda id=id: ran(running, id) == 1, "not handled once")
 
 
-def test_a_ledger_that_is_not_ready_is_said_so(tmp_path: Path) -> None:
+def test_a_ledger_that_is_not_ready_is_reported(tmp_path: Path) -> None:
     with service(tmp_path, SETTINGS, APP) as running:
         running.until(lambda: running.get("/readyz").status == 200, "not ready")
         with locked(tmp_path / "semel.db"):

@@ -158,7 +158,7 @@ def test_a_configured_id_path_is_preferred_to_the_message_id() -> None:
     asyncio.run(story())
 
 
-def test_a_message_id_that_is_not_signed_is_not_believed() -> None:
+def test_an_unsigned_message_id_is_ignored() -> None:
     async def story() -> None:
         app = Semel("memory://")
         app.on("**", name="noted")(lambda event, ctx: event.id)
@@ -171,7 +171,7 @@ def test_a_message_id_that_is_not_signed_is_not_believed() -> None:
     asyncio.run(story())
 
 
-def test_an_unsigned_id_beside_the_signed_one_is_not_believed() -> None:
+def test_an_unsigned_id_beside_the_signed_one_is_ignored() -> None:
     async def story() -> None:
         endpoint = Endpoint()
         assert await endpoint.post(CONTACT, "msg_1") == "processed"

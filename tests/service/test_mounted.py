@@ -90,7 +90,7 @@ def test_it_is_mounted_in_starlette_verified_and_inline() -> None:
         assert post(f"{url}/deep/down/other", event(1))[0] == 404
 
 
-def test_alone_it_handles_its_inbox_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_alone_it_handles_its_inbox_and_resumes_after_a_restart(tmp_path: Path) -> None:
     ran: list[str] = []
 
     def make(broken: bool) -> Semel:

@@ -146,7 +146,7 @@ def test_a_route_forwards_with_the_key_and_the_trace_it_came_with(tmp_path: Path
             assert not any("s3cret" in line for line in running.log)
 
 
-def test_a_dead_destination_holds_up_nobody_but_itself(tmp_path: Path) -> None:
+def test_an_unavailable_destination_does_not_delay_others(tmp_path: Path) -> None:
     with downstream(503) as (down, attempt_log), downstream() as (up, got):
         settings = f"""
             [destinations.down]

@@ -40,7 +40,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_later() -> None:
     assert ended(worker, 110.0 + SOON_S) is not None
 
 
-def test_the_end_by_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_a_signal_without_a_name_is_logged_by_its_number() -> None:
     worker = WorkerProcess(lambda: subprocess.Popen(FOR_EVER))
     worker.check(0.0)
     assert worker.process is not None
@@ -118,7 +118,7 @@ verify = { scheme = "header", header = "x-secret", secrets = ["file:s"] }
 """
 
 
-def test_settings_that_were_handed_over_find_their_secrets_beside_the_file(tmp_path: Path) -> None:
+def test_inherited_settings_find_their_secrets_beside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "semel.toml"
     path.write_text(SECRET)
     (tmp_path / "s").write_text("a secret of some length, for this test")

@@ -65,7 +65,7 @@ def test_a_distant_ledger_works_from_the_first_request_on(ms: int, url: str, tmp
         assert ready["ledger"]["round_trip_ms"] >= 2 * ms
 
 
-@pytest.mark.long  # half a minute; tests/engine/test_gate.py has the rule in short windows
+@pytest.mark.long  # half a minute; tests/engine/test_ledger_breaker.py has the rule in short windows
 def test_a_ledger_that_moves_away_opens_the_breaker_and_works_again_when_it_stays_there(
     redis_url: str, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield client
 
 
-def test_without_configured_tokens_everything_is_refused_and_says_why(tmp_path: Path) -> None:
+def test_without_configured_tokens_every_request_is_refused_with_the_reason(tmp_path: Path) -> None:
     with api_on(tmp_path, tokens=[]) as client:
         for who, (method, path) in product((client, Client(client.port, None)), ASKED):
             reply = who.ask(method, path)
@@ -58,7 +58,7 @@ def test_without_configured_tokens_everything_is_refused_and_says_why(tmp_path: 
         "Bearer \xff\xfe",
     ],
 )
-def test_who_has_no_token_is_refused_with_a_constant_body(client: Client, header: str) -> None:
+def test_a_request_without_a_token_is_refused_with_a_constant_body(client: Client, header: str) -> None:
     nobody = Client(client.port, None)
     constant = nobody.ask("POST", "/v1/claims", {"items": []})
     refused = nobody.ask("POST", "/v1/claims", {"items": []}, Authorization=header)
@@ -70,7 +70,7 @@ def test_who_has_no_token_is_refused_with_a_constant_body(client: Client, header
 
 
 @pytest.mark.parametrize("header", [f"Bearer {ACME}", f"bearer {ACME}", f"BEARER   {ACME}"])
-def test_who_has_a_token_is_let_in(client: Client, header: str) -> None:
+def test_a_request_with_a_token_is_admitted(client: Client, header: str) -> None:
     body = {"items": [{"handler": "h", "key": "k"}]}
     assert Client(client.port, None).ask("POST", "/v1/claims", body, Authorization=header).status == 200
 
@@ -94,7 +94,7 @@ def test_two_authorizations_are_none(client: Client) -> None:
         (WATCHER, "GET", f"/v1/keys/{'0' * 32}", "keys"),
     ],
 )
-def test_a_token_without_the_scope_is_told_which_one(
+def test_the_error_of_a_token_without_the_scope_names_the_scope(
     client: Client, secret: str, method: str, path: str, missing: str
 ) -> None:
     reply = Client(client.port, secret).ask(method, path, b"not even JSON" if method == "POST" else None)
@@ -108,7 +108,7 @@ def test_the_description_is_open(client: Client) -> None:
     assert (reply.status, reply.json()["openapi"]) == (200, "3.1.0")
 
 
-def test_a_credential_says_who_it_is() -> None:
+def test_a_credential_has_the_name_and_the_tenant_of_its_token() -> None:
     keyring = Keyring(TOKENS)
     credential = keyring.authenticate(f"Bearer {WATCHER}".encode())
     assert credential is not None
@@ -133,7 +133,7 @@ def test_every_digest_is_compared_whichever_fits(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("twin", [token("other", "acme", "", "keys"), token(ACME, "twin", "other", "keys")])
-def test_tokens_that_cannot_be_told_apart_are_refused(twin: object) -> None:
+def test_tokens_with_the_same_name_or_digest_are_refused(twin: object) -> None:
     with pytest.raises(ConfigError, match="'acme'"):
         Keyring([*TOKENS, twin])  # type: ignore[list-item]
 

@@ -55,7 +55,7 @@ def test_the_first_claim_wins_and_copies_in_a_batch_are_busy(client: Client) -> 
     assert other["token"] > first["token"]
 
 
-def test_a_duplicate_is_told_the_stored_result(client: Client) -> None:
+def test_a_duplicate_gets_the_stored_result(client: Client) -> None:
     lease = client.grant("a")["lease"]
     assert client.settle({"lease": lease, "outcome": "done", "result": {"order": 7}}) == [
         {"settled": True, "outcome": "done"}
@@ -108,7 +108,7 @@ def test_a_renewed_lease_lasts_its_full_length_again(client: Client, clock: Fake
 # ------------------------------------------------------------------------------------------------- before and after
 
 
-def test_attempts_that_all_died_end_as_a_dead_letter(client: Client, clock: FakeClock, tmp_path: Path) -> None:
+def test_attempts_that_all_crash_end_as_a_dead_letter(client: Client, clock: FakeClock, tmp_path: Path) -> None:
     item = {"handler": "h", "key": "a", "lease": 1, "max_attempts": 2, "event": {"id": "e-1"}}
     for _ in range(2):
         assert client.claim(item)[0]["verdict"] == "granted"  # and its holder is never heard of again
@@ -140,7 +140,7 @@ def test_a_retry_of_the_last_attempt_is_a_dead_letter(client: Client, clock: Fak
     assert [dead_letter.event for dead_letter in dead_letters(tmp_path)] == [b'{"id":"e-1"}']
 
 
-def test_what_is_parked_is_never_granted_twice(client: Client, clock: FakeClock, tmp_path: Path) -> None:
+def test_a_parked_key_is_never_granted_twice(client: Client, clock: FakeClock, tmp_path: Path) -> None:
     item = {"handler": "sms", "key": "a", "lease": 1, "park": True, "event": {"to": "…"}}
     assert client.claim(item)[0]["verdict"] == "granted"
     clock.now_ms += 1_000
@@ -191,7 +191,7 @@ def test_a_released_claim_was_never_made(client: Client) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["reject", "uncertain"])
-def test_what_is_final_says_so_to_every_duplicate(client: Client, outcome: str, tmp_path: Path) -> None:
+def test_every_duplicate_gets_the_final_outcome(client: Client, outcome: str, tmp_path: Path) -> None:
     settlement = {"lease": client.grant("a")["lease"], "outcome": outcome, "reason": "no such customer", "event": [1]}
     assert client.settle(settlement) == [{"settled": True, "outcome": outcome}]
     (told,) = client.claim({"handler": "h", "key": "a"})

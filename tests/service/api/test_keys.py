@@ -40,7 +40,7 @@ def test_a_key_tells_its_present_state(client: Client) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["at"])  # as the command line tells it
 
 
-def test_the_parts_of_a_key_are_told_as_one_text(client: Client) -> None:
+def test_the_parts_of_a_key_are_shown_as_one_text(client: Client) -> None:
     (granted,) = client.claim({"handler": "h", "key": ["", "conversation", "end"]})
     assert client.key(granted["key"]).json()["text"] == "conversation|end"
 
@@ -56,7 +56,7 @@ def test_a_dead_key_tells_why(client: Client) -> None:
     assert b"Ann" not in reply.body  # what happened to whom is told by `semel dead show`, on the machine
 
 
-def test_a_discarded_key_tells_who_decided(client: Client, tmp_path: Path) -> None:
+def test_a_discarded_key_names_who_decided(client: Client, tmp_path: Path) -> None:
     granted = client.grant("a")
     client.settle({"lease": granted["lease"], "outcome": "reject", "reason": "no such customer", "event": 1})
 

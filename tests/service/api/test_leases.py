@@ -58,7 +58,7 @@ def test_the_longest_lease_is_within_its_limit() -> None:
 
 
 @given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", min_size=1) | st.text())
-def test_what_is_no_lease_is_refused(text: str) -> None:
+def test_an_invalid_lease_is_refused(text: str) -> None:
     with pytest.raises(MalformedEvent, match=r"^lease: "):
         read_ticket(text)
 
@@ -145,7 +145,7 @@ def test_a_lease_that_was_tampered_with_is_another_lease_or_none(
         assert (theirs.handler, theirs.key, theirs.token) == (ours.handler, ours.key, ours.token)
 
 
-def test_a_token_that_was_guessed_too_high_or_too_low_is_nobodys(client: Client, lease: str) -> None:
+def test_a_guessed_token_settles_nothing(client: Client, lease: str) -> None:
     ticket = read_ticket(lease)
     for token in (ticket.token - 1, ticket.token + 1, 2**63 - 1):
         if token:
@@ -154,7 +154,7 @@ def test_a_token_that_was_guessed_too_high_or_too_low_is_nobodys(client: Client,
     assert client.renew(lease) == [{"renewed": True, "expires_in": 3_600.0}]
 
 
-def test_a_released_key_cannot_be_settled_by_nobody(client: Client) -> None:
+def test_a_released_key_cannot_be_settled_with_token_0(client: Client) -> None:
     """A key that was tried before and given back has token 0 in the store."""
     client.settle({"lease": client.grant("twice")["lease"], "outcome": "retry", "after": 0})
     again = client.grant("twice")

@@ -80,7 +80,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_is_malformed_is_refused_with_a_reason(client: Client, body: bytes) -> None:
+def test_malformed_requests_are_refused_with_a_reason(client: Client, body: bytes) -> None:
     reply = client.ask("POST", "/v1/claims", body)
     assert (reply.status, reply.headers["content-type"]) == (400, "application/problem+json"), reply.body
     said = reply.json()
@@ -102,7 +102,7 @@ def test_what_is_malformed_is_refused_with_a_reason(client: Client, body: bytes)
         ),
     ],
 )
-def test_what_is_malformed_is_told_with_its_place_and_what_was_expected(
+def test_the_error_of_a_malformed_request_names_the_field_and_the_expected_type(
     client: Client, path: str, item: dict[str, object], place: str, named: list[str]
 ) -> None:
     reply = client.ask("POST", f"/v1/claims{path}", {"items": [item]})
@@ -150,12 +150,12 @@ def test_a_malformed_settlement_is_refused(client: Client, settlement: dict[str,
         {"Content_Encoding": "gzip"},
     ],
 )
-def test_what_is_not_said_to_be_json_is_refused(client: Client, headers: dict[str, str]) -> None:
+def test_a_body_without_a_json_content_type_is_refused(client: Client, headers: dict[str, str]) -> None:
     assert client.ask("POST", "/v1/claims", batch(), **headers).status == 415
 
 
 @pytest.mark.parametrize("said", JSON_SAID)
-def test_json_may_be_said_in_several_ways(client: Client, said: str) -> None:
+def test_json_content_types_are_accepted_in_several_spellings(client: Client, said: str) -> None:
     assert client.ask("POST", "/v1/claims", batch(), Content_Type=said).status == 200
 
 
@@ -207,7 +207,9 @@ def test_a_sender_that_goes_away_in_the_middle_is_no_error(client: Client, caplo
         ("POST", "/openapi.json", {"GET", "HEAD"}),
     ],
 )
-def test_a_wrong_method_is_told_the_right_one(client: Client, method: str, path: str, allowed: set[str]) -> None:
+def test_a_wrong_method_gets_405_with_the_allowed_ones(
+    client: Client, method: str, path: str, allowed: set[str]
+) -> None:
     reply = client.ask(method, path, batch())
     assert (reply.status, set(reply.headers["allow"].split(", "))) == (405, allowed)
 
@@ -268,7 +270,7 @@ def troubled(tmp_path: Path) -> Iterator[tuple[Client, Line]]:
 
 
 @pytest.mark.parametrize("call", ["claim", "settle", "renew"])
-def test_without_a_ledger_the_client_is_told_to_come_again(troubled: tuple[Client, Line], call: str) -> None:
+def test_without_a_ledger_the_client_gets_503_with_retry_after(troubled: tuple[Client, Line], call: str) -> None:
     client, line = troubled
     lease = client.grant("a")["lease"]
     asked = {
@@ -285,7 +287,7 @@ def test_without_a_ledger_the_client_is_told_to_come_again(troubled: tuple[Clien
     assert client.ask("POST", path, {"items": [item]}).status == 200
 
 
-def test_a_dead_letter_that_cannot_be_written_takes_no_lease_from_the_others(troubled: tuple[Client, Line]) -> None:
+def test_a_dead_letter_that_cannot_be_written_costs_no_other_claim_its_lease(troubled: tuple[Client, Line]) -> None:
     client, line = troubled
     poison = {"handler": "h", "key": "poison", "lease": 0.1, "max_attempts": 1}
     client.claim(poison)
@@ -312,7 +314,7 @@ def test_leases_for_a_client_that_went_away_are_given_back(troubled: tuple[Clien
     assert client.grant("abandoned")["attempt"] == 1
 
 
-def test_more_requests_than_allowed_are_told_to_come_again(troubled: tuple[Client, Line]) -> None:
+def test_requests_over_the_limit_get_429_with_retry_after(troubled: tuple[Client, Line]) -> None:
     client, line = troubled
     line.gate.clear()
     crew = [threading.Thread(target=client.claim, args=({"handler": "h", "key": f"{n}"},)) for n in range(3)]

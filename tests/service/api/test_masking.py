@@ -113,7 +113,7 @@ TEXT = "Grüße! Your code is 998877, it is good for 5 minutes."
         "YOUR CODE IS 998877, IT",
     ],
 )
-def test_an_answer_does_not_tell_what_was_said(echo: str) -> None:
+def test_a_response_does_not_contain_the_message(echo: str) -> None:
     said = to_anna(channel="sms", body=TEXT)
     told = hidden(f'400: {{"text": "{echo}", "error": "it is too long"}}', said)
     assert "998877" not in told
@@ -121,7 +121,7 @@ def test_an_answer_does_not_tell_what_was_said(echo: str) -> None:
     assert told.endswith('"error": "it is too long"}')
 
 
-def test_what_a_template_or_a_document_says_is_hidden_too() -> None:
+def test_the_content_of_a_template_or_document_is_masked_too() -> None:
     templated = to_anna(channel="email", template="t", data={"code": "998877", "n": 123456, "ok": True})
     assert hidden("code 998877 and 123456: True", templated) == "code … and …: True"
     nested = to_anna(channel="event", body={"a": [{"b": "a diagnosis of theirs"}]})
@@ -162,7 +162,7 @@ def test_of_contents_that_overlap_in_a_text_nothing_is_left() -> None:
     assert hidden("400: 0815-77 your code", said) == "400: … your code"
 
 
-def test_what_a_large_document_says_is_hidden_too() -> None:
+def test_the_content_of_a_large_document_is_masked_too() -> None:
     words = [f"value{number:05d}" for number in range(10_000)]
     asked = {"key": "k", "kind": "k", "recipient": "r", "channel": "event", "body": {"all": words}}
     said = Notification(**asked)  # type: ignore[arg-type]

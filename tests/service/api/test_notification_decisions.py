@@ -34,7 +34,7 @@ def uncertain(desk: Desk, **more: Any) -> str:
 @pytest.mark.parametrize(
     ("resolution", "state"), [("sent", "accepted"), ("not_sent", "pending"), ("given_up", "failed")]
 )
-def test_what_is_uncertain_can_be_resolved(desk: Desk, resolution: str, state: str) -> None:
+def test_an_uncertain_notification_can_be_resolved(desk: Desk, resolution: str, state: str) -> None:
     id = uncertain(desk)
     reply = desk.decide(id, "resolve", "the log of the provider", resolution=resolution)
     assert (reply.status, reply.json()) == (200, {"id": id, "state": state})
@@ -66,7 +66,7 @@ def test_a_decision_whose_answer_got_lost_can_be_sent_again(desk: Desk) -> None:
     assert len([one for one in desk.show(id)["attempts"] if one["by"]]) == 1
 
 
-def test_what_cannot_be_said_now_is_refused_and_names_the_state(desk: Desk) -> None:
+def test_an_impossible_decision_is_refused_with_the_state(desk: Desk) -> None:
     id = desk.send()
     desk.relay(Accepted("SM1"))
     for verb, more in (("resolve", {"resolution": "not_sent"}), ("resolve", {"resolution": "sent"}), ("cancel", {})):
@@ -76,7 +76,7 @@ def test_what_cannot_be_said_now_is_refused_and_names_the_state(desk: Desk) -> N
         assert "accepted" in reply.json()["detail"]
 
 
-def test_what_is_pending_can_be_cancelled(desk: Desk) -> None:
+def test_a_pending_notification_can_be_cancelled(desk: Desk) -> None:
     id = desk.send()
     assert desk.decide(id, "cancel").json() == {"id": id, "state": "cancelled"}
     assert desk.relay(Accepted()) == []
@@ -167,7 +167,7 @@ def test_nothing_is_sent_again_while_it_is_on_its_way_or_uncertain(desk: Desk) -
     assert len(desk.listed().json()["items"]) == 2
 
 
-def test_what_is_past_its_time_or_erased_is_not_sent_again(desk: Desk) -> None:
+def test_an_expired_or_erased_notification_is_not_sent_again(desk: Desk) -> None:
     soon = datetime.now(UTC) + timedelta(milliseconds=50)
     late = desk.send("a", not_after=soon.isoformat())
     gone = desk.send("b", recipient="+4915100000000")
@@ -239,7 +239,7 @@ def test_a_crash_behind_the_new_generation_leaves_one_message_and_its_reason(des
 # ----------------------------------------------------------------------------------------------------------- erase
 
 
-def test_what_is_erased_is_forgotten_and_still_known(desk: Desk) -> None:
+def test_erased_notifications_keep_only_their_identity(desk: Desk) -> None:
     sent = desk.send("a")
     desk.relay(Accepted("SM1"))
     waits = desk.send("b")
@@ -255,7 +255,7 @@ def test_what_is_erased_is_forgotten_and_still_known(desk: Desk) -> None:
     assert desk.ask("a").json() == {"id": sent, "status": "known", "state": "accepted"}
 
 
-def test_what_is_uncertain_is_left_and_said_to_be(desk: Desk) -> None:
+def test_uncertain_notifications_are_left_and_reported(desk: Desk) -> None:
     uncertain(desk)
     body = {"recipient": PHONE, "reason": "article 17"}
     assert desk.client.ask("POST", "/v1/notifications/erase", body).json() == {"erased": 0, "left": 1}

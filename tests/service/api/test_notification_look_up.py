@@ -84,7 +84,7 @@ def test_a_number_is_found_in_every_spelling(desk: Desk, recipient: str) -> None
     assert (told["status"], told["note"]) == ("pending", "")
 
 
-def test_a_number_without_its_country_says_that_it_was_not_matched(desk: Desk) -> None:
+def test_the_status_of_a_number_without_its_country_notes_that_it_was_not_matched(desk: Desk) -> None:
     desk.send()
     told = answer(desk, recipient="0170 12345678")
     assert told["status"] == "never"
@@ -103,13 +103,13 @@ def test_only_never_may_be_sent(desk: Desk, told: str) -> None:
         assert answer(desk, **query)["may_send"], query
 
 
-def test_what_was_refused_for_good_has_reached_nobody(desk: Desk) -> None:
+def test_a_permanently_refused_notification_is_not_sent(desk: Desk) -> None:
     desk.send()
     desk.relay(Refused("no such number", final=True))
     assert answer(desk, key="order-1")["may_send"]
 
 
-def test_what_a_provider_repeats_of_the_customer_and_of_the_message_is_not_told(desk: Desk) -> None:
+def test_customer_data_in_provider_texts_is_masked(desk: Desk) -> None:
     code = "Your secret code is 998877"
     id = desk.send(body=code)
     desk.relay(Unknown(f'500: {{"to": "{PHONE}", "text": "{code}"}}'))
@@ -180,13 +180,13 @@ def test_a_question_that_is_not_whole_is_refused(refusing: Desk, query: str) -> 
     assert "may_send" not in reply.json()
 
 
-def test_letters_of_every_language_are_found(desk: Desk) -> None:
+def test_characters_of_every_language_are_found(desk: Desk) -> None:
     desk.send(recipient="größe@例え.jp", kind="Erinnerung für 50 % & mehr")
     told = answer(desk, recipient="größe@例え.jp", kind="Erinnerung für 50 % & mehr")
     assert told["status"] == "pending"
 
 
-def test_a_look_up_does_not_wait_for_those_who_write(desk: Desk, tmp_path: Path) -> None:
+def test_a_look_up_does_not_wait_for_writers(desk: Desk, tmp_path: Path) -> None:
     desk.send()
     other = apsw.Connection(str(tmp_path / "semel.db"))
     try:

@@ -70,7 +70,7 @@ def test_the_same_key_with_another_body_is_a_conflict_and_the_first_is_untouched
     assert desk.show(id) == before
 
 
-def test_what_was_answered_is_there_after_the_service_is_gone(tmp_path: Path) -> None:
+def test_answered_notifications_survive_the_service(tmp_path: Path) -> None:
     with desk_on(tmp_path) as desk:
         id = desk.send()
     ledger = SqliteLedger(str(tmp_path / "semel.db"))
@@ -197,7 +197,7 @@ def test_an_empty_key_is_none(desk: Desk) -> None:
         ({"key": "order-${Flow.id}"}, "^key: .*template"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_kept(refusing: Desk, wrong: dict[str, Any], named: str) -> None:
+def test_an_invalid_field_is_named_and_nothing_is_stored(refusing: Desk, wrong: dict[str, Any], named: str) -> None:
     reply = refusing.ask(**wrong)
     assert reply.status == 400
     assert re.search(named, reply.json()["detail"])
@@ -209,7 +209,7 @@ def test_names_that_stand_twice_are_refused(desk: Desk) -> None:
     assert desk.client.ask("POST", "/v1/notifications", raw).status == 400
 
 
-def test_everything_that_can_be_asked_for_arrives(desk: Desk) -> None:
+def test_every_field_of_a_request_is_stored(desk: Desk) -> None:
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="milliseconds")
     asked: dict[str, Any] = {
         "body": {"nested": [1, "Größe"]},
@@ -284,7 +284,7 @@ def test_to_reveal_needs_both_to_read_and_to_decide(desk: Desk) -> None:
 # --------------------------------------------------------------------------------------------------------- showing
 
 
-def test_recipient_and_content_are_masked_unless_they_are_asked_for(desk: Desk) -> None:
+def test_recipient_and_content_are_masked_unless_they_are_revealed(desk: Desk) -> None:
     id = desk.send(f"order for {PHONE}", body="the secret word", subject="hush", order=PHONE)
     desk.decide(id, "cancel", f"{PHONE} has called")
     for path in (f"/v1/notifications/{id}", "/v1/notifications"):
@@ -314,7 +314,7 @@ def test_an_unknown_id_is_not_found(desk: Desk) -> None:
     assert desk.decide("0" * 32, "resend").status == 404
 
 
-def test_a_ledger_without_an_outbox_says_which_ones_have_one(tmp_path: Path) -> None:
+def test_the_error_of_a_ledger_without_an_outbox_names_those_with_one(tmp_path: Path) -> None:
     ledger = MemoryLedger()
     with serving(api(ledger, TOKENS, catalog=ledger)) as client:
         for method, path in (("POST", ""), ("GET", ""), ("GET", "/status?key=k"), ("POST", f"/{'0' * 32}/resend")):

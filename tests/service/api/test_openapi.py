@@ -82,13 +82,13 @@ def test_every_operation_tells_its_refusals_as_problems() -> None:
                 assert operation["security"] == []
 
 
-def test_what_is_served_is_the_description(client: Client) -> None:
+def test_the_served_document_is_the_description(client: Client) -> None:
     assert Client(client.port, None).ask("GET", "/openapi.json").json() == DESCRIBED
     assert Client(client.port, None).ask("HEAD", "/openapi.json").status == 200
 
 
 @pytest.mark.parametrize("key", ["k", ["k"], ["", "k"], "Grüße, 世界", ["k"] * 16])
-def test_what_the_description_accepts_is_accepted(client: Client, key: Any) -> None:
+def test_requests_that_match_the_description_are_accepted(client: Client, key: Any) -> None:
     body = {"items": [{"handler": "h", "key": key}]}
     assert validator("ClaimBatch").is_valid(body)
     reply = client.ask("POST", "/v1/claims", body)
@@ -97,13 +97,13 @@ def test_what_the_description_accepts_is_accepted(client: Client, key: Any) -> N
 
 
 @pytest.mark.parametrize("key", ["", [], [""], ["", ""], "a\nb", "a\x7f", ["a\x9f"], "k" * 256, ["k"] * 17, 7, None])
-def test_what_the_description_forbids_is_refused(client: Client, key: Any) -> None:
+def test_requests_that_violate_the_description_are_refused(client: Client, key: Any) -> None:
     body = {"items": [{"handler": "h", "key": key}]}
     assert not validator("ClaimBatch").is_valid(body)
     assert client.ask("POST", "/v1/claims", body).status == 400
 
 
-def test_a_problem_is_what_the_description_says() -> None:
+def test_a_problem_matches_the_description() -> None:
     told = json.loads(problem(400, "Malformed request", "no key", at="items[0]"))
     assert validator("Problem").is_valid(told)
     assert told == {
@@ -122,7 +122,7 @@ def test_the_shapes_do_not_break_the_process_when_it_ends() -> None:
     assert run.returncode == 0, run.stderr[-2000:]
 
 
-def test_every_field_of_a_request_says_what_it_is() -> None:
+def test_every_field_of_a_request_has_a_description() -> None:
     told = ("NewNotification", "GuardItem", "ResolveRequest", "CancelRequest", "ResendRequest", "EraseRequest")
     for name in ("ClaimItem", "OrderItem", "SettleDone", "SettleRetry", "SettleReject", *told):
         schema = DESCRIBED["components"]["schemas"][name]

@@ -40,7 +40,7 @@ def table(heading: str) -> list[str]:
     return [row.split("|")[1].strip(" `") for row in rows]
 
 
-def test_every_request_of_the_page_is_answered_as_it_says(tmp_path: Path) -> None:
+def test_every_request_of_the_page_gets_the_documented_response(tmp_path: Path) -> None:
     """Nothing is left to chance: a new ledger, a clock that stands still, one tenant."""
     with api_on(tmp_path, clock=FakeClock()) as client:
         said = dialogues()

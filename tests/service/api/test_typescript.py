@@ -235,7 +235,7 @@ def test_the_event_of_the_example_can_be_handled(scene: Scene) -> None:
     ],
     ids=["token", "right token", "survey", "service"],
 )
-def test_what_is_missing_is_told_without_a_stack(scene: Scene, missing: dict[str, str], named: str) -> None:
+def test_a_missing_package_is_logged_without_a_traceback(scene: Scene, missing: dict[str, str], named: str) -> None:
     complaint = scene.start(customer_end(), **missing).complaint()
     assert named in complaint
     assert len(complaint.splitlines()) == 1

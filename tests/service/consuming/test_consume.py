@@ -62,7 +62,7 @@ def test_a_lease_that_outlasts_the_visibility_of_a_queue_is_refused() -> None:
     run(story())
 
 
-def test_it_ends_with_the_source_and_says_how_many() -> None:
+def test_it_ends_with_the_source_and_returns_the_count() -> None:
     async def story() -> None:
         source = Shelf(*[body(number) for number in range(30)], ends=True)
         async with app_with() as app:
@@ -90,7 +90,7 @@ def test_workers_work_beside_each_other() -> None:
 # ----------------------------------------------------------------------------------------------------------- its end
 
 
-def test_a_source_that_is_stopped_ends_it_when_what_is_in_hand_is_finished() -> None:
+def test_a_consumer_ends_after_its_stopped_source_and_the_deliveries_in_flight() -> None:
     async def story() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -113,7 +113,7 @@ def test_a_source_that_is_stopped_ends_it_when_what_is_in_hand_is_finished() -> 
     run(story())
 
 
-def test_when_it_is_cancelled_it_finishes_what_is_in_hand() -> None:
+def test_a_cancelled_consumer_finishes_deliveries_in_flight() -> None:
     async def story() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -138,7 +138,7 @@ def test_when_it_is_cancelled_it_finishes_what_is_in_hand() -> None:
     run(story())
 
 
-def test_what_takes_longer_than_the_drain_goes_back() -> None:
+def test_deliveries_that_outlast_the_drain_are_returned() -> None:
     async def story() -> None:
         begun = asyncio.Event()
 
@@ -181,7 +181,7 @@ def test_a_second_cancel_does_not_wait_for_the_drain() -> None:
     run(story())
 
 
-def test_a_source_that_cannot_be_stopped_keeps_nobody_waiting() -> None:
+def test_a_source_that_cannot_be_stopped_does_not_delay_the_exit() -> None:
     class Plain:
         """Nothing ever comes, and it has no `stop`."""
 
@@ -223,7 +223,7 @@ def test_a_source_that_keeps_failing_is_tried_again_and_does_not_fill_the_log(
     assert "source_recovered source=Shelf" in caplog.text
 
 
-def test_what_a_driver_says_in_an_error_of_its_own_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_text_of_a_driver_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         source = Shelf(body(1), fails=[RuntimeError("amqp://user:hunter2@host")], ends=True)
         async with app_with() as app:
@@ -246,7 +246,7 @@ def test_an_answer_that_is_not_heard_ends_nothing() -> None:
     run(story())
 
 
-def test_what_no_other_try_would_change_ends_it_after_what_is_in_hand() -> None:
+def test_a_permanent_error_ends_the_consumer_after_the_deliveries_in_flight() -> None:
     async def story() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -269,7 +269,7 @@ def test_what_no_other_try_would_change_ends_it_after_what_is_in_hand() -> None:
     run(story())
 
 
-def test_a_queue_that_does_not_exist_is_told(queue: Queue) -> None:
+def test_a_missing_queue_is_reported(queue: Queue) -> None:
     async def story() -> None:
         async with app_with() as app:
             with pytest.raises(ConfigError, match=re.escape(f"{queue.url}-not")):
@@ -331,7 +331,7 @@ def test_nothing_is_taken_while_the_ledger_cannot_be_written(
     assert caplog.text.count("ledger_recovered") == 1
 
 
-def test_what_a_worker_waited_for_in_an_outage_stays_in_its_hand() -> None:
+def test_deliveries_received_during_an_outage_stay_in_flight() -> None:
     """Several wait for a delivery when the ledger goes: not each of them has to find that out with it."""
 
     async def story() -> None:
@@ -353,7 +353,7 @@ def test_what_a_worker_waited_for_in_an_outage_stays_in_its_hand() -> None:
     run(story())
 
 
-def test_who_stops_in_an_outage_gives_back_what_was_received() -> None:
+def test_a_worker_that_stops_in_an_outage_returns_its_deliveries() -> None:
     async def story() -> None:
         source = Shelf()
         source.brings_again = True
@@ -374,7 +374,7 @@ def test_who_stops_in_an_outage_gives_back_what_was_received() -> None:
     run(story())
 
 
-def test_nothing_is_taken_before_the_ledger_was_asked() -> None:
+def test_nothing_is_received_before_the_ledger_was_checked() -> None:
     async def story() -> None:
         source = Shelf(body(1))
         async with app_with() as app:
@@ -396,7 +396,7 @@ def test_nothing_is_taken_before_the_ledger_was_asked() -> None:
 
 
 @pytest.mark.parametrize(("then", "answer"), [("ack", "ack"), ("reject", f"reject: {REASON}")])
-def test_what_no_handler_wants_is_answered_as_chosen_and_said(
+def test_unmatched_events_are_answered_as_configured_and_logged(
     then: Any, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
@@ -410,7 +410,7 @@ def test_what_no_handler_wants_is_answered_as_chosen_and_said(
     assert [line.partition("count=")[2].partition(" ")[0] for line in said] == ["1", "2", "4"]
 
 
-def test_a_heartbeat_of_a_channel_is_no_event_that_somebody_missed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_heartbeat_of_a_channel_is_not_an_unmatched_event(caplog: pytest.LogCaptureFixture) -> None:
     frame = b'{"topicName":"channel.metadata","version":"1","eventBody":{"message":"WebSocket Heartbeat"}}'
 
     async def story() -> None:
@@ -423,7 +423,7 @@ def test_a_heartbeat_of_a_channel_is_no_event_that_somebody_missed(caplog: pytes
     assert "event_unmatched" not in caplog.text
 
 
-def test_topics_are_told_apart_without_their_ids_and_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_topics_are_grouped_without_their_ids_and_their_number_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     assert topic_class("v2.users.4a5d7f6e-1b2c-4d3e-8f90-123456789abc.presence") == "v2.users.*.presence"
     assert (
         topic_class("v2.detail.events.conversation.{id}.customer.end")

@@ -37,7 +37,9 @@ async def well() -> None:
     """What a store says that can be written."""
 
 
-def test_a_store_that_only_says_that_it_is_well_is_believed_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_passes_its_check_and_fails_is_checked_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each belief costs a receive of everything in hand, which a queue counts."""
     monkeypatch.setattr(ledger_breaker, "RELAPSE_BASE_S", 0.05)
 
@@ -55,7 +57,7 @@ def test_a_store_that_only_says_that_it_is_well_is_believed_less_and_less(monkey
     run(story())
 
 
-def test_a_store_that_was_well_for_a_while_is_believed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_worked_for_a_while_is_used_at_once_after_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_breaker, "RELAPSE_BASE_S", 3600.0)
     monkeypatch.setattr(ledger_breaker, "RELAPSE_WITHIN_S", 0.0)
 
@@ -69,7 +71,7 @@ def test_a_store_that_was_well_for_a_while_is_believed_again(monkeypatch: pytest
     run(story())
 
 
-def test_what_began_before_the_store_was_well_again_says_nothing_of_it() -> None:
+def test_a_call_from_before_the_recovery_starts_no_new_outage() -> None:
     """Several workers wait for the same silent store, and give up one after the other."""
 
     async def story() -> None:
@@ -132,7 +134,7 @@ def test_a_ledger_that_raises_what_it_should_not_ends_nothing(caplog: pytest.Log
     assert "hunter2" not in caplog.text
 
 
-def test_a_driver_that_cancels_us_unasked_does_not_end_the_consumption() -> None:
+def test_a_cancellation_by_a_driver_does_not_end_the_consumer() -> None:
     """Some cancel whoever waits on a connection that is lost. To end quietly then would look like the end."""
 
     class Cancels(Shelf):

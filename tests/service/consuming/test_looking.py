@@ -46,7 +46,7 @@ def ended(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_doctor_shows_what_a_queue_says_of_itself(tmp_path: Path, queue: Queue) -> None:
+def test_doctor_shows_the_attributes_of_a_queue(tmp_path: Path, queue: Queue) -> None:
     queue.send([b"{}", b"{}"])
     report = looked(tmp_path, source_of(queue, visibility=30))
     assert [one.level for one in told(report, "source")] == ["ok"]
@@ -121,7 +121,7 @@ def test_a_service_without_routes_consumes_nothing(tmp_path: Path, queue: Queue,
     assert queue.visible() == 1
 
 
-def test_a_broker_to_hand_on_to_is_looked_at_too(tmp_path: Path, queue: Queue) -> None:
+def test_a_broker_that_events_are_forwarded_to_is_checked_too(tmp_path: Path, queue: Queue) -> None:
     def broker(url: str) -> str:
         where = f"endpoint = '{queue.server.endpoint}'\nregion = '{queue.server.region}'\n"
         return f"[[endpoints]]\naccept = 'sqs'\n[brokers.sqs]\nqueue = '{url}'\n{where}"

@@ -63,7 +63,7 @@ def test_a_queue_of_rabbitmq_is_consumed(tmp_path: Path, place: Place) -> None:
     assert "JSON" in reason_of(dead_letter)
 
 
-def test_queues_of_rabbitmq_are_made_where_that_is_asked_for(tmp_path: Path, new_place: Callable[..., Place]) -> None:
+def test_queues_of_rabbitmq_are_created_if_configured(tmp_path: Path, new_place: Callable[..., Place]) -> None:
     place = new_place(declared=False)
     text = (
         f'[[sources]]\nkind = "rabbitmq"\nname = "events"\nurl = "env:RABBIT_URL"\ndeclare = true\n'

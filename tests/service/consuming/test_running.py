@@ -33,7 +33,7 @@ def counted(running: Running, metric: str, **labels: str) -> float:
     return total
 
 
-def test_a_queue_is_consumed_once_and_what_nobody_can_act_on_is_kept(tmp_path: Path, queue: Queue) -> None:
+def test_a_queue_is_consumed_once_and_events_that_cannot_run_are_kept(tmp_path: Path, queue: Queue) -> None:
     with service(tmp_path, source_of(queue, visibility=60), APP, env=SLOW) as running:
         assert any(re.search(r"\bevents\b.*\bsqs\b.*\b4\b", line) for line in running.log), running.text
         assert running.post("/events", {"id": "1", "type": "ok"}).status == 404, "no path is opened that nobody wrote"
@@ -60,7 +60,7 @@ def test_a_queue_is_consumed_once_and_what_nobody_can_act_on_is_kept(tmp_path: P
         assert running.get("/readyz").json.get("sources") is None
 
 
-def test_sigterm_finishes_what_is_in_hand_and_gives_back_the_rest(tmp_path: Path, queue: Queue) -> None:
+def test_sigterm_finishes_deliveries_in_flight_and_returns_the_rest(tmp_path: Path, queue: Queue) -> None:
     with service(tmp_path, source_of(queue, workers=1, visibility=60), APP, env=SLOW) as running:
         queue.send([message("first", "gated")])
         running.until(lambda: runs(tmp_path) == ["e-first"], "the handler did not begin", SETTLED_S)
@@ -75,7 +75,7 @@ def test_sigterm_finishes_what_is_in_hand_and_gives_back_the_rest(tmp_path: Path
     assert queue.left() == queue.visible() == 3
 
 
-def test_a_drain_that_is_over_gives_back_what_is_in_hand(tmp_path: Path, queue: Queue) -> None:
+def test_deliveries_in_flight_are_returned_when_the_drain_ends(tmp_path: Path, queue: Queue) -> None:
     settings = source_of(queue, visibility=60) + "[server]\ndrain = 3\n"
     with service(tmp_path, settings, APP, env=SLOW) as running:
         queue.send([message("first", "gated")])

@@ -77,7 +77,7 @@ def test_everything_that_passes_is_counted() -> None:
     run(story())
 
 
-def test_an_answer_that_is_not_heard_is_no_longer_in_hand() -> None:
+def test_a_delivery_whose_answer_failed_is_no_longer_in_flight() -> None:
     async def story() -> None:
         source = Shelf(body(1), body(2))
         source.deaf = 1
@@ -119,7 +119,7 @@ def test_a_source_that_only_a_person_can_help_is_looked_at_again(caplog: pytest.
     assert caplog.text.count("source_resumed source=shelf") == 1
 
 
-def test_a_source_that_works_again_is_well_also_when_it_has_nothing_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_recovers_is_healthy_even_if_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         empty = Shelf()
         async with app_with() as app:
@@ -148,7 +148,7 @@ def test_a_source_that_cannot_even_be_made_ends_nothing(caplog: pytest.LogCaptur
     assert "hunter2" not in caplog.text
 
 
-def test_what_fails_between_a_source_and_its_broker_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_between_a_source_and_its_broker_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass
     class Counts:
         failures: int = 0
@@ -182,7 +182,7 @@ def test_what_fails_between_a_source_and_its_broker_is_seen(monkeypatch: pytest.
     run(story())
 
 
-def test_what_does_not_end_in_time_goes_back() -> None:
+def test_deliveries_that_do_not_end_in_time_are_returned() -> None:
     async def story() -> None:
         begun = asyncio.Event()
 
@@ -204,7 +204,7 @@ def test_what_does_not_end_in_time_goes_back() -> None:
     run(story())
 
 
-def test_sources_are_told_as_soon_as_a_drain_begins() -> None:
+def test_sources_stop_as_soon_as_a_drain_begins() -> None:
     """Not when the last connection of a sender is closed, which may be long after."""
 
     async def story() -> None:

@@ -12,7 +12,7 @@ from semel.values.log import LogEvent
 
 
 @pytest.mark.parametrize("then", ["ack", "reject"])
-def test_the_log_says_how_often_and_how_an_unmatched_event_is_answered(
+def test_the_log_counts_unmatched_events_and_names_their_answer(
     caplog: pytest.LogCaptureFixture, then: Literal["ack", "reject"]
 ) -> None:
     """At the first, second, fourth, eighth … event of a topic, each topic by itself."""

@@ -107,7 +107,7 @@ def test_an_allowed_private_address_is_called(run_it: Callable[..., Any], host: 
 
 @both_loops
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
-def test_both_gates_hold_on_both_loops(run_it: Callable[..., Any], host: str) -> None:
+def test_both_limits_hold_on_both_loops(run_it: Callable[..., Any], host: str) -> None:
     async def story() -> tuple[Any, int]:
         async with (
             raw(saying(OK)) as server,

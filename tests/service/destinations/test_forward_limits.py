@@ -195,7 +195,7 @@ def test_few_requests_wait_for_a_slot_and_the_others_are_refused_at_once() -> No
     run(story())
 
 
-def test_a_wait_for_a_turn_ends_before_the_handler_s_time_does() -> None:
+def test_a_wait_for_a_slot_ends_before_the_timeout_of_the_handler() -> None:
     async def story() -> None:
         gate = Gate()
         async with sink(gate) as server, opened(server.url, concurrency=1) as crm:

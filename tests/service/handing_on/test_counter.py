@@ -68,7 +68,7 @@ def test_an_event_is_answered_when_the_broker_has_it_and_not_before() -> None:
         (f"{UNFIT}no text", 422, "no text"),
     ],
 )
-def test_what_the_broker_does_not_have_is_never_answered_with_200(why: str, status: int, says: str) -> None:
+def test_an_event_that_the_broker_did_not_confirm_is_never_answered_200(why: str, status: int, says: str) -> None:
     async def story() -> None:
         told = await Counter(Broker(saying(why))).post(event(1))
         assert told.status == status
@@ -102,7 +102,7 @@ def test_an_error_of_the_publisher_is_503_and_the_next_is_tried() -> None:
         (HEARTBEAT, 200, "ignored"),
     ],
 )
-def test_what_is_no_event_is_not_handed_on(body: Any, status: int, said: int | str) -> None:
+def test_a_body_that_is_no_event_is_not_forwarded(body: Any, status: int, said: int | str) -> None:
     async def story() -> None:
         broker = Broker()
         told = await Counter(broker).post(body)
@@ -113,7 +113,7 @@ def test_what_is_no_event_is_not_handed_on(body: Any, status: int, said: int | s
     asyncio.run(story())
 
 
-def test_nothing_is_handed_on_before_it_is_verified_and_no_credential_ever() -> None:
+def test_only_verified_events_are_forwarded_and_never_credentials() -> None:
     async def story() -> None:
         broker = Broker()
         counter = Counter(broker, verifier=verifier("header", secrets=["letmein"]))
@@ -128,7 +128,7 @@ def test_nothing_is_handed_on_before_it_is_verified_and_no_credential_ever() -> 
     asyncio.run(story())
 
 
-def test_a_cloud_event_in_binary_mode_is_handed_on_as_a_whole() -> None:
+def test_a_cloud_event_in_binary_mode_is_forwarded_completely() -> None:
     async def story() -> None:
         broker = Broker()
         binary = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "t", "ce-source": "/s", "ce-subject": "c-1"}
@@ -150,7 +150,7 @@ def test_a_cloud_event_in_binary_mode_is_handed_on_as_a_whole() -> None:
     asyncio.run(story())
 
 
-def test_an_event_that_no_handler_here_wants_is_handed_on_all_the_same() -> None:
+def test_an_event_without_a_handler_here_is_forwarded_too() -> None:
     async def story() -> None:
         broker = Broker()
         counter = Counter(broker)
@@ -161,7 +161,7 @@ def test_an_event_that_no_handler_here_wants_is_handed_on_all_the_same() -> None
     asyncio.run(story())
 
 
-def test_the_note_says_what_the_door_and_the_app_know() -> None:
+def test_the_metadata_has_the_settings_of_endpoint_and_app() -> None:
     async def story() -> None:
         own = DecodeOptions("platform", "order.number", "kind")
         orders = {"order": {"number": "7"}, "kind": "placed"}
@@ -196,7 +196,7 @@ def test_a_group_is_the_conversation_of_a_tenant_or_else_the_event_alone() -> No
     asyncio.run(story())
 
 
-def test_a_body_is_handed_on_byte_for_byte() -> None:
+def test_a_body_is_forwarded_byte_for_byte() -> None:
     async def story() -> None:
         broker = Broker()
         body = b' { "type" : "t", "id" : "\\u0041" , "data": {} } \n'
@@ -206,7 +206,7 @@ def test_a_body_is_handed_on_byte_for_byte() -> None:
     asyncio.run(story())
 
 
-def test_a_door_that_hands_on_needs_to_know_how_events_are_read() -> None:
+def test_an_endpoint_that_forwards_needs_a_planner() -> None:
     async def story() -> None:
         with pytest.raises(ConfigError, match="planner"):
             Ingest(DeliveryHandler(Semel("memory://")), [ServedEndpoint("/events", publisher=Broker())])
@@ -217,7 +217,7 @@ def test_a_door_that_hands_on_needs_to_know_how_events_are_read() -> None:
 # ------------------------------------------------------------------------------------------------------- many at a time
 
 
-def test_what_arrives_while_a_publish_is_under_way_travels_together_and_each_has_its_own_answer() -> None:
+def test_events_that_arrive_during_a_publish_form_one_batch_with_an_answer_each() -> None:
     async def story() -> None:
         may_answer = asyncio.Event()
 
@@ -273,7 +273,7 @@ def test_events_of_one_conversation_are_never_under_way_at_the_same_time_and_sta
     asyncio.run(story())
 
 
-def test_a_sender_that_went_away_takes_nobody_along() -> None:
+def test_a_sender_that_disconnects_does_not_affect_others() -> None:
     async def story() -> None:
         may_answer = asyncio.Event()
 
@@ -321,7 +321,7 @@ def test_the_broker_is_opened_before_the_first_sender_comes() -> None:
     asyncio.run(story())
 
 
-def test_the_log_says_what_ails_the_broker_and_what_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_errors_of_the_broker_and_refused_events(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async def mixed(parcels: Sequence[ForwardedEvent]) -> list[str]:
             return ["", f"{TOO_LARGE}300,000 bytes", "throttled"][: len(parcels)]
@@ -336,7 +336,7 @@ def test_the_log_says_what_ails_the_broker_and_what_is_refused(caplog: pytest.Lo
         assert said in caplog.text
 
 
-def test_what_is_unfit_says_nothing_about_the_broker() -> None:
+def test_an_unfit_event_is_no_evidence_against_the_broker() -> None:
     async def story() -> None:
         broker = Broker(saying(f"{UNFIT}no text"))
         counter = Counter(broker)
@@ -359,7 +359,7 @@ def test_a_broker_that_takes_a_part_is_not_down() -> None:
     asyncio.run(story())
 
 
-def test_a_broker_that_does_not_answer_is_told_within_the_senders_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_answer_is_reported_before_the_sender_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         monkeypatch.setattr(broker_forwarding, "PATIENCE_S", 0.2)
         silent = asyncio.Event()

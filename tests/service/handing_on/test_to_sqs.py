@@ -64,9 +64,7 @@ def events_in(queue: Queue) -> set[str]:
     return found
 
 
-def test_what_is_answered_200_is_in_the_queue_though_the_receiver_is_killed_in_the_next_moment(
-    queue: Queue, tmp_path: Path
-) -> None:
+def test_an_event_answered_200_is_in_the_queue_even_if_the_receiver_is_killed(queue: Queue, tmp_path: Path) -> None:
     answered: list[str] = []
     with receiver(tmp_path, queue) as running:
         until_taken(f"{running.url}/events", event("first"))
@@ -98,9 +96,7 @@ def test_what_is_answered_200_is_in_the_queue_though_the_receiver_is_killed_in_t
 
 
 @pytest.mark.parametrize("fault", [BLACK_HOLE, Fault(refuse=True)], ids=["silent", "refused"])
-def test_while_the_queue_cannot_be_reached_senders_are_told_503_and_then_taken_again(
-    queue: Queue, fault: Fault
-) -> None:
+def test_senders_get_503_while_the_queue_is_unavailable(queue: Queue, fault: Fault) -> None:
     with FaultProxy("127.0.0.1", queue.server.port) as proxy:
         door = ServedEndpoint("/events", publisher=publisher(queue, proxy.url(queue.server.endpoint)))
         with served(Mounted(Semel("memory://"), door)) as url:
@@ -227,7 +223,7 @@ def test_a_storm_of_duplicates_on_a_bad_network_has_each_effect_once(
     assert queue.dead_letters() == []
 
 
-def test_at_the_end_what_is_publishing_is_answered_and_the_publisher_is_closed(queue: Queue) -> None:
+def test_publishes_in_flight_are_answered_before_the_publisher_is_closed(queue: Queue) -> None:
     with FaultProxy("127.0.0.1", queue.server.port) as proxy:
         closed: list[bool] = []
 

@@ -78,7 +78,7 @@ def notification(key: str) -> Notification:
     return Notification(key=key, kind="k", recipient="+491701234567", channel="sms", body="Hello")
 
 
-def test_the_relay_is_woken_when_something_is_added_and_by_no_look(tmp_path: Path) -> None:
+def test_the_relay_is_woken_by_writes_and_not_by_reads(tmp_path: Path) -> None:
     async def tell(outbox: StoredOutbox) -> None:
         (added,) = await outbox.add([notification("a")])
         await outbox.status("", key="a")
@@ -88,7 +88,7 @@ def test_the_relay_is_woken_when_something_is_added_and_by_no_look(tmp_path: Pat
     assert story(tmp_path, tell) == ["woken", "woken"]
 
 
-def test_nobody_is_woken_for_what_could_not_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_relay_is_not_woken_for_a_failed_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     breaker = Breaker(5, 60.0, open_max_s=60.0, clock=time.monotonic, random=lambda: 0.5)
     woken: list[str] = []
     store = Semel(f"sqlite:///{tmp_path}/semel.db").outbox

@@ -18,7 +18,7 @@ from semel.values.outbox import Crossed, Lane
 SAID = Notification(key="k", kind="k", recipient="+491", channel="sms", body="Hello", provider="gone")
 
 
-def test_what_was_leaving_is_told_when_it_is_still_there_the_next_time(
+def test_sending_notifications_are_logged_if_they_remain_at_the_next_check(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> list[list[str]]:

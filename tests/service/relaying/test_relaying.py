@@ -114,7 +114,7 @@ def test_an_event_and_its_copies_are_one_message(tmp_path: Path, provider: Simul
     assert (one.state, one.notification.recipient, one.provider) == ("accepted", to, "sms")
 
 
-def test_what_is_being_sent_when_it_ends_is_finished_first(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_sends_in_flight_finish_before_the_exit(tmp_path: Path, provider: SimulatorProcess) -> None:
     to = TO.format(2)
     with service(tmp_path, settings(provider, timeout_s=3), APP, env=ENV) as running:
         provider.lie("accept then stall", "twilio")  # no answer comes: in the end that is what is recorded
@@ -142,7 +142,7 @@ def test_with_relay_false_only_the_command_sends(tmp_path: Path, provider: Simul
         assert running.get("/healthz").status == 200
 
 
-def test_what_waits_for_nobody_is_said(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_notifications_without_a_provider_are_logged(tmp_path: Path, provider: SimulatorProcess) -> None:
     mail = Notification(key="k", kind="k", recipient="a@example.com", channel="email", subject="s", body="Hello")
     in_outbox(tmp_path, lambda app: app.outbox.add([mail]))
     with service(tmp_path, settings(provider), APP, env=ENV) as running:
@@ -152,7 +152,7 @@ def test_what_waits_for_nobody_is_said(tmp_path: Path, provider: SimulatorProces
         )
 
 
-def test_a_provider_that_takes_nothing_is_told_and_nobody_else(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_only_a_provider_that_accepts_nothing_is_logged(tmp_path: Path, provider: SimulatorProcess) -> None:
     numbers = [TO.format(820 + number) for number in range(5)]
     with service(tmp_path, settings(provider), APP, env={"TWILIO_TOKEN": "changed-long-ago"}) as running:
         add(tmp_path, *numbers)
@@ -164,7 +164,7 @@ def test_a_provider_that_takes_nothing_is_told_and_nobody_else(tmp_path: Path, p
     assert sum(got(provider, numbers)) == 0
 
 
-def test_a_callback_that_comes_twice_says_that_it_is_delivered(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_a_repeated_callback_still_reports_delivered(tmp_path: Path, provider: SimulatorProcess) -> None:
     to = TO.format(7)
     port = free_port()
     told_to = f'callback = "http://127.0.0.1:{port}/callbacks/sms"\n'
@@ -244,7 +244,7 @@ def test_two_relays_share_an_outbox_and_one_is_killed(tmp_path: Path, provider: 
             assert got(provider, [one.notification.recipient]) == [1]
 
 
-def test_a_relay_that_is_told_to_end_finishes_what_it_sends(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_a_relay_that_is_stopped_finishes_its_sends(tmp_path: Path, provider: SimulatorProcess) -> None:
     to = TO.format(4)
     written(tmp_path, settings(provider, timeout_s=3))
     provider.lie("accept then stall", "twilio")
@@ -257,9 +257,7 @@ def test_a_relay_that_is_told_to_end_finishes_what_it_sends(tmp_path: Path, prov
     assert (one.state, "3 s" in one.reason) == ("uncertain", True)
 
 
-def test_once_that_is_told_to_end_finishes_what_it_sends_and_takes_no_more(
-    tmp_path: Path, provider: SimulatorProcess
-) -> None:
+def test_once_that_is_stopped_finishes_its_sends_and_takes_no_more(tmp_path: Path, provider: SimulatorProcess) -> None:
     numbers = [TO.format(800 + number) for number in range(4)]
     written(tmp_path, settings(provider, timeout_s=3).replace("timeout =", "concurrency = 1\ntimeout ="))
     provider.lie("accept then stall", "twilio")
@@ -279,7 +277,7 @@ def test_once_that_is_told_to_end_finishes_what_it_sends_and_takes_no_more(
     assert sorted(one.state for one in shown(tmp_path)) == ["pending", "pending", "pending", "uncertain"]
 
 
-def test_what_waits_for_a_provider_that_was_renamed_is_told(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_notifications_of_a_renamed_provider_are_logged(tmp_path: Path, provider: SimulatorProcess) -> None:
     (lost, sent) = TO.format(810), TO.format(811)
     written(tmp_path, settings(provider))
     provider.lie("accept then drop", "twilio")
@@ -311,7 +309,7 @@ app = Semel("sqlite:///semel.db")
 """
 
 
-def test_a_bug_in_an_adapter_is_told_without_the_customer(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_a_bug_in_an_adapter_is_logged_without_customer_data(tmp_path: Path, provider: SimulatorProcess) -> None:
     written(tmp_path, settings(provider))
     (tmp_path / "buggy.py").write_text(BUG, "utf-8")
     add(tmp_path, to := TO.format(830))
@@ -325,7 +323,7 @@ def test_a_bug_in_an_adapter_is_told_without_the_customer(tmp_path: Path, provid
     assert to[1:] not in one.reason
 
 
-def test_once_says_what_came_of_it_and_what_is_left(tmp_path: Path, provider: SimulatorProcess) -> None:
+def test_once_reports_the_outcomes_and_the_remaining_notifications(tmp_path: Path, provider: SimulatorProcess) -> None:
     written(tmp_path, settings(provider))
     in_outbox(tmp_path, lambda app: app.outbox.find(NotificationQuery()))  # the file is made
     ended = command(tmp_path, "relay", "--once", "--json")

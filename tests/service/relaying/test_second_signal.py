@@ -73,7 +73,7 @@ class Running:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_second_signal_cuts_off_what_is_being_sent_and_says_so(
+def test_a_second_signal_ends_sends_in_flight_and_records_them(
     tmp_path: Path, provider: SimulatorProcess, command: tuple[str, ...]
 ) -> None:
     many = 1 if "--workers" in command else 3  # each of them has room for one
@@ -131,7 +131,7 @@ asyncio.run(main())
 """
 
 
-def test_what_does_not_let_itself_be_ended_has_a_deadline() -> None:
+def test_a_process_that_cannot_be_stopped_has_a_deadline() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -117,7 +117,7 @@ def test_a_planted_secret_never_appears_however_deep_it_lies(style: str, value: 
 
 @styles
 @given(name=st.sampled_from(HIDDEN_NAMES), value=st.sampled_from([PLANTED, [PLANTED], (PLANTED, 1), {"a": PLANTED}]))
-def test_whatever_is_called_a_body_or_a_secret_is_masked(style: str, name: str, value: object) -> None:
+def test_fields_named_like_a_body_or_a_secret_are_masked(style: str, name: str, value: object) -> None:
     def write() -> None:
         log.info("taken", **{name: value})
         logging.getLogger("semel").info("extra", extra={name: value})
@@ -139,7 +139,7 @@ def test_numbers_about_bodies_and_the_key_of_an_effect_are_shown(out: io.StringI
     assert (line["token"], line["password"]) == (MASK, MASK)
 
 
-def test_what_asyncio_says_about_a_lost_task_does_not_quote_its_error(out: io.StringIO) -> None:
+def test_the_asyncio_message_about_a_lost_task_does_not_quote_its_error(out: io.StringIO) -> None:
     configure("json", "info", out)
 
     async def fail() -> None:

@@ -40,7 +40,7 @@ def test_the_same_line_is_written_a_few_times_a_second_and_the_rest_is_counted()
     assert lines(out)[-1]["event"] == "the ledger is slow: 1000", "each second begins anew"
 
 
-def test_what_was_left_out_is_told_at_the_end_too() -> None:
+def test_omitted_lines_are_counted_at_the_end_too() -> None:
     out = io.StringIO()
     logger = storm(out, lambda: 10.0)
     for _ in range(SAME_MAX + 3):

@@ -76,7 +76,7 @@ def test_configuring_twice_writes_once(out: io.StringIO) -> None:
     assert (len(lines(out)), before.getvalue()) == (1, "")
 
 
-def test_uvicorn_has_no_handlers_of_its_own_and_no_access_log_unless_asked(out: io.StringIO) -> None:
+def test_uvicorn_has_no_log_handlers_and_no_access_log_by_default(out: io.StringIO) -> None:
     access = logging.getLogger("uvicorn.access")
     access.addHandler(logging.StreamHandler(io.StringIO()))
     configure("json", "info", out)
@@ -115,7 +115,7 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
         assert "\x1b" not in terminal.getvalue()
 
 
-def test_a_line_says_to_which_span_it_belongs(out: io.StringIO) -> None:
+def test_a_log_line_has_the_ids_of_its_span(out: io.StringIO) -> None:
     configure("json", "info", out)
     with remembered() as spans:
         with spans.tracing.receive({}, "/events"):
@@ -127,7 +127,7 @@ def test_a_line_says_to_which_span_it_belongs(out: io.StringIO) -> None:
     assert "trace_id" not in outside
 
 
-def test_an_error_is_told_by_what_it_is_and_where(out: io.StringIO) -> None:
+def test_an_error_is_logged_with_its_type_and_location(out: io.StringIO) -> None:
     configure("json", "info", out)
     try:
         try:
@@ -142,11 +142,11 @@ def test_an_error_is_told_by_what_it_is_and_where(out: io.StringIO) -> None:
         assert kind == "RuntimeError"
         assert cause.endswith("LedgerUnavailable: the disk is full")
         for frame in (place, origin):
-            assert re.search(r"test_logs\.py:\d+.*test_an_error_is_told_by_what_it_is_and_where", frame)
+            assert re.search(r"test_logs\.py:\d+.*test_an_error_is_logged_with_its_type_and_location", frame)
     assert "1234567" not in out.getvalue()
 
 
-def test_the_errors_of_a_group_are_told(out: io.StringIO) -> None:
+def test_the_errors_of_a_group_are_logged(out: io.StringIO) -> None:
     configure("json", "info", out)
     group = ExceptionGroup("secret words", [ValueError("more"), OSError(28, "No space left on device", "/a/path")])
     log.write(logging.ERROR, "several", exc=group)
@@ -281,7 +281,7 @@ class Broken(io.StringIO):
         raise BrokenPipeError
 
 
-def test_a_stream_that_is_gone_stops_nobody_and_tells_nobody(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_log_stream_stops_nothing_and_leaks_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with logging_restored():
         configure("json", "info", Broken())
         logging.getLogger("semel").info("into the void with %s", "a secret")

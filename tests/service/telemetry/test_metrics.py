@@ -32,7 +32,7 @@ def metrics() -> Iterator[Metrics]:
     metrics.close()
 
 
-def test_the_page_has_every_family_with_its_kind_and_says_what_it_is(metrics: Metrics) -> None:
+def test_the_page_has_every_metric_with_its_kind_and_help(metrics: Metrics) -> None:
     metrics.handler("greet")
     metrics.endpoint("/events")
     metrics.destination("crm")
@@ -98,7 +98,7 @@ def test_a_histogram_puts_a_value_at_a_bound_into_its_bucket(metrics: Metrics) -
     assert value(metrics, "semel_handler_seconds_sum", handler="greet") == pytest.approx(1000.3021)
 
 
-def test_a_breaker_is_told_by_its_state_and_counts_only_changes(metrics: Metrics) -> None:
+def test_a_breaker_reports_its_state_and_counts_only_changes(metrics: Metrics) -> None:
     crm = metrics.destination("crm")
     for state in ("closed", "open", "open", "half-open", "open", "half-open", "closed", "closed"):
         crm.set_state(state)
@@ -111,7 +111,7 @@ def test_a_breaker_is_told_by_its_state_and_counts_only_changes(metrics: Metrics
     assert value(metrics, "semel_ledger_breaker_transitions_total", to="open") == 1
 
 
-def test_the_inbox_is_told_as_it_was_asked_and_an_empty_lane_is_zero(metrics: Metrics) -> None:
+def test_the_inbox_depth_is_exposed_and_an_empty_lane_is_zero(metrics: Metrics) -> None:
     metrics.handler("greet")
     metrics.handler("idle")
     depths = [Depth("greet", waiting=3, taken=1, oldest_ms=97_500), Depth("removed", waiting=1, taken=0, oldest_ms=0)]
@@ -124,7 +124,7 @@ def test_the_inbox_is_told_as_it_was_asked_and_an_empty_lane_is_zero(metrics: Me
     assert value(metrics, "semel_inbox_oldest_seconds", depths, lane="idle") == 0
 
 
-def test_an_inbox_that_nobody_could_ask_is_not_told(metrics: Metrics) -> None:
+def test_an_unavailable_inbox_is_left_out_of_the_page(metrics: Metrics) -> None:
     metrics.handler("greet")
     assert value(metrics, "semel_inbox_depth", None, lane="greet", state="waiting") is None
 
@@ -134,7 +134,7 @@ def test_an_inbox_with_a_clock_ahead_of_ours_is_not_younger_than_now(metrics: Me
     assert value(metrics, "semel_inbox_oldest_seconds", depths, lane="greet") == 0
 
 
-def test_labels_are_bounded_whatever_is_asked_for(metrics: Metrics) -> None:
+def test_the_number_of_label_values_is_bounded(metrics: Metrics) -> None:
     for number in range(LABELS_MAX + 50):
         metrics.handler(f"handler-{number}").outcomes["done"].up()
         metrics.endpoint(f"/{number}").answered(200)
@@ -168,7 +168,7 @@ def test_a_series_without_room_spills_and_spoils_no_other(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash", "new\nline", "ünïcödé", "", "a" * 5_000])
-def test_any_name_of_a_handler_is_told_as_it_is(metrics: Metrics, name: str) -> None:
+def test_any_handler_name_is_exposed_unchanged(metrics: Metrics, name: str) -> None:
     metrics.handler(name).outcomes["done"].up()
     assert value(metrics, "semel_deliveries_total", handler=name, outcome="done") == 1
 
@@ -198,7 +198,7 @@ def test_every_round_trip_to_the_store_has_its_numbers(metrics: Metrics) -> None
     assert all(code == OTHER or 100 <= int(code) <= 599 for code in CODES)
 
 
-def test_what_waits_in_the_outbox_is_told_and_not_added_up(metrics: Metrics) -> None:
+def test_the_outbox_backlog_is_exposed_and_not_added_up(metrics: Metrics) -> None:
     metrics.provider("sms")
     metrics.provider("idle")
     backlog = [

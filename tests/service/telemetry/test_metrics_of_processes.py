@@ -51,7 +51,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_two_processes_counted_is_added_up(tmp_path: Path, start: Start) -> None:
+def test_counters_of_two_processes_are_added_up(tmp_path: Path, start: Start) -> None:
     start(count=300, in_flight=2, breaker="half-open")
     start(count=40, in_flight=5, breaker="open")
     metrics = Metrics(tmp_path)
@@ -189,7 +189,7 @@ assert b'outcome="done"} 1.0' in metrics.exposition()[0]
 """
 
 
-def test_a_full_disk_is_noticed_at_the_start_and_kills_nobody(tmp_path: Path) -> None:
+def test_a_full_disk_is_noticed_at_the_start_and_kills_no_process(tmp_path: Path) -> None:
     """A mapped file that the disk has no room for would kill its process at some later increment."""
     assert SIZE > 100_000
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)

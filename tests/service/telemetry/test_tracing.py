@@ -65,7 +65,7 @@ def test_a_delivery_belongs_to_the_trace_of_its_sender(spans: Spans) -> None:
     }
 
 
-def test_handling_from_the_inbox_goes_on_in_the_same_trace(spans: Spans) -> None:
+def test_an_inbox_item_is_handled_in_the_trace_of_its_delivery(spans: Spans) -> None:
     with spans.tracing.receive(REMOTE):
         kept = tracing.traceparent()
     with spans.tracing.resume(kept):
@@ -78,7 +78,7 @@ def test_handling_from_the_inbox_goes_on_in_the_same_trace(spans: Spans) -> None
     assert parent_of(ended["semel.handle"]) == ids(resumed)
 
 
-def test_a_letter_without_a_trace_begins_one(spans: Spans) -> None:
+def test_an_inbox_item_without_a_trace_starts_one(spans: Spans) -> None:
     with spans.tracing.resume(""):
         pass
     assert spans.ended()["semel.handle-from-inbox"].parent is None
@@ -109,7 +109,7 @@ def test_deliveries_at_the_same_time_do_not_mix_their_traces(spans: Spans) -> No
     assert all(sent == forwarded for sent, forwarded in asyncio.run(all_of_them()))
 
 
-def test_an_error_passes_and_its_words_are_not_told(spans: Spans) -> None:
+def test_an_error_is_raised_and_its_text_is_not_recorded(spans: Spans) -> None:
     with pytest.raises(ValueError, match="4111 1111"):
         with spans.tracing.step("handle", "greet"):
             raise ValueError("card 4111 1111 1111 1111")
@@ -264,7 +264,7 @@ def test_without_the_variables_nothing_is_set_up() -> None:
     assert configured() == ("False\n", "")
 
 
-def test_the_console_exporter_writes_spans_that_say_who_we_are() -> None:
+def test_the_console_exporter_writes_spans_with_the_service_name() -> None:
     out, err = configured(OTEL_TRACES_EXPORTER="console")
     assert '"name": "semel.receive"' in out
     assert '"service.name": "semel"' in out
@@ -276,7 +276,7 @@ def test_the_name_of_the_service_is_the_one_of_the_environment() -> None:
     assert '"service.name": "webhooks-eu"' in out
 
 
-def test_an_endpoint_without_the_sdk_is_said_once_and_clearly() -> None:
+def test_an_otlp_endpoint_without_the_sdk_is_logged_once() -> None:
     out, err = configured("without-sdk", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert out == "False\n"
     (line,) = err.splitlines()
@@ -285,7 +285,7 @@ def test_an_endpoint_without_the_sdk_is_said_once_and_clearly() -> None:
 
 
 @pytest.mark.parametrize("off", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])
-def test_what_switches_opentelemetry_off_switches_us_off(off: dict[str, str]) -> None:
+def test_the_switches_of_opentelemetry_disable_tracing(off: dict[str, str]) -> None:
     assert configured(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", **off) == ("False\n", "")
 
 

@@ -64,7 +64,7 @@ async def refused(asked: Awaitable[str]) -> bool:
     return False
 
 
-def test_slow_round_trips_are_waited_for_until_there_are_several_in_a_row() -> None:
+def test_slow_calls_are_awaited_until_several_in_a_row_open_the_breaker() -> None:
     async def story() -> None:
         through, _, moves = await measured()
         store = Store()
@@ -90,7 +90,7 @@ def test_a_quick_one_between_slow_ones_is_reason_enough_to_go_on() -> None:
     asyncio.run(story())
 
 
-def test_a_stuck_store_is_given_up_and_everybody_after_it_is_sent_away_at_once() -> None:
+def test_a_stuck_call_is_abandoned_and_later_calls_are_refused_at_once() -> None:
     async def story() -> None:
         through, _, moves = await measured()
         store = Store()
@@ -233,7 +233,7 @@ def test_few_slow_calls_are_never_usual_however_long_they_are_apart() -> None:
 
 
 @both_ledgers
-def test_a_lease_that_comes_too_late_goes_back_unused(ledger: str, tmp_path: Path) -> None:
+def test_a_lease_that_is_granted_too_late_is_released(ledger: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with app_on(ledger, tmp_path) as app:
             app.on("**", name="h")(lambda event, ctx: None)

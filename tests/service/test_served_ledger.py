@@ -33,7 +33,7 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def test_a_trouble_is_said_when_it_begins_now_and_then_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
+def test_an_incident_is_logged_when_it_starts_repeatedly_and_when_it_ends(said: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     trouble = IncidentLog("inbox_unavailable", "inbox_recovered", clock, lane="crm")
     for _ in range(65):
@@ -106,14 +106,14 @@ def asked(ailing: Ailing, times: int, *, gated: bool = True) -> list[str]:
     return asyncio.run(run())
 
 
-def test_an_open_breaker_says_the_words_of_what_failed_once(said: pytest.LogCaptureFixture) -> None:
+def test_an_open_breaker_logs_the_failure_once(said: pytest.LogCaptureFixture) -> None:
     ailing = Ailing()
     ailing.error = LedgerUnavailable("PostgreSQL at db.example: connection refused")
     assert asked(ailing, 5) == ["PostgreSQL at db.example: connection refused"] * 5, "every probe failed"
     assert said.messages == ['breaker_open error="PostgreSQL at db.example: connection refused"']
 
 
-def test_an_open_breaker_says_which_round_trip_is_slow(said: pytest.LogCaptureFixture) -> None:
+def test_an_open_breaker_logs_the_call_that_is_slow(said: pytest.LogCaptureFixture) -> None:
     ailing = Ailing()
     ailing.wait_s = 1.5 * PATIENCE_S
     assert "answered" in asked(ailing, SLOW_IN_A_ROW)
@@ -122,7 +122,7 @@ def test_an_open_breaker_says_which_round_trip_is_slow(said: pytest.LogCaptureFi
     assert all(part in line for part in ("slow", "claim"))
 
 
-def test_an_open_breaker_says_what_is_stuck(said: pytest.LogCaptureFixture) -> None:
+def test_an_open_breaker_logs_the_call_that_is_stuck(said: pytest.LogCaptureFixture) -> None:
     ailing = Ailing()
     ailing.wait_s = 30.0
     assert asked(ailing, 1) != ["answered"]
@@ -131,7 +131,7 @@ def test_an_open_breaker_says_what_is_stuck(said: pytest.LogCaptureFixture) -> N
     assert "slow" not in line
 
 
-def test_what_a_store_refuses_is_unavailable_and_opens_no_breaker(said: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_of_the_store_is_unavailable_and_opens_no_breaker(said: pytest.LogCaptureFixture) -> None:
     """It may be about one handler: all others would be sent away with it."""
     ailing = Ailing()
     ailing.error = ConfigError("there is no such table; `semel migrate` creates it")
