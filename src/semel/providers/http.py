@@ -138,7 +138,9 @@ class HttpProvider(Generic[HttpOptionsT]):
         if (limited_s := self._limited_until - time.monotonic()) > 0:
             return Refused("the provider's rate limit is exhausted", after_s=limited_s, limited=True)
         try:
-            stored = self._decode(request) or self._rebuild(dispatch)
+            stored = self._decode(request)
+            if stored is None and not dispatch.delivery_state.doubt_ms:  # a former provider has not sent it: rebuild it
+                stored = self.build_request(dispatch)
         except ConfigError as error:
             return Refused(str(error), final=True)
         if stored is None:
@@ -163,11 +165,6 @@ class HttpProvider(Generic[HttpOptionsT]):
             return None
         own_host = stored.path[:1] in ("", "/")  # any other path would extend the host that gets the credentials
         return stored if own_host and stored.whose in ("", self._account) else None
-
-    def _rebuild(self, dispatch: Dispatch) -> StoredRequest | None:
-        """Rebuild the request of a former provider. None if that provider may have sent it: a second send here
-        could duplicate the message."""
-        return None if dispatch.delivery_state.doubt_ms else self.build_request(dispatch)
 
     def classify(self, answer: Wire) -> Answer:
         match answer:

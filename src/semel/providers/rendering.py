@@ -134,7 +134,8 @@ def check_template(template: Any, what: str, depth: int = 0) -> None:
             for found in _PLACEHOLDER.finditer(template):
                 if found[0] in ("{{", "}}"):
                     continue
-                if found[1] is None or not _is_placeholder(found[1]):
+                name = found[1] or ""
+                if name not in PLACEHOLDERS and not (name.startswith("data.") and len(name) > len("data.")):
                     raise ConfigError(
                         f"{what}: {found[0]!r} is not a placeholder: "
                         f"expected one of {{{'}, {'.join(PLACEHOLDERS)}}} or {{data.NAME}}"
@@ -151,10 +152,6 @@ def check_template(template: Any, what: str, depth: int = 0) -> None:
             pass
         case _:
             raise ConfigError(f"{what}: {type(template).__name__} cannot be written as JSON")
-
-
-def _is_placeholder(name: str) -> bool:
-    return name in PLACEHOLDERS or (name.startswith("data.") and len(name) > len("data."))
 
 
 def fill_template(template: Any, dispatch: Dispatch, sender: str) -> Any:

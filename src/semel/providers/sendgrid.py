@@ -73,9 +73,8 @@ class SendGrid(JsonProvider[SendGridOptions]):
 
     def reports(self, headers: Mapping[str, str], body: bytes, query: str = "") -> list[DeliveryReport]:
         payload = parse_json(body, "sendgrid")
-        if not isinstance(payload, list) or len(payload) > EVENTS_MAX:
-            raise MalformedEvent("not a callback of SendGrid: expected a list of objects")
-        if not all(isinstance(event, dict) for event in payload):
+        too_many = not isinstance(payload, list) or len(payload) > EVENTS_MAX
+        if too_many or not all(isinstance(event, dict) for event in payload):
             raise MalformedEvent("not a callback of SendGrid: expected a list of objects")
         return [report for event in payload for report in self._delivery_reports(event)]
 

@@ -109,15 +109,12 @@ class Ses(JsonProvider[SesOptions]):
         status = text_at(payload, "eventType") or text_at(payload, "notificationType")
         if not status or not isinstance(value_at(payload, "mail"), dict):
             raise MalformedEvent("not a callback of SES: expected an object with eventType and mail")
+        tags = value_at(payload, "mail", "tags", TAG)
         return delivery_reports(
             self.contract.name,
             REPORTS,
             status,
-            id=_tagged(value_at(payload, "mail", "tags", TAG)),
+            id=parse_id(tags[0]) if isinstance(tags, list) and len(tags) == 1 else None,
             reference=text_at(payload, "mail", "messageId"),
             at_ms=max(to_milliseconds(value_at(payload, name, "timestamp")) for name in ("mail", *TIMED)),
         )
-
-
-def _tagged(values: Any) -> bytes | None:
-    return parse_id(values[0]) if isinstance(values, list) and len(values) == 1 else None

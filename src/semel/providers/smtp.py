@@ -258,7 +258,9 @@ class Smtp:
         answer: Answer | None = None
         try:
             async with asyncio.timeout(self.contract.timeout_s):
-                answer = self._classify(envelope, await self._deliver(session, envelope))
+                await self._open(session)
+                reply = await session.deliver(envelope.sender, envelope.to, envelope.data)
+                answer = self._classify(envelope, reply)
         except SmtpRejection as error:
             answer = Refused(self._redact(str(error)), final=error.final, configuration=error.configuration)
         except TimeoutError:
@@ -313,10 +315,6 @@ class Smtp:
         await session.connect(self.address.host, self.address.port, self._options.tls, self.allow, self._context)
         if self._options.password is not None:
             await session.sign_in(self._options.username, self._options.password.reveal())
-
-    async def _deliver(self, session: SmtpSession, envelope: _Envelope) -> SmtpReply:
-        await self._open(session)
-        return await session.deliver(envelope.sender, envelope.to, envelope.data)
 
     def _classify(self, envelope: _Envelope, reply: SmtpReply) -> Answer:
         evidence = self._redact(f"{reply.code} {reply.text}")

@@ -180,18 +180,15 @@ def _paths(kind: Any, table: object) -> Iterator[SettingPath]:
     inside = table if isinstance(table, dict) else {}
     if isinstance(bare, type) and issubclass(bare, Struct):
         for key, hint in kinds_of(bare).items():
-            if key in inside or not _is_optional_table(hint):
+            inner, _ = unwrapped(hint)
+            optional = isinstance(inner, type) and issubclass(inner, Struct) and inner is not hint
+            if key in inside or not optional:
                 yield from ((key, *rest) for rest in _paths(hint, inside.get(key)))
     elif get_origin(bare) is dict:
         for key in inside:
             yield from ((key, *rest) for rest in _paths(get_args(bare)[1], inside[key]))
     else:
         yield ()
-
-
-def _is_optional_table(kind: Any) -> bool:
-    bare, _ = unwrapped(kind)
-    return isinstance(bare, type) and issubclass(bare, Struct) and bare is not kind
 
 
 FILE = "semel.toml"

@@ -119,8 +119,8 @@ class _Shaper:
         if not isinstance(value, Mapping):
             doubled = isinstance(value, list) and isinstance(path[-1], str)
             expected = f"one table: write [{_dotted(path)}]" if doubled else "a table"
-            self._wrong(path, f"{named(path)}: expected {expected}, got {_sort(value)}")
-            return _hollow(kind)
+            self._wrong(path, f"{named(path)}: expected {expected}, got {_type_name(value)}")
+            return _empty_table(kind)
         kinds = kinds_of(kind)
         meant = self._unknown_keys(kinds, value, path)
         members: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class _Shaper:
             elif field.required:
                 if field.name not in meant:
                     self._wrong(at, f'"{field.name}" is missing')
-                members[field.name] = _stand_in(kinds[field.name])
+                members[field.name] = _empty_value(kinds[field.name])
         return kind(**members)
 
     def _unknown_keys(self, kinds: Mapping[str, Any], table: Mapping[str, Any], path: SettingPath) -> set[str]:
@@ -158,7 +158,8 @@ class _Shaper:
         if isinstance(bare, type) and issubclass(bare, Struct):
             return self.table(bare, value, path)
         if bare is Secret:
-            return self._secret(value, path, _form(meta))
+            form: Form = "url" if _extra(meta, "url") else "plain" if _extra(meta, "plain") else "reference"
+            return self._secret(value, path, form)
         if get_origin(bare) is list:
             return self._list(get_args(bare)[0], meta, value, path)
         if isinstance(value, list) and (item := _item_of_list(bare)) is not None:
@@ -180,7 +181,7 @@ class _Shaper:
         what = f"{TAG}: expected {expected}, got {_shown(kind)}{guess}"
         self._wrong((*path, TAG), what if TAG in value else f'"{TAG}" is missing: {expected}')
         self.wrong.add(path)  # its other keys cannot be checked without the kind
-        return _hollow(first)
+        return _empty_table(first)
 
     def _provider(self, value: Mapping[str, Any], path: SettingPath) -> ProviderSettings:
         """The common keys, and the options of the kind, which the adapter checks later."""
@@ -204,7 +205,7 @@ class _Shaper:
         tables = _is_table(item)
         if not isinstance(value, list):
             expected = f"tables: write [[{_dotted(path)}]]" if tables else _example(item, value)
-            self._wrong(path, f"{named(path)}: expected a list of {expected}, got {_sort(value)}")
+            self._wrong(path, f"{named(path)}: expected a list of {expected}, got {_type_name(value)}")
             return []
         if meta is not None and len(value) < (meta.min_length or 0):
             self._wrong(path, f"{named(path)}: expected at least {meta.min_length} in the list, got none")
@@ -214,16 +215,17 @@ class _Shaper:
         key, item = kinds
         if not isinstance(value, Mapping):
             inside = f"[{_dotted(path)}.NAME]" if _is_table(item) else f"[{_dotted(path)}]"
-            self._wrong(path, f"{named(path)}: expected {inside}, got {_sort(value)}")
+            self._wrong(path, f"{named(path)}: expected {inside}, got {_type_name(value)}")
             return {}
         for name in value:
-            if not _fits(name, key):
+            try:
+                msgspec.convert(name, key)
+            except msgspec.ValidationError:
                 self._wrong((*path, name), f"{named(path)}: expected {_expected(key)}, got {quoted(name)}")
-        return {name: self._value(item, one, (*path, name)) for name, one in value.items()}
+        return {name: self._value(item, member, (*path, name)) for name, member in value.items()}
 
     def _secret(self, value: Any, path: SettingPath, form: Form) -> Secret:
-        expected = FORMS[form]
-        what = f"expected {expected}, got {_sort(value)}"
+        what = f"expected {FORMS[form]}, got {_type_name(value)}"
         if isinstance(value, str):
             try:
                 return self._read_secret(value, form)
@@ -236,13 +238,14 @@ class _Shaper:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError:
-            _, meta = unwrapped(kind)
-            shown = _sort(value) if _extra(meta, "hidden") else _shown(value)
+            bare, meta = unwrapped(kind)
+            shown = _type_name(value) if _extra(meta, "hidden") else _shown(value)
             expected = _expected(kind)
-            offered = [choice for choice in _choices(kind) if quoted(choice) in expected]
+            choices = map(str, get_args(bare)) if get_origin(bare) is Literal else ()
+            offered = [choice for choice in choices if quoted(choice) in expected]
             guess = did_you_mean(value, offered) if isinstance(value, str) else ""
             self._wrong(path, f"{named(path)}: expected {expected}, got {shown}{guess}")
-            return _stand_in(kind)
+            return _empty_value(kind)
 
     def _wrong(self, path: SettingPath, what: str) -> None:
         self.faults.append(Fault(path, what))
@@ -293,19 +296,15 @@ def _extra(meta: Meta | None, name: str) -> bool:
     return bool(meta is not None and (meta.extra or {}).get(name))
 
 
-def _form(meta: Meta | None) -> Form:
-    return "url" if _extra(meta, "url") else "plain" if _extra(meta, "plain") else "reference"
-
-
-def _hollow(kind: type[T]) -> T:
+def _empty_table(kind: type[T]) -> T:
     """A table with an empty value for every required setting."""
     kinds = kinds_of(kind)
     return kind(
-        **{field.name: _stand_in(kinds[field.name]) for field in msgspec.structs.fields(kind) if field.required}
+        **{field.name: _empty_value(kinds[field.name]) for field in msgspec.structs.fields(kind) if field.required}
     )
 
 
-def _stand_in(kind: Any) -> Any:
+def _empty_value(kind: Any) -> Any:
     """An empty value of a type, which replaces an invalid one."""
     bare, _ = unwrapped(kind)
     if get_origin(bare) is Literal:
@@ -313,24 +312,11 @@ def _stand_in(kind: Any) -> Any:
     return {list: list, int: int, float: float, bool: bool}.get(get_origin(bare) or bare, str)()
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-# --------------------------------------------------------------------------------------------------- words for people
+# --------------------------------------------------------------------------------------------------- texts of errors
 
 
 def _dotted(path: SettingPath) -> str:
     return ".".join(part for part in path if isinstance(part, str))
-
-
-def _choices(kind: Any) -> list[str]:
-    bare, _ = unwrapped(kind)
-    return [str(value) for value in get_args(bare)] if get_origin(bare) is Literal else []
 
 
 def _example(kind: Any, value: Any) -> str:
@@ -345,7 +331,9 @@ def _expected(kind: Any) -> str:
     if meta is not None and meta.description:
         return meta.description
     if get_origin(bare) is Literal:
-        return "one of " + ", ".join(quoted(one) if isinstance(one, str) else str(one) for one in get_args(bare))
+        return "one of " + ", ".join(
+            quoted(choice) if isinstance(choice, str) else str(choice) for choice in get_args(bare)
+        )
     match inspect.type_info(Annotated[bare, meta] if meta is not None else bare):
         case inspect.IntType(ge=least, le=most) | inspect.FloatType(ge=least, le=most) as number:
             word = "a whole number" if isinstance(number, inspect.IntType) else "a number"
@@ -363,10 +351,10 @@ def _shown(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= LONG_BITS):
         return str(value)
-    return _sort(value)
+    return _type_name(value)
 
 
-def _sort(value: Any) -> str:
+def _type_name(value: Any) -> str:
     """The type of a value in words, without the value."""
     if isinstance(value, bool):
         return "true or false"
