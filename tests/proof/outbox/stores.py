@@ -48,8 +48,6 @@ class OnSqlite:
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             connection.set_busy_timeout(60_000)
-            for new, old in (("possible_duplicates", "possible"), ("due_ms", "due"), ("ended_ms", "ended")):
-                statement = statement.replace(new, old)  # until its schema has these names
             return list(connection.execute(statement.format("semel_")))
         finally:
             connection.close()
