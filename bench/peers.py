@@ -1,4 +1,4 @@
-"""What Semel is measured against: programs that do the least a careful author could do by hand.
+"""Programs for comparison: the minimum that a careful author could write by hand.
 
 `semel bench --peers bench/peers.py` loads this file. Each function prepares its database, does its work and returns the
 seconds that the work took. They use the SQLite library, settings and batches of Semel's own ledger; they know nothing

@@ -12,13 +12,13 @@ from semel import Context, Event, Semel
 
 log = logging.getLogger(__name__)
 
-# Outside of the handler: made once for a process, which then serves many invocations.
+# Outside the handler: created once per process, which serves many invocations.
 app = Semel(os.environ.get("LEDGER", "dynamodb://semel"))
 
 
 @app.on("v2.detail.events.conversation.*.customer.end", effect="keyed")
 async def on_end(event: Event, ctx: Context) -> dict[str, str]:
-    """Once for each event, however often it is delivered. Hand `ctx.key` on to whoever can take it."""
+    """Runs once for each event. Pass `ctx.key` to services that accept an idempotency key."""
     log.info("conversation %s has ended, key %s", event.subject, ctx.key)
     return {"conversation": event.subject}
 

@@ -46,7 +46,7 @@ def test_an_answer_in_one_piece_is_read(sent: bytes) -> None:
 
 
 @given(st.sampled_from(list(ANSWERS)), st.lists(st.integers(1, 200), max_size=8))
-def test_an_answer_is_the_same_however_it_is_cut(sent: bytes, cuts: list[int]) -> None:
+def test_an_answer_in_any_pieces_is_the_same(sent: bytes, cuts: list[int]) -> None:
     places = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
     pieces = [sent[begin:end] for begin, end in pairwise(places)]
     assert fed(*pieces) == ANSWERS[sent]
@@ -65,7 +65,7 @@ def test_one_reader_reads_one_answer_after_the_other() -> None:
     assert None not in (*answers[:2], *answers[3:])
 
 
-def test_what_comes_behind_an_answer_spoils_the_connection() -> None:
+def test_bytes_after_an_answer_make_the_connection_unusable() -> None:
     assert fed(MEASURED + b"HTTP/1.1 200 OK") == Answer(200, b"hello", keep=False)
     assert fed(CHUNKED + b"x") == Answer(200, b"hello", keep=False)
 
@@ -78,7 +78,7 @@ def test_an_answer_without_length_ends_with_the_connection() -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", MEASURED[:-1], CHUNKED[:-4], b"HTTP/1.1 200 OK\r\n"])
-def test_an_answer_that_is_cut_off_is_none(begun: bytes) -> None:
+def test_an_incomplete_answer_is_none(begun: bytes) -> None:
     reader = AnswerReader()
     assert begun == b"" or reader.feed(begun) is None
     assert reader.end() is None
@@ -104,7 +104,7 @@ def test_an_answer_that_is_cut_off_is_none(begun: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 300,
     ],
 )
-def test_what_is_no_answer_is_refused(sent: bytes) -> None:
+def test_an_invalid_answer_is_refused(sent: bytes) -> None:
     with pytest.raises(BadAnswer):
         fed(sent)
 
@@ -118,9 +118,7 @@ def test_what_is_no_answer_is_refused(sent: bytes) -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: 1\r\n" * 200),
     ],
 )
-def test_an_answer_without_end_is_refused_before_it_fills_the_memory(
-    begin: bytes, more: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_answer_is_refused_at_the_limit(begin: bytes, more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "HEAD_MAX_BYTES", 20_000)
     monkeypatch.setattr(answers, "BODY_MAX_BYTES", 50_000)
     reader = AnswerReader()
@@ -139,7 +137,7 @@ def test_a_long_chunked_answer_needs_no_more_memory_than_its_body() -> None:
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_no_bytes_make_the_reader_fail_otherwise(noise: bytes, behind_a_head: bool) -> None:
+def test_every_input_is_an_answer_or_a_bad_answer(noise: bytes, behind_a_head: bool) -> None:
     reader = AnswerReader()
     try:
         if behind_a_head:

@@ -139,13 +139,13 @@ def test_the_bench_measures_every_scenario() -> None:
 
 
 @pytest.mark.long
-def test_the_bench_says_what_it_left_out() -> None:
+def test_the_bench_lists_scenarios_that_were_not_measured() -> None:
     ended = semel(*QUICK, "--keys", "0")
     assert ended.returncode == 0, ended.stderr
     assert lacks(ended.stdout, "--peers bench/peers.py --keys") == []
 
 
-def test_a_storm_is_made_again_by_its_seed() -> None:
+def test_the_same_seed_creates_the_same_storm() -> None:
     assert traffic.storm(200, 0.5, seed=7) == traffic.storm(200, 0.5, seed=7)
     assert traffic.storm(200, 0.5, seed=7) != traffic.storm(200, 0.5, seed=8)
 

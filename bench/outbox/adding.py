@@ -1,4 +1,4 @@
-"""A message in the transaction of somebody else: what that adds to it, beside a bare INSERT of a row."""
+"""The cost of a message in the caller's transaction, compared with a bare INSERT of a row."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class FarEnd(asyncio.Protocol):
     """One connection of a client that sends one request after the other."""
 
     def __init__(self, keys: list[bytes]) -> None:
-        self._keys = keys  # of all connections, since somebody asked
+        self._keys = keys  # of all connections, since the last question
         self._got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

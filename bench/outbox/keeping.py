@@ -1,4 +1,4 @@
-"""An outbox with many messages that are over: whoever takes what is due, or asks about one message, must not notice."""
+"""An outbox with many finished messages: they must not slow down taking due messages or looking up one message."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Full:
     # ------------------------------------------------------------------------------------------------------- taking
 
     async def taken(self) -> Figures:
-        """What is due, a hundred at a time, from both by turns; then it is given back."""
+        """Take due messages, a hundred at a time, from both in turn; then return them."""
         times: dict[str, list[float]] = {"few": [], "many": []}
         given_back: list[tuple[Outbox, list[Record]]] = []
         async with outbox_at(self.few) as few, outbox_at(self.many) as many:
@@ -93,7 +93,7 @@ class Full:
             return await self.percentiles("status_busy", _status(outbox))
 
     async def percentiles(self, name: str, ask: Ask) -> Figures:
-        """`ask` tells what became of a message, by its number."""
+        """`ask` returns the state of a message, by its number."""
         times: list[float] = []
         for turn in range(self._sizes.asked + WARM):
             number = self._random.randrange(self._sizes.finished)
@@ -108,7 +108,7 @@ class Full:
         return {f"{name}.p50": cut[49], f"{name}.p99": cut[98]}
 
     async def pile_up(self) -> None:
-        """More to send than anybody can while so many questions are asked."""
+        """More messages than can be sent during so many questions."""
         async with outbox_at(self.many) as outbox:
             await add(outbox, notifications(self.piled_up, self._next))
         self._next += self.piled_up

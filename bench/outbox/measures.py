@@ -187,7 +187,7 @@ class Measures:
     def _added(self) -> Figures:
         async def measure(url: str) -> Figures:
             async with outbox_at(url) as outbox:
-                await add(outbox, notifications(1))  # its tables are there once somebody has used them
+                await add(outbox, notifications(1))  # its first use creates its tables
             async with self.store.caller(url) as caller:
                 return await added(caller, self._sizes.added, 1)
 
@@ -211,7 +211,7 @@ class Measures:
 
 
 def _named(name: str, sample: Sample) -> Figures:
-    """Processor time is told beside the rate: on a machine with other work it is what stays the same."""
+    """Processor time is reported beside the rate, because other load on the machine changes it less."""
     return {
         f"{name}.rate": sample.rate,
         f"{name}.client": sample.cpu_us,

@@ -42,7 +42,7 @@ SENT = "update outbox set state = 'sent', reference = $1 where id = $2"
 ORDERS = "create table orders (id bigserial primary key, at bigint not null)"
 ORDER = "insert into orders (at) values ($1)"
 
-# What differs in each copy of a message that is over: as `sending.notification` and values/notification.py make it.
+# The columns that differ in each copy of a finished message, as `sending.notification` creates them.
 KEY, RECIPIENT = "'order-' || c.n || '-shipped'", "'+49' || lpad(c.n::text, 11, '0')"
 COPIED = {
     "id": f"semel.digest('', {KEY}, 'shipping', {RECIPIENT}, 'sms', '1')",

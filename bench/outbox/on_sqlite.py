@@ -28,7 +28,7 @@ SENT = "update outbox set state = 'sent', reference = ? where id = ?"
 ORDERS = "create table orders (id integer primary key, at integer not null) strict"
 ORDER = "insert into orders (at) values (?)"
 
-# What differs in each copy of a message that is over.
+# The columns that differ in each copy of a finished message.
 COPIED = {
     "id": "bench_id(c.value)",
     "who": "bench_who(c.value)",

@@ -1,4 +1,4 @@
-"""What is measured of an outbox, how much of it, and what is aimed at."""
+"""The measurements of an outbox, their sizes and their targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does. What works in batches is given more than what goes one by one: both take about a second."""
+    """How much a run does. Batches get more work than single calls, so that both take about a second."""
 
     rounds: int
     relayed: int  # messages of one measure of a relay, or of the bare client
@@ -35,12 +35,12 @@ FULL = Sizes(rounds=5, relayed=5_000, looped=1_000, added=400, takes=20, asked=2
 QUICK = Sizes(rounds=1, relayed=1_000, looped=200, added=100, takes=5, asked=300, finished=20_000, store_s=60)
 
 Figures: TypeAlias = Mapping[str, float]
-"""What one measure found, by name: a measure can find several at once."""
+"""The figures of one measurement, by name."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured at a time. What it prepares is not timed."""
+    """What is measured at a time. Its preparation is not timed."""
 
     name: str
     meaning: str
@@ -72,16 +72,16 @@ class Queue(Protocol):
 
 
 class Tally(Protocol):
-    """What was sent to a store while somebody counted."""
+    """The statements that were sent to a store while they were counted."""
 
     statements: int
     transactions: int
 
 
 class Caller(Protocol):
-    """Somebody with a table, a connection and a transaction of their own."""
+    """A caller with its own table, connection and transaction."""
 
-    statements: int  # that went over the connection since somebody looked
+    statements: int  # over the connection since the last look
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """With one write of their own in it."""

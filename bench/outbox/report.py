@@ -1,4 +1,4 @@
-"""What a run found: a table for each store, a legend, and all of it as JSON."""
+"""The results of a run: a table for each store, a legend, and JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Report:
     python: str
     machine: str
     processors: int
-    load_begin: float  # of the machine: processes that want a processor, over the last minute
+    load_begin: float  # of the machine: runnable processes, over the last minute
     load_end: float = 0.0
     seconds: float = 0.0
     stores: list[StoreReport] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Report:
 def finding(
     line: Line, labels: Mapping[str, str], figures: Mapping[str, Sequence[float]], busy: bool = False
 ) -> Finding:
-    """On a machine that is busy with other things a time that is too long says nothing; a ratio does."""
+    """On a busy machine a time that is too long is not judged; a ratio is."""
     own, other = figures[line.figure], figures.get(line.against)
     value = median(own)
     ratio = median([mine / theirs for mine, theirs in zip(own, other, strict=True)]) if other else None
@@ -101,7 +101,7 @@ def as_table(store: StoreReport) -> Table:
 
 
 def legend(report: Report) -> str:
-    """What the names in the tables mean, and what one has to know of the machine."""
+    """Explain the names in the tables and the state of the machine."""
     lines = [
         f"Python {report.python}, {report.machine}, {report.processors} processors, shared by all that is measured; "
         f"load {report.load_begin:.1f} at the beginning and {report.load_end:.1f} at the end; {report.seconds:.0f} s.",

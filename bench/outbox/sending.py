@@ -160,7 +160,7 @@ async def usual_client(away: Away) -> AsyncIterator[Send]:
 
 
 async def by_client(watch: Watch, away: Away, number: int, concurrency: int) -> Sample:
-    """So many at a time, and nobody writes anything down."""
+    """Send this many at a time, without recording anything."""
     provider = provider_at(away, concurrency)
     waiting = iter(notifications(number))
 
@@ -196,7 +196,7 @@ async def add(outbox: Outbox, notifications: Sequence[Notification]) -> None:
 
 
 async def carry(outbox: Outbox, room: int) -> int:
-    """One batch through the three steps of a relay, all of it accepted by nobody. Returns how many it was."""
+    """One batch through the three steps of a relay, without a provider. Returns how many it was."""
     lane = Lane(room, NAME)
     dispatches = await outbox.take({NAME: lane, lane_of("", CHANNEL): lane}, LEASE_MS)
     delivery_states = [crossed(replace(one.delivery_state, provider=NAME), one.taken_ms) for one in dispatches]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from semel.values import retry as retry_after
 
 HEAD_MAX_BYTES = 64 * 1024
-BODY_MAX_BYTES = 4 * 1024 * 1024  # the sink hands over its counts in pages of less than one MB
-CHUNK_LINE_MAX_BYTES = 256  # the size of a chunk in hex, and extensions that nobody uses
+BODY_MAX_BYTES = 4 * 1024 * 1024  # of one response
+CHUNK_LINE_MAX_BYTES = 256  # the size of a chunk in hex, and extensions
 
 _FIELD = re.compile(rb"(?i)\n(content-length|transfer-encoding|connection|retry-after)[ \t]*:[ \t]*([^\r\n]*)")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?:[ \r]|$)")
@@ -22,7 +22,7 @@ _NO_BODY = (204, 304)
 
 
 class Answer(NamedTuple):
-    """What the server said."""
+    """One response."""
 
     status: int
     body: bytes
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class BadAnswer(Exception):
-    """What came is no HTTP answer, or too large a one."""
+    """The received bytes are not an HTTP response, or one above the limits."""
 
 
 class Head(NamedTuple):

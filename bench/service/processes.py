@@ -32,7 +32,7 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class Usage(Struct, frozen=True):
-    """What a process has used up to now."""
+    """The resources that a process has used so far."""
 
     cpu_s: float
     rss_mib: float

@@ -68,7 +68,7 @@ class Report:
     python: str
     machine: str
     processors: int
-    load_begin: float  # of the machine: processes that want a processor, over the last minute
+    load_begin: float  # of the machine: runnable processes, over the last minute
     load_end: float = 0.0
     senders: int = 1
     sender_share: float = 0.0  # of one processor, at most
@@ -168,7 +168,7 @@ def as_table(report: Report) -> Table:
 
 
 def legend(report: Report) -> str:
-    """What the names in the table mean, and what does not fit into it."""
+    """Explain the names in the table, with further figures."""
     copies = [one.duplicates / max(1, one.answers["200"]) for one in report.measured["duplicates"]]
     overload = report.measured["overload"]
     refused, in_flight = (median([getattr(one, name) for one in overload]) for name in ("refused", "in_flight"))

@@ -1,4 +1,4 @@
-"""What `python -m bench.service` measures: each scenario is one server, new for each round, and one load.
+"""The scenarios of `python -m bench.service`: each is one server, new for each round, and one load.
 
 Events are made and signed once, before anything is measured. Every server starts with an empty ledger, so the same
 events are new to each of them.
@@ -152,7 +152,7 @@ class ServiceBench:
         return self.folder / "requests"
 
     def _module(self, scenario: Scenario, folder: Path) -> list[str]:
-        """What to run in this folder, as arguments for `python -m`."""
+        """The command of the server, as arguments for `python -m`."""
         if not scenario.ledger:
             return ["bench.service.hello"]
         (folder / "bench_app.py").write_text(APP.format(ledger=scenario.ledger), "utf-8")
@@ -248,13 +248,13 @@ def _look(scenario: Scenario, running: ServerProcess) -> Page:
 
 
 def _handled_rate(first: Page, last: Page) -> float:
-    """Letters a second, from one page to the other."""
+    """Inbox items a second, from one page of metrics to the other."""
     done = [page.sum("semel_deliveries_total", 'outcome="done"') for page in (first, last)]
     return (done[1] - done[0]) / max(last.at - first.at, 0.001)
 
 
 def _emptied_rate(scenario: Scenario, running: ServerProcess) -> float | None:
-    """Letters a second, from now until the inbox is empty; None when there are too few to say."""
+    """Inbox items a second, from now until the inbox is empty; None if there are too few to judge."""
     first = page = _look(scenario, running)
     while page.sum("semel_inbox_depth"):
         if page.at - first.at > EMPTY_S:

@@ -40,7 +40,7 @@ Clock: TypeAlias = Callable[[], float]
 
 
 class Job(Struct, frozen=True):
-    """What to send, where, and how."""
+    """The requests to send."""
 
     port: int
     requests: str  # the file of `write_requests`
@@ -52,7 +52,7 @@ class Job(Struct, frozen=True):
 
 
 class Seen(Struct):
-    """What the answers between begin and end were."""
+    """The responses between begin and end."""
 
     good_s: list[float]  # how long each 200 took, from its last try
     codes: dict[str, int]

@@ -1,4 +1,4 @@
-"""A queue in memory that speaks the interface of an SQS client, with every request a round trip away.
+"""A queue in memory with the interface of an SQS client and the latency of a round trip.
 
 It exists to measure what is on our side of the network, and is no model of SQS: the laws are tried on an emulator."""
 

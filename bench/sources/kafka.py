@@ -138,7 +138,7 @@ def by_client(watch: Watch, servers: str, bodies: Sequence[bytes]) -> Sample:
 
 
 async def by_source(watch: Watch, servers: str, bodies: Sequence[bytes]) -> Sample:
-    """Received and acknowledged, and nobody acts."""
+    """Receive and acknowledge, without a handler."""
     source = _source(servers)
 
     async def work() -> None:

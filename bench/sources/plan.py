@@ -1,4 +1,4 @@
-"""What is measured of a source, how much of it, and what is aimed at."""
+"""The measurements of a source, their sizes and their targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DUPLICATES = 0.3  # of the events come twice
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does. What works in batches is given more than what goes one by one: both take seconds."""
+    """How much a run does. Batches get more work than single calls, so that both take seconds."""
 
     rounds: int
     messages: int  # of one measure that works in batches; with fewer than 12,000 copies meet originals, and wait
@@ -52,7 +52,7 @@ class Part(Protocol):
     def scenarios(self) -> Sequence[Scenario]: ...
 
     def remarks(self) -> list[str]:
-        """What has to be known to read the numbers."""
+        """Notes for the reader of the numbers."""
 
 
 Open: TypeAlias = Callable[[Path, Sizes], AbstractContextManager[Part]]

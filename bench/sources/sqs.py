@@ -170,7 +170,7 @@ async def by_hand(watch: Watch, bodies: Sequence[bytes], url: str) -> Sample:
 
 
 async def queue_alone(watch: Watch, bodies: Sequence[bytes], pollers: int = 16) -> Sample:
-    """What the fake itself costs: a ceiling for whoever uses it."""
+    """The cost of the fake, which limits every other line."""
     queue = FakeSqs(bodies)
 
     async def poll() -> None:

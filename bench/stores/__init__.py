@@ -7,5 +7,5 @@
     raw_redis.py    bare_sql.py     the floors: the least that two phases can cost
     loops.py        the peers: what people usually write, and aws-lambda-powertools
 
-Peers live here and not in the package: nobody who runs Semel needs them.
+Peers are here and not in the package, because they are needed only for benchmarks.
 """

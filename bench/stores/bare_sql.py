@@ -1,6 +1,6 @@
 """The floor on PostgreSQL: two statements for each batch, prepared, on one connection, each its own commit.
 
-They know nothing of conflicts, takeovers, retries, ordering or dead letters. Once with the columns of a Semel record,
+They have no conflicts, takeovers, retries, ordering or dead letters. Once with the columns of a Semel record,
 and once with the fewest that a decision needs.
 """
 

@@ -1,4 +1,4 @@
-"""What is measured, how much of it, and what is aimed at."""
+"""The measurements, their sizes and their targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALLERS = 256  # concurrent webhooks
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does. What works in batches is given more than what goes one by one: both take about a second."""
+    """How much a run does. Batches get more work than single calls, so that both take about a second."""
 
     rounds: int
     claims: int  # of one measure of a ledger or a floor, in batches
@@ -28,7 +28,7 @@ QUICK = Sizes(rounds=1, claims=5_000, events=3_000, singly=400, keys=20_000, sto
 
 @dataclass(frozen=True)
 class Sample:
-    """What one measure found."""
+    """The result of one measurement."""
 
     rate: float  # events a second
     cpu_us: float  # processor time of the client for each event, in all its threads and processes
@@ -36,13 +36,13 @@ class Sample:
 
     @property
     def cpu(self) -> float:
-        """What an event costs in all. On a busy machine rates are a matter of luck; this is hardly."""
+        """The total cost of an event. On a busy machine rates are a matter of luck; this is hardly."""
         return self.cpu_us + self.server_us
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One thing to measure. What it prepares (events, connections, an empty store) is not timed."""
+    """One thing to measure. The preparation (events, connections, an empty store) is not timed."""
 
     name: str
     label: str
@@ -74,7 +74,7 @@ class Store(Protocol):
     def scenarios(self) -> Sequence[Scenario]: ...
 
     def prepare(self, advance: Callable[[int], None]) -> None:
-        """What is done once, before the rounds. `advance` is told how many of `Sizes.keys` there are more now."""
+        """Runs once, before the rounds. `advance` is told how many of `Sizes.keys` there are more now."""
 
     def remarks(self) -> list[str]:
-        """What has to be known to read the numbers."""
+        """Notes for the reader of the numbers."""

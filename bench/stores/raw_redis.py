@@ -27,7 +27,7 @@ class Phases:
 
 
 class RawRedis(asyncio.Protocol):
-    """One connection; whoever asks knows how long the answer is."""
+    """One connection; the caller knows the length of the response."""
 
     def __init__(self) -> None:
         self._got = bytearray()

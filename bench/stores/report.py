@@ -1,4 +1,4 @@
-"""What a run found: a table for each store, a legend, and all of it as JSON."""
+"""The results of a run: a table for each store, a legend, and JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Report:
     python: str
     machine: str
     processors: int
-    load_begin: float  # of the machine: processes that want a processor, over the last minute
+    load_begin: float  # of the machine: runnable processes, over the last minute
     load_end: float = 0.0
     seconds: float = 0.0
     stores: list[StoreReport] = field(default_factory=list)
@@ -103,7 +103,7 @@ def as_table(store: StoreReport) -> Table:
 
 
 def legend(report: Report) -> str:
-    """What the names in the tables mean, and what one has to know of the machine."""
+    """Explain the names in the tables and the state of the machine."""
     return "\n".join(
         [
             f"Python {report.python}, {report.machine}, {report.processors} processors, shared by the client and the "

@@ -75,7 +75,7 @@ def _measure(store: Store, sizes: Sizes, console: Console) -> StoreReport:
 
 
 def _meanings(scenarios: Sequence[Scenario]) -> dict[str, list[str]]:
-    """What is the same at several sizes is said once."""
+    """Notes that are equal at several sizes appear once."""
     meanings: dict[str, list[str]] = {}
     for scenario in scenarios:
         meanings.setdefault(scenario.meaning, []).append(scenario.label)

@@ -1,4 +1,4 @@
-"""What the measures are fed with: the same events for all, made before any clock runs."""
+"""The input of the measurements: the same events for all, created before any timing."""
 
 from __future__ import annotations
 

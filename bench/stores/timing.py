@@ -15,7 +15,7 @@ Meter = Callable[[], float]  # seconds of processor time that the servers have u
 
 
 class Watch:
-    """Processor time is told beside the rate: on a machine with other work it is what stays the same."""
+    """Processor time is reported beside the rate, because other load on the machine changes it less."""
 
     def __init__(self, server: Meter) -> None:
         self.server = server
@@ -40,7 +40,7 @@ class Watch:
 
 
 def of_redis(urls: Sequence[str]) -> Meter:
-    """As the servers tell it themselves."""
+    """As reported by the servers."""
 
     def read() -> float:
         used = 0.0

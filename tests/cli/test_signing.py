@@ -1,4 +1,4 @@
-"""What the storm signs is what the senders sign: against values worked out by hand, and against our verifiers."""
+"""The signatures of the storm, against values computed by hand and against the verifiers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sign(scheme: Scheme | None, secret: str, header: str = "") -> dict[bytes, by
     return {name.lower().encode(): value.encode() for name, value in signed.items()}
 
 
-def test_nothing_is_sent_along_without_a_scheme() -> None:
+def test_nothing_is_signed_without_a_scheme() -> None:
     assert signer(None, "")(BODY, lambda: "x") == {}
 
 
@@ -35,7 +35,7 @@ def test_genesys_signs_in_base64_and_others_in_hex() -> None:
     assert sign("hmac-hex", "shh") == {b"x-hub-signature-256": b"sha256=" + mac.hexdigest().encode()}
 
 
-def test_a_known_vector_of_genesys() -> None:
+def test_the_genesys_signature_of_a_known_vector() -> None:
     """HMAC-SHA256 of RFC 4231, test case 2."""
     signed = signer("genesys", "Jefe")(b"what do ya want for nothing?", lambda: "")
     digest = bytes.fromhex("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843")
@@ -43,15 +43,15 @@ def test_a_known_vector_of_genesys() -> None:
 
 
 def test_standard_webhooks_sign_the_id_the_time_and_the_body() -> None:
-    found = sign("standard-webhooks", f"whsec_{KEY}")
-    assert found[b"webhook-id"] == b"msg_1"
-    assert abs(int(found[b"webhook-timestamp"]) - time.time()) < 60
-    content = b"msg_1." + found[b"webhook-timestamp"] + b"." + BODY
+    headers = sign("standard-webhooks", f"whsec_{KEY}")
+    assert headers[b"webhook-id"] == b"msg_1"
+    assert abs(int(headers[b"webhook-timestamp"]) - time.time()) < 60
+    content = b"msg_1." + headers[b"webhook-timestamp"] + b"." + BODY
     mac = hmac.new(b64decode(KEY), content, hashlib.sha256).digest()
-    assert found[b"webhook-signature"] == b"v1," + b64encode(mac)
+    assert headers[b"webhook-signature"] == b"v1," + b64encode(mac)
 
 
-def test_a_static_header_has_a_name_of_its_own_or_the_usual_one() -> None:
+def test_a_static_header_has_the_given_or_the_default_name() -> None:
     assert sign("header", "token") == {b"x-api-key": b"token"}
     assert sign("header", "Bearer token", "Authorization") == {b"authorization": b"Bearer token"}
     assert sign("basic", "anna:secret") == {b"authorization": b"Basic YW5uYTpzZWNyZXQ="}
@@ -68,7 +68,7 @@ def test_a_static_header_has_a_name_of_its_own_or_the_usual_one() -> None:
         ("basic", "anna:shh", "", {"username": "anna", "secrets": ["shh"]}),
     ],
 )
-def test_our_own_verifiers_are_satisfied(
+def test_the_verifiers_accept_every_scheme(
     scheme: Scheme, secret: str, header: str, verified_with: dict[str, Any]
 ) -> None:
     verify = verifier(scheme, **{"secrets": [secret], **verified_with}).verify
@@ -98,7 +98,7 @@ def test_a_secret_can_be_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("header", "two\r\nlines", "", "printable"),
     ],
 )
-def test_what_cannot_sign_is_told_without_showing_the_secret(
+def test_invalid_options_are_reported_without_the_secret(
     scheme: Scheme | None, secret: str, header: str, word: str
 ) -> None:
     with pytest.raises(ConfigError, match=word) as error:

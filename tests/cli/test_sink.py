@@ -1,4 +1,4 @@
-"""The counting sink, over real sockets and in a process of its own."""
+"""The counting sink, over real sockets and in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ traffic = Traffic(1)
 
 
 class Sender:
-    """Posts, each time over a connection of its own: the sink may hang up."""
+    """Sends each request over its own connection, because the sink may close it."""
 
     def __init__(self, url: str) -> None:
         self._at = urlsplit(url).netloc
@@ -32,7 +32,7 @@ class Sender:
                 answer = connection.getresponse()
                 return answer.status, json.loads(answer.read())["status"]
             except (http.client.RemoteDisconnected, ConnectionError):
-                return 0, "hung up"
+                return 0, "closed"
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ def plain() -> Iterator[str]:
 def test_a_repeated_key_has_no_second_effect(keyed: str) -> None:
     sender = Sender(keyed)
     sender.post(b"", path="/reset")
-    said = [sender.post(traffic.body(at), key=f"k{at}", path="/hook") for at in (0, 1, 0, 0)]
-    assert said == [(200, "taken"), (200, "taken"), (200, "repeated"), (200, "repeated")]
+    responses = [sender.post(traffic.body(at), key=f"k{at}", path="/hook") for at in (0, 1, 0, 0)]
+    assert responses == [(200, "taken"), (200, "taken"), (200, "repeated"), (200, "repeated")]
     counts = get(f"{keyed}/counts")
     assert (counts["effects"], counts["distinct"], counts["repeats"], counts["doubled"]) == (2, 2, 2, [])
 
 
-def test_another_key_is_another_effect_and_the_event_is_named(keyed: str) -> None:
+def test_another_key_is_another_effect_and_the_doubled_event_is_listed(keyed: str) -> None:
     sender = Sender(keyed)
     sender.post(b"", path="/reset")
     for key in ("a", "b", "c"):
@@ -75,7 +75,7 @@ def test_a_key_that_comes_with_another_event_is_refused_and_counted(keyed: str) 
 
 
 @pytest.mark.parametrize(("body", "key"), [(b"{}", None), (b"not JSON", "k"), (b"", "k"), (b"\xff", "k")])
-def test_what_cannot_be_counted_is_refused(keyed: str, body: bytes, key: str | None) -> None:
+def test_a_request_without_a_key_or_a_json_object_is_refused(keyed: str, body: bytes, key: str | None) -> None:
     sender = Sender(keyed)
     sender.post(b"", path="/reset")
     assert sender.post(body, key)[0] == 400
@@ -112,7 +112,7 @@ def test_every_event_has_a_line(plain: str) -> None:
     connection.close()
 
 
-def test_hundreds_of_thousands_of_events_come_in_pages() -> None:
+def test_the_list_of_events_has_pages() -> None:
     effects = Effects(keyed=False)
     for number in range(2 * PAGE_LINES + 5):
         effects.add("", mark(str(number)), str(number))
@@ -122,39 +122,39 @@ def test_hundreds_of_thousands_of_events_come_in_pages() -> None:
     assert max(len(effects.page(0)), 1) < 1_000_000
 
 
-def test_faults_happen_as_often_as_asked_and_are_counted() -> None:
+def test_faults_are_injected_at_their_rate_and_counted() -> None:
     with a_sink("--plain", "--fail", "0.3", "--drop", "0.3", "--seed", "5") as url:
         sender = Sender(url)
-        said = [sender.post(traffic.body(at))[0] for at in range(200)]
+        responses = [sender.post(traffic.body(at))[0] for at in range(200)]
         counts = get(f"{url}/counts")
-    assert 30 < said.count(500) < 90, "answered 500, without an effect"
-    assert 20 < said.count(0) < 80, "the effect happened, and nobody was told"
-    assert counts["effects"] == counts["distinct"] == said.count(200) + said.count(0)
-    assert counts["faults"] == said.count(500) + said.count(0)
+    assert 30 < responses.count(500) < 90, "answered 500, without an effect"
+    assert 20 < responses.count(0) < 80, "the effect happened, without a response"
+    assert counts["effects"] == counts["distinct"] == responses.count(200) + responses.count(0)
+    assert counts["faults"] == responses.count(500) + responses.count(0)
 
 
-def test_it_goes_down_once_and_comes_back() -> None:
+def test_the_sink_is_down_once_for_the_given_time() -> None:
     with a_sink("--plain", "--down-after", "3", "--down-for", "0.5") as url:
         sender = Sender(url)
-        said = [sender.post(traffic.body(at))[0] for at in range(5)]
+        responses = [sender.post(traffic.body(at))[0] for at in range(5)]
         while sender.post(traffic.body(9))[0] == 0:
-            assert get(f"{url}/counts")["effects"] == 3, "counts are told while it is down"
+            assert get(f"{url}/counts")["effects"] == 3, "counts are available while it is down"
         after = [sender.post(traffic.body(at))[0] for at in range(10, 15)]
-    assert said == [200, 200, 200, 0, 0]
+    assert responses == [200, 200, 200, 0, 0]
     assert after == [200] * 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_quietly(number: signal.Signals) -> None:
+def test_a_signal_ends_the_sink_without_output(number: signal.Signals) -> None:
     with running(MAIN, "sink", "--drop", "1") as (process, url):
         assert url.startswith("http://127.0.0.1:")
-        assert Sender(url).post(traffic.body(0), key="k") == (0, "hung up")
+        assert Sender(url).post(traffic.body(0), key="k") == (0, "closed")
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with a_sink() as url:
         ended = semel("sink", "--port", url.rpartition(":")[2])
     assert ended.code == 2
@@ -172,11 +172,11 @@ def test_a_port_that_is_taken_is_told() -> None:
         (b'{"detail":{"topicName":"t","eventBody":{"participantId":"p","sessionId":"s","eventTime":1}}}', "t|p|s|1"),
     ],
 )
-def test_an_event_is_known_by_what_it_says(body: bytes, expected: str) -> None:
+def test_the_identity_of_an_event_is_in_its_body(body: bytes, expected: str) -> None:
     assert identity(body) == expected
 
 
-def test_an_event_without_an_identity_is_known_by_its_content() -> None:
+def test_an_event_without_an_identity_is_identified_by_its_content() -> None:
     bodies = (b'{"topicName":"t","eventBody":{}}', b'{"x":1}', b'{"x":2}', b"[1]", b'{"detail":"text"}')
     names = {identity(body) for body in bodies}
     assert len(names) == 5

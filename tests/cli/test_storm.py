@@ -1,4 +1,4 @@
-"""`semel storm` against small services: an honest one, and ones that lose, double, refuse, and come and go."""
+"""`semel storm` against small services: a correct one, and ones that lose, double, refuse and restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storm_check, "QUIET_S", 0.2)
 
 
-def test_an_honest_service_passes_with_every_shape(tmp_path: Path) -> None:
+def test_a_correct_service_passes_with_every_shape(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path) as (_, url):
         for seed, shape in enumerate(SHAPES):
             ended = storm(url, sink, "--shape", shape, "--burst", "--seed", str(seed))
@@ -68,7 +68,7 @@ def each_had_its_effect_once(report: Any, shape: str) -> None:
 
 
 @pytest.mark.long
-def test_a_service_that_loses_one_in_twenty_is_found_out(tmp_path: Path) -> None:
+def test_lost_effects_are_detected(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path, "lose") as (_, url):
         ended = storm(url, sink, settle="1")
         people = semel("storm", url, "--check", sink, "--events", "100", "--settle", "1")
@@ -84,7 +84,7 @@ def test_a_service_that_loses_one_in_twenty_is_found_out(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_a_service_that_doubles_is_found_out(tmp_path: Path) -> None:
+def test_doubled_effects_are_detected(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path, "double") as (_, url):
         ended = storm(url, sink)
     check = ended.json["check"]
@@ -94,7 +94,7 @@ def test_a_service_that_doubles_is_found_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_service_that_is_killed_and_started_again_is_survived(tmp_path: Path) -> None:
+def test_a_storm_continues_over_a_restart_of_the_service(tmp_path: Path) -> None:
     with a_sink() as sink:
         with a_service(sink, tmp_path) as (service, url):
             options = ("--events", "3000", "--check", sink, "--json", "--settle", "60")
@@ -112,7 +112,7 @@ def test_a_service_that_is_killed_and_started_again_is_survived(tmp_path: Path) 
                     sender.kill()
                     sender.communicate()
     report = Ended(sender.returncode, out, "").json
-    assert sum(report["no_answer"].values()) > 0, "inconclusive: nobody noticed the kill"
+    assert sum(report["no_answer"].values()) > 0, "inconclusive: no request failed"
     assert report["retries"] > 0
     assert (sender.returncode, report["holds"], report["gave_up"]) == (0, True, 0)
     assert (report["check"]["lost"], report["check"]["doubled"]) == (0, 0)
@@ -120,7 +120,7 @@ def test_a_service_that_is_killed_and_started_again_is_survived(tmp_path: Path) 
 
 @contextmanager
 def a_slow_service(sink: str, gap_s: float, late_s: float | None = None) -> Iterator[str]:
-    """Takes everything at once, forwards an event every `gap_s`, and the last one again after `late_s`."""
+    """Accepts everything immediately, forwards an event every `gap_s`, and the last one again after `late_s`."""
     waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def send(body: bytes, key: str) -> None:
@@ -157,7 +157,7 @@ def test_a_slow_service_gets_time_as_long_as_events_arrive() -> None:
     assert ended.json["check"]["waited_s"] > 2
 
 
-def test_an_effect_that_is_doubled_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_second_effect_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storm_check, "QUIET_S", 2.0)
     with a_sink() as sink, a_slow_service(sink, gap_s=0.1, late_s=0.7) as url:
         ended = semel("storm", url, "--check", sink, "--events", "5", "--duplicates", "0", "--json")
@@ -165,7 +165,7 @@ def test_an_effect_that_is_doubled_late_is_found(monkeypatch: pytest.MonkeyPatch
     assert ended.json["check"]["doubled"] == 1
 
 
-def test_what_the_sink_knew_before_is_told_and_does_not_count(tmp_path: Path) -> None:
+def test_earlier_events_at_the_sink_are_reported_and_do_not_count(tmp_path: Path) -> None:
     with a_sink() as sink, a_service(sink, tmp_path) as (_, url):
         assert storm(url, sink, "--seed", "1").code == 0
         other = storm(url, sink, "--seed", "2")
@@ -176,26 +176,26 @@ def test_what_the_sink_knew_before_is_told_and_does_not_count(tmp_path: Path) ->
     assert again.json["statuses"] == {"duplicate": 1.3 * EVENTS}
 
 
-def test_a_sink_that_is_never_reached_is_told_early_with_the_route_that_is_missing(
+def test_a_sink_that_receives_nothing_is_reported_early_with_the_missing_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the sink is an old one that knows as many events as were sent."""
+    """Also if the sink has as many events from an earlier storm."""
     monkeypatch.setattr(storm_check, "SILENT_S", 0.3)
     elsewhere = answering(b"HTTP/1.1 204 Fine\r\n\r\n")
     with a_sink() as sink, a_service(sink, tmp_path) as (_, service), scripted(elsewhere) as url:
         assert storm(service, sink).code == 0
         options = ("--events", "50", "--settle", "1.5", "--check", f"{sink}/counts")
         people, ended = semel("storm", url, *options), semel("storm", url, *options, "--json")
-    for one in (people, ended):
-        assert one.code == 1
-        assert one.err.count(f'url = "{sink}"') == 1
+    for result in (people, ended):
+        assert result.code == 1
+        assert result.err.count(f'url = "{sink}"') == 1
     check = ended.json["check"]
     assert (check["effects"], check["distinct"], check["lost"], check["before"]) == (0, 0, 50, EVENTS)
     assert check["waited_s"] >= 1.5
     assert lacks(people.out, "50 lost 0 doubled sink") == []
 
 
-def test_the_route_that_is_told_is_one(tmp_path: Path) -> None:
+def test_the_suggested_route_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "semel.toml"
     file.write_text(storm_check.needed_route("http://127.0.0.1:8095/counts"))
     settings = load(file, {})
@@ -203,17 +203,17 @@ def test_the_route_that_is_told_is_one(tmp_path: Path) -> None:
     assert (settings.destinations["sink"].allow, settings.routes[0].forward) == (["127.0.0.1"], "sink")
 
 
-def test_a_sink_that_is_reached_is_not_talked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_route_is_suggested_if_the_sink_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storm_check, "SILENT_S", 0.0)
     with a_sink() as sink, a_service(sink, tmp_path, "lose") as (_, url):
         lossy = storm(url, sink, "--seed", "1", settle="1")
         again = storm(url, sink, "--seed", "1", settle="1")
     assert lossy.json["check"]["lost"] == again.json["check"]["lost"] == LOST
     assert "[[routes]]" not in lossy.err
-    assert "[[routes]]" not in again.err, "it had reached the sink before"
+    assert "[[routes]]" not in again.err, "its events had reached the sink before"
 
 
-def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:
+def test_a_refused_delivery_is_not_retried_and_fails_the_storm() -> None:
     with scripted(answering(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 5\r\n\r\nno\x1b[m")) as url:
         ended = semel("storm", url, "--events", "20", "--connections", "4", "--json")
         people = semel("storm", url, "--events", "20", "--connections", "4")
@@ -224,7 +224,7 @@ def test_what_is_refused_is_not_tried_again_and_fails_the_storm() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
-def test_what_may_succeed_later_is_tried_a_bounded_number_of_times(status: int) -> None:
+def test_a_retryable_status_is_retried_up_to_the_limit(status: int) -> None:
     answer = f"HTTP/1.1 {status} Later\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n".encode()
     with scripted(answering(answer)) as url:
         ended = semel("storm", url, "--events", "10", "--duplicates", "0", "--attempts", "3", "--json")
@@ -233,8 +233,8 @@ def test_what_may_succeed_later_is_tried_a_bounded_number_of_times(status: int) 
     assert (report["answers"], report["retries"], report["gave_up"]) == ({str(status): 30}, 20, 10)
 
 
-def test_retry_after_is_honoured_before_a_retry_and_others_go_on_meanwhile() -> None:
-    """One delivery is asked to wait; the one connection there is sends the others first."""
+def test_retry_after_is_honoured_while_other_deliveries_continue() -> None:
+    """One delivery has to wait; the only connection sends the others first."""
     later = b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
     taken = b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"status":"ok"}'
     heard: list[tuple[float, bytes]] = []
@@ -247,11 +247,11 @@ def test_retry_after_is_honoured_before_a_retry_and_others_go_on_meanwhile() -> 
         ended = semel("storm", url, "--events", "5", "--duplicates", "0", "--connections", "1", "--json")
     assert ended.code == 0
     assert ended.json["statuses"] == {"ok": 5}
-    assert [body for _, body in heard].index(heard[0][1], 1) == 5, "the first comes again, behind all others"
+    assert [body for _, body in heard].index(heard[0][1], 1) == 5, "the first is retried after all others"
     assert heard[5][0] - heard[0][0] >= 1.0
 
 
-def test_the_rate_is_kept_and_bursts_stay_together() -> None:
+def test_the_rate_is_kept_and_a_burst_is_sent_together() -> None:
     with scripted(answering(b"HTTP/1.1 204 Fine\r\n\r\n")) as url:
         begun = time.monotonic()
         assert semel("storm", url, "--events", "100", "--duplicates", "0", "--rate", "100", "--json").code == 0
@@ -271,7 +271,7 @@ def test_a_service_that_never_answers_ends_the_storm_in_bounded_time() -> None:
     assert ended.json["not_taken"] == 5
 
 
-def test_a_sink_that_ends_meanwhile_is_told_with_what_was_sent(tmp_path: Path) -> None:
+def test_a_sink_that_ends_during_the_storm_is_reported_with_the_counts(tmp_path: Path) -> None:
     with running(MAIN, "sink") as (sink, at):
 
         def answer(number: int, body: bytes) -> bytes:
@@ -303,22 +303,22 @@ def test_a_sink_that_ends_meanwhile_is_told_with_what_was_sent(tmp_path: Path) -
         (("http://127.0.0.1:9/", "--check", "http://127.0.0.1:9"), "http://127.0.0.1:9 sink"),
     ],
 )
-def test_what_cannot_work_is_told_before_the_storm(arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_options_are_refused_before_the_storm(arguments: tuple[str, ...], words: str) -> None:
     ended = semel("storm", *arguments)
     assert ended.code == 2
     assert lacks(ended.err, words) == []
     assert ended.out == "", "there is no report of a storm"
 
 
-def test_a_target_that_is_one_s_own_may_be_elsewhere() -> None:
-    """Nothing listens there; what matters is that it was tried."""
+def test_an_owned_target_may_be_another_machine() -> None:
+    """No server listens there; the request is attempted."""
     options = ("--events", "1", "--duplicates", "0", "--attempts", "1", "--timeout", "0.2", "--json")
     ended = semel("storm", "http://192.0.2.7/", "--i-own-this-target", *options)
     assert ended.code == 1
     assert ended.json["no_answer"] == {"not connected": 1}
 
 
-def test_signatures_are_sent_along() -> None:
+def test_deliveries_are_signed() -> None:
     heads: list[bytes] = []
     with scripted(answering(b"HTTP/1.1 204 Fine\r\n\r\n"), heads) as url:
         options = ("--events", "3", "--duplicates", "0", "--scheme", "genesys")

@@ -30,13 +30,13 @@ def storm(seed: int = 1, shape: Shape = "eventbridge", events: int = 700, **opti
 
 
 @every_shape
-def test_the_same_seed_is_the_same_bytes(shape: Shape) -> None:
+def test_the_same_seed_creates_the_same_bytes(shape: Shape) -> None:
     assert storm(3, shape) == storm(3, shape)
     assert storm(3, shape) != storm(4, shape)
 
 
 @every_shape
-def test_any_event_can_be_made_again_by_its_number(shape: Shape) -> None:
+def test_an_event_can_be_created_again_by_its_number(shape: Shape) -> None:
     traffic = Traffic(5, shape)
     bodies = {at: traffic.body(at) for at in range(2_000)}
     assert [traffic.body(at) for at in (1_999, 0, 700)] == [bodies[at] for at in (1_999, 0, 700)]
@@ -81,7 +81,7 @@ def test_a_producer_s_retry_through_eventbridge_has_a_new_id_around_the_same_det
         assert first["time"] < again["time"]
 
 
-def test_copies_come_after_their_original_and_some_of_them_late() -> None:
+def test_copies_follow_their_original_and_some_are_late() -> None:
     arrivals = storm(events=3_000)
     first: dict[int, int] = {}
     behind = []
@@ -93,7 +93,7 @@ def test_copies_come_after_their_original_and_some_of_them_late() -> None:
     assert sorted(behind)[len(behind) // 2] < 100
 
 
-def test_neighbours_swap_places_unless_order_is_kept() -> None:
+def test_neighbours_are_swapped_unless_the_order_is_kept() -> None:
     moved = [at for at, copy, _ in Traffic(1).storm(1_000, 0.3) if not copy]
     kept = [at for at, copy, _ in Traffic(1).storm(1_000, 0.3, reorder=False) if not copy]
     assert kept == list(range(1_000))
@@ -112,13 +112,13 @@ def test_events_of_a_burst_share_a_millisecond_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize(("events", "duplicates"), [(1, 0.0), (1, 10.0), (99, 0.3), (101, 0.3), (1_000, 0.0), (7, 1.0)])
-def test_a_storm_has_exactly_as_many_copies_as_were_asked_for(events: int, duplicates: float) -> None:
+def test_a_storm_has_the_requested_number_of_copies(events: int, duplicates: float) -> None:
     arrivals = list(Traffic(9).storm(events, duplicates))
     assert len(arrivals) == events + round(events * duplicates)
     assert {arrival.at for arrival in arrivals} == set(range(events))
 
 
-def test_conversations_are_told_in_order_and_several_at_a_time() -> None:
+def test_conversations_are_in_order_and_overlap() -> None:
     events = [json.loads(Traffic(1).body(at))["detail"] for at in range(70)]
     by_conversation: dict[str, list[str]] = {}
     for event in events:
@@ -133,7 +133,7 @@ def test_conversations_are_told_in_order_and_several_at_a_time() -> None:
         assert len(set(steps)) == 7
 
 
-def test_a_large_storm_is_made_as_it_is_sent() -> None:
+def test_a_large_storm_is_created_while_it_is_sent() -> None:
     arrivals = Traffic(1).storm(1_000_000, 0.3)
     tracemalloc.start()
     try:

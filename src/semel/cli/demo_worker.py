@@ -18,7 +18,7 @@ TOPIC = "v2.detail.events.**"
 BATCH_MAX = 50
 LEASE_S = 1.5  # short: the deliveries of a killed worker wait for it
 TIMEOUT_S = 1.0
-ATTEMPTS = 1_000  # no event is given up: every kill counts as an attempt
+ATTEMPTS = 1_000  # every kill counts as one
 
 
 def ledger_url(path: Path) -> str:

@@ -231,7 +231,7 @@ def _checked_inputs(request: ProcessRequest) -> list[Input]:
     if request.files.count(STDIN) > 1:
         raise ConfigError("-: standard input can be read once")
     if request.type_path is not None and request.id_path is None:
-        raise ConfigError("--type-path needs --id-path: without an id, two events cannot be told apart")
+        raise ConfigError("--type-path needs --id-path: without an id, two events cannot be distinguished")
     if request.force and not request.reason:
         raise ConfigError('--force repeats effects: give the reason, --reason "…"; it is kept with each event')
     if (request.reason or request.before) and not request.force:

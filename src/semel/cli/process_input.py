@@ -117,7 +117,7 @@ class _CountingReader:
 
 
 BLANKS_MAX = 256  # blanks before a document that are kept with it
-NESTED_MAX = 1_000  # no event nests this deep: such a text is a series of unclosed brackets
+NESTED_MAX = 1_000  # brackets; events do not nest this deep, unclosed brackets do
 CUT_OFF = "the file ends inside a document: it is cut off, or still being written"
 OPEN_LIST = "the file ends inside its list: it is cut off, or still being written"
 

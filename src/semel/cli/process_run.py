@@ -128,7 +128,7 @@ class FileSource:
 
     @property
     def bytes_read(self) -> int:
-        """The progress in bytes on disk. What was read ahead does not count, except in a compressed input."""
+        """The progress in bytes on disk. Documents that were read ahead count only in a compressed input."""
         return self._stream.bytes_read if self._stream.is_gzip else self._delivered_to
 
     @property
@@ -473,7 +473,7 @@ COUNTED_AS = {"done": "duplicate", "dead": "dead already", "uncertain": "uncerta
 
 
 class Preview(Struct, frozen=True):
-    """What one handler would do with one document, or why none would run."""
+    """The action of one handler for one document, or the reason why no handler runs."""
 
     file: str
     line: int
